@@ -1,0 +1,1 @@
+"""Gangline: distributed training on Kubernetes."""

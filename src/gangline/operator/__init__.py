@@ -1,0 +1,1 @@
+"""Job resources to pods, services, pod groups and status."""

@@ -1,0 +1,1 @@
+"""Pods to nodes: whole gangs or nothing."""

@@ -1,0 +1,49 @@
+# Sets up, runs and checks Gangline. Needs Python 3.11 or newer and make, nothing else.
+# make demo | test | lint | e2e | benchmarks | crds | clean
+
+PYTHON ?= python3.11
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+INSTALL := $(PIP) install --quiet --constraint constraints.txt
+
+.PHONY: help setup demo test lint e2e benchmarks crds clean
+
+help:
+	@sed -n '2s/^# //p' Makefile
+
+$(VENV)/.demo: pyproject.toml constraints.txt tools/bootstrap.py
+	$(PYTHON) tools/bootstrap.py $(VENV)
+	$(INSTALL) --editable '.[demo]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.demo
+	$(INSTALL) --editable '.[demo,dev]'
+	@touch $@
+
+setup: $(VENV)/.dev
+
+demo: $(VENV)/.demo
+	@$(BIN)/gangline demo
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest -q tests/unit
+	$(BIN)/python -m pytest -q tests/integration
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+e2e: $(VENV)/.dev
+	$(BIN)/python -m pytest -q tests/e2e
+
+benchmarks: $(VENV)/.dev
+	$(BIN)/python -m benchmarks
+
+crds: $(VENV)/.dev
+	$(BIN)/python tools/generate_crds.py deploy/crds
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

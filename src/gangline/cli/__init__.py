@@ -1,1 +1,1 @@
-"""The `gangline` command."""
+"""The ``gangline`` command. Modules here parse, call and print; they decide nothing themselves."""

@@ -1,0 +1,6 @@
+"""``python -m gangline`` is the ``gangline`` command."""
+
+from gangline.cli.main import main
+
+if __name__ == "__main__":
+    main()

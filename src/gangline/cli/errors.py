@@ -1,0 +1,90 @@
+"""The one edge where exceptions become messages: what went wrong, then what to do next.
+
+Commands raise ``CommandError`` for what they find out themselves and let the errors of the API
+client and of the configuration pass through; ``explain`` turns each into a message and an exit
+status. A traceback is shown with ``--debug`` only.
+"""
+
+import click
+
+from gangline.cli.exit_codes import ExitCode
+
+
+class CommandError(Exception):
+    """A command cannot do what was asked: a message, the next step, and the exit status."""
+
+    def __init__(
+        self, message: str, *, hint: str = "", code: ExitCode = ExitCode.UNEXPECTED
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.code = code
+
+
+def explain(error: BaseException) -> CommandError:
+    """Return what to say about ``error`` and the status to exit with."""
+    match error:
+        case CommandError():
+            return error
+        case KeyboardInterrupt() | click.Abort():
+            return CommandError("interrupted", code=ExitCode.INTERRUPTED)
+        case click.UsageError():
+            hint = f"See '{error.ctx.command_path} --help'." if error.ctx else ""
+            return CommandError(error.format_message(), hint=hint, code=ExitCode.USAGE)
+        case click.ClickException():
+            return CommandError(error.format_message(), code=ExitCode.USAGE)
+        case BaseExceptionGroup() if len(error.exceptions) == 1:
+            return explain(error.exceptions[0])
+    return _cluster_error(error) or _other_error(error)
+
+
+def _other_error(error: BaseException) -> CommandError:
+    """Explain what neither the command line nor the cluster has caused."""
+    if isinstance(error, OSError):
+        text = error.strerror or str(error)
+        return CommandError(f"{error.filename}: {text}" if error.filename else text)
+    return CommandError(
+        f"unexpected {type(error).__name__}: {error}",
+        hint="This is a defect of gangline: run the command again with --debug for a traceback.",
+    )
+
+
+def _cluster_error(error: BaseException) -> CommandError | None:
+    """Explain an error of the API client or of its configuration, if it is one."""
+    # Imported late: --help and mistyped commands must not pay for the client's dependencies.
+    from gangline.kube import errors as kube  # noqa: PLC0415
+
+    match error:
+        case kube.Unreachable():
+            hint = "Start a cluster on this machine with 'gangline up', or check --kubeconfig."
+            return CommandError(str(error), hint=hint, code=ExitCode.UNREACHABLE)
+        case kube.ConfigError():
+            hint = "'gangline up' starts a cluster on this machine and writes its configuration."
+            return CommandError(str(error), hint=hint, code=ExitCode.UNREACHABLE)
+        case kube.NotFound():
+            hint = "'gangline list -A' shows the jobs of all namespaces."
+            return CommandError(str(error), hint=hint, code=ExitCode.NOT_FOUND)
+        case kube.AlreadyExists():
+            hint = "Choose another name, or delete it first with 'gangline delete NAME'."
+            return CommandError(str(error), hint=hint, code=ExitCode.EXISTS)
+        case kube.Invalid():
+            return CommandError(_mistakes(error), code=ExitCode.USAGE)
+        case kube.Unauthorized():
+            hint = "The credentials of the kubeconfig are missing, wrong or expired."
+            return CommandError(str(error), hint=hint)
+        case kube.Forbidden():
+            hint = "Ask who runs the cluster for this right; 'kubectl auth can-i' shows yours."
+            return CommandError(str(error), hint=hint)
+        case kube.ApiError():
+            return CommandError(str(error))
+    return None
+
+
+def _mistakes(error: BaseException) -> str:
+    """List every mistake that the server found in a refused object, one on each line."""
+    details = getattr(getattr(error, "status", None), "details", None)
+    if details is None or len(details.causes) < 2:
+        return str(error)
+    head = f"{details.kind} {details.name!r} has {len(details.causes)} mistakes:"
+    return "\n".join([head, *(f"  {cause.field}: {cause.message}" for cause in details.causes)])

@@ -1,0 +1,148 @@
+"""The ``gangline`` command: a group whose commands are imported only when they are run.
+
+``COMMANDS`` names every command, its module and its one-line help, so that ``gangline --help``
+and completion of command names import nothing but click.
+"""
+
+import os
+import sys
+import traceback
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+from gangline.cli.errors import explain
+from gangline.cli.exit_codes import ExitCode
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Where a command lives, and what ``--help`` says about it."""
+
+    module: str
+    help: str
+
+
+COMMANDS = {
+    "submit": Entry("submit", "Start a training job from a file or from flags."),
+    "list": Entry("show", "Show jobs."),
+    "get": Entry("show", "Show one job: its state, its replicas, why it waits."),
+    "logs": Entry("logs", "Print the logs of a job's replicas, merged."),
+    "delete": Entry("delete", "Delete jobs."),
+    "top": Entry("top", "Show what nodes have and what is in use."),
+    "up": Entry("cluster", "Start a cluster on this machine."),
+    "down": Entry("cluster", "Stop the cluster that 'up' has started."),
+    "status": Entry("cluster", "Show whether the cluster runs, and its nodes."),
+    "demo": Entry("demo", "Train a small network on three nodes and break a worker."),
+    "operator": Entry("components", "Run the operator alone."),
+    "scheduler": Entry("components", "Run the scheduler alone."),
+    "apiserver": Entry("components", "Run the API server of the local cluster alone."),
+    "version": Entry("version", "Print the version."),
+    "completion": Entry("completion", "Print the completion script of a shell."),
+}
+"""The commands in the order of ``--help``: jobs first, then the cluster, then the rest."""
+
+
+@dataclass(slots=True)
+class Session:
+    """What the edge needs to know about the command that ran."""
+
+    debug: bool = False
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command's module when the command is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands, in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return a command, or None if there is none of that name."""
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
+            return None
+        module = import_module(f"gangline.cli.{entry.module}")
+        command = getattr(module, f"{cmd_name}_command")
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command to run; a mistyped one is answered with the nearest name."""
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            ctx.fail(_unknown_command(args[0]))
+        return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list["CompletionItem"]:
+        """Complete the name of a command from the table alone."""
+        from click.shell_completion import CompletionItem  # noqa: PLC0415
+
+        return [
+            CompletionItem(name, help=entry.help)
+            for name, entry in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the table of commands without importing any of them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.help) for name, entry in COMMANDS.items()])
+
+
+def _unknown_command(name: str) -> str:
+    # difflib costs ten milliseconds to import, and only a typing mistake needs it.
+    from difflib import get_close_matches  # noqa: PLC0415
+
+    near = get_close_matches(name, COMMANDS, n=1)
+    return f"There is no command {name!r}." + (f" Did you mean {near[0]!r}?" if near else "")
+
+
+@click.group(
+    cls=LazyGroup,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+@click.option("--debug", is_flag=True, help="Show a traceback when something goes wrong.")
+@click.pass_context
+def gangline(context: click.Context, debug: bool) -> None:
+    """Train on many machines: all of the gang pulls, or the sled does not move."""
+    context.obj.debug = context.obj.debug or debug
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Run a command line and exit with its status; every error becomes a message here."""
+    sys.exit(run(arguments))
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """Run a command line and return its exit status."""
+    session = Session()
+    try:
+        status = gangline.main(arguments, prog_name="gangline", standalone_mode=False, obj=session)
+    except BrokenPipeError:
+        # The reader of a pipe such as `gangline list | head` has seen enough: not an error.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.DONE
+    except (Exception, KeyboardInterrupt) as error:
+        return _report(error, session)
+    return int(status) if isinstance(status, int) else ExitCode.DONE
+
+
+def _report(error: BaseException, session: Session) -> int:
+    """Say on stderr what went wrong and what to do next; return the exit status."""
+    if session.debug:
+        traceback.print_exception(error)
+    told = explain(error)
+    click.echo(f"Error: {told.message}" if told.code != ExitCode.INTERRUPTED else "", err=True)
+    if told.hint:
+        click.echo(told.hint, err=True)
+    return told.code

@@ -1,0 +1,154 @@
+"""A proxy before an API server that does harm on request: for tests of what a client survives.
+
+It forwards everything. Each write (any method but GET) is numbered; a test names a write and what
+is to happen there: the client's process is killed before the write reaches the server, or after
+it has taken effect but before the client hears of it; or the write is answered with an error.
+"""
+
+import base64
+import os
+import signal
+import ssl
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import yaml
+from aiohttp import web
+
+HOP_BY_HOP = {"connection", "transfer-encoding", "content-length", "host", "content-encoding"}
+
+Harm = Callable[[], None] | int
+"""A function to call, or an HTTP code to answer instead of forwarding."""
+
+
+@dataclass(slots=True)
+class Plan:
+    """What to do at which write; ``writes`` lists what has passed, as ``METHOD path``."""
+
+    before: dict[int, Harm] = field(default_factory=dict)
+    after: dict[int, Harm] = field(default_factory=dict)
+    writes: list[str] = field(default_factory=list)
+
+
+def kill(pid: int) -> Callable[[], None]:
+    """A harm that kills the process ``pid`` at once."""
+    return lambda: os.kill(pid, signal.SIGKILL)
+
+
+def _upstream(kubeconfig: Path) -> tuple[str, ssl.SSLContext, dict[str, str]]:
+    """Address, TLS context and headers of the cluster and user that ``kubeconfig`` means."""
+    document = yaml.safe_load(kubeconfig.read_text())
+    cluster: dict[str, Any] = document["clusters"][0]["cluster"]
+    user: dict[str, Any] = document["users"][0]["user"]
+    with tempfile.TemporaryDirectory() as folder:
+
+        def file_of(holder: dict[str, Any], key: str) -> str:
+            if inline := holder.get(f"{key}-data"):
+                path = Path(folder, key)
+                path.write_bytes(base64.b64decode(inline))
+                return str(path)
+            return str(holder.get(key, ""))
+
+        context = ssl.create_default_context(cafile=file_of(cluster, "certificate-authority"))
+        if certificate := file_of(user, "client-certificate"):
+            context.load_cert_chain(certificate, file_of(user, "client-key"))
+    headers = {"Authorization": f"Bearer {user['token']}"} if "token" in user else {}
+    return cluster["server"], context, headers
+
+
+class FaultyProxy:
+    """Serves the cluster of ``kubeconfig`` on a loopback port, with the harm that ``plan`` says."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        self.plan = Plan()
+        self.url = ""
+        self._server, self._tls, self._headers = _upstream(kubeconfig)
+        self._session: aiohttp.ClientSession | None = None
+        self._runner: web.AppRunner | None = None
+
+    async def start(self) -> None:
+        """Begin to serve; afterwards ``url`` is known."""
+        self._session = aiohttp.ClientSession(
+            auto_decompress=False,
+            timeout=aiohttp.ClientTimeout(total=None),
+            connector=aiohttp.TCPConnector(ssl=self._tls, limit=0),
+        )
+        application = web.Application(client_max_size=16 << 20)
+        application.router.add_route("*", "/{path:.*}", self._forward)
+        self._runner = web.AppRunner(application, shutdown_timeout=0.1)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        await site.start()
+        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+
+    async def stop(self) -> None:
+        """Stop serving."""
+        if self._runner:
+            await self._runner.cleanup()
+        if self._session:
+            await self._session.close()
+
+    def kubeconfig(self, folder: Path) -> Path:
+        """Write a kubeconfig that leads through this proxy."""
+        path = folder / "proxy.kubeconfig"
+        path.write_text(
+            yaml.safe_dump(
+                {
+                    "apiVersion": "v1",
+                    "kind": "Config",
+                    "current-context": "proxy",
+                    "clusters": [{"name": "proxy", "cluster": {"server": self.url}}],
+                    "users": [{"name": "proxy", "user": {}}],
+                    "contexts": [
+                        {"name": "proxy", "context": {"cluster": "proxy", "user": "proxy"}}
+                    ],
+                }
+            )
+        )
+        return path
+
+    async def _forward(self, request: web.Request) -> web.StreamResponse:
+        number = 0
+        if request.method != "GET":
+            self.plan.writes.append(f"{request.method} {request.path}")
+            number = len(self.plan.writes)
+        if (refusal := self._harm(self.plan.before, number)) is not None:
+            return refusal
+        assert self._session is not None
+        headers = {k: v for k, v in request.headers.items() if k.lower() not in HOP_BY_HOP}
+        async with self._session.request(
+            request.method,
+            self._server + request.raw_path,
+            headers=headers | self._headers,
+            data=await request.read(),
+        ) as answer:
+            if (refusal := self._harm(self.plan.after, number)) is not None:
+                return refusal
+            response = web.StreamResponse(
+                status=answer.status,
+                headers={k: v for k, v in answer.headers.items() if k.lower() not in HOP_BY_HOP},
+            )
+            if encoding := answer.headers.get("Content-Encoding"):
+                response.headers["Content-Encoding"] = encoding
+            await response.prepare(request)
+            async for piece in answer.content.iter_any():
+                await response.write(piece)
+            await response.write_eof()
+            return response
+
+    @staticmethod
+    def _harm(table: dict[int, Harm], number: int) -> web.Response | None:
+        harm = table.get(number) if number else None
+        if harm is None:
+            return None
+        if isinstance(harm, int):
+            return web.json_response(
+                {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": harm},
+                status=harm,
+            )
+        harm()
+        return None

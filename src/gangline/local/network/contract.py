@@ -6,7 +6,10 @@ change, so a kubelet bind-mounts them and never copies them. They are gone after
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeAlias
+
+Aliases: TypeAlias = tuple[tuple[str, tuple[str, ...]], ...]
+"""``spec.hostAliases`` as pairs of an address and its names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,22 +38,6 @@ class Attachment:
     """The file to bind-mount as ``/etc/resolv.conf``."""
 
 
-@dataclass(frozen=True, slots=True)
-class PodName:
-    """How a pod is called: what its hosts file and its records are made of."""
-
-    namespace: str
-    name: str
-    hostname: str = ""
-    """``spec.hostname``; empty: the pod's name, as in Kubernetes."""
-
-    subdomain: str = ""
-    """``spec.subdomain``: the headless service that gives the pod a full name."""
-
-    aliases: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """``spec.hostAliases`` as (address, names)."""
-
-
 class NetworkError(Exception):
     """The network cannot do what was asked; the message says what a person can do."""
 
@@ -67,9 +54,11 @@ class PodNetwork(Protocol):
         *,
         hostname: str = "",
         subdomain: str = "",
-        aliases: tuple[tuple[str, tuple[str, ...]], ...] = (),
+        aliases: Aliases = (),
     ) -> Attachment:
         """Give the pod an address and, where there is one, a namespace.
+
+        ``hostname`` and ``subdomain`` are those of the pod's spec; empty means its name, and none.
 
         Raises:
             NetworkError: no address is left, or the system refuses.

@@ -1,0 +1,256 @@
+"""Pods with a network namespace each, joined by a bridge of their cluster. Needs root.
+
+Everything in the kernel carries the cluster's prefix (`gl` and six hexadecimal digits of its data
+folder): bridge ``PREFIX``, host ends of the pods' links ``PREFIX.N``, namespaces ``PREFIX-N``, with
+N the place of the pod's address in its range. So what a killed cluster left is found by name and
+removed at its next start or by ``gangline down``, and clusters side by side do not meet.
+
+Service addresses are a whole range that the host takes as its own (a ``local`` route on the
+bridge): a listener on any of them needs no further set-up and nothing but the bridge to clean.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import hashlib
+import ipaddress
+import logging
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from gangline.local.network import ip
+from gangline.local.network.addresses import AddressPool, Network, choose, halve
+from gangline.local.network.contract import Aliases, Attachment, NetworkError
+from gangline.local.network.files import PodFiles, PodName, cluster_resolv_conf, hosts
+
+log = logging.getLogger(__name__)
+
+NETNS_FOLDER = Path("/run/netns")
+LOCK_FILE = Path("/run/gangline-network.lock")
+BRIDGE_FILTER = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
+RANGE_FILE = "range"
+
+
+def prefix_of(data: Path) -> str:
+    """Name everything that the cluster with this data folder makes in the kernel."""
+    return "gl" + hashlib.sha1(str(data.resolve()).encode(), usedforsecurity=False).hexdigest()[:6]
+
+
+async def sweep(data: Path) -> None:
+    """Remove all that a cluster left in the kernel, and its pods' files."""
+    prefix = prefix_of(data)
+    namespaces = await asyncio.to_thread(_namespaces, f"{prefix}-")
+    links = [link["ifname"] for link in await ip.query("link", "show")]
+    ours = [name for name in links if name == prefix or name.startswith(f"{prefix}.")]
+    lines = [f"netns del {name}" for name in namespaces]
+    lines += [f"link del {name}" for name in sorted(ours, reverse=True)]
+    if lines:
+        await ip.batch(lines, force=True)
+    if prefix in ours:
+        await _forwarding_rule("-D", prefix)
+    if namespaces and not await asyncio.to_thread(_namespaces, ""):
+        # The first ``ip netns add`` on a host mounts this folder; the last one out unmounts it.
+        with contextlib.suppress(NetworkError):
+            await ip.run("umount", str(NETNS_FOLDER))
+    PodFiles(data / "network" / "pods").remove_all()
+
+
+class BridgeNetwork:
+    """The pod network of one cluster; `open` before use, `close` at the end."""
+
+    def __init__(self, data: Path, *, cidr: Network | None = None) -> None:
+        self._data = data
+        self._wanted = cidr
+        self._prefix = prefix_of(data)
+        self._files = PodFiles(data / "network" / "pods")
+        self._attached: dict[str, Attachment] = {}
+        self._busy: dict[str, asyncio.Lock] = {}
+        self.ranges = halve(Network("0.0.0.0/16"))
+        self._pool = AddressPool(self.ranges.pods)
+
+    @property
+    def host_address(self) -> str:
+        """Where pods reach the host, and where their name server listens."""
+        return self.ranges.gateway
+
+    async def open(self) -> None:
+        """Remove leftovers, choose a range and make the bridge.
+
+        Raises:
+            NetworkError: no right to, no ``ip`` program, or no free range.
+        """
+        async with _only_one():
+            await sweep(self._data)
+            self.ranges = halve(await self._choose())
+            gateway = self.ranges.gateway
+            await ip.batch(
+                [
+                    f"link add {self._prefix} type bridge",
+                    f"addr add {gateway}/{self.ranges.pods.prefixlen} dev {self._prefix}",
+                    f"link set {self._prefix} up",
+                    f"route add local {self.ranges.services} dev {self._prefix}",
+                ]
+            )
+        self._pool = AddressPool(self.ranges.pods, reserved=[gateway])
+        if await asyncio.to_thread(_bridge_is_filtered):
+            await _forwarding_rule("-I", self._prefix)
+
+    async def close(self) -> None:
+        """Remove everything from the kernel again."""
+        self._attached.clear()
+        await sweep(self._data)
+
+    async def attach(
+        self,
+        pod_uid: str,
+        namespace: str,
+        name: str,
+        host_network: bool,
+        *,
+        hostname: str = "",
+        subdomain: str = "",
+        aliases: Aliases = (),
+    ) -> Attachment:
+        """Give the pod a namespace with an address; see `contract.PodNetwork`."""
+        pod = PodName(namespace, name, hostname, subdomain, aliases)
+        async with self._busy.setdefault(pod_uid, asyncio.Lock()):
+            if pod_uid not in self._attached:
+                place = self._on_host if host_network else self._in_namespace
+                self._attached[pod_uid] = await place(pod_uid, pod)
+            return self._attached[pod_uid]
+
+    async def detach(self, pod_uid: str) -> None:
+        """Remove the pod's namespace and link."""
+        async with self._busy.setdefault(pod_uid, asyncio.Lock()):
+            attachment = self._attached.pop(pod_uid, None)
+            if attachment is not None and attachment.netns_path is not None:
+                await self._remove(attachment.ip)
+                self._pool.give_back(attachment.ip)
+            self._files.remove(pod_uid)
+        self._busy.pop(pod_uid, None)
+
+    async def _on_host(self, pod_uid: str, pod: PodName) -> Attachment:
+        resolv = await asyncio.to_thread(_read, Path("/etc/resolv.conf"))
+        text = await asyncio.to_thread(_read, Path("/etc/hosts"))
+        return self._files.write(
+            pod_uid, pod, ip=self.host_address, netns=None, hosts=text, resolv=resolv
+        )
+
+    async def _in_namespace(self, pod_uid: str, pod: PodName) -> Attachment:
+        address = self._pool.take()
+        try:
+            await self._connect(address)
+        except NetworkError:
+            await self._remove(address)
+            self._pool.give_back(address)
+            raise
+        return self._files.write(
+            pod_uid,
+            pod,
+            ip=address,
+            netns=str(NETNS_FOLDER / self._netns(address)),
+            hosts=hosts(pod, address),
+            resolv=cluster_resolv_conf(pod.namespace, self.host_address),
+        )
+
+    async def _connect(self, address: str) -> None:
+        netns, link = self._netns(address), self._link(address)
+        await ip.batch(
+            [
+                f"netns add {netns}",
+                f"link add {link} type veth peer name eth0 netns {netns}",
+                f"link set {link} master {self._prefix} up",
+            ]
+        )
+        await ip.batch(
+            [
+                "link set lo up",
+                f"addr add {address}/{self.ranges.pods.prefixlen} dev eth0",
+                "link set eth0 up",
+                f"route add default via {self.ranges.gateway}",
+            ],
+            netns=netns,
+        )
+
+    async def _remove(self, address: str) -> None:
+        lines = [f"link del {self._link(address)}", f"netns del {self._netns(address)}"]
+        await ip.batch(lines, force=True)
+
+    def _netns(self, address: str) -> str:
+        return f"{self._prefix}-{self._pool.offset(address)}"
+
+    def _link(self, address: str) -> str:
+        return f"{self._prefix}.{self._pool.offset(address)}"
+
+    async def _choose(self) -> Network:
+        """Keep the range of the last run if it is free: stored services hold addresses of it."""
+        remembered = self._data / "network" / RANGE_FILE
+        preferred = self._wanted or await asyncio.to_thread(_read_range, remembered)
+        taken = await _routes()
+        if self._wanted is not None and choose(taken, self._wanted) != self._wanted:
+            raise NetworkError(f"--pod-cidr {self._wanted} overlaps a route of this host")
+        chosen = choose(taken, preferred, start=int(self._prefix[2:], 16))
+        await asyncio.to_thread(_write_range, remembered, chosen)
+        return chosen
+
+
+async def _routes() -> list[Network]:
+    """Read which IPv4 ranges the host has routes for, in any table."""
+    found = []
+    for route in await ip.query("-4", "route", "show", "table", "all"):
+        with contextlib.suppress(ValueError):
+            found.append(ipaddress.IPv4Network(route.get("dst", ""), strict=False))
+    return found
+
+
+@contextlib.asynccontextmanager
+async def _only_one() -> AsyncIterator[None]:
+    """Let one cluster at a time choose its range."""
+    descriptor = os.open(LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        await asyncio.to_thread(fcntl.flock, descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _bridge_is_filtered() -> bool:
+    """Tell if packets between pods pass the host's packet filter (and may be dropped there)."""
+    return _read(BRIDGE_FILTER).strip() == "1"
+
+
+async def _forwarding_rule(action: str, prefix: str) -> None:
+    """Let pods of one bridge talk to each other where a container engine forbids forwarding."""
+    if not await asyncio.to_thread(_bridge_is_filtered):
+        return
+    rule = ("FORWARD", "-i", prefix, "-o", prefix, "-j", "ACCEPT")
+    try:
+        await ip.run("iptables", "-w", action, *rule)
+    except NetworkError as exc:
+        log.debug("packet filter left as it is", extra={"error": str(exc)})
+
+
+def _namespaces(prefix: str) -> list[str]:
+    if not NETNS_FOLDER.is_dir():
+        return []
+    return sorted(path.name for path in NETNS_FOLDER.glob(f"{prefix}*"))
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _read_range(path: Path) -> Network | None:
+    try:
+        return Network(_read(path).strip())
+    except ValueError:
+        return None
+
+
+def _write_range(path: Path, chosen: Network) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"{chosen}\n")

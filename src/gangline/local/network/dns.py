@@ -1,0 +1,195 @@
+"""The name server of the cluster: UDP and TCP on one address, in front of a `Zone`.
+
+What the zone does not know is passed to the host's resolvers as it came, each given a short time;
+when none answers the client gets SERVFAIL at once instead of waiting for its own time-out.
+"""
+
+import asyncio
+import logging
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+from gangline.local.network.dns_wire import (
+    Answer,
+    Code,
+    MessageError,
+    Question,
+    build,
+    parse,
+)
+from gangline.local.network.zone import Zone
+
+log = logging.getLogger(__name__)
+
+PORT = 53
+FORWARD_TIMEOUT_S = 1.0
+TCP_IDLE_S = 10.0
+MOST_FORWARDED = 100
+LENGTH = struct.Struct(">H")
+SERVER_FAILURE = Answer(Code.SERVER_FAILURE)
+
+
+def host_resolvers(resolv_conf: Path = Path("/etc/resolv.conf")) -> list[str]:
+    """Read the name servers that the host itself uses (IPv4 and IPv6, in order)."""
+    try:
+        lines = resolv_conf.read_text(errors="replace").splitlines()
+    except OSError:
+        return []
+    words = [line.split() for line in lines]
+    return [word[1] for word in words if len(word) > 1 and word[0] == "nameserver"]
+
+
+class _OneReply(asyncio.DatagramProtocol):
+    """Waits for the first datagram of an upstream resolver."""
+
+    def __init__(self) -> None:
+        self.reply: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    def datagram_received(self, data: bytes, addr: object) -> None:
+        if not self.reply.done():
+            self.reply.set_result(data)
+
+    def error_received(self, exc: Exception) -> None:
+        if not self.reply.done():
+            self.reply.set_exception(exc)
+
+
+class _Datagrams(asyncio.DatagramProtocol):
+    """Feeds UDP queries to the server."""
+
+    transport: asyncio.DatagramTransport
+
+    def __init__(self, server: "DnsServer") -> None:
+        self._server = server
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.DatagramTransport)
+        self.transport = transport
+
+    def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
+        try:
+            question = parse(data)
+        except MessageError:
+            return
+        answer = self._server.known(question)
+        if answer is None:
+            self._server.forward_later(question, data, self.transport, addr)
+        else:
+            self.transport.sendto(build(question, answer, limit=question.udp_size), addr)
+
+
+class DnsServer:
+    """Answers on ``address`` until stopped. Port 0 picks free ones (tests)."""
+
+    def __init__(
+        self,
+        zone: Zone,
+        address: str,
+        *,
+        port: int = PORT,
+        resolvers: Sequence[str] = (),
+        resolver_port: int = PORT,
+    ) -> None:
+        self._zone = zone
+        self._address = address
+        self._port = port
+        self._resolvers = [resolver for resolver in resolvers if resolver != address]
+        self._resolver_port = resolver_port
+        self._udp: asyncio.DatagramTransport | None = None
+        self._tcp: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Open both sockets.
+
+        Raises:
+            OSError: the address or port is not to be had.
+        """
+        loop = asyncio.get_running_loop()
+        self._tcp = await asyncio.start_server(self._serve_tcp, self._address, self._port)
+        self._udp, _ = await loop.create_datagram_endpoint(
+            lambda: _Datagrams(self), local_addr=(self._address, self.port)
+        )
+
+    @property
+    def port(self) -> int:
+        """The port that is served."""
+        if self._tcp is None:
+            return self._port
+        port: int = self._tcp.sockets[0].getsockname()[1]
+        return port
+
+    async def stop(self) -> None:
+        """Close everything at once."""
+        if self._udp is not None:
+            self._udp.close()
+        if self._tcp is not None:
+            self._tcp.close()
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def known(self, question: Question) -> Answer | None:
+        """Answer from the zone; None: somebody else has to be asked."""
+        return self._zone.lookup(question.name, question.type)
+
+    def forward_later(
+        self,
+        question: Question,
+        packet: bytes,
+        transport: asyncio.DatagramTransport,
+        addr: tuple[str, int],
+    ) -> None:
+        """Ask the host's resolvers in the background and send on what they say."""
+        if len(self._tasks) >= MOST_FORWARDED:
+            transport.sendto(build(question, SERVER_FAILURE), addr)
+            return
+
+        async def run() -> None:
+            transport.sendto(await self._forward(question, packet), addr)
+
+        self._own(asyncio.create_task(run()))
+
+    def _own(self, task: asyncio.Task[None]) -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _forward(self, question: Question, packet: bytes) -> bytes:
+        for resolver in self._resolvers:
+            try:
+                async with asyncio.timeout(FORWARD_TIMEOUT_S):
+                    return await self._ask(resolver, packet)
+            except (OSError, TimeoutError):
+                log.debug("resolver does not answer", extra={"resolver": resolver})
+        return build(question, SERVER_FAILURE)
+
+    async def _ask(self, resolver: str, packet: bytes) -> bytes:
+        loop = asyncio.get_running_loop()
+        transport, waiter = await loop.create_datagram_endpoint(
+            _OneReply, remote_addr=(resolver, self._resolver_port)
+        )
+        try:
+            transport.sendto(packet)
+            return await waiter.reply
+        finally:
+            transport.close()
+
+    async def _serve_tcp(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._own(task)
+        try:
+            while True:
+                async with asyncio.timeout(TCP_IDLE_S):
+                    head = await reader.readexactly(LENGTH.size)
+                    packet = await reader.readexactly(LENGTH.unpack(head)[0])
+                question = parse(packet)
+                answer = self.known(question)
+                reply = build(question, answer) if answer else await self._forward(question, packet)
+                writer.write(LENGTH.pack(len(reply)) + reply)
+                await writer.drain()
+        except (OSError, EOFError, TimeoutError, MessageError):
+            pass  # The client left, fell silent, or does not speak DNS.
+        finally:
+            writer.close()

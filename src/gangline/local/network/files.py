@@ -1,0 +1,117 @@
+"""A pod's ``/etc/hosts`` and ``/etc/resolv.conf``: their texts, and the folder that holds them."""
+
+import os
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gangline.local.network.contract import Aliases, Attachment
+
+DOMAIN = "cluster.local"
+HEADER = "# Written by gangline; changes are overwritten.\n"
+LOCALHOST = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"
+
+
+@dataclass(frozen=True, slots=True)
+class PodName:
+    """How a pod is called."""
+
+    namespace: str
+    name: str
+    hostname: str = ""
+    subdomain: str = ""
+    aliases: Aliases = ()
+
+    @property
+    def host(self) -> str:
+        """The pod's host name: what its spec says, else its name, at most 63 characters long."""
+        return (self.hostname or self.name)[:63].rstrip("-.")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The pod's names, the full one first when a service gives it one."""
+        if not self.subdomain:
+            return (self.host,)
+        return (f"{self.host}.{self.subdomain}.{self.namespace}.svc.{DOMAIN}", self.host)
+
+
+def hosts(pod: PodName, ip: str, others: Iterable[tuple[str, Sequence[str]]] = ()) -> str:
+    """Write a hosts file: the pod itself, its aliases, and ``others`` as (address, names)."""
+    lines = [HEADER, LOCALHOST, f"{ip}\t{' '.join(pod.names)}\n"]
+    lines += [f"{address}\t{' '.join(names)}\n" for address, names in pod.aliases]
+    lines += [f"{address}\t{' '.join(names)}\n" for address, names in others]
+    return "".join(lines)
+
+
+def cluster_resolv_conf(namespace: str, server: str) -> str:
+    """Write a resolv.conf that asks our own name server, as Kubernetes writes it."""
+    search = f"{namespace}.svc.{DOMAIN} svc.{DOMAIN} {DOMAIN}"
+    return f"search {search}\nnameserver {server}\noptions ndots:5\n"
+
+
+def host_resolv_conf(host: str) -> str:
+    """Turn the host's resolv.conf into a pod's that shares its network.
+
+    Names of the cluster come from the hosts file there; a name that is not known yet must fail
+    quickly instead of waiting the usual ten seconds for a resolver that may not answer.
+    """
+    kept = [line for line in host.splitlines() if line.split()[:1] not in (["options"], ["search"])]
+    return "\n".join([*kept, "options timeout:1 attempts:1"]) + "\n"
+
+
+def short_forms(full: str, namespace: str) -> list[str]:
+    """List what a name can be called from ``namespace``, as the search domains would allow."""
+    forms = [full]
+    for domain in (DOMAIN, f"svc.{DOMAIN}", f"{namespace}.svc.{DOMAIN}"):
+        if full.endswith(f".svc.{DOMAIN}") and full.endswith(f".{domain}"):
+            forms.append(full.removesuffix(f".{domain}"))
+    return forms
+
+
+class PodFiles:
+    """The folder of all pods' files: ``FOLDER/POD_UID/{hosts,resolv.conf}``."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def write(
+        self, pod_uid: str, pod: PodName, *, ip: str, netns: str | None, hosts: str, resolv: str
+    ) -> Attachment:
+        """Write both files and describe the pod's place with them."""
+        folder = self._folder / pod_uid
+        folder.mkdir(parents=True, exist_ok=True)
+        _rewrite(folder / "hosts", hosts)
+        _rewrite(folder / "resolv.conf", resolv)
+        return Attachment(
+            ip=ip,
+            netns_path=netns,
+            hostname=pod.host,
+            hosts_file=hosts,
+            resolv_conf=resolv,
+            hosts_path=folder / "hosts",
+            resolv_path=folder / "resolv.conf",
+        )
+
+    def rewrite_hosts(self, pod_uid: str, hosts: str) -> None:
+        """Replace the content of a hosts file that may be mounted already."""
+        _rewrite(self._folder / pod_uid / "hosts", hosts)
+
+    def remove(self, pod_uid: str) -> None:
+        """Remove a pod's files."""
+        shutil.rmtree(self._folder / pod_uid, ignore_errors=True)
+
+    def remove_all(self) -> None:
+        """Remove every pod's files."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _rewrite(path: Path, text: str) -> None:
+    """Write in place: a bind mount shows the file that was there when it was made."""
+    content = text.encode()
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+    try:
+        os.pwrite(descriptor, content, 0)
+        os.ftruncate(descriptor, len(content))
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,153 @@
+"""Service addresses: TCP listeners that pass connections on to the endpoints of a service.
+
+The table of routes is data (`routes`); the forwarder makes its listeners match it. A service
+without a ready endpoint has no listener, so that clients are refused at once as on Kubernetes.
+UDP ports are not forwarded.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterable, Mapping
+from itertools import count
+from typing import TypeAlias
+
+from gangline.api.core import Endpoints, Service
+from gangline.local.network.zone import HEADLESS
+
+log = logging.getLogger(__name__)
+
+Address: TypeAlias = tuple[str, int]
+Routes: TypeAlias = Mapping[Address, tuple[Address, ...]]
+CHUNK = 1 << 16
+CONNECT_TIMEOUT_S = 3.0
+
+
+def routes(services: Iterable[tuple[Service, Endpoints | None]]) -> Routes:
+    """Work out which (cluster address, port) leads to which endpoints."""
+    table: dict[Address, tuple[Address, ...]] = {}
+    for service, endpoints in services:
+        address = service.spec.cluster_ip
+        if endpoints is None or address in ("", HEADLESS):
+            continue
+        for port in service.spec.ports:
+            if (port.protocol or "TCP") != "TCP":
+                continue
+            targets = tuple(sorted(_targets(endpoints, port.name)))
+            if targets:
+                table[address, port.port] = targets
+    return table
+
+
+def _targets(endpoints: Endpoints, port_name: str) -> set[Address]:
+    return {
+        (address.ip, port.port)
+        for subset in endpoints.subsets
+        for port in subset.ports
+        if port.name == port_name
+        for address in subset.addresses
+    }
+
+
+class _Listener:
+    """One open service port."""
+
+    def __init__(self, targets: tuple[Address, ...]) -> None:
+        self.targets = targets
+        self.server: asyncio.Server | None = None
+        self._turn = count()
+
+    def order(self) -> tuple[Address, ...]:
+        """The targets, starting with the one whose turn it is."""
+        first = next(self._turn) % len(self.targets)
+        return self.targets[first:] + self.targets[:first]
+
+
+class ServiceForwarder:
+    """Keeps one listener for each route and copies bytes both ways."""
+
+    def __init__(self) -> None:
+        self._listeners: dict[Address, _Listener] = {}
+        self._connections: set[asyncio.Task[None]] = set()
+
+    async def apply(self, table: Routes) -> None:
+        """Open, change and close listeners so that they match ``table``.
+
+        A port that cannot be opened is logged and tried again at the next call.
+        """
+        for gone in self._listeners.keys() - table.keys():
+            self._close(self._listeners.pop(gone))
+        for address, targets in table.items():
+            if listener := self._listeners.get(address):
+                listener.targets = targets
+            else:
+                await self._open(address, _Listener(targets))
+
+    async def stop(self) -> None:
+        """Close all listeners and cut all connections."""
+        await self.apply({})
+        for task in tuple(self._connections):
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    async def _open(self, address: Address, listener: _Listener) -> None:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            self._connections.add(task)
+            task.add_done_callback(self._connections.discard)
+            await _pass_on(listener.order(), reader, writer)
+
+        try:
+            listener.server = await asyncio.start_server(serve, *address)
+        except OSError as exc:
+            log.warning("service address not opened", extra={"address": address, "error": str(exc)})
+            return
+        self._listeners[address] = listener
+
+    def _close(self, listener: _Listener) -> None:
+        if listener.server is not None:
+            listener.server.close()
+
+
+async def _pass_on(
+    targets: tuple[Address, ...], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
+    """Connect to the first target that takes us and copy until both sides have said all."""
+    try:
+        far = await _connect(targets)
+        if far is None:
+            writer.transport.abort()
+            return
+        far_reader, far_writer = far
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(_copy(reader, far_writer))
+                group.create_task(_copy(far_reader, writer))
+        except* OSError:
+            # One side was cut: the other must notice, and not take it for a clean end.
+            writer.transport.abort()
+            far_writer.transport.abort()
+        finally:
+            far_writer.close()
+    finally:
+        writer.close()
+
+
+async def _connect(
+    targets: tuple[Address, ...],
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
+    for host, port in targets:
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                return await asyncio.open_connection(host, port)
+    return None
+
+
+async def _copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    """Copy one direction; an end of stream is passed on and leaves the other direction open."""
+    while chunk := await source.read(CHUNK):
+        sink.write(chunk)
+        await sink.drain()
+    if sink.can_write_eof():
+        sink.write_eof()

@@ -1,0 +1,54 @@
+"""Running ``ip`` from iproute2: batches in, JSON out, its complaints as `NetworkError`."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from gangline.local.network.contract import NetworkError
+
+
+async def run(*command: str, text: str = "") -> str:
+    """Run a program with ``text`` on its standard input and return what it prints.
+
+    Raises:
+        NetworkError: it is not installed, or it failed; its own words are in the message.
+    """
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+    except OSError as exc:
+        raise NetworkError(f"cannot run {command[0]}: {exc.strerror or exc}") from exc
+    out, err = await process.communicate(text.encode())
+    if process.returncode != 0:
+        said = " ".join(err.decode(errors="replace").split())
+        raise NetworkError(f"{' '.join(command)}: {said or f'exit code {process.returncode}'}")
+    return out.decode()
+
+
+async def batch(lines: Sequence[str], *, netns: str = "", force: bool = False) -> None:
+    """Run many ``ip`` commands in one process, in the namespace ``netns`` if given.
+
+    With ``force`` a failing line does not stop the others and nothing is raised for it.
+
+    Raises:
+        NetworkError: a line failed (without ``force``), or ``ip`` is missing.
+    """
+    inside = ("-n", netns) if netns else ()
+    command = ("ip", *inside, *(("-force",) if force else ()), "-batch", "-")
+    try:
+        await run(*command, text="\n".join(lines) + "\n")
+    except NetworkError:
+        if not force:
+            raise
+
+
+async def query(*arguments: str) -> list[dict[str, Any]]:
+    """Ask ``ip`` something and return its JSON list."""
+    out = await run("ip", "-json", *arguments)
+    found: list[dict[str, Any]] = json.loads(out or "[]")
+    return found

@@ -1,0 +1,135 @@
+"""Pods on the host's own network, each with a loopback address: what works without root.
+
+Every address of 127.0.0.0/8 is the host's own, so each pod gets one of 127.64.0.0/11 and each
+service one of 127.96.0.0/11, and names come from hosts files that are rewritten when names change.
+Clusters side by side take different /16 of these, held by an abstract socket that vanishes with
+its process. What this cannot do: a pod that listens on all addresses takes the port from all pods.
+"""
+
+import hashlib
+import os
+import socket
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+
+from gangline.local.network.addresses import AddressPool, Network, Ranges
+from gangline.local.network.contract import Aliases, Attachment, NetworkError
+from gangline.local.network.files import PodFiles, PodName, host_resolv_conf, hosts, short_forms
+from gangline.local.network.zone import Zone
+
+SLOTS = 32
+FIRST_POD_RANGE, FIRST_SERVICE_RANGE = 64, 96
+
+
+class LoopbackNetwork:
+    """The pod network of one cluster without root; `open` before use, `close` at the end."""
+
+    host_address = "127.0.0.1"
+
+    def __init__(self, data: Path, zone: Zone) -> None:
+        self._zone = zone
+        self._files = PodFiles(data / "network" / "pods")
+        self._start = hashlib.sha1(str(data.resolve()).encode(), usedforsecurity=False).digest()[0]
+        self._claim: socket.socket | None = None
+        self._attached: dict[str, tuple[PodName, Attachment]] = {}
+        self.ranges = _slot_ranges(0)
+        self._pool = AddressPool(self.ranges.pods)
+
+    async def open(self) -> None:
+        """Claim a range for this cluster and remove what the last run left.
+
+        Raises:
+            NetworkError: more clusters run on this host than there are ranges.
+        """
+        self._files.remove_all()
+        slot, self._claim = _claim(self._start)
+        self.ranges = _slot_ranges(slot)
+        self._pool = AddressPool(self.ranges.pods, reserved=[self.ranges.gateway])
+
+    async def close(self) -> None:
+        """Give the range back and remove the pods' files."""
+        self._attached.clear()
+        self._files.remove_all()
+        if self._claim is not None:
+            self._claim.close()
+
+    async def attach(
+        self,
+        pod_uid: str,
+        namespace: str,
+        name: str,
+        host_network: bool,
+        *,
+        hostname: str = "",
+        subdomain: str = "",
+        aliases: Aliases = (),
+    ) -> Attachment:
+        """Give the pod an address of its own; see `contract.PodNetwork`."""
+        if pod_uid not in self._attached:
+            pod = PodName(namespace, name, hostname, subdomain, aliases)
+            address = self.host_address if host_network else self._pool.take()
+            self._attached[pod_uid] = (pod, self._write(pod_uid, pod, address))
+        return self._attached[pod_uid][1]
+
+    async def detach(self, pod_uid: str) -> None:
+        """Take the address back."""
+        found = self._attached.pop(pod_uid, None)
+        if found is not None:
+            self._pool.give_back(found[1].ip)
+            self._files.remove(pod_uid)
+
+    def names_changed(self) -> None:
+        """Rewrite the hosts file of every pod from the zone."""
+        texts = {namespace: self._others(namespace) for namespace in self._namespaces()}
+        for pod_uid, (pod, attachment) in self._attached.items():
+            text = hosts(pod, attachment.ip, texts[pod.namespace])
+            self._files.rewrite_hosts(pod_uid, text)
+
+    def _namespaces(self) -> set[str]:
+        return {pod.namespace for pod, _ in self._attached.values()}
+
+    def _write(self, pod_uid: str, pod: PodName, address: str) -> Attachment:
+        return self._files.write(
+            pod_uid,
+            pod,
+            ip=address,
+            netns=None,
+            hosts=hosts(pod, address, self._others(pod.namespace)),
+            resolv=host_resolv_conf(_host_resolv_conf()),
+        )
+
+    def _others(self, namespace: str) -> Iterable[tuple[str, list[str]]]:
+        grouped: dict[str, list[str]] = defaultdict(list)
+        for address, full in self._zone.names():
+            grouped[address] += short_forms(full, namespace)
+        return sorted(grouped.items())
+
+
+def _slot_ranges(slot: int) -> Ranges:
+    return Ranges(
+        pods=Network(f"127.{FIRST_POD_RANGE + slot}.0.0/16"),
+        services=Network(f"127.{FIRST_SERVICE_RANGE + slot}.0.0/16"),
+    )
+
+
+def _claim(start: int) -> tuple[int, socket.socket]:
+    for step in range(SLOTS):
+        slot = (start + step) % SLOTS
+        claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        try:
+            claim.bind(f"\0gangline-loopback-{slot}")
+        except OSError:
+            claim.close()
+        else:
+            return slot, claim
+    raise NetworkError(
+        f"{SLOTS} clusters without root run on this host; stop one with gangline down"
+    )
+
+
+def _host_resolv_conf() -> str:
+    try:
+        return Path(os.sep, "etc", "resolv.conf").read_text(errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,165 @@
+"""The names of the cluster: which question gets which records.
+
+A pure index, fed one service, endpoints object or pod at a time. Names are those of the Kubernetes
+DNS specification: ``SERVICE.NS.svc.cluster.local``, ``HOST.SERVICE.NS.svc...`` for the pods of a
+headless service, ``_PORT._PROTOCOL.SERVICE...`` for SRV, ``1-2-3-4.NS.pod.cluster.local``, and the
+reverse of each address. ``lookup`` returns None for a name that somebody else should know.
+"""
+
+import ipaddress
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from gangline.api.core import EndpointAddress, Endpoints, Service
+from gangline.local.network.dns_wire import Answer, Code, Record, Type
+from gangline.local.network.files import DOMAIN
+
+REVERSE = ".in-addr.arpa"
+NO_SUCH_NAME = Answer(Code.NO_SUCH_NAME)
+HEADLESS = "None"
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceRecords:
+    """What one service contributes."""
+
+    forward: Mapping[str, tuple[Record, ...]] = field(default_factory=dict)
+    reverse: Mapping[str, str] = field(default_factory=dict)
+
+
+def dashed(ip: str) -> str:
+    """Write an address the way it stands in names: ``10-1-2-3``."""
+    return ip.replace(".", "-")
+
+
+def service_name(service: Service) -> str:
+    """The full name of a service."""
+    return f"{service.metadata.name}.{service.metadata.namespace}.svc.{DOMAIN}"
+
+
+def service_records(service: Service, endpoints: Endpoints | None) -> ServiceRecords:
+    """List the records of a service: one address for a cluster IP, every endpoint's if headless."""
+    full = service_name(service)
+    address = service.spec.cluster_ip
+    if address and address != HEADLESS:
+        forward = {full: (Record(Type.A, address),)}
+        for port in service.spec.ports:
+            if port.name:
+                forward[_srv_name(port.name, port.protocol, full)] = (
+                    Record(Type.SRV, full, port=port.port),
+                )
+        return ServiceRecords(forward, {address: full})
+    return _headless(full, endpoints) if address == HEADLESS else ServiceRecords()
+
+
+def _headless(full: str, endpoints: Endpoints | None) -> ServiceRecords:
+    forward: dict[str, list[Record]] = {full: []}
+    reverse: dict[str, str] = {}
+    for subset in endpoints.subsets if endpoints else ():
+        for address in subset.addresses:
+            own = f"{_host(address)}.{full}"
+            forward[full].append(Record(Type.A, address.ip))
+            forward.setdefault(own, []).append(Record(Type.A, address.ip))
+            reverse[address.ip] = own
+            for port in subset.ports:
+                if port.name:
+                    records = forward.setdefault(_srv_name(port.name, port.protocol, full), [])
+                    records.append(Record(Type.SRV, own, port=port.port))
+    unique = {name: tuple(dict.fromkeys(records)) for name, records in forward.items() if records}
+    return ServiceRecords(unique, reverse)
+
+
+def _host(address: EndpointAddress) -> str:
+    return address.hostname or dashed(address.ip)
+
+
+def _srv_name(port: str, protocol: str, full: str) -> str:
+    return f"_{port}._{(protocol or 'TCP').lower()}.{full}"
+
+
+def _is_private(ip: str) -> bool:
+    return ipaddress.IPv4Address(ip).is_private
+
+
+class Zone:
+    """All names of one cluster, kept current piece by piece."""
+
+    def __init__(self) -> None:
+        self._services: dict[tuple[str, str], ServiceRecords] = {}
+        self._forward: dict[str, tuple[Record, ...]] = {}
+        self._reverse: dict[str, dict[tuple[str, str], str]] = {}
+        self._pods: dict[str, str] = {}
+
+    def set_service(self, key: tuple[str, str], records: ServiceRecords | None) -> bool:
+        """Replace what the service ``key`` (namespace, name) contributes; tell if that changed."""
+        old = self._services.pop(key, ServiceRecords())
+        new = records or ServiceRecords()
+        for name in old.forward:
+            self._forward.pop(name, None)
+        for ip in old.reverse:
+            self._reverse.get(ip, {}).pop(key, None)
+        if records is not None:
+            self._services[key] = new
+            self._forward.update(new.forward)
+            for ip, name in new.reverse.items():
+                self._reverse.setdefault(ip, {})[key] = name
+        return old != new
+
+    def set_pod(self, ip: str, namespace: str | None) -> bool:
+        """Note whose address ``ip`` is (None: nobody's any more); tell if that changed."""
+        if namespace is None:
+            return self._pods.pop(ip, None) is not None
+        changed = self._pods.get(ip) != namespace
+        self._pods[ip] = namespace
+        return changed
+
+    def lookup(self, name: str, kind: int) -> Answer | None:
+        """Answer a question; None means the name is not ours to know."""
+        if name.endswith(REVERSE):
+            return self._lookup_reverse(name, kind)
+        if name == DOMAIN or name.endswith(f".{DOMAIN}"):
+            return self._answer(self._records_of(name), kind)
+        # A bare word has been tried with every search domain before: nobody outside knows it, and
+        # asking would stall whoever waits for a service that is not there yet.
+        return None if "." in name else NO_SUCH_NAME
+
+    def names(self) -> Iterable[tuple[str, str]]:
+        """List (address, full name) of every address record, for hosts files."""
+        for name, records in self._forward.items():
+            for record in records:
+                if record.type is Type.A:
+                    yield record.value, name
+        for ip, namespace in self._pods.items():
+            yield ip, f"{dashed(ip)}.{namespace}.pod.{DOMAIN}"
+
+    def _records_of(self, name: str) -> tuple[Record, ...] | None:
+        if found := self._forward.get(name):
+            return found
+        host, _, rest = name.partition(".")
+        namespace, _, tail = rest.partition(".")
+        if tail == f"pod.{DOMAIN}" and namespace:
+            try:
+                return (Record(Type.A, str(ipaddress.IPv4Address(host.replace("-", ".")))),)
+            except ValueError:
+                return None
+        return None
+
+    def _answer(self, records: tuple[Record, ...] | None, kind: int) -> Answer:
+        if records is None:
+            return NO_SUCH_NAME
+        return Answer(records=tuple(record for record in records if record.type == kind))
+
+    def _lookup_reverse(self, name: str, kind: int) -> Answer | None:
+        parts = name.removesuffix(REVERSE).split(".")
+        try:
+            ip = str(ipaddress.IPv4Address(".".join(reversed(parts))))
+        except ValueError:
+            return NO_SUCH_NAME
+        if owners := self._reverse.get(ip):
+            records = tuple(Record(Type.PTR, owner) for owner in sorted(owners.values()))
+            return self._answer(records, kind)
+        if namespace := self._pods.get(ip):
+            full = f"{dashed(ip)}.{namespace}.pod.{DOMAIN}"
+            return self._answer((Record(Type.PTR, full),), kind)
+        # Resolvers outside know nothing of private addresses (RFC 6303): answer at once.
+        return NO_SUCH_NAME if _is_private(ip) else None

@@ -1,0 +1,250 @@
+"""The two clusters that the scenarios run on, behind one interface.
+
+``Embedded`` is ``gangline up``. ``Kubernetes`` is an upstream API server with one real kubelet,
+made by scripts outside this repository (``GANGLINE_REALKUBE`` names their folder: ``build``,
+``up``, ``down``). On both, operator and scheduler run as processes of their own, so that scenarios
+can kill them one by one.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, ClassVar
+
+GANGLINE = [sys.executable, "-m", "gangline"]
+START_PATIENCE_S = 120
+
+
+class Component:
+    """A process of ours, with its output in a file."""
+
+    def __init__(self, arguments: list[str], environment: dict[str, str], log: Path) -> None:
+        self.log = log
+        with log.open("ab") as output:
+            self.process = subprocess.Popen(
+                arguments,
+                env=os.environ | environment,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process still runs."""
+        return self.process.poll() is None
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
+        """End the process and wait for it; one that does not go in time is killed."""
+        if self.alive:
+            self.process.send_signal(how)
+        try:
+            self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait(5)
+
+
+class ClusterUnderTest:
+    """A running cluster with our operator and scheduler on it."""
+
+    kind: ClassVar[str]
+    nodes: ClassVar[int]
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.components: dict[str, Component] = {}
+        self.kubeconfig = folder / "kubeconfig"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a client of this cluster needs in its environment."""
+        return {"KUBECONFIG": str(self.kubeconfig), "GANGLINE_HOME": str(self.folder / "home")}
+
+    def start(self) -> None:
+        """Start the cluster, then operator and scheduler."""
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """Stop everything that was started."""
+        for component in reversed(self.components.values()):
+            component.stop()
+
+    def restart_api_server(self) -> None:
+        """Kill the API server and start it again on the same state."""
+        raise NotImplementedError
+
+    def start_component(self, name: str, kubeconfig: Path | None = None) -> Component:
+        """Start our ``operator`` or ``scheduler``, perhaps through another kubeconfig."""
+        environment = self.environment | ({"KUBECONFIG": str(kubeconfig)} if kubeconfig else {})
+        component = Component([*GANGLINE, name], environment, self.folder / f"{name}.log")
+        self.components[name] = component
+        return component
+
+    def stop_component(self, name: str, how: signal.Signals = signal.SIGTERM) -> None:
+        """End one of our components."""
+        self.components.pop(name).stop(how)
+
+    def run(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run a ``gangline`` command against this cluster."""
+        return subprocess.run(
+            [*GANGLINE, *arguments],
+            env=os.environ | self.environment,
+            capture_output=True,
+            text=True,
+            check=check,
+            timeout=120,
+        )
+
+    def python(self, script: Path, *arguments: str) -> dict[str, Any]:
+        """A pod spec that runs ``script`` with the Python of this test on this cluster."""
+        raise NotImplementedError
+
+
+class Embedded(ClusterUnderTest):
+    """``gangline up`` with three virtual nodes."""
+
+    kind = "embedded"
+    nodes = 3
+
+    def start(self) -> None:
+        """Start the cluster on a free port, then our components."""
+        self._up()
+        for name in ("operator", "scheduler"):
+            self.start_component(name)
+
+    def _up(self) -> None:
+        started = time.monotonic()
+        arguments = ["up", "--name", "e2e", "--nodes", str(self.nodes), "--port", "0"]
+        component = Component(
+            [*GANGLINE, *arguments, "--without", "operator", "--without", "scheduler"],
+            {"GANGLINE_HOME": str(self.folder / "home")},
+            self.folder / "up.log",
+        )
+        self.components["up"] = component
+        written = self.folder / "home" / "clusters" / "e2e" / "kubeconfig"
+        while not (written.exists() and _answers(written)):
+            if not component.alive or time.monotonic() - started > START_PATIENCE_S:
+                raise AssertionError(f"gangline up failed:\n{component.log.read_text()}")
+            time.sleep(0.1)
+        self.kubeconfig = written
+
+    def restart_api_server(self) -> None:
+        """The API server is part of ``gangline up``: kill that with all of its pods."""
+        self.stop_component("up", signal.SIGKILL)
+        self._up()
+
+    def python(self, script: Path, *arguments: str) -> dict[str, Any]:
+        """No image is needed: a pod runs in the Python environment of the cluster."""
+        container = {
+            "name": "pytorch",
+            "image": "gangline/examples-pytorch:1",
+            "command": ["python", str(script), *arguments],
+            "env": [{"name": "OMP_NUM_THREADS", "value": "1"}],
+        }
+        return {"containers": [container], "terminationGracePeriodSeconds": 1}
+
+
+class Kubernetes(ClusterUnderTest):
+    """An upstream Kubernetes with one real node."""
+
+    kind = "kubernetes"
+    nodes = 1
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.scripts = Path(os.environ["GANGLINE_REALKUBE"]).resolve()
+        self.state = folder / "realkube"
+        self.kubeconfig = self.state / "admin.conf"
+
+    def _script(self, *arguments: str) -> None:
+        environment = os.environ | {"KUBE_RUN": str(self.state)}
+        # The servers it starts keep its output open: a file, where a pipe would never end.
+        log = self.folder / "realkube.log"
+        with log.open("ab") as output:
+            done = subprocess.run(
+                [str(self.scripts / arguments[0]), *arguments[1:]],
+                env=environment,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                check=False,
+                timeout=900,
+            )
+        assert done.returncode == 0, log.read_text()
+
+    def start(self) -> None:
+        """Build where needed, start, install our resource definitions, start our components."""
+        self._script("build")
+        self._script("up", "--nodes")
+        crds = Path(__file__).parents[2] / "deploy" / "crds"
+        self.kubectl("apply", "-f", str(crds))
+        self.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
+        for name in ("operator", "scheduler"):
+            self.start_component(name)
+
+    def kubectl(self, *arguments: str) -> str:
+        """Run kubectl against this cluster; return what it printed."""
+        done = subprocess.run(
+            ["kubectl", "--kubeconfig", str(self.kubeconfig), *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def stop(self) -> None:
+        """Stop our components, then the cluster, and forget its state."""
+        super().stop()
+        self._script("down", "--purge")
+
+    def restart_api_server(self) -> None:
+        """Kill the API server alone; its state is in etcd, nodes and pods go on."""
+        os.kill(int((self.state / "apiserver.pid").read_text()), signal.SIGKILL)
+        self._script("up", "--nodes")
+
+    def python(self, script: Path, *arguments: str) -> dict[str, Any]:
+        """An empty image, filled with read-only mounts of this machine's Python."""
+        folders = {"/usr": "/usr", "/lib": "/usr/lib", "/lib64": "/usr/lib64", "/bin": "/usr/bin"}
+        for prefix in (sys.base_prefix, sys.prefix, str(script.parent)):
+            if not prefix.startswith("/usr/"):
+                folders[prefix] = prefix
+        mounts = [
+            {"name": f"host{number}", "mountPath": folder, "readOnly": True}
+            for number, folder in enumerate(folders)
+        ]
+        volumes = [
+            {"name": f"host{number}", "hostPath": {"path": source}}
+            for number, source in enumerate(folders.values())
+        ]
+        path = ":".join([f"{sys.prefix}/bin", f"{sys.base_prefix}/bin", "/usr/bin", "/bin"])
+        container = {
+            "name": "pytorch",
+            "image": "hostroot:1",
+            "imagePullPolicy": "IfNotPresent",
+            "command": ["python", str(script), *arguments],
+            "env": [{"name": "PATH", "value": path}, {"name": "OMP_NUM_THREADS", "value": "1"}],
+            "volumeMounts": mounts,
+        }
+        return {
+            "containers": [container],
+            "volumes": volumes,
+            "terminationGracePeriodSeconds": 1,
+        }
+
+
+def _answers(kubeconfig: Path) -> bool:
+    """Whether the API server of ``kubeconfig`` answers a ``gangline list``."""
+    done = subprocess.run(
+        [*GANGLINE, "list"],
+        env=os.environ | {"KUBECONFIG": str(kubeconfig)},
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    return done.returncode == 0

@@ -1,0 +1,59 @@
+"""One fixture for "a cluster": the same scenarios run on the embedded one and on Kubernetes."""
+
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from e2e.clusters import ClusterUnderTest, Embedded, Kubernetes
+from e2e.scenario import Scenario
+
+from gangline.kube.client import Client
+from gangline.kube.config import load_config
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--cluster",
+        choices=["embedded", "kubernetes"],
+        default="embedded",
+        help="where the end-to-end scenarios run",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    chosen = config.getoption("--cluster")
+    for item in items:
+        for other in {"embedded", "kubernetes"} - {chosen}:
+            if mark := item.get_closest_marker(f"{other}_only"):
+                item.add_marker(pytest.mark.skip(reason=f"{other} only: {mark.args[0]}"))
+
+
+@pytest.fixture(scope="session")
+def cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ClusterUnderTest]:
+    """The cluster of this session, started once."""
+    folder = tmp_path_factory.mktemp("cluster")
+    kinds = {"embedded": Embedded, "kubernetes": Kubernetes}
+    chosen = kinds[request.config.getoption("--cluster")](folder)
+    try:
+        chosen.start()
+        yield chosen
+    finally:
+        chosen.stop()
+
+
+@pytest.fixture
+async def scenario(cluster: ClusterUnderTest, tmp_path: Path) -> AsyncIterator[Scenario]:
+    """A namespace of its own on the cluster, a client, and both components running."""
+    for name in ("operator", "scheduler"):
+        if name not in cluster.components or not cluster.components[name].alive:
+            cluster.start_component(name)
+    async with Client(load_config(str(cluster.kubeconfig))) as client:
+        scenario = Scenario(cluster, client, f"e2e-{uuid.uuid4().hex[:8]}", tmp_path / "shared")
+        await scenario.open()
+        try:
+            yield scenario
+        finally:
+            await scenario.close()

@@ -1,4 +1,4 @@
-'''What the API server knows about objects as plain JSON: pure functions, no I/O, no clock of its own.
+"""What the API server knows about objects as plain JSON: pure functions, no I/O, no clock.
 
 Objects are the decoded JSON (``Json = dict[str, Any]``), schemas are structural OpenAPI v3 dicts.
 Functions that say *in place* change their argument, which the server has just decoded; nothing
@@ -19,7 +19,7 @@ once. ``now`` is an aware datetime.
                       all raise PatchError (.code, .reason, .message); the argument stays as it was
 ``strategic``         strategic_merge_patch(document, patch, schema) -> Json; raises PatchError
 ``apply``             apply(live, applied, schema, *, manager, now, force=False, subresource="")
-                      -> Json, the new object (``live`` None: it is created), managedFields included;
+                      -> Json, the new object with managedFields (``live`` None: it is created);
                       raises ApplyConflict (.message, .causes) or ApplyError (.message; 400)
 ``ownership``         track_update(old, new, schema, *, manager, now, subresource="") -> None
                       in place on ``new``; old None: created
@@ -38,4 +38,4 @@ once. ``now`` is an aware datetime.
 ``core_validation``   validate_create(group, kind, obj, namespaced) -> list[StatusCause]
                       validate_update(group, kind, old, new, namespaced, subresource="")
                       -> list[StatusCause]; metadata of every kind, the rest of built-in kinds
-'''
+"""

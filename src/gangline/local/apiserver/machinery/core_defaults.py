@@ -1,0 +1,182 @@
+"""Defaults of the built-in kinds: what Kubernetes writes into an object that leaves it open.
+
+Objects of other kinds get the defaults of their schema (``structural``). The functions change the
+object in place, never overwrite what was given, and leave wrong types for validation to report.
+"""
+
+import base64
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+from gangline.local.apiserver.machinery.pod_defaults import (
+    default_pod,
+    default_template,
+    fill,
+    objects,
+    part,
+)
+from gangline.local.apiserver.machinery.quality import qos_class
+from gangline.local.apiserver.machinery.schemas import Json
+
+__all__ = ["apply_core_defaults", "apply_priority", "initial_status"]
+
+Defaulter: TypeAlias = Callable[[Json], None]
+
+SESSION_SECONDS = 10_800
+NAME_LABEL = "kubernetes.io/metadata.name"
+RBAC = "rbac.authorization.k8s.io"
+
+
+def apply_core_defaults(group: str, kind: str, obj: Json) -> None:
+    """Fill in, in place, the defaults of a built-in kind; other kinds are left alone."""
+    defaulter = DEFAULTERS.get((group, kind))
+    if defaulter is not None:
+        defaulter(obj)
+
+
+def apply_priority(pod: Json, classes: Mapping[str, Json], default_class: Json | None) -> bool:
+    """Set a pod's priority from its class, or from the cluster's default class.
+
+    Returns False when the pod names a class that does not exist; Kubernetes refuses such a pod.
+    """
+    spec = part(pod, "spec")
+    name = spec.get("priorityClassName")
+    chosen = classes.get(name) if name else default_class
+    if chosen is None:
+        return not name
+    spec["priorityClassName"] = chosen["metadata"]["name"]
+    spec["priority"] = chosen.get("value", 0)
+    spec["preemptionPolicy"] = chosen.get("preemptionPolicy", "PreemptLowerPriority")
+    return True
+
+
+def initial_status(group: str, kind: str, obj: Json) -> Json | None:
+    """Return the status that a new object of a built-in kind starts with; None: none."""
+    match (group, kind):
+        case ("", "Pod"):
+            return {"phase": "Pending", "qosClass": qos_class(part(obj, "spec"))}
+        case ("", "Namespace"):
+            return {"phase": "Active"}
+        case ("", "PersistentVolume" | "PersistentVolumeClaim"):
+            return {"phase": "Pending"}
+        case ("", "Service"):
+            return {"loadBalancer": {}}
+        case ("apps", "ReplicaSet"):
+            return {"replicas": 0}
+        case ("apps", "Deployment"):
+            return {}
+    return None
+
+
+def _service(obj: Json) -> None:
+    spec = part(obj, "spec")
+    fill(spec, {"type": "ClusterIP", "sessionAffinity": "None"})
+    if spec["sessionAffinity"] == "ClientIP":
+        fill(spec, {"sessionAffinityConfig": {"clientIP": {"timeoutSeconds": SESSION_SECONDS}}})
+    if spec["type"] in ("NodePort", "LoadBalancer"):
+        fill(spec, {"externalTrafficPolicy": "Cluster"})
+    if spec["type"] != "ExternalName":
+        fill(spec, {"internalTrafficPolicy": "Cluster"})
+    for port in objects(spec.get("ports")):
+        fill(port, {"protocol": "TCP"})
+        # Zero and the empty text stand for "not given" in a Service.
+        if port.get("targetPort") in (None, 0, "") and "port" in port:
+            port["targetPort"] = port["port"]
+
+
+def _endpoints(obj: Json) -> None:
+    for subset in objects(obj.get("subsets")):
+        for port in objects(subset.get("ports")):
+            fill(port, {"protocol": "TCP"})
+
+
+def _deployment(obj: Json) -> None:
+    spec = part(obj, "spec")
+    fill(spec, {"replicas": 1, "revisionHistoryLimit": 10, "progressDeadlineSeconds": 600})
+    fill(spec, {"strategy": {}})
+    if isinstance(strategy := spec["strategy"], dict):
+        fill(strategy, {"type": "RollingUpdate"})
+        if strategy["type"] == "RollingUpdate":
+            fill(strategy, {"rollingUpdate": {}})
+            fill(part(strategy, "rollingUpdate"), {"maxUnavailable": "25%", "maxSurge": "25%"})
+    default_template(part(spec, "template"))
+
+
+def _replica_set(obj: Json) -> None:
+    spec = part(obj, "spec")
+    fill(spec, {"replicas": 1})
+    default_template(part(spec, "template"))
+
+
+def _namespace(obj: Json) -> None:
+    fill(obj, {"spec": {}})
+    if isinstance(obj["spec"], dict):
+        fill(obj["spec"], {"finalizers": ["kubernetes"]})
+    metadata = part(obj, "metadata")
+    if name := metadata.get("name"):
+        fill(metadata, {"labels": {}})
+        part(metadata, "labels").setdefault(NAME_LABEL, name)
+
+
+def _secret(obj: Json) -> None:
+    fill(obj, {"type": "Opaque"})
+    texts = obj.get("stringData")
+    if isinstance(texts, dict) and all(isinstance(text, str) for text in texts.values()):
+        del obj["stringData"]
+        encoded = {name: base64.b64encode(text.encode()).decode() for name, text in texts.items()}
+        if encoded:
+            obj["data"] = {**part(obj, "data"), **encoded}
+
+
+def _persistent_volume(obj: Json) -> None:
+    spec = part(obj, "spec")
+    fill(spec, {"persistentVolumeReclaimPolicy": "Retain", "volumeMode": "Filesystem"})
+    if isinstance(spec.get("hostPath"), dict):
+        fill(spec["hostPath"], {"type": ""})
+
+
+def _claim(obj: Json) -> None:
+    fill(part(obj, "spec"), {"volumeMode": "Filesystem"})
+
+
+def _binding(obj: Json) -> None:
+    if reference := part(obj, "roleRef"):
+        fill(reference, {"apiGroup": RBAC})
+    for subject in objects(obj.get("subjects")):
+        if subject.get("kind") in ("User", "Group"):
+            fill(subject, {"apiGroup": RBAC})
+
+
+def _definition(obj: Json) -> None:
+    spec = part(obj, "spec")
+    fill(spec, {"conversion": {"strategy": "None"}})
+    names = part(spec, "names")
+    if isinstance(kind := names.get("kind"), str):
+        fill(names, {"singular": kind.lower(), "listKind": f"{kind}List"})
+
+
+def _priority_class(obj: Json) -> None:
+    fill(obj, {"preemptionPolicy": "PreemptLowerPriority"})
+
+
+def _storage_class(obj: Json) -> None:
+    fill(obj, {"reclaimPolicy": "Delete", "volumeBindingMode": "Immediate"})
+
+
+DEFAULTERS: Mapping[tuple[str, str], Defaulter] = {
+    ("", "Endpoints"): _endpoints,
+    ("", "Namespace"): _namespace,
+    ("", "PersistentVolume"): _persistent_volume,
+    ("", "PersistentVolumeClaim"): _claim,
+    ("", "Pod"): default_pod,
+    ("", "Secret"): _secret,
+    ("", "Service"): _service,
+    ("apiextensions.k8s.io", "CustomResourceDefinition"): _definition,
+    ("apps", "Deployment"): _deployment,
+    ("apps", "ReplicaSet"): _replica_set,
+    (RBAC, "ClusterRoleBinding"): _binding,
+    (RBAC, "RoleBinding"): _binding,
+    ("scheduling.k8s.io", "PriorityClass"): _priority_class,
+    ("storage.k8s.io", "StorageClass"): _storage_class,
+}
+"""The defaulter of each built-in kind that has any defaults."""

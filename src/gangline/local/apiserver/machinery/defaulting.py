@@ -1,0 +1,76 @@
+"""Filling in of a schema's defaults, compiled once into closures over the fields that have any."""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from gangline.local.apiserver.machinery.schemas import Json, copied, expanded, extra_values
+
+Defaulter: TypeAlias = Callable[[Any], None]
+
+
+class DefaulterCompiler:
+    """Makes defaulters of schemas; a schema that occurs many times is compiled once."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Json, Defaulter | None]] = {}
+
+    def compile(self, schema: Json) -> Defaulter | None:
+        """Return the defaulter of a schema, None when it has no default at or below it."""
+        cached = self._known.get(id(schema))
+        if cached is None:
+            cached = self._known[id(schema)] = (schema, self._compile(expanded(schema)))
+        return cached[1]
+
+    def _compile(self, schema: Json) -> Defaulter | None:
+        items = schema.get("items")
+        if isinstance(items, dict):
+            return _of_list(self.compile(items))
+        extra = extra_values(schema)
+        if "properties" not in schema and extra is not None:
+            return _of_map(self.compile(extra))
+        return self._of_object(schema.get("properties", {}))
+
+    def _of_object(self, properties: Json) -> Defaulter | None:
+        absent = {name: of["default"] for name, of in properties.items() if "default" in of}
+        nullable = frozenset(name for name in absent if properties[name].get("nullable"))
+        compiled = ((name, self.compile(of)) for name, of in properties.items())
+        inner = [(name, of) for name, of in compiled if of is not None]
+        if not absent and not inner:
+            return None
+
+        def apply(value: Any) -> None:
+            if not isinstance(value, dict):
+                return
+            for name, default in absent.items():
+                # A null where null is no value counts as absent, as the API conventions have it.
+                if name not in value or (value[name] is None and name not in nullable):
+                    value[name] = copied(default)
+            for name, of in inner:
+                if name in value:
+                    of(value[name])
+
+        return apply
+
+
+def _of_list(inner: Defaulter | None) -> Defaulter | None:
+    if inner is None:
+        return None
+
+    def apply(value: Any) -> None:
+        if isinstance(value, list):
+            for item in value:
+                inner(item)
+
+    return apply
+
+
+def _of_map(inner: Defaulter | None) -> Defaulter | None:
+    if inner is None:
+        return None
+
+    def apply(value: Any) -> None:
+        if isinstance(value, dict):
+            for item in value.values():
+                inner(item)
+
+    return apply

@@ -1,0 +1,40 @@
+"""The order of a merged list: what the patch says first, the server's order for the rest."""
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+
+def ordered(
+    merged: Sequence[Any],
+    told: Sequence[Any],
+    before: Sequence[Any],
+    identity: Callable[[Any], Hashable],
+) -> list[Any]:
+    """Return ``merged`` with the items of ``told`` in that order and the others as ``before``.
+
+    The two sequences are zipped: an item that only the server knows comes first where it stood
+    in front of the next told one before; in doubt, the told item comes first.
+    """
+    rank = {identity(item): place for place, item in reversed(list(enumerate(told)))}
+    place_before = {identity(item): place for place, item in reversed(list(enumerate(before)))}
+    first = sorted(
+        (item for item in merged if identity(item) in rank), key=lambda item: rank[identity(item)]
+    )
+    others = sorted(
+        (item for item in merged if identity(item) not in rank),
+        key=lambda item: place_before.get(identity(item), len(place_before)),
+    )
+    result: list[Any] = []
+    waiting = iter(others)
+    other = next(waiting, None)
+    for item in first:
+        here = place_before.get(identity(item))
+        while other is not None and here is not None:
+            if place_before.get(identity(other), here) >= here:
+                break
+            result.append(other)
+            other = next(waiting, None)
+        result.append(item)
+    if other is not None:
+        result += [other, *waiting]
+    return result

@@ -1,0 +1,52 @@
+"""Uniqueness in lists: keys of list-maps, members of sets, ``uniqueItems``."""
+
+import json
+from typing import Any
+
+from gangline.api.meta import StatusCause
+from gangline.local.apiserver.machinery import field_errors as wrong
+from gangline.local.apiserver.machinery.schemas import (
+    LIST_TYPE,
+    MAP_KEYS,
+    Json,
+    Path,
+    Segment,
+    render,
+)
+from gangline.local.apiserver.machinery.value_rules import Rule
+
+
+def list_rule(schema: Json) -> list[Rule]:
+    """Return the uniqueness rule that a list schema asks for, if it asks for one."""
+    keys: list[str] = schema.get(MAP_KEYS, [])
+    if schema.get(LIST_TYPE) == "map" and keys:
+        fields: Json = schema.get("items", {}).get("properties", {})
+        defaults = {key: fields.get(key, {}).get("default") for key in keys}
+        return [_unique(lambda item: _key_of(item, defaults))]
+    if schema.get(LIST_TYPE) == "set" or schema.get("uniqueItems"):
+        return [_unique(lambda item: item)]
+    return []
+
+
+def _key_of(item: Any, defaults: Json) -> Json | None:
+    if not isinstance(item, dict):
+        return None
+    key = {name: item.get(name, default) for name, default in defaults.items()}
+    return {name: value for name, value in key.items() if value is not None} or None
+
+
+def _unique(identity: Any) -> Rule:
+    def rule(value: Any, parent: Path, segment: Segment, causes: list[StatusCause]) -> None:
+        if len(value) < 2:
+            return
+        seen: set[str] = set()
+        for index, item in enumerate(value):
+            key = identity(item)
+            if key is None:
+                continue  # A missing key is reported as a required field, not as a duplicate.
+            text = key if isinstance(key, str) else json.dumps(key, sort_keys=True)
+            if text in seen:
+                causes.append(wrong.duplicate(render((parent, segment), index), key))
+            seen.add(text)
+
+    return rule

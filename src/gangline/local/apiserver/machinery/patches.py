@@ -1,0 +1,109 @@
+"""JSON patch and JSON merge patch (RFC 6902, RFC 7396) and the answers to bad ones.
+
+A patch never changes the document that it is given: a failed write must leave no trace.
+Nor does its result share parts with either of them: the server goes on to change it in place.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jsonpatch
+import jsonpointer
+
+from gangline.local.apiserver.machinery.schemas import Json, copied
+
+MAX_OPERATIONS = 10_000
+"""The most operations in one JSON patch, as in Kubernetes."""
+
+
+class PatchError(Exception):
+    """A patch that cannot be applied: the HTTP code, the reason and the message of the answer."""
+
+    def __init__(self, message: str, code: int = 400, reason: str = "BadRequest") -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+        self.reason = reason
+
+
+def unprocessable(message: str) -> PatchError:
+    """Return the error of a patch that is well formed and does not fit the document."""
+    return PatchError(message, 422, "Invalid")
+
+
+def json_patch(document: Json, operations: Any) -> Json:
+    """Apply a list of JSON patch operations.
+
+    Raises:
+        PatchError: it is no list of operations (400), it has too many (413), or one of them does
+            not fit the document, a failed ``test`` among them (422).
+    """
+    if not isinstance(operations, Sequence) or isinstance(operations, str):
+        raise PatchError("a JSON patch must be a list of operations")
+    if len(operations) > MAX_OPERATIONS:
+        message = f"The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}"
+        detail = f"{message}, got {len(operations)}"
+        raise PatchError(detail, 413, "RequestEntityTooLarge")
+    for number, operation in enumerate(operations):
+        if not isinstance(operation, dict):
+            raise PatchError(f"operation {number} of the JSON patch is not an object")
+    try:
+        patched = jsonpatch.apply_patch(document, list(operations))
+    except (jsonpatch.JsonPatchConflict, jsonpointer.JsonPointerException) as error:
+        raise unprocessable(f"the JSON patch does not fit the object: {error}") from error
+    except jsonpatch.JsonPatchTestFailed as error:
+        raise unprocessable(f"a test of the JSON patch failed: {error}") from error
+    except (jsonpatch.JsonPatchException, TypeError) as error:
+        raise PatchError(f"the JSON patch is malformed: {error}") from error
+    if not isinstance(patched, dict):
+        raise unprocessable("the JSON patch leaves something that is not an object")
+    return patched
+
+
+def merge_patch(document: Json, patch: Any) -> Json:
+    """Apply a merge patch: given fields replace, null removes, objects merge, lists are whole.
+
+    Raises:
+        PatchError: the patch is not an object.
+    """
+    if not isinstance(patch, dict):
+        raise PatchError("a merge patch must be an object")
+    merged: Json = _merged(document, patch)
+    return merged
+
+
+def create_merge_patch(old: Json, new: Json) -> Json:
+    """Return the smallest merge patch that turns ``old`` into ``new``.
+
+    Nulls inside ``new`` cannot be said in a merge patch: they come out as absent fields.
+    """
+    patch: Json = {name: None for name in old if name not in new}
+    for name, value in new.items():
+        if name not in old:
+            patch[name] = copied(value)
+        elif isinstance(value, dict) and isinstance(old[name], dict):
+            if inner := create_merge_patch(old[name], value):
+                patch[name] = inner
+        elif not same_json(old[name], value):
+            patch[name] = copied(value)
+    return patch
+
+
+def same_json(left: Any, right: Any) -> bool:
+    """Whether two values are equal as JSON, where ``true`` is not ``1`` as it is in Python."""
+    if isinstance(left, dict) and isinstance(right, dict):
+        return left.keys() == right.keys() and all(same_json(left[k], right[k]) for k in left)
+    if isinstance(left, list) and isinstance(right, list):
+        return len(left) == len(right) and all(map(same_json, left, right))
+    return isinstance(left, bool) == isinstance(right, bool) and bool(left == right)
+
+
+def _merged(document: Any, patch: Any) -> Any:
+    if not isinstance(patch, dict):
+        return copied(patch)
+    before = document if isinstance(document, dict) else {}
+    result = {name: copied(value) for name, value in before.items() if name not in patch}
+    for name, value in patch.items():
+        if value is not None:
+            result[name] = _merged(before.get(name), value)
+    return result

@@ -1,0 +1,109 @@
+"""Removal of what a schema does not know: unknown fields, and nulls where null is no value.
+
+A schema is compiled once into nested closures; a node below which nothing can be pruned compiles
+to None and is never walked.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from gangline.local.apiserver.machinery.schemas import (
+    Json,
+    Path,
+    Segment,
+    expanded,
+    extra_values,
+    preserves_unknown,
+    render,
+)
+
+Pruner: TypeAlias = Callable[[Any, Path, Segment, list[str], bool], None]
+"""(value, path of the parent, own segment, paths of unknown fields, whether to remove them)"""
+
+
+class PrunerCompiler:
+    """Makes pruners of schemas; a schema that occurs many times in one tree is compiled once."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Json, Pruner | None]] = {}
+
+    def compile(self, schema: Json) -> Pruner | None:
+        """Return the pruner of a schema, None when nothing below it can be pruned."""
+        cached = self._known.get(id(schema))
+        if cached is None:
+            # The schema is kept beside its pruner: an id is unique only while its object lives.
+            cached = self._known[id(schema)] = (schema, self._compile(expanded(schema)))
+        return cached[1]
+
+    def _compile(self, schema: Json) -> Pruner | None:
+        items = schema.get("items")
+        if isinstance(items, dict):
+            return _of_list(self.compile(items))
+        extra = extra_values(schema)
+        if "properties" not in schema and extra is not None:
+            return _of_map(self.compile(extra))
+        if "properties" in schema:
+            return self._of_object(schema, extra)
+        if schema.get("type") == "object" and not preserves_unknown(schema):
+            return self._of_object({**schema, "properties": {}}, extra)
+        return None
+
+    def _of_object(self, schema: Json, extra: Json | None) -> Pruner:
+        properties: Json = schema["properties"]
+        known = {name: self.compile(of) for name, of in properties.items()}
+        segments = {name: f".{name}" for name in properties}
+        not_null = frozenset(n for n, of in properties.items() if not of.get("nullable"))
+        keep_unknown = preserves_unknown(schema)
+        of_extra = self.compile(extra) if extra is not None else None
+
+        def prune(
+            value: Any, parent: Path, segment: Segment, unknown: list[str], remove: bool
+        ) -> None:
+            if not isinstance(value, dict):
+                return
+            path = (parent, segment)
+            dropped: list[str] = []
+            for name, child in value.items():
+                if name in known:
+                    if child is None:
+                        if name in not_null:
+                            dropped.append(name)
+                    elif (inner := known[name]) is not None:
+                        inner(child, path, segments[name], unknown, remove)
+                elif extra is not None:
+                    if of_extra is not None:
+                        of_extra(child, path, f"[{name}]", unknown, remove)
+                elif not keep_unknown:
+                    unknown.append(render(path, f".{name}"))
+                    dropped.append(name)
+            if remove:
+                for name in dropped:
+                    del value[name]
+
+        return prune
+
+
+def _of_list(inner: Pruner | None) -> Pruner | None:
+    if inner is None:
+        return None
+
+    def prune(value: Any, parent: Path, segment: Segment, unknown: list[str], remove: bool) -> None:
+        if isinstance(value, list):
+            path = (parent, segment)
+            for index, item in enumerate(value):
+                inner(item, path, index, unknown, remove)
+
+    return prune
+
+
+def _of_map(inner: Pruner | None) -> Pruner | None:
+    if inner is None:
+        return None
+
+    def prune(value: Any, parent: Path, segment: Segment, unknown: list[str], remove: bool) -> None:
+        if isinstance(value, dict):
+            path = (parent, segment)
+            for name, item in value.items():
+                inner(item, path, f"[{name}]", unknown, remove)
+
+    return prune

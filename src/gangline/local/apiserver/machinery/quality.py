@@ -1,0 +1,28 @@
+"""The quality-of-service class of a pod: who is killed first when a node runs out of memory."""
+
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+from gangline.local.apiserver.machinery.amounts import amount
+from gangline.local.apiserver.machinery.pod_defaults import all_containers, part
+from gangline.local.apiserver.machinery.schemas import Json
+
+COMPUTE = ("cpu", "memory")
+
+
+def qos_class(spec: Json) -> str:
+    """Return Guaranteed, Burstable or BestEffort by the containers' requests and limits."""
+    resources = [part(container, "resources") for container in all_containers(spec)]
+    requests = [_amounts(part(each, "requests")) for each in resources]
+    limits = [_amounts(part(each, "limits")) for each in resources]
+    if not any((*requests, *limits)):
+        return "BestEffort"
+    complete = all(len(each) == len(COMPUTE) for each in limits)
+    equal = all({**top, **low} == top for low, top in zip(requests, limits, strict=True))
+    return "Guaranteed" if complete and equal else "Burstable"
+
+
+def _amounts(of: Mapping[str, Any]) -> dict[str, Fraction]:
+    found = {name: amount(of.get(name, 0)) for name in COMPUTE}
+    return {name: value for name, value in found.items() if value}

@@ -1,0 +1,219 @@
+"""Strategic merge patch: a merge patch that merges lists by key, as the schema says how.
+
+Directives in a patch:
+  ``$patch: replace | delete | merge``       of an object, or of an item of a keyed list
+  ``$retainKeys: [names]``                   fields of an object that stay, all others go
+  ``$deleteFromPrimitiveList/FIELD: [...]``  members to remove from a list of scalars
+  ``$setElementOrder/FIELD: [...]``          the order that a merged list shall have
+Lists without a merge strategy in the schema are replaced as a whole.
+"""
+
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+from gangline.local.apiserver.machinery.element_order import ordered
+from gangline.local.apiserver.machinery.patches import PatchError
+from gangline.local.apiserver.machinery.schemas import Json, copied, extra_values
+
+PATCH = "$patch"
+RETAIN = "$retainKeys"
+DELETE_FROM = "$deleteFromPrimitiveList/"
+ORDER = "$setElementOrder/"
+
+_EMPTY: Json = {}
+
+
+def strategic_merge_patch(document: Json, patch: Any, schema: Mapping[str, Any]) -> Json:
+    """Apply a strategic merge patch to an object whose lists are described by ``schema``.
+
+    Raises:
+        PatchError: the patch is not an object, or misuses a directive (400).
+    """
+    if not isinstance(patch, dict):
+        raise PatchError("a strategic merge patch must be an object")
+    merged: Json = copied(_merge_objects(document, patch, schema))
+    return merged
+
+
+def _merge_objects(original: Json, patch: Json, schema: Mapping[str, Any]) -> Json:
+    directive = patch.get(PATCH)
+    if directive is not None:
+        rest = {name: value for name, value in patch.items() if name != PATCH}
+        if directive == "replace":
+            plain: Json = _plain(rest)
+            return plain
+        if directive == "delete":
+            return {}
+        if directive != "merge":
+            raise PatchError(f"Unknown patch type: {directive} in map: {_short(patch)}")
+        patch = rest
+    result = _retained(original, patch)
+    _delete_from_lists(result, patch)
+    for name, value in patch.items():
+        if name.startswith("$"):
+            continue
+        if value is None:
+            result.pop(name, None)
+        else:
+            of = _schema_of(schema, name)
+            result[name] = _merge_values(result.get(name), value, of, name)
+    _apply_orders(original, result, patch, schema)
+    return result
+
+
+def _merge_values(original: Any, value: Any, schema: Mapping[str, Any], name: str) -> Any:
+    strategies = _strategies(schema)
+    if isinstance(value, dict):
+        if "replace" in strategies or not isinstance(original, dict):
+            original = {}
+        return _merge_objects(original, value, schema)
+    if isinstance(value, list):
+        if "merge" not in strategies:
+            return _plain(value)
+        originals = original if isinstance(original, list) else []
+        key = schema.get("x-kubernetes-patch-merge-key")
+        return _merge_lists(originals, value, schema, key, name)
+    return value
+
+
+def _merge_lists(
+    original: list[Any], patch: list[Any], schema: Mapping[str, Any], key: str | None, name: str
+) -> list[Any]:
+    if key is None:
+        scalar = _scalar_identity(name)
+        merged = list({scalar(item): item for item in (*original, *patch)}.values())
+        return ordered(merged, patch, original, scalar)
+    identity = _identity(key, name)
+    items, replace = _without_directives(original, patch, key, name)
+    if replace:
+        return items
+    of = schema.get("items", _EMPTY)
+    additions = [item for item in patch if not _is_directive(item)]
+    # Two items may share a key that is not really one, as port 53 for TCP and for UDP do: the
+    # first is merged into and both stay.
+    places = {identity(item): place for place, item in reversed(list(enumerate(items)))}
+    for addition in additions:
+        place = places.setdefault(identity(addition), len(items))
+        if place == len(items):
+            items.append({})
+        items[place] = _merge_objects(items[place], addition, of)
+    return ordered(items, additions, original, identity)
+
+
+def _without_directives(
+    original: list[Any], patch: list[Any], key: str, name: str
+) -> tuple[list[Any], bool]:
+    """Carry out the ``$patch`` items: what is left of the list, and whether it is final."""
+    identity = _identity(key, name)
+    directives = {str(item[PATCH]) for item in patch if _is_directive(item)}
+    if unknown := directives - {"replace", "delete"}:
+        raise PatchError(f"Unknown patch type: {', '.join(unknown)} in the list {name}")
+    if "replace" in directives:
+        return _plain([item for item in patch if not _is_directive(item)]), True
+    gone = {identity(item) for item in patch if _is_directive(item)}
+    return [item for item in original if identity(item) not in gone], False
+
+
+def _identity(key: str, name: str) -> Any:
+    def identity(item: Any) -> Hashable:
+        if not isinstance(item, dict):
+            raise PatchError(f"the list {name} mixes objects and other values")
+        if key not in item:
+            raise PatchError(f"map: {_short(item)} does not contain declared merge key: {key}")
+        value = item[key]
+        return (type(value).__name__, str(value))
+
+    return identity
+
+
+def _scalar_identity(name: str) -> Any:
+    def identity(item: Any) -> Hashable:
+        if isinstance(item, dict | list):
+            raise PatchError(f"the list {name} holds {_short(item)}, which has no merge key")
+        return (type(item).__name__, item)
+
+    return identity
+
+
+def _is_directive(item: Any) -> bool:
+    return isinstance(item, dict) and PATCH in item
+
+
+def _retained(original: Json, patch: Json) -> Json:
+    if RETAIN not in patch:
+        return dict(original)
+    retain = patch[RETAIN]
+    if not isinstance(retain, list):
+        raise PatchError(f"{RETAIN} must be a list of field names")
+    given = [
+        name for name, value in patch.items() if value is not None and not name.startswith("$")
+    ]
+    if strays := [name for name in given if name not in retain]:
+        raise PatchError(f"{RETAIN} does not name the patched fields {', '.join(strays)}")
+    return {name: value for name, value in original.items() if name in retain}
+
+
+def _delete_from_lists(result: Json, patch: Json) -> None:
+    for directive, members in patch.items():
+        if not directive.startswith(DELETE_FROM):
+            continue
+        name = directive.removeprefix(DELETE_FROM)
+        if not isinstance(members, list):
+            raise PatchError(f"{directive} must be a list")
+        if isinstance(result.get(name), list):
+            result[name] = [item for item in result[name] if item not in members]
+
+
+def _apply_orders(original: Json, result: Json, patch: Json, schema: Mapping[str, Any]) -> None:
+    for directive, order in patch.items():
+        if not directive.startswith(ORDER):
+            continue
+        name = directive.removeprefix(ORDER)
+        if not isinstance(order, list):
+            raise PatchError(f"{directive} must be a list")
+        items = result.get(name)
+        if not isinstance(items, list):
+            continue
+        before = original.get(name)
+        key = _schema_of(schema, name).get("x-kubernetes-patch-merge-key")
+        identity = _identity(key, name) if key else _scalar_identity(name)
+        _check_order(patch.get(name), order, identity, name)
+        before = before if isinstance(before, list) else []
+        result[name] = ordered(items, order, before, identity)
+
+
+def _check_order(patched: Any, order: list[Any], identity: Any, name: str) -> None:
+    if not isinstance(patched, list):
+        return
+    told = {identity(item) for item in order}
+    for item in patched:
+        if not _is_directive(item) and identity(item) not in told:
+            raise PatchError(f"{ORDER}{name} leaves out {_short(item)}, which the patch holds")
+
+
+def _plain(value: Any) -> Any:
+    """Return a copy of a patch's value without directives and nulls: nothing is there to merge."""
+    if isinstance(value, dict):
+        return {
+            name: _plain(child)
+            for name, child in value.items()
+            if child is not None and not name.startswith("$")
+        }
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _schema_of(schema: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    properties: Mapping[str, Any] = schema.get("properties", _EMPTY)
+    found: Mapping[str, Any] | None = properties.get(name)
+    return found if found is not None else extra_values(dict(schema)) or _EMPTY
+
+
+def _strategies(schema: Mapping[str, Any]) -> list[str]:
+    return str(schema.get("x-kubernetes-patch-strategy", "")).split(",")
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 100 else f"{text[:100]}…"

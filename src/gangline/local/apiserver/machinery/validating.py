@@ -1,0 +1,228 @@
+"""Validation of objects by a schema: every mistake, in the words of Kubernetes' own validation.
+
+A schema is compiled once into closures ``(value, parent path, own segment, causes)``. Each type of
+node has one; rules that a schema does not use cost nothing at run time. CEL rules
+(``x-kubernetes-validations``) are not evaluated: they are for a real cluster's API server.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from gangline.api.meta import StatusCause
+from gangline.local.apiserver.machinery import field_errors as wrong
+from gangline.local.apiserver.machinery.list_rules import list_rule
+from gangline.local.apiserver.machinery.schemas import (
+    INT_OR_STRING,
+    Json,
+    Path,
+    Segment,
+    expanded,
+    extra_values,
+    render,
+)
+from gangline.local.apiserver.machinery.value_rules import (
+    Rule,
+    enum_rule,
+    number_rules,
+    size_rules,
+    string_rules,
+)
+
+Validator: TypeAlias = Callable[[Any, Path, Segment, list[StatusCause]], None]
+
+_JSON_TYPES = {
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    dict: "object",
+    list: "array",
+    type(None): "null",
+}
+
+
+class ValidatorCompiler:
+    """Makes validators of schemas; a schema that occurs many times is compiled once."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Json, Validator | None]] = {}
+
+    def compile(self, schema: Json) -> Validator | None:
+        """Return the validator of a schema, None when it accepts everything."""
+        cached = self._known.get(id(schema))
+        if cached is None:
+            cached = self._known[id(schema)] = (schema, self._compile(expanded(schema)))
+        return cached[1]
+
+    def _compile(self, schema: Json) -> Validator | None:
+        checks = [check for check in (self._of_type(schema), self._of_junctors(schema)) if check]
+        if len(checks) < 2:
+            return checks[0] if checks else None
+        first, second = checks
+
+        def both(value: Any, parent: Path, segment: Segment, causes: list[StatusCause]) -> None:
+            first(value, parent, segment, causes)
+            second(value, parent, segment, causes)
+
+        return both
+
+    def _of_type(self, schema: Json) -> Validator | None:
+        if schema.get(INT_OR_STRING):
+            rules = [*number_rules(schema), *string_rules(schema), *enum_rule(schema)]
+            return _leaf("integer,string", (int, str), rules, bool(schema.get("nullable")))
+        nullable = bool(schema.get("nullable"))
+        match schema.get("type"):
+            case "string":
+                rules = [*string_rules(schema), *enum_rule(schema)]
+                return _leaf("string", (str,), rules, nullable)
+            case "integer":
+                return _whole(_leaf("integer", (int,), _numeric(schema), nullable))
+            case "number":
+                return _leaf("number", (int, float), _numeric(schema), nullable)
+            case "boolean":
+                return _boolean(nullable, enum_rule(schema))
+            case "array":
+                return self._of_list(schema, nullable)
+            case "object":
+                return self._of_object(schema, nullable)
+        # Without a type only the rules count, as in the branches of anyOf and its like.
+        if "properties" in schema or "required" in schema:
+            return self._of_object(schema, nullable, typed=False)
+        rules = [*_numeric(schema), *string_rules(schema)]
+        return _untyped(rules) if rules else None
+
+    def _of_list(self, schema: Json, nullable: bool) -> Validator:
+        inner = self.compile(schema.get("items", {}))
+        rules = [*size_rules(schema, "minItems", "maxItems", "items"), *list_rule(schema)]
+
+        def check(value: Any, parent: Path, segment: Segment, causes: list[StatusCause]) -> None:
+            if type(value) is not list:
+                if value is not None or not nullable:
+                    _wrong_type(value, "array", parent, segment, causes)
+                return
+            for rule in rules:
+                rule(value, parent, segment, causes)
+            if inner is not None:
+                path = (parent, segment)
+                for index, item in enumerate(value):
+                    inner(item, path, index, causes)
+
+        return check
+
+    def _of_object(self, schema: Json, nullable: bool, typed: bool = True) -> Validator:
+        compiled = {n: self.compile(of) for n, of in schema.get("properties", {}).items()}
+        known = {name: (of, f".{name}") for name, of in compiled.items() if of is not None}
+        required = [(name, f".{name}") for name in schema.get("required", [])]
+        extra = extra_values(schema)
+        of_extra = self.compile(extra) if extra is not None else None
+        named = frozenset(compiled)
+        rules = [*size_rules(schema, "minProperties", "maxProperties", "properties")]
+
+        def check(value: Any, parent: Path, segment: Segment, causes: list[StatusCause]) -> None:
+            if type(value) is not dict:
+                if typed and (value is not None or not nullable):
+                    _wrong_type(value, "object", parent, segment, causes)
+                return
+            path = (parent, segment)
+            for name, own in required:
+                if name not in value:
+                    causes.append(wrong.required(render(path, own)))
+            for rule in rules:
+                rule(value, parent, segment, causes)
+            for name, child in value.items():
+                if (entry := known.get(name)) is not None:
+                    entry[0](child, path, entry[1], causes)
+                elif of_extra is not None and name not in named:
+                    of_extra(child, path, f"[{name}]", causes)
+
+        return check
+
+    def _of_junctors(self, schema: Json) -> Validator | None:
+        if not schema.keys() & {"anyOf", "oneOf", "allOf", "not"}:
+            return None
+        return _junctors(
+            [self.compile(of) for of in schema.get("anyOf", [])],
+            [self.compile(of) for of in schema.get("oneOf", [])],
+            [self.compile(of) for of in schema.get("allOf", [])],
+            [self.compile(schema["not"])] if "not" in schema else [],
+        )
+
+
+def _numeric(schema: Json) -> list[Rule]:
+    return [*number_rules(schema), *enum_rule(schema)]
+
+
+def _wrong_type(
+    value: Any, expected: str, parent: Path, segment: Segment, causes: list[StatusCause]
+) -> None:
+    actual = _JSON_TYPES.get(type(value), type(value).__name__)
+    causes.append(wrong.type_invalid(render(parent, segment), actual, expected))
+
+
+def _leaf(
+    name: str, types: tuple[type, ...], rules: list[Rule], nullable: bool = False
+) -> Validator:
+    def check(value: Any, parent: Path, segment: Segment, causes: list[StatusCause]) -> None:
+        # bool is a subclass of int in Python and a type of its own in JSON: compare exactly.
+        if type(value) not in types:
+            if value is not None or not nullable:
+                _wrong_type(value, name, parent, segment, causes)
+            return
+        for rule in rules:
+            rule(value, parent, segment, causes)
+
+    return check
+
+
+def _whole(check: Validator) -> Validator:
+    """Accept ``1.0`` where a whole number is asked for: JSON does not tell it from ``1``."""
+
+    def whole(value: Any, parent: Path, segment: Segment, causes: list[StatusCause]) -> None:
+        if type(value) is float and value.is_integer():
+            value = int(value)
+        check(value, parent, segment, causes)
+
+    return whole
+
+
+def _boolean(nullable: bool, rules: list[Rule]) -> Validator:
+    return _leaf("boolean", (bool,), rules, nullable)
+
+
+def _untyped(rules: list[Rule]) -> Validator:
+    def check(value: Any, parent: Path, segment: Segment, causes: list[StatusCause]) -> None:
+        for rule in rules:
+            rule(value, parent, segment, causes)
+
+    return check
+
+
+def _junctors(
+    any_of: list[Validator | None],
+    one_of: list[Validator | None],
+    all_of: list[Validator | None],
+    not_of: list[Validator | None],
+) -> Validator:
+    def check(value: Any, parent: Path, segment: Segment, causes: list[StatusCause]) -> None:
+        def accepted_by(branch: Validator | None) -> bool:
+            found: list[StatusCause] = []
+            if branch is not None:
+                branch(value, parent, segment, found)
+            return not found
+
+        def add(rule: str) -> None:
+            path = render(parent, segment)
+            causes.append(wrong.invalid(path, value, f'"{path}" {rule}'))
+
+        if any_of and not any(map(accepted_by, any_of)):
+            add("must validate at least one schema (anyOf)")
+        if one_of and (count := sum(map(accepted_by, one_of))) != 1:
+            found = "valid alternatives more than one" if count else "none valid"
+            add(f"must validate one and only one schema (oneOf). Found {found}")
+        for branch in all_of:
+            if branch is not None:
+                branch(value, parent, segment, causes)
+        if any(map(accepted_by, not_of)):
+            add("must not validate the schema (not)")
+
+    return check

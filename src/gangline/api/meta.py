@@ -6,10 +6,12 @@ camelCase; Python names are snake_case; the few that do not follow (``podIP``) n
 """
 
 from datetime import datetime
+from typing import dataclass_transform
 
 import msgspec
 
 
+@dataclass_transform(frozen_default=True, field_specifiers=(msgspec.field,))
 class Wire(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """Base of everything that travels: immutable, camelCase on the wire, defaults left out."""
 
@@ -123,5 +125,3 @@ class Status(Wire):
     reason: str = ""
     details: StatusDetails | None = None
     code: int = 0
-
-

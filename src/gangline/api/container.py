@@ -1,0 +1,264 @@
+"""A container of a pod: image, command, environment, ports, resources, mounts."""
+
+from typing import Annotated
+
+import msgspec
+
+from gangline.api.describe import Quantity, ResourceList, about
+from gangline.api.meta import Wire
+from gangline.api.probe import Lifecycle, Probe
+from gangline.api.security import SecurityContext
+
+
+class ContainerPort(Wire):
+    """A port that the container listens on. Not listing one does not close it."""
+
+    name: Annotated[str, about("Name that services and probes may use; at most 15 characters.")] = (
+        ""
+    )
+    container_port: Annotated[
+        int, about("Number of the port inside the pod.", required=True, minimum=1, maximum=65535)
+    ] = 0
+    host_port: Annotated[int, about("Port of the node to open as well.")] = 0
+    host_ip: Annotated[str, about("Address of the node to bind the host port to.")] = msgspec.field(
+        name="hostIP", default=""
+    )
+    protocol: Annotated[
+        str, about("Protocol; TCP when not given.", values=("TCP", "UDP", "SCTP"), default="TCP")
+    ] = ""
+
+
+class ObjectFieldSelector(Wire):
+    """A field of the pod itself."""
+
+    api_version: Annotated[str, about("Version the path is written in; v1 when not given.")] = ""
+    field_path: Annotated[
+        str, about("Such as metadata.name, status.podIP or metadata.labels['x'].", required=True)
+    ] = ""
+
+
+class ResourceFieldSelector(Wire):
+    """A request or limit of a container."""
+
+    container_name: Annotated[str, about("Which container; needed for volumes only.")] = ""
+    resource: Annotated[str, about("Such as limits.cpu or requests.memory.", required=True)] = ""
+    divisor: Annotated[Quantity | None, about("Unit to divide by; 1 when not given.")] = None
+
+
+class ConfigMapKeySelector(Wire):
+    """One key of a ConfigMap."""
+
+    name: Annotated[str, about("Name of the ConfigMap.")] = ""
+    key: Annotated[str, about("Key to take.", required=True)] = ""
+    optional: Annotated[bool | None, about("Do without when it is missing.")] = None
+
+
+class SecretKeySelector(Wire):
+    """One key of a Secret."""
+
+    name: Annotated[str, about("Name of the Secret.")] = ""
+    key: Annotated[str, about("Key to take.", required=True)] = ""
+    optional: Annotated[bool | None, about("Do without when it is missing.")] = None
+
+
+class FileKeySelector(Wire):
+    """One variable of an env file in a volume."""
+
+    volume_name: Annotated[str, about("Volume that holds the file.", required=True)] = ""
+    path: Annotated[str, about("File inside the volume.", required=True)] = ""
+    key: Annotated[str, about("Variable to take.", required=True)] = ""
+    optional: Annotated[bool | None, about("Do without when it is missing.")] = None
+
+
+class EnvVarSource(Wire):
+    """Where a variable's value comes from. Exactly one is given."""
+
+    field_ref: Annotated[ObjectFieldSelector | None, about("A field of this pod.")] = None
+    resource_field_ref: Annotated[
+        ResourceFieldSelector | None, about("A request or limit of this container.")
+    ] = None
+    config_map_key_ref: Annotated[ConfigMapKeySelector | None, about("A ConfigMap's key.")] = None
+    secret_key_ref: Annotated[SecretKeySelector | None, about("A Secret's key.")] = None
+    file_key_ref: Annotated[FileKeySelector | None, about("A variable in a file.")] = None
+
+
+class EnvVar(Wire):
+    """One environment variable: a literal value or a source."""
+
+    name: Annotated[str, about("Name of the variable.", required=True)] = ""
+    value: Annotated[
+        str, about("Value; $(NAME) is replaced by variables defined earlier, $$ is a plain $.")
+    ] = ""
+    value_from: Annotated[
+        EnvVarSource | None, about("Take the value from elsewhere; not together with value.")
+    ] = None
+
+
+class ConfigMapEnvSource(Wire):
+    """All keys of a ConfigMap as variables."""
+
+    name: Annotated[str, about("Name of the ConfigMap.")] = ""
+    optional: Annotated[bool | None, about("Do without when it is missing.")] = None
+
+
+class SecretEnvSource(Wire):
+    """All keys of a Secret as variables."""
+
+    name: Annotated[str, about("Name of the Secret.")] = ""
+    optional: Annotated[bool | None, about("Do without when it is missing.")] = None
+
+
+class EnvFromSource(Wire):
+    """A whole ConfigMap or Secret turned into variables."""
+
+    prefix: Annotated[str, about("Put before each key.")] = ""
+    config_map_ref: Annotated[ConfigMapEnvSource | None, about("The ConfigMap.")] = None
+    secret_ref: Annotated[SecretEnvSource | None, about("The Secret.")] = None
+
+
+class ResourceClaimUse(Wire):
+    """A device claim of the pod that a container uses."""
+
+    name: Annotated[str, about("Name of an entry of the pod's resourceClaims.", required=True)] = ""
+    request: Annotated[str, about("One request of the claim; all when not given.")] = ""
+
+
+class ResourceRequirements(Wire):
+    """What the container needs at least, and may use at most."""
+
+    limits: Annotated[
+        ResourceList,
+        about(
+            "Most it may use. Beyond the cpu limit it is slowed, beyond the memory limit killed."
+        ),
+    ] = {}
+    requests: Annotated[
+        ResourceList,
+        about("What the scheduler sets aside for it; equal to the limit where only that is given."),
+    ] = {}
+    claims: Annotated[list[ResourceClaimUse], about("Device claims used.", keys=("name",))] = []
+
+
+class ContainerResizePolicy(Wire):
+    """Whether a change of a resource needs a restart of the container."""
+
+    resource_name: Annotated[str, about("cpu or memory.", required=True)] = ""
+    restart_policy: Annotated[str, about("NotRequired or RestartContainer.", required=True)] = ""
+
+
+class ContainerRestartRuleOnExitCodes(Wire):
+    """Which exit codes a restart rule is about."""
+
+    operator: Annotated[str, about("Whether the code is in the list.", values=("In", "NotIn"))] = ""
+    values: Annotated[list[int], about("The exit codes.")] = []
+
+
+class ContainerRestartRule(Wire):
+    """A restart decision for certain exits."""
+
+    action: Annotated[str, about("What to do: Restart or RestartAllContainers.")] = ""
+    exit_codes: Annotated[
+        ContainerRestartRuleOnExitCodes | None, about("The exits it applies to.")
+    ] = None
+
+
+class VolumeMount(Wire):
+    """Where a volume of the pod appears in the container."""
+
+    name: Annotated[str, about("Name of one of the pod's volumes.", required=True)] = ""
+    mount_path: Annotated[str, about("Folder to mount at; contains no colon.", required=True)] = ""
+    read_only: Annotated[bool, about("Mount without permission to write.")] = False
+    recursive_read_only: Annotated[
+        str, about("Make mounts below read-only too: Disabled, IfPossible or Enabled.")
+    ] = ""
+    sub_path: Annotated[str, about("Mount this path of the volume instead of its root.")] = ""
+    sub_path_expr: Annotated[str, about("As subPath, with $(NAME) of variables replaced.")] = ""
+    mount_propagation: Annotated[
+        str,
+        about(
+            "How later mounts travel between container and node; None when not given.",
+            values=("None", "HostToContainer", "Bidirectional"),
+        ),
+    ] = ""
+
+
+class VolumeDevice(Wire):
+    """A raw block device in the container."""
+
+    name: Annotated[str, about("Name of one of the pod's volumes.", required=True)] = ""
+    device_path: Annotated[str, about("Where the device appears.", required=True)] = ""
+
+
+class Container(Wire):
+    """One container: a program in its image, with its surroundings."""
+
+    name: Annotated[str, about("Unique in the pod; a DNS label.", required=True)] = ""
+    image: Annotated[str, about("Image to run, with registry and tag or digest.")] = ""
+    command: Annotated[
+        list[str], about("Program in place of the image's entry point, not run in a shell.")
+    ] = []
+    args: Annotated[list[str], about("Arguments in place of the image's.")] = []
+    working_dir: Annotated[str, about("Folder to start in; the image's when not given.")] = ""
+    ports: Annotated[
+        list[ContainerPort],
+        about("Ports the container listens on.", keys=("containerPort", "protocol")),
+    ] = []
+    env_from: Annotated[
+        list[EnvFromSource], about("ConfigMaps and Secrets taken as variables; env wins over them.")
+    ] = []
+    env: Annotated[list[EnvVar], about("Environment variables.", keys=("name",))] = []
+    resources: Annotated[
+        ResourceRequirements, about("Computing resources it needs and may use.")
+    ] = ResourceRequirements()
+    resize_policy: Annotated[
+        list[ContainerResizePolicy], about("How changes of resources are applied.")
+    ] = []
+    restart_policy: Annotated[
+        str,
+        about("Always on an init container makes it a sidecar that keeps running beside the rest."),
+    ] = ""
+    restart_policy_rules: Annotated[
+        list[ContainerRestartRule], about("Decisions by exit code, before restartPolicy.")
+    ] = []
+    volume_mounts: Annotated[
+        list[VolumeMount], about("Volumes to mount.", keys=("mountPath",))
+    ] = []
+    volume_devices: Annotated[
+        list[VolumeDevice], about("Block devices to attach.", keys=("devicePath",))
+    ] = []
+    liveness_probe: Annotated[
+        Probe | None, about("The container is restarted when this fails.")
+    ] = None
+    readiness_probe: Annotated[
+        Probe | None, about("The pod gets no traffic from services while this fails.")
+    ] = None
+    startup_probe: Annotated[
+        Probe | None, about("Other probes wait for it; the container is restarted if it fails.")
+    ] = None
+    lifecycle: Annotated[Lifecycle | None, about("Hooks after start and before stop.")] = None
+    termination_message_path: Annotated[
+        str, about("File whose content becomes the exit message; /dev/termination-log by default.")
+    ] = ""
+    termination_message_policy: Annotated[
+        str,
+        about("Where the exit message comes from.", values=("File", "FallbackToLogsOnError")),
+    ] = ""
+    image_pull_policy: Annotated[
+        str,
+        about(
+            "When to pull the image; Always for :latest, else IfNotPresent.",
+            values=("Always", "IfNotPresent", "Never"),
+        ),
+    ] = ""
+    security_context: Annotated[
+        SecurityContext | None, about("Rights of the container; wins over the pod's.")
+    ] = None
+    stdin: Annotated[bool, about("Keep standard input open.")] = False
+    stdin_once: Annotated[bool, about("Close standard input after the first client left.")] = False
+    tty: Annotated[bool, about("Give the container a terminal; needs stdin.")] = False
+
+
+class EphemeralContainer(Container):
+    """A container added to a running pod for debugging."""
+
+    target_container_name: Annotated[str, about("Share the processes of this container.")] = ""

@@ -1,0 +1,120 @@
+"""Services and the endpoints behind them."""
+
+from typing import Annotated
+
+import msgspec
+
+from gangline.api.describe import FreeForm, IntOrString, about
+from gangline.api.meta import Condition, Object, Wire
+from gangline.api.reference import ObjectReference
+
+
+class ServicePort(Wire):
+    """A port of a service."""
+
+    name: Annotated[str, about("Name; needed when there are several.")] = ""
+    protocol: Annotated[
+        str, about("Protocol; TCP when not given.", values=("TCP", "UDP", "SCTP"), default="TCP")
+    ] = ""
+    app_protocol: Annotated[str, about("Protocol on top, such as kubernetes.io/h2c.")] = ""
+    port: Annotated[int, about("Port of the service.", required=True, minimum=1, maximum=65535)] = 0
+    target_port: Annotated[
+        IntOrString | None, about("Number or name of the pods' port; port when not given.")
+    ] = None
+    node_port: Annotated[int, about("Port on each node (NodePort).")] = 0
+
+
+class ServiceSpec(Wire):
+    """Which pods a service stands for, and how it is reached."""
+
+    type: Annotated[
+        str,
+        about(
+            "How it is reached; ClusterIP when not given.",
+            values=("ClusterIP", "NodePort", "LoadBalancer", "ExternalName"),
+        ),
+    ] = ""
+    selector: Annotated[dict[str, str], about("Labels of its pods.")] = {}
+    ports: Annotated[list[ServicePort], about("Its ports.", keys=("port", "protocol"))] = []
+    cluster_ip: Annotated[str, about("Its address; None for a headless service.")] = msgspec.field(
+        name="clusterIP", default=""
+    )
+    cluster_ips: Annotated[list[str], about("Its addresses.")] = msgspec.field(
+        name="clusterIPs", default_factory=list
+    )
+    external_ips: Annotated[list[str], about("Further addresses.")] = msgspec.field(
+        name="externalIPs", default_factory=list
+    )
+    external_name: Annotated[str, about("DNS name it is an alias for.")] = ""
+    session_affinity: Annotated[
+        str, about("Send a client to the same pod.", values=("None", "ClientIP"))
+    ] = ""
+    session_affinity_config: Annotated[FreeForm | None, about("For how long.")] = None
+    publish_not_ready_addresses: Annotated[
+        bool, about("Give out addresses of pods that are not ready.")
+    ] = False
+    ip_families: Annotated[list[str], about("IPv4, IPv6.")] = []
+    ip_family_policy: Annotated[
+        str,
+        about("One family or two.", values=("SingleStack", "PreferDualStack", "RequireDualStack")),
+    ] = ""
+    internal_traffic_policy: Annotated[
+        str, about("Pods to use from inside.", values=("Cluster", "Local"))
+    ] = ""
+    external_traffic_policy: Annotated[
+        str, about("Pods to use from outside.", values=("Cluster", "Local"))
+    ] = ""
+    health_check_node_port: Annotated[int, about("Port for load balancers' checks.")] = 0
+    load_balancer_ip: Annotated[str, about("No longer used.")] = msgspec.field(
+        name="loadBalancerIP", default=""
+    )
+    load_balancer_class: Annotated[str, about("Who makes the load balancer.")] = ""
+    load_balancer_source_ranges: Annotated[list[str], about("Who may connect.")] = []
+    allocate_load_balancer_node_ports: Annotated[bool | None, about("Open node ports.")] = None
+    traffic_distribution: Annotated[str, about("Preference among pods.")] = ""
+
+
+class ServiceStatus(Wire):
+    """What became of a service."""
+
+    load_balancer: Annotated[FreeForm, about("Addresses of its load balancer.")] = {}
+    conditions: Annotated[list[Condition], about("What holds of it.", keys=("type",))] = []
+
+
+class Service(Object):
+    """A name and address for a set of pods."""
+
+    spec: Annotated[ServiceSpec, about("Which pods, and how.")] = ServiceSpec()
+    status: Annotated[ServiceStatus, about("What became of it.")] = ServiceStatus()
+
+
+class EndpointAddress(Wire):
+    """An address behind a service."""
+
+    ip: Annotated[str, about("The address.", required=True)] = ""
+    hostname: Annotated[str, about("Name of it within the service.")] = ""
+    node_name: Annotated[str, about("Node it is on.")] = ""
+    target_ref: Annotated[ObjectReference | None, about("The pod.")] = None
+
+
+class EndpointPort(Wire):
+    """A port behind a service."""
+
+    name: Annotated[str, about("Name of the service's port.")] = ""
+    port: Annotated[int, about("Number.", required=True)] = 0
+    protocol: Annotated[str, about("Protocol; TCP when not given.")] = ""
+    app_protocol: Annotated[str, about("Protocol on top.")] = ""
+
+
+class EndpointSubset(Wire):
+    """Addresses that share the same ports."""
+
+    addresses: Annotated[list[EndpointAddress], about("Ready addresses.")] = []
+    not_ready_addresses: Annotated[list[EndpointAddress], about("Addresses not ready.")] = []
+    ports: Annotated[list[EndpointPort], about("The ports.")] = []
+
+
+class Endpoints(Object):
+    """The addresses behind the service of the same name."""
+
+    subsets: Annotated[list[EndpointSubset], about("Addresses and ports.")] = []

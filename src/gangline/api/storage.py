@@ -1,0 +1,174 @@
+"""Storage that outlives pods: volumes, claims to them, and classes that make them."""
+
+from datetime import datetime
+from typing import Annotated
+
+from gangline.api.affinity import NodeSelector
+from gangline.api.describe import FreeForm, ResourceList, about
+from gangline.api.meta import Condition, LabelSelector, Object, Wire
+from gangline.api.reference import (
+    ObjectReference,
+    SecretReference,
+    TypedLocalObjectReference,
+    TypedObjectReference,
+)
+
+_ACCESS = "How it may be mounted: ReadWriteOnce, ReadOnlyMany, ReadWriteMany, ReadWriteOncePod."
+_VOLUME_MODE = "Filesystem (when not given) or Block."
+_VOLUME_MODES = ("Filesystem", "Block")
+
+
+class VolumeResourceRequirements(Wire):
+    """How much storage is wanted."""
+
+    requests: Annotated[ResourceList, about("At least this much storage.")] = {}
+    limits: Annotated[ResourceList, about("At most this much storage.")] = {}
+
+
+class PersistentVolumeClaimSpec(Wire):
+    """What storage is wanted."""
+
+    access_modes: Annotated[list[str], about(_ACCESS)] = []
+    resources: Annotated[VolumeResourceRequirements, about("How much storage.")] = (
+        VolumeResourceRequirements()
+    )
+    storage_class_name: Annotated[
+        str | None, about("Class that makes the volume; the default class when not given.")
+    ] = None
+    selector: Annotated[LabelSelector | None, about("Only volumes with these labels.")] = None
+    volume_name: Annotated[str, about("The volume bound, or to bind, to this claim.")] = ""
+    volume_mode: Annotated[str, about(_VOLUME_MODE, values=_VOLUME_MODES)] = ""
+    data_source: Annotated[
+        TypedLocalObjectReference | None, about("Snapshot or claim to start from.")
+    ] = None
+    data_source_ref: Annotated[
+        TypedObjectReference | None, about("Object of any kind to start from.")
+    ] = None
+    volume_attributes_class_name: Annotated[str, about("Class of changeable settings.")] = ""
+
+
+class PersistentVolumeClaimStatus(Wire):
+    """What became of a claim."""
+
+    phase: Annotated[str, about("Pending, Bound or Lost.")] = ""
+    access_modes: Annotated[list[str], about("How the bound volume may be mounted.")] = []
+    capacity: Annotated[ResourceList, about("Size of the bound volume.")] = {}
+    conditions: Annotated[list[Condition], about("What is going on.", keys=("type",))] = []
+    allocated_resources: Annotated[ResourceList, about("Size being made.")] = {}
+    allocated_resource_statuses: Annotated[dict[str, str], about("How a resize goes.")] = {}
+    current_volume_attributes_class_name: Annotated[str, about("Class in force.")] = ""
+    modify_volume_status: Annotated[FreeForm | None, about("How a change of class goes.")] = None
+
+
+class PersistentVolumeClaim(Object):
+    """A user's wish for storage."""
+
+    spec: Annotated[PersistentVolumeClaimSpec, about("What is wanted.")] = (
+        PersistentVolumeClaimSpec()
+    )
+    status: Annotated[PersistentVolumeClaimStatus, about("What became of it.")] = (
+        PersistentVolumeClaimStatus()
+    )
+
+
+class HostPathVolume(Wire):
+    """A path of the node."""
+
+    path: Annotated[str, about("Path on the node.", required=True)] = ""
+    type: Annotated[str, about("What must be there, or is made.")] = ""
+
+
+class LocalVolumeSource(Wire):
+    """A disk or folder of one node."""
+
+    path: Annotated[str, about("Path on the node.", required=True)] = ""
+    fs_type: Annotated[str, about("File system of a disk.")] = ""
+
+
+class NFSVolume(Wire):
+    """A folder of an NFS server."""
+
+    server: Annotated[str, about("Host of the server.", required=True)] = ""
+    path: Annotated[str, about("Exported path.", required=True)] = ""
+    read_only: Annotated[bool, about("Mount it without permission to write.")] = False
+
+
+class CSIPersistentVolumeSource(Wire):
+    """A volume of a storage driver."""
+
+    driver: Annotated[str, about("Name of the driver.", required=True)] = ""
+    volume_handle: Annotated[str, about("The driver's name of the volume.", required=True)] = ""
+    read_only: Annotated[bool, about("Mount it without permission to write.")] = False
+    fs_type: Annotated[str, about("File system of the volume.")] = ""
+    volume_attributes: Annotated[dict[str, str], about("Settings for the driver.")] = {}
+    controller_publish_secret_ref: Annotated[SecretReference | None, about("To attach.")] = None
+    node_stage_secret_ref: Annotated[SecretReference | None, about("To stage.")] = None
+    node_publish_secret_ref: Annotated[SecretReference | None, about("To mount.")] = None
+    controller_expand_secret_ref: Annotated[SecretReference | None, about("To grow.")] = None
+    node_expand_secret_ref: Annotated[SecretReference | None, about("To grow on a node.")] = None
+
+
+class VolumeNodeAffinity(Wire):
+    """The nodes that can reach a volume."""
+
+    required: Annotated[NodeSelector | None, about("The nodes.")] = None
+
+
+class PersistentVolumeSpec(Wire):
+    """Where a volume's content is, and who may use it."""
+
+    capacity: Annotated[ResourceList, about("Its size.")] = {}
+    access_modes: Annotated[list[str], about(_ACCESS)] = []
+    persistent_volume_reclaim_policy: Annotated[
+        str,
+        about("What happens when its claim goes.", values=("Retain", "Delete", "Recycle")),
+    ] = ""
+    storage_class_name: Annotated[str, about("Class that it belongs to.")] = ""
+    volume_mode: Annotated[str, about(_VOLUME_MODE, values=_VOLUME_MODES)] = ""
+    mount_options: Annotated[list[str], about("Options for mounting it.")] = []
+    claim_ref: Annotated[ObjectReference | None, about("The claim it is bound to.")] = None
+    node_affinity: Annotated[VolumeNodeAffinity | None, about("Nodes that reach it.")] = None
+    volume_attributes_class_name: Annotated[str, about("Class of changeable settings.")] = ""
+    host_path: Annotated[HostPathVolume | None, about("A path of the node.")] = None
+    local: Annotated[LocalVolumeSource | None, about("A disk of one node.")] = None
+    nfs: Annotated[NFSVolume | None, about("A folder of an NFS server.")] = None
+    csi: Annotated[CSIPersistentVolumeSource | None, about("A storage driver's volume.")] = None
+    iscsi: Annotated[FreeForm | None, about("An iSCSI disk.")] = None
+    fc: Annotated[FreeForm | None, about("A Fibre Channel disk.")] = None
+    cephfs: Annotated[FreeForm | None, about("A CephFS folder (old form).")] = None
+    rbd: Annotated[FreeForm | None, about("A Ceph block device (old form).")] = None
+
+
+class PersistentVolumeStatus(Wire):
+    """What state a volume is in."""
+
+    phase: Annotated[str, about("Pending, Available, Bound, Released or Failed.")] = ""
+    message: Annotated[str, about("Why, for people.")] = ""
+    reason: Annotated[str, about("Why, for programs.")] = ""
+    last_phase_transition_time: Annotated[datetime | None, about("Since when.")] = None
+
+
+class PersistentVolume(Object):
+    """A piece of storage in the cluster."""
+
+    spec: Annotated[PersistentVolumeSpec, about("What it is.")] = PersistentVolumeSpec()
+    status: Annotated[PersistentVolumeStatus, about("Its state.")] = PersistentVolumeStatus()
+
+
+class StorageClass(Object):
+    """How volumes of a class are made."""
+
+    provisioner: Annotated[str, about("Who makes the volumes.", required=True)] = ""
+    parameters: Annotated[dict[str, str], about("Settings for the provisioner.")] = {}
+    reclaim_policy: Annotated[
+        str, about("What happens when a claim goes.", values=("Retain", "Delete", "Recycle"))
+    ] = ""
+    mount_options: Annotated[list[str], about("Options for mounting its volumes.")] = []
+    allow_volume_expansion: Annotated[bool | None, about("May claims grow?")] = None
+    volume_binding_mode: Annotated[
+        str,
+        about(
+            "Bind at once, or when a pod needs it.", values=("Immediate", "WaitForFirstConsumer")
+        ),
+    ] = ""
+    allowed_topologies: Annotated[list[FreeForm], about("Where volumes may be made.")] = []

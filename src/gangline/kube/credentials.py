@@ -1,0 +1,244 @@
+"""Who we are to an API server: tokens, passwords, certificates, and programs that issue them.
+
+A ``Credential`` is what one request carries. A ``CredentialSource`` gives the one that is good now;
+asked to refresh (after a 401), it looks again.
+"""
+
+import asyncio
+import base64
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from gangline.kube.errors import ConfigError
+
+TOKEN_FILE_AGE_S = 60.0
+"""How long a token read from a file is used: Kubernetes replaces them well before they expire."""
+EXEC_TIMEOUT_S = 60.0
+"""How long a credential program may take; a person may have to confirm a login meanwhile."""
+EXPIRY_MARGIN_S = 10.0
+"""A credential is renewed this much before it expires, so that it does not expire on the way."""
+EXEC_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """What a request carries: an Authorization header, and perhaps a client certificate (PEM)."""
+
+    authorization: str = ""
+    certificate: bytes | None = field(default=None, repr=False)
+    key: bytes | None = field(default=None, repr=False)
+
+
+class CredentialSource(Protocol):
+    """Gives the credential that is good now."""
+
+    async def current(self, *, refresh: bool = False) -> Credential:
+        """Return a credential; a fresh one if ``refresh``.
+
+        Raises:
+            ConfigError: none can be had.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class FixedCredential:
+    """A credential that stays."""
+
+    credential: Credential = Credential()
+
+    async def current(self, *, refresh: bool = False) -> Credential:
+        """Return the credential."""
+        return self.credential
+
+
+@dataclass(slots=True)
+class TokenFile:
+    """A token that something else keeps fresh in a file."""
+
+    path: Path
+    certificate: bytes | None = field(default=None, repr=False)
+    key: bytes | None = field(default=None, repr=False)
+    clock: Callable[[], float] = time.monotonic
+    _credential: Credential | None = field(default=None, init=False)
+    _read_at: float = field(default=0.0, init=False)
+
+    async def current(self, *, refresh: bool = False) -> Credential:
+        """Return the token, read again when it was read a minute ago.
+
+        Raises:
+            ConfigError: the file cannot be read, or is empty.
+        """
+        stale = self.clock() - self._read_at > TOKEN_FILE_AGE_S
+        if self._credential is None or stale or refresh:
+            token = await asyncio.to_thread(read_token, self.path)
+            self._credential = Credential(f"Bearer {token}", self.certificate, self.key)
+            self._read_at = self.clock()
+        return self._credential
+
+
+def read_token(path: Path) -> str:
+    """Read a token from a file.
+
+    Raises:
+        ConfigError: the file cannot be read, or is empty.
+    """
+    try:
+        token = path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the token file {path} cannot be read: {error}") from error
+    if not token:
+        raise ConfigError(f"the token file {path} is empty")
+    return token
+
+
+def basic_authorization(username: str, password: str) -> str:
+    """The Authorization header of a user name and a password."""
+    pair = base64.b64encode(f"{username}:{password}".encode()).decode()
+    return f"Basic {pair}"
+
+
+class _ExecStatus(msgspec.Struct, rename="camel"):
+    token: str = ""
+    client_certificate_data: str = ""
+    client_key_data: str = ""
+    expiration_timestamp: datetime | None = None
+
+
+class _ExecCredential(msgspec.Struct, rename="camel"):
+    api_version: str = ""
+    kind: str = ""
+    status: _ExecStatus | None = None
+
+
+@dataclass(slots=True)
+class ExecPlugin:
+    """A program that prints a credential (``users[].user.exec`` of a kubeconfig)."""
+
+    command: str
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str]
+    api_version: str
+    install_hint: str = ""
+    interactive_mode: str = "IfAvailable"
+    cluster: Mapping[str, Any] | None = None
+    """The cluster as told to the program, when it asked for that (``provideClusterInfo``)."""
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    _credential: Credential | None = field(default=None, init=False)
+    _expires: datetime | None = field(default=None, init=False)
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+
+    async def current(self, *, refresh: bool = False) -> Credential:
+        """Return the last credential while it is good, else run the program.
+
+        Raises:
+            ConfigError: the program is missing, fails, or prints no credential.
+        """
+        before = self._credential
+        async with self._lock:
+            # Whoever waited for the lock finds what the one before it was given.
+            asked = refresh and self._credential is before
+            if self._credential is None or asked or self._expired():
+                status = self._read(await self._run())
+                self._credential, self._expires = _credential(status), status.expiration_timestamp
+            return self._credential
+
+    def _expired(self) -> bool:
+        if self._expires is None:
+            return False
+        return (self._expires - self.now()).total_seconds() < EXPIRY_MARGIN_S
+
+    async def _run(self) -> bytes:
+        interactive = self._interactive()
+        program = shutil.which(self.command, path=self.environment.get("PATH", os.environ["PATH"]))
+        if program is None:
+            raise ConfigError(f"the credential program {self.command!r} is not found{self._hint()}")
+        pipe = asyncio.subprocess.PIPE
+        try:
+            process = await asyncio.create_subprocess_exec(
+                program,
+                *self.arguments,
+                env={**os.environ, **self.environment, **self._exec_info(interactive)},
+                stdin=None if interactive else asyncio.subprocess.DEVNULL,
+                stdout=pipe,
+                stderr=None if interactive else pipe,
+            )
+        except OSError as error:
+            raise ConfigError(
+                f"the credential program {program} does not start: {error}"
+            ) from error
+        return await self._answer(process)
+
+    async def _answer(self, process: asyncio.subprocess.Process) -> bytes:
+        try:
+            async with asyncio.timeout(EXEC_TIMEOUT_S):
+                output, complaints = await process.communicate()
+        except TimeoutError as error:
+            raise ConfigError(
+                f"the credential program {self.command!r} gave no answer in {EXEC_TIMEOUT_S:.0f} s"
+            ) from error
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        if process.returncode:
+            said = (complaints or b"").decode(errors="replace").strip()[-500:]
+            raise ConfigError(
+                f"the credential program {self.command!r} failed with exit code "
+                f"{process.returncode}{': ' + said if said else ''}{self._hint()}"
+            )
+        return output
+
+    def _interactive(self) -> bool:
+        available = sys.stdin is not None and sys.stdin.isatty()
+        if self.interactive_mode == "Always" and not available:
+            raise ConfigError(
+                f"the credential program {self.command!r} must ask a person, and there is no "
+                "terminal: log in by hand first, or use a service account's token"
+            )
+        return available and self.interactive_mode != "Never"
+
+    def _exec_info(self, interactive: bool) -> dict[str, str]:
+        spec: dict[str, Any] = {"interactive": interactive}
+        if self.cluster is not None:
+            spec["cluster"] = dict(self.cluster)
+        told = {"apiVersion": self.api_version, "kind": "ExecCredential", "spec": spec}
+        return {"KUBERNETES_EXEC_INFO": msgspec.json.encode(told).decode()}
+
+    def _read(self, output: bytes) -> _ExecStatus:
+        try:
+            answer = msgspec.json.decode(output, type=_ExecCredential)
+        except msgspec.DecodeError as error:
+            raise ConfigError(
+                f"the credential program {self.command!r} printed no ExecCredential: {error}"
+            ) from error
+        if answer.api_version != self.api_version:
+            raise ConfigError(
+                f"the credential program {self.command!r} answered in {answer.api_version!r}, and "
+                f"the kubeconfig asks for {self.api_version!r}: change users[].user.exec.apiVersion"
+            )
+        status = answer.status
+        if status is None or not (status.token or status.client_certificate_data):
+            raise ConfigError(
+                f"the credential program {self.command!r} gave neither token nor certificate"
+            )
+        return status
+
+    def _hint(self) -> str:
+        return f". {self.install_hint}" if self.install_hint else ""
+
+
+def _credential(status: _ExecStatus) -> Credential:
+    return Credential(
+        authorization=f"Bearer {status.token}" if status.token else "",
+        certificate=status.client_certificate_data.encode() or None,
+        key=status.client_key_data.encode() or None,
+    )

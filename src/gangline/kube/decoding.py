@@ -1,0 +1,198 @@
+"""From bytes on the wire to typed objects: pages of lists, watch events, lines of a stream.
+
+An object that does not fit its type (somebody else's CRD let it in) never spoils the list it is in:
+it comes back apart from the others, as ``Malformed``.
+"""
+
+import gc
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from gangline.api.meta import ListMeta, ObjectMeta
+
+T = TypeVar("T")
+
+GC_PAUSE_BYTES = 256 * 1024
+"""From this size on, the garbage collector rests while we decode: it cannot free anything that a
+decoder makes, and would walk all of it again and again (seven times slower for a large list)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """An object that does not fit its type, as far as it could be read."""
+
+    metadata: ObjectMeta
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Listing(Generic[T]):
+    """All objects of a list, and the revision they were read at."""
+
+    items: list[T]
+    resource_version: str = ""
+    malformed: list[Malformed] = field(default_factory=list)
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self.items)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+
+@dataclass(frozen=True, slots=True)
+class WatchEvent(Generic[T]):
+    """One change: ADDED, MODIFIED or DELETED; or a BOOKMARK, which only moves the revision on.
+
+    MALFORMED stands for any of the first three, for an object that does not fit its type.
+    """
+
+    type: str
+    object: T
+    resource_version: str
+    malformed: Malformed | None = None
+
+
+class _Page(msgspec.Struct, Generic[T]):
+    metadata: ListMeta = ListMeta()
+    items: list[T] | None = None
+
+
+class _RawEvent(msgspec.Struct):
+    type: str = ""
+    object: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class _Envelope(msgspec.Struct):
+    metadata: ObjectMeta = ObjectMeta()
+
+
+class _Identity(msgspec.Struct, rename="camel"):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+
+
+class _IdentityEnvelope(msgspec.Struct):
+    metadata: _Identity = _Identity()
+
+
+def decoder_for(kind: type[T]) -> msgspec.json.Decoder[T]:
+    """The decoder of a type; made once, as making one costs more than using it."""
+    key: Any = kind
+    decoder: msgspec.json.Decoder[T] = _decoder(key)
+    return decoder
+
+
+@cache
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(kind)
+
+
+@cache
+def _page_decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    page: Any = _Page
+    return msgspec.json.Decoder(page[kind])
+
+
+_RAW_PAGE: msgspec.json.Decoder[_Page[msgspec.Raw]] = msgspec.json.Decoder(_Page[msgspec.Raw])
+_RAW_EVENT = msgspec.json.Decoder(_RawEvent)
+_ENVELOPE = msgspec.json.Decoder(_Envelope)
+_IDENTITY = msgspec.json.Decoder(_IdentityEnvelope)
+
+
+@contextmanager
+def garbage_collector_paused(size_bytes: int) -> Iterator[None]:
+    """Keep the cyclic collector from running while something large is decoded."""
+    pause = size_bytes >= GC_PAUSE_BYTES and gc.isenabled()
+    if pause:
+        gc.disable()
+    try:
+        yield
+    finally:
+        if pause:
+            gc.enable()
+
+
+def decode_page(kind: type[T], body: bytes) -> tuple[ListMeta, list[T], list[Malformed]]:
+    """Read one page of a list: what the list says of itself, its objects, and the misfits."""
+    key: Any = kind
+    with garbage_collector_paused(len(body)):
+        try:
+            page = _page_decoder(key).decode(body)
+        except msgspec.ValidationError:
+            return _decode_one_by_one(kind, body)
+    return page.metadata, page.items or [], []
+
+
+def _decode_one_by_one(kind: type[T], body: bytes) -> tuple[ListMeta, list[T], list[Malformed]]:
+    page = _RAW_PAGE.decode(body)
+    items: list[T] = []
+    malformed: list[Malformed] = []
+    decoder = decoder_for(kind)
+    for raw in page.items or []:
+        try:
+            items.append(decoder.decode(raw))
+        except msgspec.ValidationError as error:
+            malformed.append(Malformed(read_metadata(raw), str(error)))
+    return page.metadata, items, malformed
+
+
+def decode_event(kind: type[T], line: bytes) -> WatchEvent[T] | bytes:
+    """Read one line of a watch; an ERROR event gives back the bytes of its Status."""
+    event = _RAW_EVENT.decode(line)
+    if event.type == "ERROR":
+        return bytes(event.object)
+    try:
+        found = decoder_for(kind).decode(event.object)
+    except msgspec.ValidationError as error:
+        malformed = Malformed(read_metadata(event.object), str(error))
+        nothing: Any = None
+        return WatchEvent("MALFORMED", nothing, malformed.metadata.resource_version, malformed)
+    metadata = getattr(found, "metadata", None)
+    version = getattr(metadata, "resource_version", None)
+    if version is None:
+        version = read_metadata(event.object).resource_version
+    return WatchEvent(event.type, found, version)
+
+
+def read_metadata(raw: bytes | msgspec.Raw) -> ObjectMeta:
+    """The metadata of any object; only its identity when even the rest of that does not fit."""
+    try:
+        return _ENVELOPE.decode(raw).metadata
+    except msgspec.ValidationError:
+        pass
+    try:
+        identity = _IDENTITY.decode(raw).metadata
+    except msgspec.ValidationError:
+        return ObjectMeta()
+    return ObjectMeta(
+        name=identity.name,
+        namespace=identity.namespace,
+        uid=identity.uid,
+        resource_version=identity.resource_version,
+    )
+
+
+async def split_lines(
+    chunks: AsyncIterator[bytes], *, keep_last: bool = False
+) -> AsyncIterator[bytes]:
+    """Cut a stream into its lines, however long, without their line ends.
+
+    What follows the last line end is dropped, as it was cut off, unless ``keep_last``.
+    """
+    pending: list[bytes] = []
+    async for chunk in chunks:
+        head, *rest = chunk.split(b"\n")
+        pending.append(head)
+        for part in rest:
+            yield b"".join(pending)
+            pending = [part]
+    if keep_last and any(pending):
+        yield b"".join(pending)

@@ -1,0 +1,326 @@
+"""The kubeconfig file: read, merged as kubectl merges, one context picked, turned into settings.
+
+Of several files the first that names a cluster, user, context or current context wins, and relative
+paths in a file are relative to it. Every complaint names the file and says what would help.
+"""
+
+import base64
+import binascii
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from gangline.kube.credentials import (
+    EXEC_VERSIONS,
+    Credential,
+    CredentialSource,
+    ExecPlugin,
+    FixedCredential,
+    TokenFile,
+    basic_authorization,
+)
+from gangline.kube.errors import ConfigError
+
+
+class _Kebab(msgspec.Struct, rename="kebab"):
+    """A kubeconfig writes its field names with hyphens."""
+
+
+class Cluster(_Kebab):
+    """How to reach an API server, and how to know that it is the right one."""
+
+    server: str = ""
+    certificate_authority: str | None = None
+    certificate_authority_data: str | None = None
+    insecure_skip_tls_verify: bool = False
+    tls_server_name: str | None = None
+    proxy_url: str | None = None
+
+
+class ExecVariable(msgspec.Struct):
+    """One environment variable of a credential program."""
+
+    name: str
+    value: str = ""
+
+
+class ExecConfig(msgspec.Struct, rename="camel"):
+    """A program that issues credentials."""
+
+    command: str = ""
+    api_version: str = ""
+    args: list[str] | None = None
+    env: list[ExecVariable] | None = None
+    install_hint: str | None = None
+    interactive_mode: str | None = None
+    provide_cluster_info: bool = False
+
+
+class User(_Kebab):
+    """Who we are."""
+
+    client_certificate: str | None = None
+    client_certificate_data: str | None = None
+    client_key: str | None = None
+    client_key_data: str | None = None
+    token: str | None = None
+    token_file: str | None = msgspec.field(name="tokenFile", default=None)
+    username: str | None = None
+    password: str | None = None
+    exec: ExecConfig | None = None
+    auth_provider: dict[str, Any] | None = None
+    as_: str | None = msgspec.field(name="as", default=None)
+    as_uid: str | None = None
+    as_groups: list[str] | None = None
+
+
+class Context(msgspec.Struct):
+    """A cluster, a user, and the namespace meant when none is named."""
+
+    cluster: str = ""
+    user: str = ""
+    namespace: str | None = None
+
+
+class _NamedCluster(msgspec.Struct):
+    name: str
+    cluster: Cluster | None = None
+
+
+class _NamedUser(msgspec.Struct):
+    name: str
+    user: User | None = None
+
+
+class _NamedContext(msgspec.Struct):
+    name: str
+    context: Context | None = None
+
+
+class _File(_Kebab):
+    clusters: list[_NamedCluster] | None = None
+    users: list[_NamedUser] | None = None
+    contexts: list[_NamedContext] | None = None
+    current_context: str | None = None
+
+
+@dataclass(slots=True)
+class Kubeconfig:
+    """All files together. Each entry remembers the folder that its relative paths start from."""
+
+    origin: str
+    clusters: dict[str, tuple[Cluster, Path]] = field(default_factory=dict)
+    users: dict[str, tuple[User, Path]] = field(default_factory=dict)
+    contexts: dict[str, Context] = field(default_factory=dict)
+    current_context: str = ""
+
+
+def read_kubeconfig(paths: list[Path]) -> Kubeconfig:
+    """Read and merge files.
+
+    Raises:
+        ConfigError: a file cannot be read or is not a kubeconfig.
+    """
+    merged = Kubeconfig(origin=", ".join(str(path) for path in paths))
+    for path in paths:
+        _merge(merged, _read_file(path), path.absolute().parent)
+    return merged
+
+
+def _merge(merged: Kubeconfig, found: _File, folder: Path) -> None:
+    for cluster in found.clusters or []:
+        merged.clusters.setdefault(cluster.name, (cluster.cluster or Cluster(), folder))
+    for user in found.users or []:
+        merged.users.setdefault(user.name, (user.user or User(), folder))
+    for context in found.contexts or []:
+        merged.contexts.setdefault(context.name, context.context or Context())
+    merged.current_context = merged.current_context or found.current_context or ""
+
+
+def _read_file(path: Path) -> _File:
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"the kubeconfig {path} does not exist: check the path, or unset KUBECONFIG"
+        ) from error
+    except OSError as error:
+        raise ConfigError(f"the kubeconfig {path} cannot be read: {error.strerror}") from error
+    try:
+        content = yaml.load(text, Loader=_LOADER)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the kubeconfig {path} is not YAML: {_one_line(error)}") from error
+    if content is None:
+        raise ConfigError(f"the kubeconfig {path} is empty")
+    try:
+        return msgspec.convert(content, _File)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"the kubeconfig {path} is not a kubeconfig: {error}") from error
+
+
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def pick(kubeconfig: Kubeconfig, context: str | None) -> tuple[str, Context]:
+    """The context to use: the one asked for, else the current one.
+
+    Raises:
+        ConfigError: there is none, or not that one.
+    """
+    name = context or kubeconfig.current_context
+    known = ", ".join(sorted(kubeconfig.contexts)) or "none"
+    if not name:
+        raise ConfigError(
+            f"{kubeconfig.origin} has no current-context: name one with --context or "
+            f"`kubectl config use-context` (there are: {known})"
+        )
+    if name not in kubeconfig.contexts:
+        raise ConfigError(f"{kubeconfig.origin} has no context {name!r} (there are: {known})")
+    return name, kubeconfig.contexts[name]
+
+
+def find_cluster(kubeconfig: Kubeconfig, context: str) -> tuple[Cluster, Path]:
+    """The cluster of a context, with the folder that its paths start from.
+
+    Raises:
+        ConfigError: it is not there, or has no usable address.
+    """
+    name = kubeconfig.contexts[context].cluster
+    if name not in kubeconfig.clusters:
+        known = ", ".join(sorted(kubeconfig.clusters)) or "none"
+        raise ConfigError(
+            f"context {context!r} in {kubeconfig.origin} names the cluster {name!r}, which is not "
+            f"there (there are: {known})"
+        )
+    cluster, folder = kubeconfig.clusters[name]
+    if not cluster.server.startswith(("https://", "http://")):
+        raise ConfigError(
+            f"cluster {name!r} in {kubeconfig.origin} has the server {cluster.server!r}: it must "
+            "start with https:// or http://"
+        )
+    return cluster, folder
+
+
+def find_user(kubeconfig: Kubeconfig, context: str) -> tuple[User, Path]:
+    """The user of a context, with the folder that its paths start from; nobody if it names none.
+
+    Raises:
+        ConfigError: the user is not there.
+    """
+    name = kubeconfig.contexts[context].user
+    if not name:
+        return User(), Path()
+    if name not in kubeconfig.users:
+        known = ", ".join(sorted(kubeconfig.users)) or "none"
+        raise ConfigError(
+            f"context {context!r} in {kubeconfig.origin} names the user {name!r}, which is not "
+            f"there (there are: {known})"
+        )
+    return kubeconfig.users[name]
+
+
+def certificate_authority(cluster: Cluster, folder: Path) -> bytes | None:
+    """The certificates (PEM) that the server's must be signed by; None means the system's."""
+    return _inline_or_file(
+        cluster.certificate_authority_data,
+        cluster.certificate_authority,
+        folder,
+        "certificate-authority",
+    )
+
+
+def credential_source(user: User, cluster: Cluster, folder: Path) -> CredentialSource:
+    """Where the credentials of a user come from.
+
+    Raises:
+        ConfigError: what the user points at is missing, unreadable or not supported.
+    """
+    if user.auth_provider:
+        raise ConfigError(
+            f"the auth-provider {user.auth_provider.get('name')!r} is no longer supported by "
+            "Kubernetes: use an exec plugin (users[].user.exec), as your provider describes"
+        )
+    certificate = _inline_or_file(
+        user.client_certificate_data, user.client_certificate, folder, "client-certificate"
+    )
+    key = _inline_or_file(user.client_key_data, user.client_key, folder, "client-key")
+    if bool(certificate) != bool(key):
+        present, absent = (
+            ("client-certificate", "client-key")
+            if certificate
+            else ("client-key", "client-certificate")
+        )
+        raise ConfigError(f"the user has a {present} and no {absent}: give both or neither")
+    if user.exec is not None:
+        return _exec_plugin(user.exec, cluster, folder)
+    if user.token:
+        return FixedCredential(Credential(f"Bearer {user.token}", certificate, key))
+    if user.token_file:
+        return TokenFile(folder / Path(user.token_file).expanduser(), certificate, key)
+    authorization = basic_authorization(user.username, user.password or "") if user.username else ""
+    return FixedCredential(Credential(authorization, certificate, key))
+
+
+def impersonation_headers(user: User) -> tuple[tuple[str, str], ...]:
+    """The headers by which a user acts as another one."""
+    headers = [("Impersonate-User", user.as_)] if user.as_ else []
+    headers += [("Impersonate-Uid", user.as_uid)] if user.as_uid else []
+    return (*headers, *(("Impersonate-Group", group) for group in user.as_groups or []))
+
+
+def _exec_plugin(config: ExecConfig, cluster: Cluster, folder: Path) -> ExecPlugin:
+    if not config.command:
+        raise ConfigError("the user's exec plugin has no command")
+    if config.api_version not in EXEC_VERSIONS:
+        raise ConfigError(
+            f"the exec plugin {config.command!r} speaks {config.api_version or 'no version'}: "
+            f"users[].user.exec.apiVersion must be one of {', '.join(EXEC_VERSIONS)}"
+        )
+    relative = "/" in config.command and not config.command.startswith("/")
+    return ExecPlugin(
+        command=str(folder / config.command) if relative else config.command,
+        arguments=tuple(config.args or ()),
+        environment={variable.name: variable.value for variable in config.env or []},
+        api_version=config.api_version,
+        install_hint=(config.install_hint or "").strip(),
+        interactive_mode=config.interactive_mode or "IfAvailable",
+        cluster=_cluster_info(cluster, folder) if config.provide_cluster_info else None,
+    )
+
+
+def _cluster_info(cluster: Cluster, folder: Path) -> dict[str, Any]:
+    authority = certificate_authority(cluster, folder)
+    told = {
+        "server": cluster.server,
+        "tls-server-name": cluster.tls_server_name,
+        "insecure-skip-tls-verify": cluster.insecure_skip_tls_verify or None,
+        "certificate-authority-data": base64.b64encode(authority).decode() if authority else None,
+        "proxy-url": cluster.proxy_url,
+    }
+    return {key: value for key, value in told.items() if value}
+
+
+def _inline_or_file(
+    inline: str | None, path: str | None, folder: Path, field_name: str
+) -> bytes | None:
+    if inline:
+        try:
+            return base64.b64decode("".join(inline.split()), validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise ConfigError(
+                f"{field_name}-data is not base64 ({error}): it must hold the PEM file, encoded"
+            ) from error
+    if not path:
+        return None
+    file = folder / Path(path).expanduser()
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"the {field_name} {file} cannot be read: {error.strerror}") from error

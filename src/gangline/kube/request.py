@@ -1,0 +1,285 @@
+"""Requests to an API server as plain data: which method, path, parameters and body a verb needs.
+
+Everything here is pure, so that the rules of the wire are tested by tables; ``transport`` sends.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from gangline.api.resource import Resource
+
+JSON = "application/json"
+
+
+class PatchKind(StrEnum):
+    """How a patch is to be read: the media type says it."""
+
+    JSON = "application/json-patch+json"
+    MERGE = "application/merge-patch+json"
+    STRATEGIC = "application/strategic-merge-patch+json"
+    APPLY = "application/apply-patch+yaml"
+
+
+Params = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One HTTP request, relative to a server."""
+
+    method: str
+    path: str
+    params: Params = ()
+    body: bytes | None = None
+    content_type: str = JSON
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether sending it twice does no more than sending it once."""
+        return self.method in {"GET", "HEAD"}
+
+
+def parameters(**values: object) -> Params:
+    """Query parameters from Python values: absent ones left out, booleans as Kubernetes has them.
+
+    Names are written in snake_case and sent in camelCase; a list repeats its name.
+    """
+    found: list[tuple[str, str]] = []
+    for name, value in values.items():
+        head, *tail = name.rstrip("_").split("_")
+        wire = head + "".join(part.capitalize() for part in tail)
+        found += [(wire, _text(item)) for item in _items(value)]
+    return tuple(found)
+
+
+def _items(value: object) -> Sequence[object]:
+    if value is None or value == "" or value is False:
+        return ()
+    return value if isinstance(value, list | tuple) else (value,)
+
+
+def _text(value: object) -> str:
+    return "true" if value is True else str(value)
+
+
+def object_path(
+    resource: Resource[Any], namespace: str | None, name: str, subresource: str = ""
+) -> str:
+    """The path of one object.
+
+    Raises:
+        ValueError: the name is empty (that would be the collection), or a namespace is missing.
+    """
+    if not name:
+        raise ValueError(f"a {resource.kind} is addressed by its name, which is empty")
+    if resource.namespaced and not namespace:
+        raise ValueError(f"{resource.kind} {name!r} lives in a namespace, and none was given")
+    return resource.path(_quoted(namespace), quote(name, safe=""), subresource)
+
+
+def collection_path(resource: Resource[Any], namespace: str | None) -> str:
+    """The path of all objects of a kind: in one namespace, or in all when it is None or empty."""
+    return resource.path(_quoted(namespace) or None)
+
+
+def _quoted(namespace: str | None) -> str | None:
+    return quote(namespace, safe="") if namespace else namespace
+
+
+def get(resource: Resource[Any], name: str, namespace: str | None) -> Request:
+    """Read one object."""
+    return Request("GET", object_path(resource, namespace, name))
+
+
+def list_page(
+    resource: Resource[Any],
+    namespace: str | None,
+    *,
+    labels: str = "",
+    fields: str = "",
+    limit: int = 0,
+    continue_: str = "",
+    resource_version: str = "",
+) -> Request:
+    """Read one page of a list; a continued list takes its revision from the token."""
+    params = parameters(
+        label_selector=labels,
+        field_selector=fields,
+        limit=limit or None,
+        continue_=continue_,
+        resource_version=None if continue_ else resource_version,
+    )
+    return Request("GET", collection_path(resource, namespace), params)
+
+
+def watch(
+    resource: Resource[Any],
+    namespace: str | None,
+    *,
+    labels: str = "",
+    fields: str = "",
+    resource_version: str = "",
+    bookmarks: bool = True,
+    timeout_s: int = 0,
+) -> Request:
+    """Follow a list from a revision on."""
+    params = parameters(
+        watch=True,
+        label_selector=labels,
+        field_selector=fields,
+        resource_version=resource_version,
+        allow_watch_bookmarks=bookmarks,
+        timeout_seconds=timeout_s or None,
+    )
+    return Request("GET", collection_path(resource, namespace), params)
+
+
+def create(
+    resource: Resource[Any], body: Any, namespace: str | None, *, dry_run: bool = False
+) -> Request:
+    """Store a new object. The namespace of the body serves when none is given."""
+    namespace = namespace or namespace_of(body)
+    if resource.namespaced and not namespace:
+        raise ValueError(f"a {resource.kind} lives in a namespace, and none was given")
+    params = parameters(dry_run="All" if dry_run else None)
+    return Request("POST", collection_path(resource, namespace), params, encode(resource, body))
+
+
+def update(
+    resource: Resource[Any], body: Any, namespace: str | None, *, subresource: str = ""
+) -> Request:
+    """Replace an object, or a subresource of it, if its revision is still the body's."""
+    path = object_path(resource, namespace or namespace_of(body), name_of(body), subresource)
+    return Request("PUT", path, (), encode(resource, body))
+
+
+def patch(
+    resource: Resource[Any],
+    name: str,
+    change: Any,
+    namespace: str | None,
+    *,
+    kind: PatchKind = PatchKind.MERGE,
+    subresource: str = "",
+) -> Request:
+    """Change some fields of an object, or of a subresource of it."""
+    path = object_path(resource, namespace, name, subresource)
+    return Request("PATCH", path, (), msgspec.json.encode(change), kind.value)
+
+
+def apply(
+    resource: Resource[Any],
+    body: Any,
+    namespace: str | None,
+    *,
+    manager: str,
+    force: bool = False,
+    subresource: str = "",
+) -> Request:
+    """Declare the fields that ``manager`` wants (server-side apply)."""
+    path = object_path(resource, namespace or namespace_of(body), name_of(body), subresource)
+    params = parameters(field_manager=manager, force=force)
+    return Request("PATCH", path, params, encode(resource, body), PatchKind.APPLY.value)
+
+
+def delete(
+    resource: Resource[Any],
+    name: str,
+    namespace: str | None,
+    *,
+    grace_seconds: int | None = None,
+    propagation: str | None = None,
+    uid: str | None = None,
+    resource_version: str | None = None,
+) -> Request:
+    """Remove an object, if it is still the one meant by ``uid`` and ``resource_version``."""
+    wanted = {"uid": uid, "resourceVersion": resource_version}
+    options = {
+        "gracePeriodSeconds": grace_seconds,
+        "propagationPolicy": propagation,
+        "preconditions": {key: value for key, value in wanted.items() if value} or None,
+    }
+    given = {key: value for key, value in options.items() if value is not None}
+    body = {"apiVersion": "v1", "kind": "DeleteOptions", **given} if given else None
+    return Request(
+        "DELETE",
+        object_path(resource, namespace, name),
+        (),
+        msgspec.json.encode(body) if body else None,
+    )
+
+
+def pod_path(namespace: str, name: str, subresource: str) -> str:
+    """The path of a subresource of a pod."""
+    if not (namespace and name):
+        raise ValueError(f"a pod needs a namespace ({namespace!r}) and a name ({name!r})")
+    return (
+        f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}/{subresource}"
+    )
+
+
+def bind(pod: str, namespace: str, node: str, uid: str | None) -> Request:
+    """Put a pod on a node."""
+    meta = {"name": pod, "namespace": namespace, **({"uid": uid} if uid else {})}
+    target = {"apiVersion": "v1", "kind": "Node", "name": node}
+    body = {"apiVersion": "v1", "kind": "Binding", "metadata": meta, "target": target}
+    return Request("POST", pod_path(namespace, pod, "binding"), (), msgspec.json.encode(body))
+
+
+def evict(pod: str, namespace: str, grace_seconds: int | None) -> Request:
+    """Ask a pod to leave its node."""
+    body = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": pod, "namespace": namespace},
+        **(
+            {}
+            if grace_seconds is None
+            else {"deleteOptions": {"gracePeriodSeconds": grace_seconds}}
+        ),
+    }
+    return Request("POST", pod_path(namespace, pod, "eviction"), (), msgspec.json.encode(body))
+
+
+def logs(pod: str, namespace: str, **options: object) -> Request:
+    """Read what a container wrote; ``options`` are the API's, in snake_case."""
+    return Request("GET", pod_path(namespace, pod, "log"), parameters(**options))
+
+
+def encode(resource: Resource[Any], body: Any) -> bytes:
+    """The wire form of an object, with the version and kind of its resource where it names none."""
+    if isinstance(body, bytes):
+        return body
+    if isinstance(body, msgspec.Raw):
+        return bytes(body)
+    if isinstance(body, Mapping):
+        return msgspec.json.encode(
+            {"apiVersion": resource.api_version, "kind": resource.kind, **body}
+        )
+    if not getattr(body, "kind", "") or not getattr(body, "api_version", ""):
+        body = msgspec.structs.replace(body, api_version=resource.api_version, kind=resource.kind)
+    return msgspec.json.encode(body)
+
+
+def name_of(body: Any) -> str:
+    """The name that an object gives itself, or nothing."""
+    return _metadata(body, "name")
+
+
+def namespace_of(body: Any) -> str:
+    """The namespace that an object gives itself, or nothing."""
+    return _metadata(body, "namespace")
+
+
+def _metadata(body: Any, field: str) -> str:
+    if isinstance(body, Mapping):
+        metadata = body.get("metadata")
+        value = metadata.get(field) if isinstance(metadata, Mapping) else None
+    else:
+        value = getattr(getattr(body, "metadata", None), field, None)
+    return value if isinstance(value, str) else ""

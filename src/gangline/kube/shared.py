@@ -1,0 +1,78 @@
+"""Informers shared by all controllers of a process: one copy and one watch for each kind."""
+
+import asyncio
+import gc
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from gangline.api.meta import Object
+from gangline.api.resource import Resource
+from gangline.kube.client import Client
+from gangline.kube.informer import Informer
+from gangline.kube.store import Index
+
+T = TypeVar("T", bound=Object)
+
+_Scope = tuple[str, str, str | None, str, str, object]
+
+
+class SharedInformers:
+    """Hands out one informer for each resource, type and selection, and runs them all."""
+
+    def __init__(self, client: Client, *, resync_s: float | None = None) -> None:
+        self._client = client
+        self._resync_s = resync_s
+        self._informers: dict[_Scope, Informer[Any]] = {}
+        self._running = False
+
+    def informer(
+        self,
+        resource: Resource[T],
+        namespace: str | None = None,
+        *,
+        labels: str = "",
+        fields: str = "",
+        indexes: Mapping[str, Index[T]] | None = None,
+        transform: Callable[[T], T] | None = None,
+    ) -> Informer[T]:
+        """The informer of a resource; asked for before ``run``. Indexes of all askers are kept.
+
+        Raises:
+            RuntimeError: the informers run already, or two askers want different transforms.
+        """
+        if self._running:
+            raise RuntimeError(f"ask for the informer of {resource.kind} before they run")
+        kind: object = resource.type
+        scope = (resource.api_version, resource.plural, namespace, labels, fields, kind)
+        found: Informer[T] | None = self._informers.get(scope)
+        if found is None:
+            found = self._informers[scope] = Informer(
+                self._client,
+                resource,
+                namespace,
+                labels=labels,
+                fields=fields,
+                indexes=indexes,
+                transform=transform,
+                resync_s=self._resync_s,
+            )
+            return found
+        if transform is not None and transform is not found.transform:
+            raise RuntimeError(f"two transforms for the informer of {resource.kind}")
+        for name, index in (indexes or {}).items():
+            found.add_index(name, index)
+        return found
+
+    async def run(self) -> None:
+        """Run all informers until cancelled."""
+        self._running = True
+        async with asyncio.TaskGroup() as tasks:
+            for informer in self._informers.values():
+                tasks.create_task(informer.run())
+
+    async def synced(self) -> None:
+        """Wait until every informer has read once what there was."""
+        for informer in self._informers.values():
+            await informer.synced()
+        # What was read is large and lives long: the collector need not walk it ever again.
+        gc.freeze()

@@ -1,0 +1,292 @@
+"""The HTTP connection to an API server: TLS, credentials, time limits, retries where they are safe.
+
+A request is sent again when the server says that it did not take it up (429, or 503 with a
+Retry-After), when a read found no connection, and once after a 401 with fresh credentials. A write
+whose answer was lost is never repeated here: its effect is unknown, and only the caller can look.
+"""
+
+import asyncio
+import random
+import socket
+import ssl
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Self
+
+import aiohttp
+
+from gangline.kube.config import ClusterConfig
+from gangline.kube.credentials import Credential
+from gangline.kube.errors import (
+    ApiError,
+    ConfigError,
+    Unauthorized,
+    Unreachable,
+    error_from_answer,
+)
+from gangline.kube.ratelimit import TokenBucket
+from gangline.kube.request import Request
+
+CONNECT_TIMEOUT_S = 10.0
+REQUEST_TIMEOUT_S = 60.0
+"""The API server gives up on a request after 60 s itself."""
+MAX_IN_FLIGHT = 64
+"""Requests at one time (streams not counted): a burst queues here and not in the server."""
+MAX_ATTEMPTS = 4
+MAX_RETRY_AFTER_S = 30.0
+"""A server that asks for more patience than this gets its error passed on to our caller."""
+CONNECT_BACKOFF_S = 0.1
+
+_KEEP_ALIVE = (
+    ("TCP_KEEPIDLE", 30),
+    ("TCP_KEEPINTVL", 10),
+    ("TCP_KEEPCNT", 3),
+    ("TCP_USER_TIMEOUT", 60_000),
+)
+
+
+class Transport:
+    """Sends requests; ``async with`` opens and closes its connections."""
+
+    def __init__(
+        self, config: ClusterConfig, user_agent: str, rate_limit: TokenBucket | None = None
+    ) -> None:
+        self.config = config
+        self._rate_limit = rate_limit
+        self._slots = asyncio.Semaphore(MAX_IN_FLIGHT)
+        self._session: aiohttp.ClientSession | None = None
+        self._tls: tuple[Credential, ssl.SSLContext] | None = None
+        self._headers = [
+            ("User-Agent", user_agent),
+            ("Accept", "application/json"),
+            ("Accept-Encoding", "identity" if config.loopback else "gzip"),
+            *config.headers,
+        ]
+
+    async def __aenter__(self) -> Self:
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, socket_factory=_socket, keepalive_timeout=60),
+            timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=True,
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def send(self, request: Request, *, timeout_s: float = REQUEST_TIMEOUT_S) -> bytes:
+        """Send a request and return the body of the answer.
+
+        Raises:
+            ApiError: the server refused it, or gave no answer in time (``Unreachable``).
+            ConfigError: no credentials can be had.
+        """
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        refresh = False
+        for attempt in range(1, MAX_ATTEMPTS + 1):
+            left = max(deadline - asyncio.get_running_loop().time(), 0.001)
+            try:
+                async with self._slots:
+                    response = await self._open(request, left, refresh)
+                    with self._as_unreachable():
+                        return await response.read()
+            except ApiError as error:
+                wait = retry_delay(error, request, attempt)
+                if wait is None or wait >= left or attempt == MAX_ATTEMPTS:
+                    raise
+                refresh = error.code == 401
+            await asyncio.sleep(wait)
+        raise AssertionError("the last attempt returns or raises")
+
+    @asynccontextmanager
+    async def stream(
+        self, request: Request, *, timeout_s: float | None = None
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Send a request and give its answer piece by piece; ``timeout_s`` is for all of it.
+
+        Raises:
+            ApiError: as ``send``; ``Unreachable`` also while reading, when the stream breaks off.
+        """
+        try:
+            response = await self._open(request, timeout_s, False)
+        except Unauthorized:
+            response = await self._open(request, timeout_s, True)
+        try:
+            yield self._chunks(response)
+        finally:
+            response.close()
+
+    @asynccontextmanager
+    async def websocket(
+        self, request: Request, protocols: tuple[str, ...]
+    ) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+        """Open a WebSocket that speaks one of ``protocols``.
+
+        Raises:
+            ApiError: the server refused it, or cannot be reached.
+        """
+        credential = await self.config.credentials.current()
+        try:
+            with self._as_unreachable():
+                connection = await self._opened.ws_connect(
+                    self.config.server + request.path,
+                    params=list(request.params),
+                    headers=self._with_authorization(credential),
+                    protocols=protocols,
+                    ssl=self._tls_for(credential),
+                    server_hostname=self.config.tls_server_name or None,
+                    proxy=self.config.proxy_url or None,
+                    max_msg_size=0,
+                )
+        except Unreachable as error:
+            if isinstance(error.__cause__, aiohttp.WSServerHandshakeError):
+                raise error_from_answer(error.__cause__.status, b"") from error
+            raise
+        try:
+            yield connection
+        finally:
+            await connection.close()
+
+    async def _open(
+        self, request: Request, timeout_s: float | None, refresh: bool
+    ) -> aiohttp.ClientResponse:
+        """Send a request and return its answer, of which only the head has been read."""
+        credential = await self.config.credentials.current(refresh=refresh)
+        if self._rate_limit is not None:
+            await self._rate_limit.take()
+        headers = self._with_authorization(credential)
+        if request.body is not None:
+            headers.append(("Content-Type", request.content_type))
+        with self._as_unreachable():
+            response = await self._opened.request(
+                request.method,
+                self.config.server + request.path,
+                params=list(request.params) or None,
+                data=request.body,
+                headers=headers,
+                timeout=aiohttp.ClientTimeout(total=timeout_s, connect=CONNECT_TIMEOUT_S),
+                allow_redirects=False,
+                ssl=self._tls_for(credential),
+                server_hostname=self.config.tls_server_name or None,
+                proxy=self.config.proxy_url or None,
+            )
+            if response.status < 300:
+                return response
+            body = await response.read()
+        raise error_from_answer(response.status, body, response.headers.get("Retry-After"))
+
+    async def _chunks(self, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+        with self._as_unreachable():
+            async for chunk in response.content.iter_any():
+                yield chunk
+
+    @contextmanager
+    def _as_unreachable(self) -> Iterator[None]:
+        try:
+            yield
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise Unreachable(self._no_answer(error)) from error
+
+    @property
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            raise RuntimeError("the client is not open: use `async with Client(...)`")
+        return self._session
+
+    def _with_authorization(self, credential: Credential) -> list[tuple[str, str]]:
+        if not credential.authorization:
+            return list(self._headers)
+        return [*self._headers, ("Authorization", credential.authorization)]
+
+    def _tls_for(self, credential: Credential) -> ssl.SSLContext | bool:
+        """The TLS settings for a credential, made anew only when its certificate changed."""
+        if self.config.server.startswith("http://"):
+            return True
+        if self._tls is None or self._tls[0].certificate != credential.certificate:
+            self._tls = credential, tls_context(self.config, credential)
+        return self._tls[1]
+
+    def _no_answer(self, error: Exception) -> str:
+        server = self.config.server
+        match error:
+            case aiohttp.ClientConnectorCertificateError():
+                return (
+                    f"{server} does not prove its identity: {error.certificate_error}. Check "
+                    "certificate-authority and tls-server-name of the cluster in the kubeconfig"
+                )
+            case aiohttp.ClientConnectorError():
+                reason = error.os_error.strerror or str(error.os_error)
+                return f"{server} cannot be reached: {reason}. Is the cluster running?"
+            case TimeoutError():
+                return f"{server} did not answer in time"
+            case _:
+                return f"{server} broke off the connection: {error or type(error).__name__}"
+
+
+def retry_delay(error: ApiError, request: Request, attempt: int) -> float | None:
+    """How long to wait before the same request may be sent again; None: not at all."""
+    if error.code == 401:
+        return 0.0 if attempt == 1 else None
+    # 429 says "too many requests", and also "not while the disruption budget is used up", which
+    # only the evictor can wait out; the latter comes without a Retry-After, or on an eviction.
+    if error.code in {429, 503, 504} and error.retry_after_s is not None:
+        if request.path.endswith("/eviction") or error.retry_after_s > MAX_RETRY_AFTER_S:
+            return None
+        return error.retry_after_s * (1 + random.random() / 4)
+    if isinstance(error, Unreachable) and request.repeatable:
+        return CONNECT_BACKOFF_S * (1 << (attempt - 1)) * (0.5 + random.random())
+    return None
+
+
+def tls_context(config: ClusterConfig, credential: Credential) -> ssl.SSLContext:
+    """TLS settings: whom we trust, and what we show.
+
+    Raises:
+        ConfigError: a certificate or key is not what it should be.
+    """
+    try:
+        context = ssl.create_default_context()
+        if config.certificate_authority:
+            context = ssl.create_default_context(cadata=config.certificate_authority.decode())
+    except (ssl.SSLError, ValueError) as error:
+        raise ConfigError(f"the certificate-authority is not a PEM certificate: {error}") from error
+    if not config.verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if credential.certificate and credential.key:
+        _show_certificate(context, credential.certificate, credential.key)
+    return context
+
+
+def _show_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
+    # OpenSSL's binding reads a key only from a file: a private folder that lives for a moment.
+    with tempfile.TemporaryDirectory(prefix="gangline-") as folder:
+        chain = Path(folder, "chain.pem")
+        chain.touch(mode=0o600)
+        chain.write_bytes(certificate + b"\n" + key)
+        try:
+            context.load_cert_chain(chain)
+        except (ssl.SSLError, ValueError) as error:
+            raise ConfigError(
+                f"the client certificate and key are not a pair of PEM files: {error}"
+            ) from error
+
+
+def _socket(
+    address: tuple[
+        socket.AddressFamily | int, socket.SocketKind | int, int, str, tuple[object, ...]
+    ],
+) -> socket.socket:
+    """A socket that finds out that its peer has vanished, even while nothing is said."""
+    family, kind, protocol, _, _ = address
+    made = socket.socket(family, kind, protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEP_ALIVE:
+        if (option := getattr(socket, name, None)) is not None:
+            made.setsockopt(socket.IPPROTO_TCP, option, value)
+    return made

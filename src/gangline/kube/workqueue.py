@@ -1,0 +1,202 @@
+"""A queue of keys to look at: each key once, never two workers on one key, failures wait longer.
+
+A key that is added while it waits is not added twice; one that is added while a worker has it comes
+back after ``done``. Keys leave in the order they came, higher priorities first. All waiting is on
+the event loop's clock.
+"""
+
+import asyncio
+import heapq
+import itertools
+import random
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+
+
+class QueueObserver(Protocol):
+    """Is told what goes on in a queue (metrics)."""
+
+    def added(self, depth: int) -> None:
+        """A key came in; so many wait now."""
+
+    def taken(self, depth: int, waited_s: float) -> None:
+        """A worker took a key that had waited so long."""
+
+    def retried(self) -> None:
+        """A key is to be tried again after a failure."""
+
+
+class QueueStopped(Exception):
+    """The queue was stopped: there is nothing more to do."""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    priority: int
+    order: int
+    since: float
+
+
+@dataclass(slots=True)
+class _Timer:
+    due: float
+    handle: asyncio.TimerHandle
+    priority: int
+
+
+class WorkQueue(Generic[K]):
+    """Hands out keys to workers. Use within one event loop."""
+
+    def __init__(
+        self,
+        base_delay: float = 0.05,
+        max_delay: float = 60.0,
+        *,
+        jitter: float = 0.25,
+        observer: QueueObserver | None = None,
+    ) -> None:
+        self._base_delay, self._max_delay, self._jitter = base_delay, max_delay, jitter
+        self._observer = observer
+        self._heap: list[tuple[int, int, K]] = []
+        self._waiting: dict[K, _Waiting] = {}
+        self._held: set[K] = set()
+        self._again: dict[K, int] = {}
+        self._timers: dict[K, _Timer] = {}
+        self._failures: dict[K, int] = {}
+        self._order = itertools.count()
+        self._wakeups: list[asyncio.Future[None]] = []
+        self._stopped = False
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def idle(self) -> bool:
+        """Whether no key waits, is held by a worker, or is due later."""
+        return not (self._waiting or self._held or self._again or self._timers)
+
+    def add(self, key: K, priority: int = 0) -> None:
+        """Have a key looked at as soon as a worker is free."""
+        if self._stopped:
+            return
+        self._cancel_timer(key)
+        if key in self._held:
+            self._again[key] = max(priority, self._again.get(key, priority))
+            return
+        waiting = self._waiting.get(key)
+        if waiting is not None and waiting.priority >= priority:
+            return
+        # A raise in priority leaves the old entry in the heap; ``get`` passes over it.
+        since = waiting.since if waiting else _now()
+        self._waiting[key] = entry = _Waiting(priority, next(self._order), since)
+        heapq.heappush(self._heap, (-priority, entry.order, key))
+        if self._observer is not None:
+            self._observer.added(len(self._waiting))
+        self._wake_one()
+
+    def add_after(self, key: K, delay_s: float, priority: int = 0) -> None:
+        """Have a key looked at after a while; of several times asked for the earliest counts."""
+        if self._stopped:
+            return
+        if delay_s <= 0:
+            return self.add(key, priority)
+        due = _now() + delay_s
+        timer = self._timers.get(key)
+        if timer is not None and timer.due <= due:
+            return
+        self._cancel_timer(key)
+        handle = asyncio.get_running_loop().call_at(due, self._due, key)
+        self._timers[key] = _Timer(due, handle, priority)
+
+    def add_rate_limited(self, key: K) -> float:
+        """Have a key looked at again after a failure; returns the wait, longer each time."""
+        failures = self._failures[key] = self._failures.get(key, 0) + 1
+        exponent = min(failures - 1, 60)
+        delay = min(self._max_delay, self._base_delay * (1 << exponent))
+        delay *= 1 + random.uniform(0, self._jitter)
+        if self._observer is not None:
+            self._observer.retried()
+        self.add_after(key, delay)
+        return delay
+
+    def failures(self, key: K) -> int:
+        """How often a key failed in a row."""
+        return self._failures.get(key, 0)
+
+    def forget(self, key: K) -> None:
+        """A key went well: its next failure is a first one again."""
+        self._failures.pop(key, None)
+
+    async def get(self) -> K:
+        """Wait for a key, which is then held until ``done``.
+
+        Raises:
+            QueueStopped: there will be no more.
+        """
+        while True:
+            if self._stopped:
+                raise QueueStopped
+            key = self._take()
+            if key is not None:
+                return key[0]
+            wakeup = asyncio.get_running_loop().create_future()
+            self._wakeups.append(wakeup)
+            try:
+                await wakeup
+            except asyncio.CancelledError:
+                if wakeup.done() and not wakeup.cancelled():
+                    self._wake_one()
+                raise
+            finally:
+                if wakeup in self._wakeups:
+                    self._wakeups.remove(wakeup)
+
+    def done(self, key: K) -> None:
+        """A worker is through with a key; if it was added meanwhile it waits again."""
+        self._held.discard(key)
+        if (priority := self._again.pop(key, None)) is not None:
+            self.add(key, priority)
+
+    def stop(self) -> None:
+        """Hand out nothing more, and wake who waits for a key."""
+        self._stopped = True
+        for timer in self._timers.values():
+            timer.handle.cancel()
+        self._timers.clear()
+        while self._wakeups:
+            self._wake_one()
+
+    def _take(self) -> tuple[K] | None:
+        while self._heap:
+            _, order, key = heapq.heappop(self._heap)
+            waiting = self._waiting.get(key)
+            if waiting is None or waiting.order != order:
+                continue
+            del self._waiting[key]
+            self._held.add(key)
+            if self._observer is not None:
+                self._observer.taken(len(self._waiting), _now() - waiting.since)
+            return (key,)
+        return None
+
+    def _due(self, key: K) -> None:
+        timer = self._timers.pop(key)
+        self.add(key, timer.priority)
+
+    def _cancel_timer(self, key: K) -> None:
+        if (timer := self._timers.pop(key, None)) is not None:
+            timer.handle.cancel()
+
+    def _wake_one(self) -> None:
+        while self._wakeups:
+            wakeup = self._wakeups.pop(0)
+            if not wakeup.done():
+                wakeup.set_result(None)
+                return
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -5,7 +5,7 @@ import signal
 from collections.abc import AsyncIterator
 
 import pytest
-from e2e.clusters import ClusterUnderTest
+from e2e.clusters import ClusterUnderTest, Component
 from e2e.jobs import job, replica, until
 from e2e.proxy import FaultyProxy, kill
 from e2e.scenario import Scenario
@@ -107,7 +107,7 @@ async def test_an_operator_killed_at_each_step_of_clean_up_comes_back(
         harm[number] = kill(operator.process.pid)
         scenario.let(name)
 
-        async def settled(name: str = name) -> bool:
+        async def settled(name: str = name, operator: Component = operator) -> bool:
             return not operator.alive or not await scenario.pods(name)
 
         await eventually(settled, "the operator is killed or all pods are gone")
@@ -201,7 +201,7 @@ async def test_a_lost_node_costs_its_pods_and_not_the_job(scenario: Scenario) ->
     assert await scenario.outcome("moved") == "Succeeded"
 
 
-async def _killed_or_quiet(scenario: Scenario, operator, name: str) -> bool:
+async def _killed_or_quiet(scenario: Scenario, operator: Component, name: str) -> bool:
     """Whether the harm came: else the job runs and says so, and there was no such write."""
 
     async def settled() -> bool:

@@ -1,0 +1,100 @@
+"""The leanest client there is: raw HTTP/1.1 over TLS on one connection, so that servers differ."""
+
+import asyncio
+import base64
+import ssl
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import yaml
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where an API server listens and what proves who asks."""
+
+    host: str
+    port: int
+    tls: ssl.SSLContext
+    headers: str
+
+    @staticmethod
+    def of(kubeconfig: Path) -> "Target":
+        """Read the first cluster and user of ``kubeconfig``."""
+        document: dict[str, Any] = yaml.safe_load(kubeconfig.read_text())
+        cluster, user = document["clusters"][0]["cluster"], document["users"][0]["user"]
+        with tempfile.TemporaryDirectory() as folder:
+
+            def file_of(holder: dict[str, Any], key: str) -> str:
+                if inline := holder.get(f"{key}-data"):
+                    path = Path(folder, key)
+                    path.write_bytes(base64.b64decode(inline))
+                    return str(path)
+                return str(holder.get(key, ""))
+
+            tls = ssl.create_default_context(cafile=file_of(cluster, "certificate-authority"))
+            if certificate := file_of(user, "client-certificate"):
+                tls.load_cert_chain(certificate, file_of(user, "client-key"))
+        address = urlsplit(cluster["server"])
+        headers = f"Host: {address.netloc}\r\nAccept: application/json\r\n"
+        if token := user.get("token"):
+            headers += f"Authorization: Bearer {token}\r\n"
+        return Target(str(address.hostname), int(address.port or 443), tls, headers)
+
+
+class Connection:
+    """One kept-alive connection: a request at a time, or one watch."""
+
+    def __init__(
+        self, target: Target, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._headers = target.headers
+        self._reader = reader
+        self._writer = writer
+
+    @staticmethod
+    async def open(target: Target) -> "Connection":
+        """Connect to ``target``."""
+        reader, writer = await asyncio.open_connection(
+            target.host, target.port, ssl=target.tls, limit=1 << 22
+        )
+        return Connection(target, reader, writer)
+
+    async def request(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
+        """Send a request; return the code and the body of its answer."""
+        head = f"{method} {path} HTTP/1.1\r\n{self._headers}Content-Type: application/json\r\n"
+        self._writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        code, headers = await self._head()
+        if (length := headers.get("content-length")) is not None:
+            return code, await self._reader.readexactly(int(length))
+        return code, b"".join([piece async for piece in self._chunks()])
+
+    async def watch(self, path: str) -> "Connection":
+        """Start a watch; afterwards ``read`` gives what comes."""
+        self._writer.write(f"GET {path} HTTP/1.1\r\n{self._headers}\r\n".encode())
+        code, _ = await self._head()
+        if code != 200:
+            raise ConnectionError(f"the watch was refused with code {code}")
+        return self
+
+    async def read(self) -> bytes:
+        """What has come since: raw chunks, framing included; events are lines."""
+        return await self._reader.read(1 << 18)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._writer.close()
+
+    async def _head(self) -> tuple[int, dict[str, str]]:
+        lines = (await self._reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+        pairs = (line.partition(":") for line in lines[1:] if line)
+        return int(lines[0].split()[1]), {k.lower(): v.strip() for k, _, v in pairs}
+
+    async def _chunks(self):
+        while size := int(await self._reader.readline(), 16):
+            yield await self._reader.readexactly(size)
+            await self._reader.readexactly(2)
+        await self._reader.readexactly(2)

@@ -1,0 +1,83 @@
+"""Starts what is measured: the embedded cluster, and a real Kubernetes beside it."""
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+GANGLINE = [sys.executable, "-m", "gangline"]
+
+
+def real_kubernetes_scripts() -> Path | None:
+    """The folder of the scripts ``build``, ``up`` and ``down``, where there is one."""
+    folder = Path(os.environ.get("GANGLINE_REALKUBE", "../shared/realkube")).resolve()
+    return folder if (folder / "up").exists() else None
+
+
+@contextlib.contextmanager
+def embedded(*arguments: str) -> Iterator[tuple[Path, subprocess.Popen[bytes]]]:
+    """Run ``gangline up`` with ``arguments``; give its kubeconfig and its process."""
+    with tempfile.TemporaryDirectory() as home:
+        log = Path(home, "up.log")
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [*GANGLINE, "up", "--name", "bench", "--port", "0", *arguments],
+                env=os.environ | {"GANGLINE_HOME": home},
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        kubeconfig = Path(home, "clusters", "bench", "kubeconfig")
+        try:
+            _wait_for(kubeconfig, process, log)
+            yield kubeconfig, process
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+@contextlib.contextmanager
+def real_kubernetes(*arguments: str) -> Iterator[Path]:
+    """Start the real Kubernetes; give its kubeconfig."""
+    scripts = real_kubernetes_scripts()
+    if scripts is None:
+        sys.exit("no real Kubernetes to compare with: set GANGLINE_REALKUBE to its scripts")
+    with tempfile.TemporaryDirectory() as folder:
+        environment = os.environ | {"KUBE_RUN": folder}
+        with Path(folder, "scripts.log").open("wb") as log:
+
+            def script(*command: str) -> None:
+                subprocess.run(
+                    [str(scripts / command[0]), *command[1:]],
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    check=True,
+                )
+
+            script("build")
+            try:
+                script("up", *arguments)
+                yield Path(folder, "admin.conf")
+            finally:
+                script("down")
+
+
+def _wait_for(kubeconfig: Path, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + 60
+    while True:
+        if process.poll() is not None or time.monotonic() > deadline:
+            sys.exit(f"gangline up failed:\n{log.read_text()}")
+        done = kubeconfig.exists() and subprocess.run(
+            [*GANGLINE, "list"],
+            env=os.environ | {"KUBECONFIG": str(kubeconfig)},
+            capture_output=True,
+            check=False,
+        )
+        if done and done.returncode == 0:
+            return
+        time.sleep(0.1)

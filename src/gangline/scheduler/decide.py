@@ -1,0 +1,197 @@
+"""The centre: what is waiting and where there is room, to bindings and reasons. Pure.
+
+One pass over the units in their order. Each gang is placed on paper, whole or not at all. The
+first gang that has to wait keeps its place: room is planned for it on the nodes where it can
+start soonest, and who comes later runs only where that leaves the plan untouched. So a stream of
+small jobs cannot starve a large one, and idle nodes that the plan does not need are still used.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gangline.scheduler import reasons
+from gangline.scheduler.model import PODS, Binding, Decision, GroupKey, PodFacts, Verdict
+from gangline.scheduler.nodes import NodeTable
+from gangline.scheduler.reasons import Attempt, Room
+from gangline.scheduler.state import ClusterState
+from gangline.scheduler.trial import Placement, Trial
+from gangline.scheduler.units import Unit, waiting_units
+
+
+def decide(state: ClusterState) -> Decision:
+    """Return the gangs to bind now, and why each other one waits.
+
+    The same state gives the same decision, in whatever order it was observed.
+    """
+    units, verdicts = waiting_units(state)
+    current = _Pass(state)
+    for unit in units:
+        current.serve(unit)
+    return Decision(
+        bindings=tuple(current.bindings),
+        verdicts=(*verdicts, *current.verdicts),
+        placed=frozenset(current.placed),
+    )
+
+
+@dataclass(slots=True)
+class _Pass:
+    """One walk over the waiting units, and what it has decided so far."""
+
+    state: ClusterState
+    trial: Trial = field(init=False)
+    bindings: list[Binding] = field(default_factory=list)
+    verdicts: list[Verdict] = field(default_factory=list)
+    placed: set[GroupKey] = field(default_factory=set)
+    failures: dict[object, Attempt] = field(default_factory=dict)
+    """By likeness: free room only shrinks in a pass, so what is alike fails alike."""
+    held: list[Placement] = field(default_factory=list)
+    held_for: str = ""
+
+    def __post_init__(self) -> None:
+        self.trial = Trial(self.state.nodes)
+
+    def serve(self, unit: Unit) -> None:
+        """Place a unit, or say why it waits and plan room for the first that does."""
+        likeness = unit.likeness
+        if likeness not in self.failures:
+            mark = self.trial.mark()
+            unfit = place_unit(self.trial, unit)
+            if unit.satisfied_by(placement.pod for placement in self.trial.since(mark)):
+                self._accept(unit, self.trial.since(mark), unfit)
+                return
+            self.failures[likeness] = self._reject(unit, mark, unfit[0])
+        self._refuse(unit, self.failures[likeness])
+
+    def _accept(self, unit: Unit, placements: list[Placement], unfit: list[PodFacts]) -> None:
+        for placement in placements:
+            node = self.state.nodes.facts[placement.row]
+            assert node is not None
+            pod = placement.pod
+            self.bindings.append(Binding(pod.key, pod.uid, node.name, unit.group))
+        if unit.group is not None:
+            self.placed.add(unit.group)
+        if unfit:
+            messages = tuple(
+                (pod.key, reasons.explain_surplus(availability(self.trial, pod))) for pod in unfit
+            )
+            self.verdicts.append(Verdict(reasons.NOT_ENOUGH_RESOURCES, "", messages))
+
+    def _reject(self, unit: Unit, mark: int, unfit: PodFacts) -> Attempt:
+        """Take the trial back, plan room if nobody waits yet; return why the unit waits."""
+        fitted = len(self.trial.since(mark))
+        wording = availability(self.trial, unfit)
+        self.trial.rollback(mark)
+        plan = plan_room(self.state.nodes, unit)
+        self.trial.release(self.held)
+        room = room_for(self.trial, unit)
+        fits_without_hold = bool(self.held) and self._fits(unit)
+        self.trial.hold(self.held)
+        attempt = Attempt(
+            waiting=len(unit.waiting),
+            fitted=fitted,
+            missing=max(unit.missing, sum(count for _, count in unit.missing_roles)),
+            running=len(unit.running),
+            unfit=unfit,
+            kubernetes=wording,
+            room=room,
+            possible=plan is not None,
+            held_for=self.held_for if fits_without_hold else "",
+        )
+        if plan is not None and not self.held_for:
+            self.held, self.held_for = plan, unit.name
+            self.trial.hold(plan)
+        return attempt
+
+    def _refuse(self, unit: Unit, attempt: Attempt) -> None:
+        message = reasons.explain_pod(attempt)
+        self.verdicts.append(
+            Verdict(
+                reason=reasons.NOT_ENOUGH_RESOURCES,
+                message=reasons.explain_gang(attempt),
+                pods=tuple((pod.key, message) for pod in unit.waiting),
+                group=unit.group,
+            )
+        )
+
+    def _fits(self, unit: Unit) -> bool:
+        """Say whether a unit would fit; leave no trace."""
+        mark = self.trial.mark()
+        place_unit(self.trial, unit)
+        fits = unit.satisfied_by(placement.pod for placement in self.trial.since(mark))
+        self.trial.rollback(mark)
+        return fits
+
+
+def place_unit(trial: Trial, unit: Unit) -> list[PodFacts]:
+    """Place as many of the unit's pods as will go; return those that found no node."""
+    unfit: list[PodFacts] = []
+    unfit_shapes = set()
+    for pod in placing_order(trial.nodes, unit):
+        if pod.shape in unfit_shapes or not trial.place(pod):
+            unfit_shapes.add(pod.shape)
+            unfit.append(pod)
+    return unfit
+
+
+def placing_order(nodes: NodeTable, unit: Unit) -> list[PodFacts]:
+    """Put pods that have the least choice first, then large ones; spare pods after all others."""
+    needed = max(unit.missing, sum(count for _, count in unit.missing_roles))
+    choices = {pod.shape: _choice(nodes, pod) for pod in unit.waiting}
+    indispensable = sorted(unit.waiting[:needed], key=lambda pod: choices[pod.shape])
+    return [*indispensable, *unit.waiting[needed:]]
+
+
+def _choice(nodes: NodeTable, pod: PodFacts) -> tuple[int, float]:
+    """How many nodes may take a pod, and (negative, so that large sorts first) its size."""
+    demand = nodes.demand(pod.request)
+    accepts = nodes.eligible(pod.constraints).accepts
+    largest = nodes.allocatable[:, demand.columns].max(axis=0, initial=1)
+    shares = demand.amounts / np.maximum(largest, 1)
+    return int(accepts.sum()), -float((shares * demand.weights).sum())
+
+
+def plan_room(nodes: NodeTable, unit: Unit) -> list[Placement] | None:
+    """Plan where a unit could start once running gangs have ended; None: nowhere.
+
+    Nodes that have most room now come first: there it can start soonest. Pods of their own (no
+    gang) are taken to run for ever, and so are the unit's own members.
+    """
+    lasting = nodes.lasting.copy()
+    for pod in unit.running:
+        row = nodes.rows.get(pod.node) if pod.node is not None else None
+        if row is not None:
+            demand = nodes.demand(pod.request)
+            lasting[row, demand.columns] += demand.amounts
+    now_free = (nodes.allocatable - nodes.used) / np.maximum(nodes.allocatable, 1)
+    drained = Trial(nodes, nodes.allocatable - lasting, liking=now_free.mean(axis=1))
+    place_unit(drained, unit)
+    plan = drained.since(0)
+    return plan if unit.satisfied_by(placement.pod for placement in plan) else None
+
+
+def availability(trial: Trial, pod: PodFacts) -> str:
+    """Say in Kubernetes' words why no node takes ``pod`` now."""
+    nodes = trial.nodes
+    return reasons.availability(len(nodes), nodes.refusals(pod.constraints), trial.shortages(pod))
+
+
+def room_for(trial: Trial, unit: Unit) -> Room:
+    """Add up what a unit asks for and what the nodes have that may take any of its pods."""
+    nodes = trial.nodes
+    asked = reasons.total_request(unit.waiting)
+    asked.pop(PODS, None)
+    accepts = np.zeros(len(nodes.facts), dtype=bool)
+    for constraints in {pod.constraints for pod in unit.waiting}:
+        accepts |= nodes.eligible(constraints).accepts
+    free = np.maximum(trial.free[accepts], 0)
+    total = nodes.allocatable[accepts]
+    columns = {name: nodes.columns[name] for name in asked}
+    return Room(
+        asked=asked,
+        free={name: int(free[:, column].sum()) for name, column in columns.items()},
+        largest={name: int(free[:, column].max(initial=0)) for name, column in columns.items()},
+        total={name: int(total[:, column].sum()) for name, column in columns.items()},
+        eligible=int(accepts.sum()),
+    )

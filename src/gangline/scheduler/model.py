@@ -1,0 +1,189 @@
+"""What the scheduler knows of nodes, pods, groups and queues: small immutable facts.
+
+Facts hold what a decision depends on and nothing else, so that memory stays small with many pods
+and two equal facts mean that nothing has to be decided again. Amounts are whole numbers: CPU in
+thousandths, everything else in its own unit (bytes, devices, pods).
+"""
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import NewType
+
+NodeName = NewType("NodeName", str)
+PodKey = NewType("PodKey", str)
+"""``namespace/name`` of a pod."""
+GroupKey = NewType("GroupKey", str)
+"""``namespace/name`` of a pod group."""
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+PODS = "pods"
+"""The resource that counts pods: each asks for one, and a node's allocatable limits them."""
+DEFAULT_QUEUE = "default"
+
+Request = tuple[tuple[str, int], ...]
+"""Amounts asked for, sorted by resource: hashable, so that equal pods are recognised."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taint:
+    """A mark on a node that keeps pods off unless they tolerate it."""
+
+    key: str
+    value: str
+    effect: str
+
+
+@dataclass(frozen=True, slots=True)
+class Toleration:
+    """What a pod puts up with. An empty key with Exists tolerates everything."""
+
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """One condition on a node's labels or fields (In, NotIn, Exists, DoesNotExist, Gt, Lt)."""
+
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTerm:
+    """Conditions that must all hold. A term without any matches no node, as in Kubernetes."""
+
+    labels: tuple[Expression, ...] = ()
+    fields: tuple[Expression, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Constraints:
+    """Where a pod may run, apart from room. Equal constraints share one evaluation."""
+
+    selector: tuple[tuple[str, str], ...] = ()
+    required: tuple[NodeTerm, ...] | None = None
+    """Any of these terms must match; None: no requirement; empty: no node will do."""
+    preferred: tuple[tuple[int, NodeTerm], ...] = ()
+    tolerations: tuple[Toleration, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """A node: what it has, what it is called, and what keeps pods off it."""
+
+    name: NodeName
+    allocatable: Request
+    labels: tuple[tuple[str, str], ...] = ()
+    taints: tuple[Taint, ...] = ()
+    unschedulable: bool = False
+    ready: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class PodFacts:
+    """A pod: what it asks for, which gang it belongs to, and where it is."""
+
+    key: PodKey
+    uid: str
+    request: Request
+    created: datetime = EPOCH
+    priority: int = 0
+    constraints: Constraints = Constraints()
+    group: GroupKey | None = None
+    role: str = ""
+    node: NodeName | None = None
+    phase: str = "Pending"
+    terminating: bool = False
+    gated: bool = False
+    ours: bool = True
+    """Its schedulerName is one that this scheduler answers to."""
+
+    @property
+    def finished(self) -> bool:
+        """It has ended: it holds no room and is never placed again."""
+        return self.phase in {"Succeeded", "Failed"}
+
+    @property
+    def holds_room(self) -> bool:
+        """It takes room on its node, as the kubelet counts: until it has really ended."""
+        return self.node is not None and not self.finished
+
+    @property
+    def waits(self) -> bool:
+        """It is for this scheduler to place."""
+        return (
+            self.ours
+            and self.node is None
+            and not (self.finished or self.terminating or self.gated)
+        )
+
+    @property
+    def shape(self) -> "Shape":
+        """What decides where it fits. Pods of one shape are interchangeable."""
+        return Shape(self.request, self.constraints)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a pod asks for and where it may run."""
+
+    request: Request
+    constraints: Constraints
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFacts:
+    """A pod group: how many members must run at once, and its place in the order."""
+
+    key: GroupKey
+    uid: str = ""
+    min_member: int = 0
+    min_task_member: tuple[tuple[str, int], ...] = ()
+    queue: str = DEFAULT_QUEUE
+    priority: int = 0
+    created: datetime = EPOCH
+    phase: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFacts:
+    """A queue: whether it takes new gangs."""
+
+    name: str
+    open: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """A decision: this pod runs on this node."""
+
+    pod: PodKey
+    uid: str
+    node: NodeName
+    group: GroupKey | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Why a gang, or a pod of its own, waits: for the group's and the pods' conditions."""
+
+    reason: str
+    """One of the reasons in ``reasons``, in CamelCase."""
+    message: str
+    pods: tuple[tuple[PodKey, str], ...] = ()
+    """Each waiting pod with its own message in Kubernetes' wording."""
+    group: GroupKey | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do now: whole gangs to bind, and the reasons of those that wait."""
+
+    bindings: tuple[Binding, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
+    placed: frozenset[GroupKey] = field(default_factory=frozenset)
+    """Groups whose gang is complete with these bindings."""

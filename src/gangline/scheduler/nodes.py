@@ -1,0 +1,194 @@
+"""Nodes as arrays: what each has, what is used, and which pods it takes.
+
+One row for each node, one column for each resource, so that a pod is compared with all nodes at
+once. Rows of removed nodes are used again; no pod is accepted on a row without a node. Everything
+is updated in place as nodes and pods change; a decision copies nothing but the free amounts.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gangline.scheduler.model import Constraints, NodeFacts, NodeName, PodFacts, Request
+from gangline.scheduler.plugins.node_filters import refusal
+from gangline.scheduler.plugins.node_scores import Amounts, is_device, preference, resource_weight
+
+MAX_CONSTRAINTS = 1024
+"""Evaluations kept, one for each distinct set of constraints; then the oldest goes."""
+
+
+@dataclass(slots=True)
+class Eligibility:
+    """Which nodes will do for one set of constraints, why the others do not, which are liked."""
+
+    accepts: NDArray[np.bool_]
+    refusals: list[str]
+    preference: NDArray[np.float64]
+    prefers: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """A request as columns and amounts, ready to be compared with the arrays."""
+
+    columns: NDArray[np.intp]
+    amounts: Amounts
+    weights: NDArray[np.float64]
+    wants_device: bool
+
+
+class NodeTable:
+    """All nodes. Amounts used are those of the pods that hold room, whoever placed them."""
+
+    def __init__(self) -> None:
+        self.rows: dict[NodeName, int] = {}
+        self.columns: dict[str, int] = {}
+        self.facts: list[NodeFacts | None] = []
+        self.allocatable: Amounts = np.zeros((0, 0), dtype=np.int64)
+        self.used: Amounts = np.zeros((0, 0), dtype=np.int64)
+        self.lasting: Amounts = np.zeros((0, 0), dtype=np.int64)
+        """The part of ``used`` that need not ever end: pods that belong to no gang."""
+        self._vacant: list[int] = []
+        self._eligible: dict[Constraints, Eligibility] = {}
+        self._demands: dict[Request, Demand] = {}
+        self._rank: NDArray[np.intp] | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def set(self, node: NodeFacts) -> None:
+        """Add a node or take over what has changed of it. Its used amounts stay."""
+        row = self.rows.get(node.name)
+        if row is None:
+            row = self._new_row(node.name)
+        self.facts[row] = node
+        self._ensure_columns(node.allocatable)
+        self.allocatable[row] = 0
+        for resource, amount in node.allocatable:
+            self.allocatable[row, self.columns[resource]] = amount
+        for constraints, eligible in self._eligible.items():
+            self._evaluate(constraints, eligible, row)
+
+    def remove(self, name: NodeName) -> None:
+        """Forget a node and what was used on it."""
+        row = self.rows.pop(name, None)
+        if row is None:
+            return
+        self.facts[row] = None
+        for amounts in (self.allocatable, self.used, self.lasting):
+            amounts[row] = 0
+        for eligible in self._eligible.values():
+            eligible.accepts[row] = False
+            eligible.refusals[row] = ""
+        self._vacant.append(row)
+        self._rank = None
+
+    def occupy(self, pod: PodFacts, sign: int = 1) -> None:
+        """Count a pod's request as used on its node (``sign`` -1: no longer)."""
+        row = self.rows.get(pod.node) if pod.node is not None else None
+        if row is None:
+            return
+        demand = self.demand(pod.request)
+        self.used[row, demand.columns] += sign * demand.amounts
+        if pod.group is None:
+            self.lasting[row, demand.columns] += sign * demand.amounts
+
+    def demand(self, request: Request) -> Demand:
+        """Return a request as arrays; resources that no node has get a column of zeros."""
+        demand = self._demands.get(request)
+        if demand is None:
+            self._ensure_columns(request)
+            wanted = [(self.columns[name], amount, name) for name, amount in request if amount > 0]
+            demand = Demand(
+                columns=np.array([column for column, _, _ in wanted], dtype=np.intp),
+                amounts=np.array([amount for _, amount, _ in wanted], dtype=np.int64),
+                weights=np.array([resource_weight(name) for _, _, name in wanted]),
+                wants_device=any(is_device(name) for _, _, name in wanted),
+            )
+            if len(self._demands) >= MAX_CONSTRAINTS:
+                self._demands.pop(next(iter(self._demands)))
+            self._demands[request] = demand
+        return demand
+
+    def eligible(self, constraints: Constraints) -> Eligibility:
+        """Return which nodes will do for ``constraints``; evaluated once, then kept up to date."""
+        eligible = self._eligible.get(constraints)
+        if eligible is None:
+            size = len(self.facts)
+            eligible = Eligibility(
+                np.zeros(size, dtype=bool),
+                [""] * size,
+                np.zeros(size),
+                bool(constraints.preferred),
+            )
+            for row in self.rows.values():
+                self._evaluate(constraints, eligible, row)
+            if len(self._eligible) >= MAX_CONSTRAINTS:
+                self._eligible.pop(next(iter(self._eligible)))
+            self._eligible[constraints] = eligible
+        return eligible
+
+    def refusals(self, constraints: Constraints) -> Counter[str]:
+        """Count, by reason, the nodes that will not do."""
+        reasons = self.eligible(constraints).refusals
+        return Counter(reasons[row] for row in self.rows.values() if reasons[row])
+
+    def rank(self) -> NDArray[np.intp]:
+        """Return each row's place in the order of names: it breaks ties, whatever came first."""
+        if self._rank is None:
+            self._rank = np.zeros(len(self.facts), dtype=np.intp)
+            for place, name in enumerate(sorted(self.rows)):
+                self._rank[self.rows[name]] = place
+        return self._rank
+
+    def has_devices(self) -> NDArray[np.bool_]:
+        """Say of each row whether the node has any extended resource."""
+        columns = [column for name, column in self.columns.items() if is_device(name)]
+        found: NDArray[np.bool_] = np.any(self.allocatable[:, columns] > 0, axis=1)
+        return found
+
+    def _evaluate(self, constraints: Constraints, eligible: Eligibility, row: int) -> None:
+        node = self.facts[row]
+        assert node is not None
+        why = refusal(constraints, node)
+        eligible.refusals[row] = why
+        eligible.accepts[row] = not why
+        if eligible.prefers:
+            eligible.preference[row] = preference(constraints, node)
+
+    def _new_row(self, name: NodeName) -> int:
+        if not self._vacant:
+            self._grow_rows()
+        row = self._vacant.pop()
+        self.rows[name] = row
+        self._rank = None
+        return row
+
+    def _grow_rows(self) -> None:
+        """Double the rows, so that adding nodes one by one costs little each."""
+        size = len(self.facts)
+        added = max(16, size)
+        self.facts += [None] * added
+        padding = ((0, added), (0, 0))
+        self.allocatable = np.pad(self.allocatable, padding)
+        self.used = np.pad(self.used, padding)
+        self.lasting = np.pad(self.lasting, padding)
+        for eligible in self._eligible.values():
+            none = np.zeros(added, dtype=bool)
+            eligible.accepts = np.concatenate([eligible.accepts, none])
+            eligible.preference = np.pad(eligible.preference, (0, added))
+            eligible.refusals += [""] * added
+        self._vacant += range(size + added - 1, size - 1, -1)
+
+    def _ensure_columns(self, request: Request) -> None:
+        new = [resource for resource, _ in request if resource not in self.columns]
+        if not new:
+            return
+        for resource in new:
+            self.columns[resource] = len(self.columns)
+        padding = ((0, 0), (0, len(new)))
+        self.allocatable = np.pad(self.allocatable, padding)
+        self.used = np.pad(self.used, padding)
+        self.lasting = np.pad(self.lasting, padding)

@@ -1,0 +1,1 @@
+"""Policies of placement, one small module each: which nodes will do, and which is best."""

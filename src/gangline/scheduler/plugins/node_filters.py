@@ -1,0 +1,114 @@
+"""Which nodes a pod may run on, apart from room: each filter names its refusal.
+
+The words are Kubernetes' own where it has them: autoscalers and people know them. The order is
+kube-scheduler's; the first filter that refuses a node names the reason.
+"""
+
+from collections.abc import Callable, Mapping
+
+from gangline.scheduler.model import (
+    Constraints,
+    Expression,
+    NodeFacts,
+    NodeTerm,
+    Taint,
+    Toleration,
+)
+
+Filter = Callable[[Constraints, NodeFacts], str]
+"""Returns why the node will not do, or nothing."""
+
+UNSCHEDULABLE_TAINT = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
+NOT_READY_TAINT = Taint("node.kubernetes.io/not-ready", "", "NoSchedule")
+_KEEPS_OFF = frozenset({"NoSchedule", "NoExecute"})
+
+
+def refusal(constraints: Constraints, node: NodeFacts) -> str:
+    """Return why a pod with these constraints may not run on ``node``; empty: it may."""
+    for accepts in FILTERS:
+        if why := accepts(constraints, node):
+            return why
+    return ""
+
+
+def _schedulable(constraints: Constraints, node: NodeFacts) -> str:
+    if not node.unschedulable or _tolerated(UNSCHEDULABLE_TAINT, constraints.tolerations):
+        return ""
+    return "node(s) were unschedulable"
+
+
+def _taints(constraints: Constraints, node: NodeFacts) -> str:
+    for taint in node.taints:
+        if taint.effect in _KEEPS_OFF and not _tolerated(taint, constraints.tolerations):
+            return f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}"
+    return ""
+
+
+def _ready(constraints: Constraints, node: NodeFacts) -> str:
+    # A node may be NotReady before anybody has tainted it: a pod bound now would only be lost.
+    if node.ready or _tolerated(NOT_READY_TAINT, constraints.tolerations):
+        return ""
+    return "node(s) were not ready"
+
+
+def _affinity(constraints: Constraints, node: NodeFacts) -> str:
+    labels = dict(node.labels)
+    selected = all(labels.get(key) == value for key, value in constraints.selector)
+    if selected and (
+        constraints.required is None
+        or any(matches(term, labels, node.name) for term in constraints.required)
+    ):
+        return ""
+    return "node(s) didn't match Pod's node affinity/selector"
+
+
+FILTERS: tuple[Filter, ...] = (_schedulable, _taints, _ready, _affinity)
+
+
+def matches(term: NodeTerm, labels: Mapping[str, str], name: str) -> bool:
+    """Say whether a node with these labels and this name satisfies ``term``."""
+    if not (term.labels or term.fields):
+        return False
+    fields = {"metadata.name": name}
+    return all(_holds(expression, labels) for expression in term.labels) and all(
+        _holds(expression, fields) for expression in term.fields
+    )
+
+
+def _holds(expression: Expression, labels: Mapping[str, str]) -> bool:
+    value = labels.get(expression.key)
+    match expression.operator:
+        case "In":
+            return value in expression.values
+        case "NotIn":
+            return value not in expression.values
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+        case "Gt" | "Lt":
+            return _compares(expression.operator, value, expression.values)
+    return False
+
+
+def _compares(operator: str, value: str | None, bounds: tuple[str, ...]) -> bool:
+    """Compare whole numbers; anything else matches nothing, as in Kubernetes."""
+    try:
+        number, bound = int(value or ""), int(bounds[0])
+    except (ValueError, IndexError):
+        return False
+    return number > bound if operator == "Gt" else number < bound
+
+
+def _tolerated(taint: Taint, tolerations: tuple[Toleration, ...]) -> bool:
+    return any(_tolerates(toleration, taint) for toleration in tolerations)
+
+
+def _tolerates(toleration: Toleration, taint: Taint) -> bool:
+    if toleration.effect and toleration.effect != taint.effect:
+        return False
+    if toleration.key and toleration.key != taint.key:
+        return False
+    if toleration.operator == "Exists":
+        return True
+    return bool(toleration.key) and toleration.value == taint.value

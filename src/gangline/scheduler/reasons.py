@@ -1,0 +1,216 @@
+"""Why something waits, in words: for people, and in Kubernetes' wording for programs.
+
+A pod's message begins as kube-scheduler's does (``0/3 nodes are available: 3 Insufficient cpu.``),
+since autoscalers and people read that. A gang's message says what is asked, what is there, what
+is short by how much, and what would help.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from gangline.scheduler.model import PODS, GroupFacts, GroupKey, PodFacts, Verdict
+
+NOT_ENOUGH_RESOURCES = "NotEnoughResources"
+NOT_ENOUGH_PODS = "NotEnoughTasks"
+NOT_ENOUGH_PODS_OF_ROLE = "NotEnoughPodsOfTask"
+NO_SUCH_GROUP = "PodGroupNotFound"
+NO_SUCH_QUEUE = "QueueNotFound"
+QUEUE_CLOSED = "QueueClosed"
+
+MAX_MESSAGE = 1024
+"""Characters of a message: events allow no more."""
+_NO_NODES = "no nodes available to schedule pods"
+_SHOWN_FIRST = ("cpu", "memory")
+_BINARY_UNITS = (("Ti", 2**40), ("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10))
+_BYTES = frozenset({"memory", "ephemeral-storage"})
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """The room for a gang, over the nodes that may take its pods."""
+
+    asked: Mapping[str, int]
+    """What its waiting pods ask for together."""
+    free: Mapping[str, int]
+    largest: Mapping[str, int]
+    """The most that one node has free."""
+    total: Mapping[str, int]
+    eligible: int
+    """How many nodes may take its pods, apart from room."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A trial that failed: what a gang's messages are made of."""
+
+    waiting: int
+    fitted: int
+    missing: int
+    running: int
+    unfit: PodFacts
+    """A pod that found no node."""
+    kubernetes: str
+    """Why, in Kubernetes' wording."""
+    room: Room
+    possible: bool
+    """It would fit if every gang that runs had ended."""
+    held_for: str = ""
+    """Who came first and holds the room, where that alone keeps it waiting."""
+
+
+def availability(nodes: int, refusals: Mapping[str, int], shortages: Mapping[str, int]) -> str:
+    """Say in Kubernetes' words why no node takes a pod."""
+    if not nodes:
+        return _NO_NODES
+    reasons = Counter(refusals)
+    for resource, count in shortages.items():
+        reasons["Too many pods" if resource == PODS else f"Insufficient {resource}"] += count
+    listed = ", ".join(sorted(f"{count} {why}" for why, count in reasons.items()))
+    return f"0/{nodes} nodes are available: {listed}."
+
+
+def explain_gang(attempt: Attempt) -> str:
+    """Say why a gang waits, with numbers, and what would help."""
+    return clipped(" ".join([_who(attempt), attempt.kubernetes, *_why(attempt)]))
+
+
+def explain_pod(attempt: Attempt) -> str:
+    """Say the same of one of its pods, Kubernetes' words first."""
+    gang = [_who(attempt)] if attempt.waiting > 1 or attempt.running else []
+    return clipped(" ".join([attempt.kubernetes, *gang, *_why(attempt)]))
+
+
+def explain_surplus(message: str) -> str:
+    """Say why a pod waits whose gang runs without it."""
+    return clipped(f"{message} The gang has its minimum and runs without this pod.")
+
+
+def no_such_group(key: GroupKey, pods: Iterable[PodFacts]) -> Verdict:
+    """The pods name a group that does not exist."""
+    message = (
+        f"Pod group {key!r} does not exist: the pods wait until it is created, since only the "
+        "group says how many must start together."
+    )
+    return _verdict(NO_SUCH_GROUP, message, pods, key)
+
+
+def no_such_queue(group: GroupFacts, pods: Iterable[PodFacts]) -> Verdict:
+    """The group names a queue that does not exist."""
+    message = (
+        f"Queue {group.queue!r} does not exist: create it, or name an existing one in the "
+        "group's spec.queue."
+    )
+    return _verdict(NO_SUCH_QUEUE, message, pods, group.key)
+
+
+def queue_closed(group: GroupFacts, pods: Iterable[PodFacts]) -> Verdict:
+    """The group's queue takes nothing new."""
+    message = f"Queue {group.queue!r} is closed: open it, or move the job to another queue."
+    return _verdict(QUEUE_CLOSED, message, pods, group.key)
+
+
+def too_few_pods(group: GroupFacts, there: int, pods: Iterable[PodFacts]) -> Verdict:
+    """Fewer members exist than must start together."""
+    message = (
+        f"{there} of the {group.min_member} pods that must start together exist: "
+        f"{group.min_member - there} still to be created."
+    )
+    return _verdict(NOT_ENOUGH_PODS, message, pods, group.key)
+
+
+def too_few_of_role(
+    group: GroupFacts, role: str, lacking: int, pods: Iterable[PodFacts]
+) -> Verdict:
+    """A role has fewer members than its minimum."""
+    message = f"The gang lacks {lacking} pod(s) of the role {role!r}: still to be created."
+    return _verdict(NOT_ENOUGH_PODS_OF_ROLE, message, pods, group.key)
+
+
+def _verdict(reason: str, message: str, pods: Iterable[PodFacts], key: GroupKey) -> Verdict:
+    return Verdict(reason, message, tuple((pod.key, message) for pod in pods), key)
+
+
+def _who(attempt: Attempt) -> str:
+    if attempt.waiting == 1 and not attempt.running:
+        return "The pod finds no node."
+    running = f" ({attempt.running} run already)" if attempt.running else ""
+    return (
+        f"{attempt.fitted} of the gang's {attempt.waiting} waiting pods would find a node, "
+        f"{attempt.missing} must start together{running}."
+    )
+
+
+def _why(attempt: Attempt) -> list[str]:
+    """Return the sentences on what is short and what would help."""
+    room = attempt.room
+    if not room.eligible:
+        return ["No node may take it: look at its node selector, affinity and tolerations."]
+    amounts = f"Asked: {amounts_text(room.asked)}; free on {_nodes(room.eligible)} that may take "
+    amounts += f"it: {amounts_text(room.free)}."
+    if not attempt.possible:
+        return [amounts, _never(room)]
+    if attempt.held_for:
+        return [amounts, f"The room is held for {attempt.held_for}, which came first."]
+    return [amounts, _short(attempt)]
+
+
+def _nodes(count: int) -> str:
+    return "the 1 node" if count == 1 else f"the {count} nodes"
+
+
+def _short(attempt: Attempt) -> str:
+    room = attempt.room
+    lacking = {
+        name: asked - room.free[name]
+        for name, asked in room.asked.items()
+        if asked > room.free[name]
+    }
+    if lacking:
+        return f"It starts when {amounts_text(lacking)} more is freed or added."
+    wanted = dict(attempt.unfit.request)
+    largest = {name: room.largest[name] for name in wanted if name in room.largest}
+    return (
+        f"There is enough in all but not on single nodes: a pod asks for {amounts_text(wanted)}, "
+        f"the most that one node has free is {amounts_text(largest)}."
+    )
+
+
+def _never(room: Room) -> str:
+    lacking = [
+        f"{_amount(name, asked)} {name} asked, {_amount(name, room.total[name])} there"
+        for name, asked in room.asked.items()
+        if asked > room.total[name]
+    ]
+    why = f" ({'; '.join(lacking)})" if lacking else ""
+    return f"It would not fit even if all running gangs had ended{why}: add nodes, or ask for less."
+
+
+def amounts_text(amounts: Mapping[str, int]) -> str:
+    """Return amounts for people: ``cpu 2, memory 4Gi, nvidia.com/gpu 8``."""
+    names = [name for name in amounts if name != PODS and amounts[name]]
+    names.sort(key=lambda name: (name not in _SHOWN_FIRST, name))
+    return ", ".join(f"{name} {_amount(name, amounts[name])}" for name in names) or "nothing"
+
+
+def _amount(resource: str, amount: int) -> str:
+    if resource == "cpu":
+        return f"{amount / 1000:g}"
+    if resource in _BYTES or resource.startswith("hugepages-"):
+        for suffix, size in _BINARY_UNITS:
+            if abs(amount) >= size:
+                return f"{round(amount / size, 1):g}{suffix}"
+    return str(amount)
+
+
+def clipped(message: str) -> str:
+    """Cut a message to what conditions and events hold."""
+    return message if len(message) <= MAX_MESSAGE else message[: MAX_MESSAGE - 1] + "…"
+
+
+def total_request(pods: Sequence[PodFacts]) -> Counter[str]:
+    """Add up what pods ask for."""
+    total: Counter[str] = Counter()
+    for pod in pods:
+        total.update(dict(pod.request))
+    return total

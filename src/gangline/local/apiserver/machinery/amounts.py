@@ -8,7 +8,7 @@ _PATTERN = re.compile(
     r"([+-]?)(\d+\.?\d*|\.\d+)(?:([KMGTPE]i)|([numkMGTPE])|[eE]([+-]?\d{1,3}))?", re.ASCII
 )
 _BINARY = {f"{letter}i": 1024**power for power, letter in enumerate("KMGTPE", start=1)}
-_DECIMAL = {
+_DECIMAL: dict[str, Fraction] = {
     letter: Fraction(10) ** power
     for letter, power in zip("numkMGTPE", (-9, -6, -3, 3, 6, 9, 12, 15, 18), strict=True)
 }
@@ -27,4 +27,4 @@ def amount(value: Any) -> Fraction | None:
         return number * _BINARY[binary]
     if decimal:
         return number * _DECIMAL[decimal]
-    return number * Fraction(10) ** int(exponent) if exponent else number
+    return number * Fraction(f"1e{exponent}") if exponent else number

@@ -1,0 +1,153 @@
+"""The JSONPath of printer columns: fields, indexes, slices, wildcards and simple filters.
+
+.spec.replicas   .metadata.annotations.example\\.com/note   .status['phase']
+.items[0]   .items[-1:]   .items[*].name   .conditions[?(@.type=="Ready")].status
+"""
+
+import json
+import operator
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+Step: TypeAlias = Callable[[Any], Iterator[Any]]
+
+
+class JSONPathError(ValueError):
+    """A path that is not in the subset that printer columns may use."""
+
+
+_TOKEN = re.compile(
+    r"""\.?(?P<any>\*)(?=[.\[]|\Z)
+    | \.(?P<name>(?:\\.|[^.\[\]\\*])+)
+    | \[\s*(?P<quoted>'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")\s*\]
+    | \[\s*(?P<star>\*)\s*\]
+    | \[\s*(?P<slice>-?\d*\s*:\s*-?\d*(?:\s*:\s*\d*)?)\s*\]
+    | \[\s*(?P<index>-?\d+)\s*\]
+    | \[\?\(\s*(?P<filter>(?:"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|[^()"'])*)\)\]
+    """,
+    re.VERBOSE,
+)
+_FILTER = re.compile(r"@(?P<path>[^=!<>]*?)\s*(?:(?P<test>==|!=|<=|>=|<|>)\s*(?P<value>.+?))?\s*\Z")
+_TESTS: Mapping[str, Callable[[Any, Any], bool]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class JSONPath:
+    """A compiled path.
+
+    Raises:
+        JSONPathError: the text is no path of the subset.
+    """
+
+    _steps: tuple[Step, ...]
+
+    def __init__(self, text: str) -> None:
+        object.__setattr__(self, "_steps", tuple(_parse(text)))
+
+    def find(self, value: Any) -> list[Any]:
+        """Return everything that the path leads to, in document order; often one or nothing."""
+        found = [value]
+        for step in self._steps:
+            found = [result for each in found for result in step(each)]
+        return found
+
+
+def _parse(text: str) -> Iterator[Step]:
+    path = text.strip()
+    if path.startswith("{") and path.endswith("}"):
+        path = path[1:-1].strip()
+    path = path.removeprefix("$")
+    if path == ".":
+        return
+    if path and path[0] not in ".[":
+        path = f".{path}"
+    position = 0
+    while position < len(path):
+        match = _TOKEN.match(path, position)
+        if match is None:
+            raise JSONPathError(f"cannot read {path[position:]!r} in the path {text!r}")
+        yield _step(match)
+        position = match.end()
+
+
+def _step(match: re.Match[str]) -> Step:
+    kind = match.lastgroup
+    token = match[kind] if kind else ""
+    match kind:
+        case "name":
+            return _field(re.sub(r"\\(.)", r"\1", token))
+        case "quoted":
+            return _field(re.sub(r"\\(.)", r"\1", token[1:-1]))
+        case "index":
+            place = int(token)
+            return _slice(slice(place, place + 1 or None))
+        case "slice":
+            bounds = [int(part) if part.strip() else None for part in token.split(":")]
+            return _slice(slice(*bounds))
+        case "filter":
+            return _filter(token)
+    return _children
+
+
+def _field(name: str) -> Step:
+    def step(value: Any) -> Iterator[Any]:
+        if isinstance(value, dict) and name in value:
+            yield value[name]
+
+    return step
+
+
+def _slice(which: slice) -> Step:
+    def step(value: Any) -> Iterator[Any]:
+        if isinstance(value, list):
+            yield from value[which]
+
+    return step
+
+
+def _children(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        yield from value.values()
+    elif isinstance(value, list):
+        yield from value
+
+
+def _filter(text: str) -> Step:
+    match = _FILTER.match(text)
+    if match is None:
+        raise JSONPathError(f"cannot read the filter {text!r}")
+    path = JSONPath(match["path"] or ".")
+    test = _TESTS[match["test"]] if match["test"] else None
+    wanted = _literal(match["value"]) if test else None
+
+    def holds(item: Any) -> bool:
+        found = path.find(item)
+        if test is None or not found:
+            return bool(found)
+        try:
+            return test(found[0], wanted)
+        except TypeError:
+            return False
+
+    def step(value: Any) -> Iterator[Any]:
+        yield from (item for item in _children(value) if holds(item))
+
+    return step
+
+
+def _literal(text: str) -> Any:
+    if text[0] == text[-1] == "'" and len(text) > 1:
+        return re.sub(r"\\(.)", r"\1", text[1:-1])
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise JSONPathError(f"cannot read the value {text!r} in a filter") from None

@@ -1,0 +1,127 @@
+"""How services, endpoints, deployments and replica sets are shown."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from gangline.local.apiserver.machinery.pod_defaults import objects, part
+from gangline.local.apiserver.machinery.printer import (
+    NONE,
+    Printer,
+    columns,
+    created_age,
+    joined,
+    labels_text,
+    name_of,
+    selector_text,
+)
+from gangline.local.apiserver.machinery.schemas import Json
+
+ENDPOINTS_SHOWN = 3
+
+
+def _service(obj: Json, now: datetime) -> list[Any]:
+    spec = part(obj, "spec")
+    kind = spec.get("type", "ClusterIP")
+    cluster_ip = spec.get("clusterIP") or NONE
+    return [
+        name_of(obj),
+        kind,
+        NONE if kind == "ExternalName" else cluster_ip,
+        _external_addresses(obj, kind),
+        joined(map(_port_text, objects(spec.get("ports")))),
+        created_age(obj, now),
+        labels_text(spec.get("selector")),
+    ]
+
+
+def _port_text(port: Json) -> str:
+    number, protocol = port.get("port"), port.get("protocol", "TCP")
+    node_port = port.get("nodePort")
+    return f"{number}:{node_port}/{protocol}" if node_port else f"{number}/{protocol}"
+
+
+def _external_addresses(obj: Json, kind: str) -> str:
+    spec = part(obj, "spec")
+    if kind == "ExternalName":
+        return str(spec.get("externalName", NONE))
+    addresses = list(spec.get("externalIPs") or [])
+    if kind == "LoadBalancer":
+        ingress = objects(part(obj, "status", "loadBalancer").get("ingress"))
+        given = [each.get("ip") or each.get("hostname") or "" for each in ingress]
+        return joined([*given, *addresses]) if given or addresses else "<pending>"
+    return joined(addresses)
+
+
+def _endpoints(obj: Json, now: datetime) -> list[Any]:
+    found = []
+    for subset in objects(obj.get("subsets")):
+        ports = list(objects(subset.get("ports")))
+        for address in objects(subset.get("addresses")):
+            ip = address.get("ip", "")
+            found += [f"{ip}:{port.get('port')}" for port in ports] or [ip]
+    more = len(found) - ENDPOINTS_SHOWN
+    text = joined(found[:ENDPOINTS_SHOWN]) + (f" + {more} more..." if more > 0 else "")
+    return [name_of(obj), text, created_age(obj, now)]
+
+
+def _endpoint_slice(obj: Json, now: datetime) -> list[Any]:
+    ports = [port.get("port", "*") for port in objects(obj.get("ports"))]
+    each = [address for of in objects(obj.get("endpoints")) for address in of.get("addresses", [])]
+    more = len(each) - ENDPOINTS_SHOWN
+    text = joined(each[:ENDPOINTS_SHOWN]) + (f" + {more} more..." if more > 0 else "")
+    kind = obj.get("addressType", "")
+    return [name_of(obj), kind, joined(ports) if ports else "<unset>", text, created_age(obj, now)]
+
+
+def _template_cells(obj: Json) -> list[Any]:
+    containers = list(objects(part(obj, "spec", "template", "spec").get("containers")))
+    return [
+        joined(container.get("name", "") for container in containers),
+        joined(container.get("image", "") for container in containers),
+        selector_text(part(obj, "spec", "selector")),
+    ]
+
+
+def _deployment(obj: Json, now: datetime) -> list[Any]:
+    status, wanted = part(obj, "status"), part(obj, "spec").get("replicas", 1)
+    return [
+        name_of(obj),
+        f"{status.get('readyReplicas', 0)}/{wanted}",
+        status.get("updatedReplicas", 0),
+        status.get("availableReplicas", 0),
+        created_age(obj, now),
+        *_template_cells(obj),
+    ]
+
+
+def _replica_set(obj: Json, now: datetime) -> list[Any]:
+    status = part(obj, "status")
+    return [
+        name_of(obj),
+        part(obj, "spec").get("replicas", 1),
+        status.get("replicas", 0),
+        status.get("readyReplicas", 0),
+        created_age(obj, now),
+        *_template_cells(obj),
+    ]
+
+
+_TEMPLATE = ("+Containers", "+Images", "+Selector")
+
+WORKLOAD_PRINTERS: Mapping[tuple[str, str], Printer] = {
+    ("", "Endpoints"): Printer(columns("Name", "Endpoints", "Age"), _endpoints),
+    ("", "Service"): Printer(
+        columns("Name", "Type", "Cluster-IP", "External-IP", "Port(s)", "Age", "+Selector"),
+        _service,
+    ),
+    ("apps", "Deployment"): Printer(
+        columns("Name", "Ready", "Up-to-date", "Available", "Age", *_TEMPLATE), _deployment
+    ),
+    ("apps", "ReplicaSet"): Printer(
+        columns("Name", "Desired", "Current", "Ready", "Age", *_TEMPLATE), _replica_set
+    ),
+    ("discovery.k8s.io", "EndpointSlice"): Printer(
+        columns("Name", "AddressType", "Ports", "Endpoints", "Age"), _endpoint_slice
+    ),
+}

@@ -1,0 +1,146 @@
+"""Server-side printing: objects as rows of a ``meta.k8s.io/v1`` Table, which kubectl shows as is.
+
+A ``Printer`` is the columns of a kind and a function that makes one object's cells. Built-in kinds
+have theirs in ``printers_*``; a CRD's come from its ``additionalPrinterColumns``; all others show
+name and age. Columns of priority above zero appear with ``-o wide``.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from gangline.local.apiserver.machinery.durations import age
+from gangline.local.apiserver.machinery.jsonpath import JSONPath, JSONPathError
+from gangline.local.apiserver.machinery.printer import (
+    AGE,
+    NAME,
+    Column,
+    Printer,
+    created_age,
+    name_of,
+)
+from gangline.local.apiserver.machinery.printers_cluster import CLUSTER_PRINTERS
+from gangline.local.apiserver.machinery.printers_pods import POD_PRINTERS
+from gangline.local.apiserver.machinery.printers_workloads import WORKLOAD_PRINTERS
+from gangline.local.apiserver.machinery.schemas import Json
+
+__all__ = [
+    "Column",
+    "Printer",
+    "partial_object",
+    "partial_object_list",
+    "printer_for",
+    "render_table",
+]
+
+META = "meta.k8s.io/v1"
+
+BUILT_IN: Mapping[tuple[str, str], Printer] = {
+    **POD_PRINTERS,
+    **WORKLOAD_PRINTERS,
+    **CLUSTER_PRINTERS,
+}
+NAME_AND_AGE = Printer((NAME, AGE), lambda obj, now: [name_of(obj), created_age(obj, now)])
+
+
+def printer_for(group: str, kind: str, additional_columns: Sequence[Json] | None = None) -> Printer:
+    """Return the printer of a kind: a CRD's own columns, the built-in ones, or name and age."""
+    if additional_columns:
+        return _custom(additional_columns)
+    return BUILT_IN.get((group, kind), NAME_AND_AGE)
+
+
+def render_table(
+    printer: Printer,
+    objects: Iterable[Json],
+    *,
+    now: datetime,
+    include_object: str = "Metadata",
+    metadata: Json | None = None,
+    with_columns: bool = True,
+) -> Json:
+    """Return the Table of some objects.
+
+    ``include_object`` is what the request asks for: None, Metadata or Object. ``metadata`` is the
+    list's. Events of a watch after the first one leave the columns out.
+    """
+    return {
+        "kind": "Table",
+        "apiVersion": META,
+        "metadata": metadata or {},
+        "columnDefinitions": [column.definition() for column in printer.columns]
+        if with_columns
+        else [],
+        "rows": [_row(printer, obj, now, include_object) for obj in objects],
+    }
+
+
+def partial_object(obj: Json) -> Json:
+    """Return only the metadata of an object, as ``PartialObjectMetadata``."""
+    metadata = obj.get("metadata", {})
+    return {"kind": "PartialObjectMetadata", "apiVersion": META, "metadata": metadata}
+
+
+def partial_object_list(of: Json) -> Json:
+    """Return only the metadata of a list's objects, as ``PartialObjectMetadataList``."""
+    return {
+        "kind": "PartialObjectMetadataList",
+        "apiVersion": META,
+        "metadata": of.get("metadata", {}),
+        "items": [partial_object(item) for item in of.get("items", [])],
+    }
+
+
+def _row(printer: Printer, obj: Json, now: datetime, include_object: str) -> Json:
+    row: Json = {"cells": printer.cells(obj, now)}
+    if conditions := printer.conditions(obj):
+        row["conditions"] = conditions
+    if include_object == "Object":
+        row["object"] = obj
+    elif include_object != "None":
+        row["object"] = partial_object(obj)
+    return row
+
+
+def _custom(definitions: Sequence[Json]) -> Printer:
+    columns = [NAME]
+    paths: list[tuple[str, JSONPath | None]] = []
+    for of in definitions:
+        kind = of.get("type", "string")
+        text, priority = of.get("description", ""), of.get("priority", 0)
+        columns.append(Column(of.get("name", ""), kind, of.get("format", ""), text, priority))
+        paths.append((kind, _path(of.get("jsonPath", ""))))
+
+    def cells(obj: Json, now: datetime) -> list[Any]:
+        return [name_of(obj), *(_custom_cell(kind, path, obj, now) for kind, path in paths)]
+
+    return Printer(tuple(columns), cells)
+
+
+def _path(text: str) -> JSONPath | None:
+    try:
+        return JSONPath(text)
+    except JSONPathError:
+        return None  # The column stays empty: one odd column must not hide the objects.
+
+
+def _custom_cell(kind: str, path: JSONPath | None, obj: Json, now: datetime) -> Any:
+    found = path.find(obj) if path else []
+    if not found or found[0] is None:
+        return None
+    first = found[0]
+    match kind:
+        case "date":
+            return age(first, now)
+        case "integer" if isinstance(first, float):
+            return int(first)
+        case "integer" | "number":
+            return first if isinstance(first, int | float) else None
+        case "boolean":
+            return first if isinstance(first, bool) else None
+    return " ".join(map(_text, found))
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))

@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar
 
 import msgspec
 
-from gangline.api.meta import Status
+from gangline.api.meta import Object, Status
 from gangline.api.resource import Resource
 from gangline.kube import request as build
 from gangline.kube.config import ClusterConfig
@@ -99,7 +99,7 @@ class Client:
             answer = await self.transport.send(page)
             with _as_malformed(page, resource):
                 metadata, found, misfits = decode_page(resource.type, answer)
-            items += found
+            items += _with_kind(resource, found)
             malformed += misfits
             if not (continue_ := metadata.continue_):
                 return Listing(items, metadata.resource_version, malformed)
@@ -315,6 +315,16 @@ class Client:
         answer = await self.transport.send(request)
         with _as_malformed(request, resource):
             return decoder_for(resource.type).decode(answer)
+
+
+def _with_kind(resource: Resource[Any], items: list[T]) -> list[T]:
+    """Say of each object what it is: a list says so once for all of them, unlike a watch."""
+    for item in items:
+        if isinstance(item, Object) and not item.kind:
+            # Nobody else has seen these objects yet: they are still ours to change.
+            msgspec.structs.force_setattr(item, "kind", resource.kind)
+            msgspec.structs.force_setattr(item, "api_version", resource.api_version)
+    return items
 
 
 @contextmanager

@@ -1,0 +1,247 @@
+"""Events for people: what happened to an object, as ``kubectl describe`` shows it.
+
+Nothing here may slow down or break a controller: ``event`` only notes, a task sends, and what
+cannot be sent is dropped. The same thing said again raises a count instead of making a new event;
+many similar things said of one object become one event; and an object that has too much said of it
+is listened to a little at a time.
+"""
+
+import asyncio
+import logging
+import socket
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Self
+
+import msgspec
+
+from gangline.api.core import Event, EventSource
+from gangline.api.meta import Object, ObjectMeta
+from gangline.api.reference import ObjectReference
+from gangline.api.resource import Resource
+from gangline.api.resources import BUILT_IN, CUSTOM, EVENTS
+from gangline.kube.client import Client
+from gangline.kube.errors import ApiError, ConfigError, NotFound
+from gangline.kube.ratelimit import TokenBucket
+
+log = logging.getLogger(__name__)
+
+MAX_MESSAGE = 1024
+"""Characters of a message that Kubernetes stores."""
+MAX_WAITING = 1000
+MAX_REMEMBERED = 4096
+SIMILAR_LIMIT = 10
+"""From this many different messages for one object and reason on, they become one event."""
+SIMILAR_WINDOW_S = 600.0
+BURST, RATE = 25, 1 / 300
+"""For each object, as Kubernetes has it: 25 at once, then one each five minutes."""
+SEND_TIMEOUT_S = 10.0
+
+_KINDS: dict[object, Resource[Any]] = {kind.type: kind for kind in (*BUILT_IN, *CUSTOM)}
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something to tell about an object."""
+
+    involved: ObjectReference
+    type: str
+    reason: str
+    message: str
+
+    @property
+    def similarity(self) -> tuple[str, ...]:
+        """Equal for notes that differ in their message only."""
+        return (*_identity(self.involved), self.type, self.reason)
+
+
+@dataclass(slots=True)
+class _Similar:
+    """Which messages an object had lately under one reason."""
+
+    since: float
+    messages: set[str] = field(default_factory=set)
+
+
+class Aggregator:
+    """Decides what becomes of a note: nothing, a new event, or a higher count of an old one."""
+
+    def __init__(self, component: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._component = component
+        self._clock = clock
+        self._buckets: OrderedDict[tuple[str, ...], TokenBucket] = OrderedDict()
+        self._similar: OrderedDict[tuple[str, ...], _Similar] = OrderedDict()
+        self._sent: OrderedDict[tuple[str, ...], Event] = OrderedDict()
+
+    def admit(self, note: Note) -> bool:
+        """Whether the object of a note may have one more said of it now."""
+        identity = _identity(note.involved)
+        bucket = self._buckets.pop(identity, None) or TokenBucket(RATE, BURST, clock=self._clock)
+        _remember(self._buckets, identity, bucket)
+        return bucket.try_take()
+
+    def next_event(self, note: Note, now: datetime) -> Event:
+        """The event to send for a note: a new one, or (it has a revision) one to be updated."""
+        key, message = self._key(note)
+        before = self._sent.get(key)
+        if before is not None:
+            return msgspec.structs.replace(
+                before, count=before.count + 1, last_timestamp=now, message=message
+            )
+        return self._new_event(note, message, now)
+
+    def sent(self, note: Note, event: Event) -> None:
+        """Remember an event as the server has it, to count on it."""
+        _remember(self._sent, self._key(note)[0], event)
+
+    def forget(self, note: Note) -> None:
+        """The event of a note is gone from the server: the next one is new."""
+        self._sent.pop(self._key(note)[0], None)
+
+    def _key(self, note: Note) -> tuple[tuple[str, ...], str]:
+        """What a note is counted under, and the message it is told by."""
+        now = self._clock()
+        similar = self._similar.pop(note.similarity, None)
+        if similar is None or now - similar.since > SIMILAR_WINDOW_S:
+            similar = _Similar(now)
+        _remember(self._similar, note.similarity, similar)
+        if len(similar.messages) < SIMILAR_LIMIT:
+            similar.messages.add(note.message)
+        if note.message in similar.messages:
+            return (*note.similarity, note.message), note.message
+        return note.similarity, f"(combined from similar events): {note.message}"[:MAX_MESSAGE]
+
+    def _new_event(self, note: Note, message: str, now: datetime) -> Event:
+        involved = note.involved
+        # Events of objects without a namespace live in the default one, as Kubernetes' own do.
+        namespace = involved.namespace or "default"
+        name = f"{involved.name[:200]}.{time.time_ns():x}"
+        return Event(
+            metadata=ObjectMeta(name=name, namespace=namespace),
+            involved_object=involved,
+            type=note.type,
+            reason=note.reason,
+            message=message,
+            source=EventSource(component=self._component),
+            reporting_component=self._component,
+            reporting_instance=socket.gethostname(),
+            first_timestamp=now,
+            last_timestamp=now,
+            count=1,
+        )
+
+
+class EventRecorder:
+    """Tells people what a component does. Use as ``async with EventRecorder(...) as recorder``."""
+
+    def __init__(
+        self,
+        client: Client,
+        component: str,
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client = client
+        self._now = now
+        self._aggregator = Aggregator(component, clock)
+        self._notes: asyncio.Queue[Note] = asyncio.Queue(MAX_WAITING)
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self.run(), name="event recorder")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(1.0):
+                await self._notes.join()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def event(
+        self, involved: Object | ObjectReference, type_: str, reason: str, message: str
+    ) -> None:
+        """Note that something happened to an object; never raises, never waits.
+
+        Args:
+            involved: the object, or a reference to it.
+            type_: ``Normal`` or ``Warning``.
+            reason: one CamelCase word, always the same for the same thing.
+            message: a sentence for people.
+        """
+        note = Note(reference_to(involved), type_, reason, message[:MAX_MESSAGE])
+        if not self._aggregator.admit(note):
+            return
+        try:
+            self._notes.put_nowait(note)
+        except asyncio.QueueFull:
+            log.debug("event dropped: too many wait", extra={"reason": reason})
+
+    async def run(self) -> None:
+        """Send what is noted until cancelled."""
+        while True:
+            note = await self._notes.get()
+            try:
+                async with asyncio.timeout(SEND_TIMEOUT_S):
+                    await self._send(note)
+            except (ApiError, ConfigError, TimeoutError) as error:
+                log.debug("event dropped: %s", error, extra={"reason": note.reason})
+            finally:
+                self._notes.task_done()
+
+    def _time(self) -> datetime:
+        return self._now().replace(microsecond=0)
+
+    async def _send(self, note: Note) -> None:
+        event = self._aggregator.next_event(note, self._time())
+        namespace = event.metadata.namespace
+        if event.metadata.resource_version:
+            change = {
+                "count": event.count,
+                "lastTimestamp": event.last_timestamp,
+                "message": event.message,
+            }
+            try:
+                stored = await self._client.patch(EVENTS, event.metadata.name, change, namespace)
+            except NotFound:
+                # Events live for an hour: this one is over, and begins anew.
+                self._aggregator.forget(note)
+                event = self._aggregator.next_event(note, self._time())
+                stored = await self._client.create(EVENTS, event, namespace)
+        else:
+            stored = await self._client.create(EVENTS, event, namespace)
+        self._aggregator.sent(note, stored)
+
+
+def reference_to(involved: Object | ObjectReference) -> ObjectReference:
+    """A reference to an object, also to one that does not say of itself what kind it is."""
+    if isinstance(involved, ObjectReference):
+        return involved
+    resource = _KINDS.get(type(involved))
+    metadata = involved.metadata
+    return ObjectReference(
+        kind=involved.kind or (resource.kind if resource else ""),
+        api_version=involved.api_version or (resource.api_version if resource else ""),
+        namespace=metadata.namespace,
+        name=metadata.name,
+        uid=metadata.uid,
+        resource_version=metadata.resource_version,
+    )
+
+
+def _identity(involved: ObjectReference) -> tuple[str, ...]:
+    return involved.kind, involved.namespace, involved.name, involved.uid, involved.field_path
+
+
+def _remember(memory: OrderedDict[tuple[str, ...], Any], key: tuple[str, ...], value: Any) -> None:
+    """Keep a value, and of all values only those used last."""
+    memory[key] = value
+    memory.move_to_end(key)
+    while len(memory) > MAX_REMEMBERED:
+        memory.popitem(last=False)

@@ -1,0 +1,147 @@
+"""Running a command in a container (``exec``) over a WebSocket.
+
+The first byte of each message names its channel: 0 what we type, 1 what the command says, 2 its
+complaints, 3 how it ended (a Status), 4 the size of our terminal, 255 the end of a channel.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import aiohttp
+import msgspec
+
+from gangline.api.meta import Status
+from gangline.kube.client import Client
+from gangline.kube.errors import ApiError, Unreachable, error_from_status
+from gangline.kube.request import Request, parameters, pod_path
+
+PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
+STDIN, STDOUT, STDERR, OUTCOME, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
+
+
+@dataclass(frozen=True, slots=True)
+class Executed:
+    """What a command said, and how it ended."""
+
+    exit_code: int
+    stdout: bytes
+    stderr: bytes
+
+
+class Session:
+    """A command that runs in a container. Iterate over its output, then read ``exit_code``."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self._socket = socket
+        self.exit_code: int | None = None
+
+    async def write(self, typed: bytes) -> None:
+        """Send input."""
+        await self._socket.send_bytes(bytes([STDIN]) + typed)
+
+    async def close_input(self) -> None:
+        """Say that there is no more input; a server that speaks v4 only cannot be told."""
+        if self._socket.protocol == PROTOCOLS[0]:
+            await self._socket.send_bytes(bytes([CLOSE, STDIN]))
+
+    async def resize(self, columns: int, rows: int) -> None:
+        """Tell the size of the terminal."""
+        size = msgspec.json.encode({"Width": columns, "Height": rows})
+        await self._socket.send_bytes(bytes([RESIZE]) + size)
+
+    async def output(self) -> AsyncIterator[tuple[int, bytes]]:
+        """What the command says, as (STDOUT or STDERR, bytes), until it ends.
+
+        Raises:
+            ApiError: the command could not be run, or the connection broke.
+        """
+        async for message in self._socket:
+            if message.type is not aiohttp.WSMsgType.BINARY or not message.data:
+                continue
+            channel, content = message.data[0], message.data[1:]
+            if channel == OUTCOME:
+                self.exit_code = exit_code_of(msgspec.json.decode(content, type=Status))
+            elif channel in {STDOUT, STDERR} and content:
+                yield channel, content
+        if self.exit_code is None:
+            raise Unreachable("the connection to the container broke off while a command ran")
+
+
+def exit_code_of(status: Status) -> int:
+    """The exit code in the Status that a command ends with.
+
+    Raises:
+        ApiError: the command was not run at all.
+    """
+    if status.status == "Success":
+        return 0
+    for cause in status.details.causes if status.details else []:
+        if cause.reason == "ExitCode" and cause.message.isdecimal():
+            return int(cause.message)
+    raise error_from_status(status)
+
+
+@asynccontextmanager
+async def open_session(
+    client: Client,
+    pod: str,
+    namespace: str,
+    command: Sequence[str],
+    *,
+    container: str = "",
+    stdin: bool = False,
+    tty: bool = False,
+) -> AsyncIterator[Session]:
+    """Start a command in a container.
+
+    Raises:
+        ApiError: the server refused it.
+    """
+    params = parameters(
+        command=list(command),
+        container=container,
+        stdin=stdin,
+        stdout=True,
+        stderr=not tty,
+        tty=tty,
+    )
+    request = Request("GET", pod_path(namespace, pod, "exec"), params)
+    async with client.transport.websocket(request, PROTOCOLS) as socket:
+        yield Session(socket)
+
+
+async def execute(
+    client: Client,
+    pod: str,
+    namespace: str,
+    command: Sequence[str],
+    *,
+    container: str = "",
+    stdin: bytes | None = None,
+    timeout_s: float = 60.0,
+) -> Executed:
+    """Run a command in a container to its end.
+
+    Raises:
+        ApiError: it could not be run, or did not end in time (``Unreachable``).
+    """
+    said: dict[int, bytearray] = {STDOUT: bytearray(), STDERR: bytearray()}
+    try:
+        async with (
+            asyncio.timeout(timeout_s),
+            open_session(
+                client, pod, namespace, command, container=container, stdin=stdin is not None
+            ) as session,
+        ):
+            if stdin is not None:
+                await session.write(stdin)
+                await session.close_input()
+            async for channel, content in session.output():
+                said[channel] += content
+    except TimeoutError as error:
+        raise Unreachable(f"the command {command[0]!r} did not end in {timeout_s:.0f} s") from error
+    if session.exit_code is None:
+        raise ApiError(Status(message="the command ended without an exit code"))
+    return Executed(session.exit_code, bytes(said[STDOUT]), bytes(said[STDERR]))

@@ -1,0 +1,259 @@
+"""Leader election: of several copies of a component one works, the others stand by.
+
+The lock is a Lease. Whoever holds it renews it; whoever has seen it unchanged for its whole
+duration may take it. Only one's own monotonic clock is read: the times in the lease are for people.
+Writes carry the resource version that was read, so of two takers one gets a Conflict.
+
+A leader that cannot renew stops by itself after ``renew_deadline_s``, before the lease can pass on
+after ``lease_duration_s``.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import msgspec
+
+from gangline.api.core import Lease, LeaseSpec
+from gangline.api.meta import ObjectMeta
+from gangline.api.resources import LEASES
+from gangline.kube.client import Client
+from gangline.kube.errors import AlreadyExists, ApiError, ConfigError, Conflict, NotFound
+
+log = logging.getLogger(__name__)
+
+STOP_GRACE_S = 3.0
+RELEASE_TIMEOUT_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How fast a lost leader is replaced, and how often the lease is written."""
+
+    lease_duration_s: int = 15
+    """Unchanged for this long, the lease is free to take."""
+    renew_deadline_s: float = 10.0
+    """A leader that has not renewed for this long stops."""
+    retry_s: float = 2.0
+    """Between two looks at the lease, or two renewals."""
+
+    def __post_init__(self) -> None:
+        if not self.retry_s < self.renew_deadline_s < self.lease_duration_s:
+            raise ValueError(
+                f"retry {self.retry_s} s < renew deadline {self.renew_deadline_s} s < lease "
+                f"duration {self.lease_duration_s} s must hold, or two could lead at once"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """A lease as somebody held it, and when we first saw it so, on our own clock."""
+
+    holder: str
+    resource_version: str
+    duration_s: float
+    seen_at: float
+
+    def expired(self, now: float) -> bool:
+        """Whether it has been free to take since before ``now``."""
+        return not self.holder or now - self.seen_at > self.duration_s
+
+
+def sight(lease: Lease, last: Sighting | None, now: float, default_duration_s: float) -> Sighting:
+    """Note a lease: a new sighting if it changed since the last, else still the last."""
+    version = lease.metadata.resource_version
+    if last is not None and last.resource_version == version:
+        return last
+    duration = lease.spec.lease_duration_seconds or default_duration_s
+    return Sighting(lease.spec.holder_identity or "", version, float(duration), now)
+
+
+class LeaderElector:
+    """Stands for election under ``identity``, which no other copy may have."""
+
+    def __init__(
+        self,
+        client: Client,
+        name: str,
+        namespace: str,
+        identity: str,
+        *,
+        timing: Timing | None = None,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self.name, self.namespace, self.identity = name, namespace, identity
+        self._client = client
+        self._timing = timing or Timing()
+        self._now = now
+        self._lease: Lease | None = None
+        self._sighting: Sighting | None = None
+        self._leads = False
+
+    @property
+    def leads(self) -> bool:
+        """Whether we lead now."""
+        return self._leads
+
+    @property
+    def holder(self) -> str:
+        """Who was last seen leading; empty if nobody."""
+        return self._sighting.holder if self._sighting else ""
+
+    async def run(self, lead: Callable[[], Awaitable[None]]) -> None:
+        """Wait until we lead, then run ``lead``; when leadership is lost, cancel it and wait again.
+
+        Returns when ``lead`` does. Whatever ends this, the lease is given back if we hold it.
+        """
+        while True:
+            await self._acquire()
+            log.info("leading", extra=self._fields())
+            try:
+                if await self._lead(lead):
+                    return
+                log.warning("leadership lost", extra=self._fields())
+            finally:
+                self._leads = False
+                await self._release()
+
+    async def _acquire(self) -> None:
+        while not await self._try_acquire():  # noqa: ASYNC110 - the lease is elsewhere: no event
+            await asyncio.sleep(self._timing.retry_s * random.uniform(1.0, 1.2))
+        self._leads = True
+
+    async def _try_acquire(self) -> bool:
+        try:
+            async with asyncio.timeout(self._timing.renew_deadline_s):
+                return await self._acquire_once()
+        except (Conflict, AlreadyExists):
+            return False
+        except (ApiError, ConfigError, TimeoutError) as error:
+            log.debug("election: %s", error, extra=self._fields())
+            return False
+
+    async def _acquire_once(self) -> bool:
+        try:
+            lease = await self._client.get(LEASES, self.name, self.namespace)
+        except NotFound:
+            metadata = ObjectMeta(name=self.name, namespace=self.namespace)
+            fresh = Lease(metadata=metadata, spec=self._claim(LeaseSpec()))
+            self._note(await self._client.create(LEASES, fresh, self.namespace))
+            return True
+        self._note(lease)
+        ours = self.holder == self.identity
+        if not ours and self._sighting and not self._sighting.expired(_monotonic()):
+            return False
+        await self._write(lease, self._claim(lease.spec))
+        return True
+
+    async def _lead(self, lead: Callable[[], Awaitable[None]]) -> bool:
+        """Run ``lead`` while we can renew; return whether it came to its own end."""
+        work = asyncio.ensure_future(lead())
+        renewal = asyncio.ensure_future(self._renew_until_lost())
+        try:
+            await asyncio.wait({work, renewal}, return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                work.result()
+                return True
+            renewal.result()
+            return False
+        finally:
+            renewal.cancel()
+            await self._stop(work)
+            await asyncio.gather(renewal, return_exceptions=True)
+
+    async def _stop(self, work: "asyncio.Future[None]") -> None:
+        if work.done():
+            return
+        work.cancel()
+        _, late = await asyncio.wait({work}, timeout=STOP_GRACE_S)
+        if late:
+            log.critical("still at work after losing leadership", extra=self._fields())
+            await asyncio.wait({work})
+
+    async def _renew_until_lost(self) -> None:
+        renewed_at = _monotonic()
+        while True:
+            await asyncio.sleep(self._timing.retry_s)
+            left = self._timing.renew_deadline_s - (_monotonic() - renewed_at)
+            began = _monotonic()
+            try:
+                async with asyncio.timeout(max(left, 0.0)):
+                    await self._renew()
+                # From before the write: others age the lease from when it took effect.
+                renewed_at = began
+            except _Lost:
+                return
+            except (ApiError, ConfigError, TimeoutError) as error:
+                log.debug("renewal: %s", error, extra=self._fields())
+                if _monotonic() - renewed_at >= self._timing.renew_deadline_s:
+                    return
+
+    async def _renew(self) -> None:
+        assert self._lease is not None
+        try:
+            await self._write(self._lease, self._claim(self._lease.spec))
+        except (Conflict, NotFound) as error:
+            # Somebody wrote it: perhaps a person, perhaps we ourselves and the answer was lost.
+            if isinstance(error, NotFound) or not await self._still_ours():
+                raise _Lost from error
+
+    async def _still_ours(self) -> bool:
+        try:
+            self._note(await self._client.get(LEASES, self.name, self.namespace))
+        except NotFound:
+            return False
+        return self.holder == self.identity
+
+    async def _release(self) -> None:
+        """Give the lease back, so that another need not wait for it to expire."""
+        if self._lease is None or self.holder != self.identity:
+            return
+        spec = msgspec.structs.replace(
+            self._lease.spec, holder_identity="", lease_duration_seconds=1, renew_time=self._time()
+        )
+        try:
+            async with asyncio.timeout(RELEASE_TIMEOUT_S):
+                await self._write(self._lease, spec)
+        except (ApiError, ConfigError, TimeoutError) as error:
+            log.debug("lease not released: %s", error, extra=self._fields())
+
+    async def _write(self, lease: Lease, spec: LeaseSpec) -> None:
+        changed = msgspec.structs.replace(lease, spec=spec)
+        self._note(await self._client.update(LEASES, changed, self.namespace))
+
+    def _note(self, lease: Lease) -> None:
+        self._lease = lease
+        self._sighting = sight(lease, self._sighting, _monotonic(), self._timing.lease_duration_s)
+
+    def _claim(self, spec: LeaseSpec) -> LeaseSpec:
+        """The lease as it is to be while we hold it."""
+        time = self._time()
+        new = spec.holder_identity != self.identity
+        transitions = spec.lease_transitions or 0
+        return msgspec.structs.replace(
+            spec,
+            holder_identity=self.identity,
+            lease_duration_seconds=self._timing.lease_duration_s,
+            renew_time=time,
+            acquire_time=time if new else spec.acquire_time,
+            lease_transitions=transitions + (1 if new and spec.renew_time else 0),
+        )
+
+    def _time(self) -> datetime:
+        # Kubernetes refuses a MicroTime without a fraction, which is how a zero one is written.
+        now = self._now()
+        return now if now.microsecond else now.replace(microsecond=1)
+
+    def _fields(self) -> dict[str, str]:
+        return {"lease": f"{self.namespace}/{self.name}", "identity": self.identity}
+
+
+class _Lost(Exception):
+    """The lease is somebody else's."""
+
+
+def _monotonic() -> float:
+    return asyncio.get_running_loop().time()

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from gangline.api.resourcelist import PODS
 from gangline.scheduler import reasons
-from gangline.scheduler.model import PODS, Binding, Decision, GroupKey, PodFacts, Verdict
+from gangline.scheduler.model import Binding, Decision, GroupKey, PodFacts, Verdict
 from gangline.scheduler.nodes import NodeTable
 from gangline.scheduler.reasons import Attempt, Room
 from gangline.scheduler.state import ClusterState

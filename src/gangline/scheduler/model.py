@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import NewType
 
+from gangline.api.scheduling import DEFAULT_QUEUE
+
 NodeName = NewType("NodeName", str)
 PodKey = NewType("PodKey", str)
 """``namespace/name`` of a pod."""
@@ -16,9 +18,6 @@ GroupKey = NewType("GroupKey", str)
 """``namespace/name`` of a pod group."""
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-PODS = "pods"
-"""The resource that counts pods: each asks for one, and a node's allocatable limits them."""
-DEFAULT_QUEUE = "default"
 
 Request = tuple[tuple[str, int], ...]
 """Amounts asked for, sorted by resource: hashable, so that equal pods are recognised."""

@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gangline.scheduler.model import PODS, GroupFacts, GroupKey, PodFacts, Verdict
+from gangline.api.resourcelist import PODS
+from gangline.scheduler.model import GroupFacts, GroupKey, PodFacts, Verdict
 
 NOT_ENOUGH_RESOURCES = "NotEnoughResources"
 NOT_ENOUGH_PODS = "NotEnoughTasks"

@@ -2,8 +2,8 @@
 
 from datetime import timedelta
 
+from gangline.api.scheduling import DEFAULT_QUEUE
 from gangline.scheduler.model import (
-    DEFAULT_QUEUE,
     EPOCH,
     Constraints,
     GroupFacts,

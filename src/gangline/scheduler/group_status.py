@@ -1,0 +1,100 @@
+"""What a PodGroup's status says: phase, counts, and why it waits. Pure.
+
+Phases as Volcano's users know them: Pending (nothing promised), Inqueue (it may be placed; other
+controllers create its pods now), Running (its minimum has nodes), Unknown (members run but the
+gang is broken and cannot be completed now), Completed (all of its pods have ended).
+"""
+
+from collections.abc import Collection
+from datetime import datetime
+
+import msgspec
+
+from gangline.api.scheduling import PodGroupCondition, PodGroupStatus
+from gangline.scheduler import reasons
+from gangline.scheduler.model import GroupFacts, PodFacts, Verdict
+
+PENDING, INQUEUE, RUNNING, UNKNOWN, COMPLETED = (
+    "Pending",
+    "Inqueue",
+    "Running",
+    "Unknown",
+    "Completed",
+)
+UNSCHEDULABLE, SCHEDULED = "Unschedulable", "Scheduled"
+_NOT_ADMITTED = frozenset({reasons.NO_SUCH_QUEUE, reasons.QUEUE_CLOSED})
+
+
+def group_status(
+    current: PodGroupStatus,
+    group: GroupFacts,
+    members: Collection[PodFacts],
+    verdict: Verdict | None,
+    now: datetime,
+) -> PodGroupStatus:
+    """Return what the status should be; equal to ``current`` when there is nothing to write."""
+    return PodGroupStatus(
+        phase=phase_of(current.phase, group, members, verdict),
+        conditions=_conditions(current.conditions, group, members, verdict, now),
+        running=sum(pod.phase == "Running" for pod in members),
+        succeeded=sum(pod.phase == "Succeeded" for pod in members),
+        failed=sum(pod.phase == "Failed" for pod in members),
+    )
+
+
+def phase_of(
+    current: str, group: GroupFacts, members: Collection[PodFacts], verdict: Verdict | None
+) -> str:
+    """Return the phase of a group with these members."""
+    placed = [pod for pod in members if pod.node is not None or pod.finished]
+    if verdict is not None and any(pod.phase == "Running" for pod in placed):
+        return UNKNOWN
+    if len(placed) >= max(1, group.min_member):
+        # Members that are still to come keep a group from being complete: they will run.
+        return COMPLETED if all(pod.finished for pod in members) else RUNNING
+    if verdict is not None and verdict.reason in _NOT_ADMITTED:
+        return current if current == INQUEUE else PENDING
+    return INQUEUE
+
+
+def _conditions(
+    current: list[PodGroupCondition],
+    group: GroupFacts,
+    members: Collection[PodFacts],
+    verdict: Verdict | None,
+    now: datetime,
+) -> list[PodGroupCondition]:
+    if verdict is not None:
+        wanted = [
+            PodGroupCondition(UNSCHEDULABLE, "True", "", None, verdict.reason, verdict.message),
+            PodGroupCondition(SCHEDULED, "False", "", None, verdict.reason, "The gang waits."),
+        ]
+    elif _is_placed(group, members):
+        message = "All pods that must start together have nodes."
+        wanted = [
+            PodGroupCondition(UNSCHEDULABLE, "False", "", None, SCHEDULED, message),
+            PodGroupCondition(SCHEDULED, "True", "", None, SCHEDULED, message),
+        ]
+    else:
+        return current
+    return [_dated(condition, current, now) for condition in wanted]
+
+
+def _is_placed(group: GroupFacts, members: Collection[PodFacts]) -> bool:
+    placed = sum(pod.node is not None or pod.finished for pod in members)
+    return placed >= max(1, group.min_member)
+
+
+def _dated(
+    wanted: PodGroupCondition, current: list[PodGroupCondition], now: datetime
+) -> PodGroupCondition:
+    """Carry over since when a condition holds, unless its status has changed."""
+    for known in current:
+        if known.type == wanted.type and known.status == wanted.status:
+            return msgspec.structs.replace(
+                wanted,
+                last_transition_time=known.last_transition_time,
+                transition_id=known.transition_id,
+            )
+    stamp = format(int(now.timestamp() * 1_000_000), "x")
+    return msgspec.structs.replace(wanted, last_transition_time=now, transition_id=stamp)

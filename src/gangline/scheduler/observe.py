@@ -1,0 +1,114 @@
+"""API objects to facts: reads what a decision depends on, in the units of ``model``."""
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from gangline.api.affinity import NodeSelectorRequirement, NodeSelectorTerm
+from gangline.api.meta import ObjectMeta
+from gangline.api.node import Node
+from gangline.api.resourcelist import PODS, amounts, pod_request
+from gangline.api.scheduling import DEFAULT_QUEUE, GROUP_NAME_ANNOTATION, PodGroup, Queue
+from gangline.scheduler import model
+from gangline.scheduler.model import GroupKey, NodeName, PodKey, Request
+from gangline.scheduler.wire import ROLE_KEY, LeanPod, LeanPodSpec
+
+DEFAULT_SCHEDULER = "default-scheduler"
+_CLOSED = frozenset({"Closed", "Closing"})
+
+
+def node_facts(node: Node) -> model.NodeFacts:
+    """Read a node."""
+    ready = [condition for condition in node.status.conditions if condition.type == "Ready"]
+    return model.NodeFacts(
+        name=NodeName(node.metadata.name),
+        allocatable=_facts_of(amounts(node.status.allocatable or node.status.capacity)),
+        labels=tuple(sorted(node.metadata.labels.items())),
+        taints=tuple(
+            model.Taint(taint.key, taint.value, taint.effect) for taint in node.spec.taints
+        ),
+        unschedulable=node.spec.unschedulable,
+        ready=any(condition.status == "True" for condition in ready),
+    )
+
+
+def pod_facts(
+    pod: LeanPod, priorities: Mapping[str, int], answers_to: frozenset[str]
+) -> model.PodFacts:
+    """Read a pod; ``answers_to`` are the scheduler names that are ours."""
+    metadata, spec = pod.metadata, pod.spec
+    group = metadata.annotations.get(GROUP_NAME_ANNOTATION, "")
+    return model.PodFacts(
+        key=PodKey(_key(metadata)),
+        uid=metadata.uid,
+        request=_facts_of({**pod_request(spec), PODS: 1}),
+        created=_created(metadata),
+        priority=spec.priority
+        if spec.priority is not None
+        else priorities.get(spec.priority_class_name, 0),
+        constraints=_constraints(spec),
+        group=GroupKey(f"{metadata.namespace}/{group}") if group else None,
+        role=metadata.annotations.get(ROLE_KEY) or metadata.labels.get(ROLE_KEY, ""),
+        node=NodeName(spec.node_name) if spec.node_name else None,
+        phase=pod.status.phase or "Pending",
+        terminating=metadata.deletion_timestamp is not None,
+        gated=bool(spec.scheduling_gates),
+        ours=(spec.scheduler_name or DEFAULT_SCHEDULER) in answers_to,
+    )
+
+
+def group_facts(group: PodGroup, priorities: Mapping[str, int]) -> model.GroupFacts:
+    """Read a pod group."""
+    spec = group.spec
+    return model.GroupFacts(
+        key=GroupKey(_key(group.metadata)),
+        uid=group.metadata.uid,
+        min_member=spec.min_member,
+        min_task_member=tuple(sorted(spec.min_task_member.items())),
+        queue=spec.queue or DEFAULT_QUEUE,
+        priority=priorities.get(spec.priority_class_name, 0),
+        created=_created(group.metadata),
+        phase=group.status.phase,
+    )
+
+
+def queue_facts(queue: Queue) -> model.QueueFacts:
+    """Read a queue. One that has no state yet is open."""
+    return model.QueueFacts(queue.metadata.name, queue.status.state not in _CLOSED)
+
+
+def _facts_of(amounts: Mapping[str, int]) -> Request:
+    return tuple(sorted(amounts.items()))
+
+
+def _constraints(spec: LeanPodSpec) -> model.Constraints:
+    affinity = spec.affinity.node_affinity if spec.affinity else None
+    required = affinity and affinity.required_during_scheduling_ignored_during_execution
+    preferred = affinity.preferred_during_scheduling_ignored_during_execution if affinity else []
+    return model.Constraints(
+        selector=tuple(sorted(spec.node_selector.items())),
+        required=tuple(map(_term, required.node_selector_terms)) if required else None,
+        preferred=tuple((term.weight, _term(term.preference)) for term in preferred),
+        tolerations=tuple(
+            model.Toleration(t.key, t.operator or "Equal", t.value, t.effect)
+            for t in spec.tolerations
+        ),
+    )
+
+
+def _term(term: NodeSelectorTerm) -> model.NodeTerm:
+    return model.NodeTerm(
+        labels=tuple(map(_expression, term.match_expressions)),
+        fields=tuple(map(_expression, term.match_fields)),
+    )
+
+
+def _expression(requirement: NodeSelectorRequirement) -> model.Expression:
+    return model.Expression(requirement.key, requirement.operator, tuple(requirement.values))
+
+
+def _key(metadata: ObjectMeta) -> str:
+    return f"{metadata.namespace}/{metadata.name}"
+
+
+def _created(metadata: ObjectMeta) -> datetime:
+    return metadata.creation_timestamp or model.EPOCH

@@ -1,0 +1,105 @@
+"""What the scheduler reads of pods and nodes: lean structs, since there may be very many.
+
+The full types of ``gangline.api`` describe these kinds for writers; here only what a decision
+depends on is decoded, the rest is skipped on the wire.
+"""
+
+import msgspec
+
+from gangline.api.affinity import NodeSelector, PreferredSchedulingTerm, Toleration
+from gangline.api.describe import ResourceList
+from gangline.api.meta import Condition, Object, Wire
+from gangline.api.resource import Resource
+from gangline.api.resources import PODS
+from gangline.api.scheduling import GROUP_NAME_ANNOTATION
+
+
+class LeanResources(Wire):
+    """Amounts that a container asks for."""
+
+    requests: ResourceList = {}
+    limits: ResourceList = {}
+
+
+class LeanContainer(Wire):
+    """A container: what it asks for, and whether it is a sidecar."""
+
+    resources: LeanResources = LeanResources()
+    restart_policy: str = ""
+
+
+class LeanNodeAffinity(Wire):
+    """Nodes that a pod must or would like to go to."""
+
+    required_during_scheduling_ignored_during_execution: NodeSelector | None = None
+    preferred_during_scheduling_ignored_during_execution: list[PreferredSchedulingTerm] = []
+
+
+class LeanAffinity(Wire):
+    """Wishes about nodes; those about other pods are not looked at yet."""
+
+    node_affinity: LeanNodeAffinity | None = None
+
+
+class LeanGate(Wire):
+    """Something that a pod waits for before it may be scheduled."""
+
+    name: str = ""
+
+
+class LeanPodSpec(Wire):
+    """What a decision about a pod depends on."""
+
+    containers: list[LeanContainer] = []
+    init_containers: list[LeanContainer] = []
+    overhead: ResourceList = {}
+    resources: LeanResources | None = None
+    node_selector: dict[str, str] = {}
+    node_name: str = ""
+    affinity: LeanAffinity | None = None
+    tolerations: list[Toleration] = []
+    scheduler_name: str = ""
+    scheduling_gates: list[LeanGate] = []
+    priority_class_name: str = ""
+    priority: int | None = None
+
+
+class LeanPodStatus(Wire):
+    """Where a pod is in its life, and what was last said about its scheduling."""
+
+    phase: str = ""
+    conditions: list[Condition] = []
+
+
+class LeanPod(Object):
+    """A pod as the scheduler sees it."""
+
+    spec: LeanPodSpec = LeanPodSpec()
+    status: LeanPodStatus = LeanPodStatus()
+
+
+LEAN_PODS = Resource(LeanPod, PODS.group, PODS.version, PODS.plural, PODS.kind)
+
+ROLE_KEY = "volcano.sh/task-spec"
+"""Annotation, or else label, of a pod: its role in the gang."""
+_KEPT_ANNOTATIONS = frozenset({GROUP_NAME_ANNOTATION, ROLE_KEY})
+_KEPT_LABELS = frozenset({ROLE_KEY})
+_KEPT_CONDITIONS = frozenset({"PodScheduled"})
+
+
+def slim(pod: LeanPod) -> LeanPod:
+    """Drop what was decoded and is not needed in memory."""
+    replace = msgspec.structs.replace
+    metadata = replace(
+        pod.metadata,
+        annotations=_kept(pod.metadata.annotations, _KEPT_ANNOTATIONS),
+        labels=_kept(pod.metadata.labels, _KEPT_LABELS),
+        owner_references=[],
+        finalizers=[],
+    )
+    conditions = [kept for kept in pod.status.conditions if kept.type in _KEPT_CONDITIONS]
+    return replace(pod, metadata=metadata, status=replace(pod.status, conditions=conditions))
+
+
+def _kept(entries: dict[str, str], keys: frozenset[str]) -> dict[str, str]:
+    return {key: value for key, value in entries.items() if key in keys}

@@ -1,0 +1,205 @@
+"""Amounts of resources, exact: ``500m`` of a cpu, ``4Gi`` of memory, ``1e3``.
+
+A quantity is a whole number of billionths (finer is rounded up, away from zero, and nothing
+exceeds 2**63 - 1, as in Kubernetes) and the family of suffixes it was written with, so that it
+is written back the way Kubernetes would. Two quantities are equal when they are the same amount.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import lru_cache
+
+_NANO = 10**9
+_LARGEST = (2**63 - 1) * _NANO
+_LONGEST_TEXT = 200
+_HUGE_EXPONENT = 60  # beyond it every amount is either nothing or too much
+
+_TEXT = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?(.*)", re.DOTALL | re.ASCII)
+_EXPONENT = re.compile(r"[eE]([+-]?[0-9]+)", re.ASCII)
+
+_DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
+_DECIMAL_SUFFIX = {power: suffix for suffix, power in _DECIMAL.items()}
+_BINARY_SUFFIX = {power: suffix for suffix, power in _BINARY.items()}
+_BINARY_SUFFIX[0] = ""
+_LIKELY = {"K": "Ki or k", "KI": "Ki", "KB": "Ki or k", "MB": "Mi or M", "GB": "Gi or G",
+           "TB": "Ti or T", "KIB": "Ki", "MIB": "Mi", "GIB": "Gi", "TIB": "Ti", "B": "no suffix",
+           "g": "G or Gi", "t": "T or Ti", "GI": "Gi", "MI": "Mi", "gi": "Gi", "mi": "Mi",
+           "ki": "Ki"}  # fmt: skip
+
+
+class QuantityError(ValueError):
+    """The text is not an amount. The message says what would be right."""
+
+
+class Form(StrEnum):
+    """The family of suffixes an amount is written with."""
+
+    DECIMAL = "DecimalSI"
+    BINARY = "BinarySI"
+    EXPONENT = "DecimalExponent"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Quantity:
+    """An exact amount."""
+
+    nano: int
+    """Billionths of the unit."""
+    form: Form = field(default=Form.DECIMAL, compare=False)
+
+    @property
+    def milli(self) -> int:
+        """Thousandths, rounded away from zero: how cpu is counted."""
+        return _divide_up(self.nano, 10**6)
+
+    @property
+    def value(self) -> int:
+        """Whole units, rounded away from zero: how bytes and devices are counted."""
+        return _divide_up(self.nano, _NANO)
+
+    def __add__(self, other: "Quantity") -> "Quantity":
+        """Add, in the form of the first that is not zero."""
+        return Quantity(_capped(self.nano + other.nano), self.form if self.nano else other.form)
+
+    def __sub__(self, other: "Quantity") -> "Quantity":
+        """Subtract, in the form of the first that is not zero."""
+        return Quantity(_capped(self.nano - other.nano), self.form if self.nano else other.form)
+
+    def __neg__(self) -> "Quantity":
+        """Change the sign."""
+        return Quantity(-self.nano, self.form)
+
+    def __mul__(self, times: int) -> "Quantity":
+        """Multiply by a whole number, such as a count of replicas."""
+        return Quantity(_capped(self.nano * times), self.form)
+
+    def __bool__(self) -> bool:
+        """Whether it is anything at all."""
+        return self.nano != 0
+
+    def __str__(self) -> str:
+        """Write it as Kubernetes does: no fraction, the largest suffix that fits exactly."""
+        if not self.nano:
+            return "0"
+        whole, fraction = divmod(self.nano, _NANO)
+        if self.form is Form.BINARY and not fraction and abs(whole) >= 1024:
+            return _scaled(whole, 1024, 10, 60, lambda power: _BINARY_SUFFIX[power])
+        if self.form is Form.EXPONENT:
+            return _scaled(self.nano, 1000, 3, 27, _exponent_suffix)
+        return _scaled(self.nano, 1000, 3, 27, lambda power: _DECIMAL_SUFFIX[power - 9])
+
+
+def parse_quantity(written: str | int | float) -> Quantity:
+    """Read an amount such as ``"500m"``, ``"1.5Gi"``, ``"1e3"``, ``2`` or ``0.5``.
+
+    Raises:
+        QuantityError: it is not an amount; the message says what would be right.
+    """
+    if isinstance(written, bool) or not isinstance(written, str | int | float):
+        raise QuantityError(f"{written!r} is not an amount; write a number such as 2 or 500m")
+    if isinstance(written, int):
+        return Quantity(_capped(written * _NANO))
+    return _parse(repr(written) if isinstance(written, float) else written)
+
+
+def canonical(written: str | int | float) -> str:
+    """Write an amount the way an API server stores it: ``"1000m"`` becomes ``"1"``.
+
+    Raises:
+        QuantityError: it is not an amount.
+    """
+    return str(parse_quantity(written))
+
+
+def milli(written: str | int | float) -> int:
+    """Read an amount in thousandths, rounded up (``"0.5"`` is 500).
+
+    Raises:
+        QuantityError: it is not an amount.
+    """
+    return parse_quantity(written).milli
+
+
+def whole(written: str | int | float) -> int:
+    """Read an amount in whole units, rounded up (``"1Ki"`` is 1024).
+
+    Raises:
+        QuantityError: it is not an amount.
+    """
+    return parse_quantity(written).value
+
+
+@lru_cache(maxsize=8192)
+def _parse(text: str) -> Quantity:
+    if len(text) > _LONGEST_TEXT:
+        raise QuantityError(f"an amount of {len(text)} characters; at most {_LONGEST_TEXT}")
+    found = _TEXT.fullmatch(text)
+    sign, integer, fraction, suffix = found.groups() if found else ("", "", None, text)
+    fraction = fraction or ""
+    if not integer and not fraction:
+        raise QuantityError(_advice(text, suffix))
+    digits = int(integer + fraction)
+    nano, form = _nano(digits, 9 - len(fraction), suffix, text)
+    return Quantity(_capped(-nano if sign == "-" else nano), form)
+
+
+def _nano(digits: int, power: int, suffix: str, text: str) -> tuple[int, Form]:
+    """``digits`` times ten to the ``power``, times what the suffix means, rounded up."""
+    if suffix in _DECIMAL:
+        return _times_ten(digits, power + _DECIMAL[suffix]), Form.DECIMAL
+    if suffix in _BINARY:
+        return _times_ten(digits << _BINARY[suffix], power), Form.BINARY
+    if exponent := _EXPONENT.fullmatch(suffix):
+        return _times_ten(digits, power + int(exponent[1])), Form.EXPONENT
+    raise QuantityError(_advice(text, suffix))
+
+
+def _times_ten(digits: int, power: int) -> int:
+    if not digits or power >= _HUGE_EXPONENT:
+        return _LARGEST if digits else 0
+    if power >= 0:
+        factor: int = 10**power
+        return digits * factor
+    divisor: int = 10 ** min(-power, 2 * _LONGEST_TEXT)
+    return _divide_up(digits, divisor)
+
+
+def _divide_up(amount: int, divisor: int) -> int:
+    """Divide, rounded away from zero."""
+    return -(-amount // divisor) if amount >= 0 else amount // divisor
+
+
+def _capped(nano: int) -> int:
+    return max(-_LARGEST, min(_LARGEST, nano))
+
+
+def _scaled(amount: int, base: int, step: int, top: int, suffix: Callable[[int], str]) -> str:
+    """Divide by ``base`` as often as it goes exactly, and name the power that was reached."""
+    power = 0
+    while power < top and amount % base == 0:
+        amount //= base
+        power += step
+    return f"{amount}{suffix(power)}"
+
+
+def _exponent_suffix(power: int) -> str:
+    return f"e{power - 9}" if power != 9 else ""
+
+
+def _advice(text: str, suffix: str) -> str:
+    if not text.strip():
+        return "an empty amount; write a number such as 2, 500m or 4Gi"
+    if " " in text.strip() or text != text.strip():
+        return f"{text!r} has spaces; write {''.join(text.split())!r}"
+    if text.count(",") == 1 and text.replace(",", ".", 1) != text:
+        return f"{text!r} has a comma; write {text.replace(',', '.')!r}"
+    likely = _LIKELY.get(suffix) or _LIKELY.get(suffix.upper())
+    if likely and suffix != text:
+        return f"{text!r} ends in {suffix!r}, which is no unit; did you mean {likely}?"
+    return (
+        f"{text!r} is not an amount; write a number, or one with a suffix: "
+        "m for thousandths, k M G T P E for powers of 1000, Ki Mi Gi Ti Pi Ei for powers of 1024"
+    )

@@ -1,0 +1,152 @@
+"""Limits on processor and memory by control groups, version 1 or 2, where root may make them.
+
+A container's first process puts itself into the groups before anything else, so that all it ever
+starts is counted. ``kubelet`` names each group after the cluster, the pod and the instance; a
+restarted kubelet removes the groups of a killed one by the cluster's name.
+"""
+
+import contextlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from gangline.local.kubelet.runtime.contract import Limits, Usage
+
+_MOUNT = Path("/sys/fs/cgroup")
+_PERIOD_US = 100_000
+_MIN_QUOTA_US = 1_000
+_SHARES_PER_CPU = 1024
+_MIN_SHARES = 2
+_V1_CONTROLLERS = ("memory", "cpu", "cpuacct")
+
+
+@dataclass(frozen=True, slots=True)
+class ControlGroup:
+    """The groups of one instance: one folder in version 2, one for each controller in 1."""
+
+    folders: tuple[Path, ...]
+    unified: bool
+
+    @property
+    def doors(self) -> list[str]:
+        """The files to write a process id to, to be inside."""
+        return [str(folder / "cgroup.procs") for folder in self.folders]
+
+    def oom_killed(self) -> bool:
+        """Whether the kernel killed a process of it for want of memory."""
+        name = "memory.events" if self.unified else "memory.oom_control"
+        return self._counter(name, "oom_kill") > 0
+
+    def usage(self) -> Usage | None:
+        """Processor time so far, and memory in use without the file cache that can be dropped."""
+        try:
+            cached = self._counter("memory.stat", "inactive_file")
+            if self.unified:
+                cpu_ns = self._counter("cpu.stat", "usage_usec") * 1000
+                memory = int(self._read("memory.current"))
+            else:
+                cpu_ns = int(self._read("cpuacct.usage"))
+                memory = int(self._read("memory.usage_in_bytes"))
+                cached = self._counter("memory.stat", "total_inactive_file")
+        except (OSError, ValueError):
+            return None
+        return Usage(cpu_ns, max(memory - cached, 0))
+
+    def remove(self) -> None:
+        """Remove the (empty) groups; one that is not empty yet stays for the next clean-up."""
+        for folder in self.folders:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+    def _read(self, name: str) -> str:
+        for folder in self.folders:
+            if (path := folder / name).exists():
+                return path.read_text()
+        raise FileNotFoundError(name)
+
+    def _counter(self, name: str, key: str) -> int:
+        with contextlib.suppress(OSError):
+            for line in self._read(name).splitlines():
+                if line.startswith(key + " "):
+                    return int(line.split()[1])
+        return 0
+
+
+class ControlGroups:
+    """Makes the groups of one cluster's containers below a group of its own."""
+
+    def __init__(self, name: str, mount: Path = _MOUNT) -> None:
+        self._name = name
+        self._unified = (mount / "cgroup.controllers").exists()
+        controllers = ("",) if self._unified else _V1_CONTROLLERS
+        roots = [mount / controller for controller in controllers]
+        self._roots = [root for root in roots if os.access(root / "cgroup.procs", os.W_OK)]
+
+    @property
+    def usable(self) -> bool:
+        """Whether memory can be limited here."""
+        return any(self._unified or root.name == "memory" for root in self._roots)
+
+    def create(self, instance: str, limits: Limits) -> ControlGroup | None:
+        """The groups of one instance with their limits set, or None where there are none."""
+        if not self.usable:
+            return None
+        folders = []
+        for root in self._roots:
+            folder = root / self._name / instance
+            if self._unified:
+                _delegate(root, root / self._name)
+            folder.mkdir(parents=True, exist_ok=True)
+            folders.append(folder)
+        group = ControlGroup(tuple(folders), self._unified)
+        for name, value in (_v2_settings(limits) if self._unified else _v1_settings(limits)):
+            _write_where_present(group, name, value)
+        return group
+
+    def clean_up(self) -> None:
+        """Remove the groups that a killed kubelet left behind."""
+        for root in self._roots:
+            top = root / self._name
+            for folder in [*top.glob("*"), top]:
+                if folder.is_dir():
+                    with contextlib.suppress(OSError):
+                        folder.rmdir()
+
+
+def _v1_settings(limits: Limits) -> list[tuple[str, str]]:
+    shares = max(limits.cpu_request_milli * _SHARES_PER_CPU // 1000, _MIN_SHARES)
+    settings = [("cpu.shares", str(shares))]
+    if limits.cpu_limit_milli is not None:
+        settings.append(("cpu.cfs_quota_us", str(_quota_us(limits.cpu_limit_milli))))
+    if limits.memory_bytes is not None:
+        settings.append(("memory.limit_in_bytes", str(limits.memory_bytes)))
+    return settings
+
+
+def _v2_settings(limits: Limits) -> list[tuple[str, str]]:
+    shares = max(limits.cpu_request_milli * _SHARES_PER_CPU // 1000, _MIN_SHARES)
+    weight = 1 + ((min(shares, 262144) - 2) * 9999) // 262142
+    settings = [("cpu.weight", str(weight)), ("memory.oom.group", "1")]
+    if limits.cpu_limit_milli is not None:
+        settings.append(("cpu.max", f"{_quota_us(limits.cpu_limit_milli)} {_PERIOD_US}"))
+    if limits.memory_bytes is not None:
+        settings += [("memory.max", str(limits.memory_bytes)), ("memory.swap.max", "0")]
+    return settings
+
+
+def _quota_us(cpu_milli: int) -> int:
+    return max(cpu_milli * _PERIOD_US // 1000, _MIN_QUOTA_US)
+
+
+def _delegate(root: Path, top: Path) -> None:
+    top.mkdir(exist_ok=True)
+    for folder in (root, top):
+        for controller in ("+memory", "+cpu"):
+            with contextlib.suppress(OSError):
+                (folder / "cgroup.subtree_control").write_text(controller)
+
+
+def _write_where_present(group: ControlGroup, name: str, value: str) -> None:
+    for folder in group.folders:
+        if (folder / name).exists():
+            (folder / name).write_text(value)

@@ -1,0 +1,203 @@
+"""A spawned command: its output delivered as it comes, its input, terminal and end."""
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import os
+import pty
+import signal
+import struct
+import termios
+from collections.abc import Sequence
+from pathlib import Path
+
+from gangline.local.kubelet.runtime.contract import Output
+from gangline.local.kubelet.runtime.usage import tree
+
+_STREAMS = {1: "stdout", 2: "stderr"}
+_READ_BYTES = 65536
+_LINGER_S = 1.0
+"""How long output is awaited after the end: a process that escaped may hold a pipe open."""
+
+
+class Child(asyncio.SubprocessProtocol):
+    """One running command; made by `spawn`."""
+
+    def __init__(self, output: Output) -> None:
+        loop = asyncio.get_running_loop()
+        self.output = output
+        self.exited: asyncio.Future[int] = loop.create_future()
+        self._drained: asyncio.Future[None] = loop.create_future()
+        self._transport: asyncio.SubprocessTransport | None = None
+        self._terminal: int | None = None
+
+    @property
+    def pid(self) -> int:
+        """The process id on this machine."""
+        assert self._transport is not None, "only spawn makes children"
+        return self._transport.get_pid()
+
+    async def wait(self) -> int:
+        """The exit code (128 + the signal's number), once its output was delivered."""
+        code = await asyncio.shield(self.exited)
+        await asyncio.wait({self._drained}, timeout=_LINGER_S)
+        self._close()
+        return code
+
+    def send(self, number: signal.Signals) -> None:
+        """Signal the command; does nothing once it has ended."""
+        if not self.exited.done():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def kill_tree(self) -> None:
+        """SIGKILL to the command and all that descends from it."""
+        if self.exited.done():
+            return
+        for pid in list(tree(self.pid)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def write(self, data: bytes) -> None:
+        """Feed standard input (or the terminal)."""
+        if self._terminal is not None:
+            with contextlib.suppress(OSError):
+                os.write(self._terminal, data)
+        elif stdin := self._stdin():
+            stdin.write(data)
+
+    def close_stdin(self) -> None:
+        """End standard input; a terminal is sent the end-of-file character."""
+        if self._terminal is not None:
+            self.write(b"\x04")
+        elif stdin := self._stdin():
+            stdin.close()
+
+    def resize(self, columns: int, rows: int) -> None:
+        """Set the size of the terminal, if there is one."""
+        if self._terminal is not None:
+            size = struct.pack("HHHH", rows, columns, 0, 0)
+            fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, size)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport (called by the event loop)."""
+        assert isinstance(transport, asyncio.SubprocessTransport)
+        self._transport = transport
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        """Deliver output (called by the event loop)."""
+        self.output(_STREAMS[fd], bytes(data))
+
+    def process_exited(self) -> None:
+        """Note the exit code (called by the event loop)."""
+        assert self._transport is not None, "a process exits after it was made"
+        code = self._transport.get_returncode()
+        if not self.exited.done():
+            self.exited.set_result(128 - code if code is not None and code < 0 else code or 0)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """All pipes are closed and the process is gone (called by the event loop)."""
+        if self._terminal is None:
+            self._finish()
+
+    def use_terminal(self, terminal: int) -> None:
+        """Read output from the controlling side of a terminal."""
+        self._terminal = terminal
+        asyncio.get_running_loop().add_reader(terminal, self._read_terminal)
+
+    def _read_terminal(self) -> None:
+        assert self._terminal is not None, "the reader is removed with the terminal"
+        try:
+            data = os.read(self._terminal, _READ_BYTES)
+        except OSError as error:
+            # EIO is how Linux says that the last process has closed its side.
+            if error.errno != errno.EIO:
+                raise
+            data = b""
+        if data:
+            self.output("stdout", data)
+        else:
+            self._close_terminal()
+            self._finish()
+
+    def _stdin(self) -> asyncio.WriteTransport | None:
+        if self._transport is None:
+            return None
+        pipe = self._transport.get_pipe_transport(0)
+        return pipe if isinstance(pipe, asyncio.WriteTransport) else None
+
+    def _close_terminal(self) -> None:
+        if self._terminal is not None:
+            asyncio.get_running_loop().remove_reader(self._terminal)
+            os.close(self._terminal)
+            self._terminal = None
+
+    def _finish(self) -> None:
+        if not self._drained.done():
+            self._drained.set_result(None)
+
+    def _close(self) -> None:
+        self._close_terminal()
+        if self._transport is not None:
+            self._transport.close()
+
+
+async def spawn(
+    argv: Sequence[str],
+    output: Output,
+    *,
+    stdin: bool = False,
+    tty: bool = False,
+    cwd: Path | None = None,
+) -> Child:
+    """Start a command in a session of its own, with the environment of a bare system.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+    return await (_spawn_on_terminal if tty else _spawn_on_pipes)(argv, output, stdin, cwd)
+
+
+_BARE = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
+
+
+async def _spawn_on_pipes(
+    argv: Sequence[str], output: Output, stdin: bool, cwd: Path | None
+) -> Child:
+    _, child = await asyncio.get_running_loop().subprocess_exec(
+        lambda: Child(output),
+        *argv,
+        stdin=asyncio.subprocess.PIPE if stdin else asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,
+        cwd=cwd,
+        env=_BARE,
+    )
+    return child
+
+
+async def _spawn_on_terminal(
+    argv: Sequence[str], output: Output, stdin: bool, cwd: Path | None
+) -> Child:
+    controlling, terminal = pty.openpty()
+    try:
+        # setsid makes the session here, since it also makes the terminal the controlling one.
+        _, child = await asyncio.get_running_loop().subprocess_exec(
+            lambda: Child(output),
+            *["setsid", "--ctty", *argv],
+            stdin=terminal,
+            stdout=terminal,
+            stderr=terminal,
+            cwd=cwd,
+            env=_BARE,
+        )
+    except OSError:
+        os.close(controlling)
+        raise
+    finally:
+        os.close(terminal)
+    os.set_blocking(controlling, False)
+    child.use_terminal(controlling)
+    return child

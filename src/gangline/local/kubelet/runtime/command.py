@@ -1,0 +1,75 @@
+"""Whether a container's command can be run, told before anything is started.
+
+A container engine refuses such a container with a clear message; a shell in the middle of a chain
+would only say 127. What this look-up cannot be sure of it lets pass.
+"""
+
+import os
+from pathlib import Path
+
+from gangline.local.kubelet.runtime.contract import (
+    EXIT_NOT_EXECUTABLE,
+    EXIT_NOT_FOUND,
+    REASON_CANNOT_RUN,
+    ContainerPlan,
+    StartFailed,
+)
+from gangline.local.kubelet.runtime.paths import is_within, resolve_inside
+
+_PRIVATE = ("/proc", "/dev", "/run", "/tmp")
+_LAUNCHERS = (b"unshare: failed to execute ", b"setpriv: failed to execute ", b"env: ")
+
+
+def check_command(plan: ContainerPlan, shared: tuple[Path, ...] = (), *, bare: bool = False) -> None:
+    """Refuse a command that is certain not to be there.
+
+    ``bare`` says that the container will see the machine's files as they are.
+
+    Raises:
+        StartFailed: no such file, or it is not executable.
+    """
+    command, path = plan.argv[0], plan.env.get("PATH", "")
+    if "/" in command:
+        candidates = [os.path.normpath(os.path.join(plan.workdir, command))]
+    else:
+        candidates = [os.path.join(folder, command) for folder in path.split(":") if folder]
+    places = [_place(plan, shared, candidate, bare) for candidate in candidates]
+    found = [place for place in places if os.path.lexists(place) and not os.path.isdir(place)]
+    if not found:
+        where = "no such file or directory" if "/" in command else _not_in_path(path)
+        raise _cannot_run(command, where, EXIT_NOT_FOUND)
+    if all(os.path.isfile(place) and not os.access(place, os.X_OK) for place in found):
+        raise _cannot_run(command, "permission denied (not executable)", EXIT_NOT_EXECUTABLE)
+
+
+def failed_launch(command: str, code: int, errors: bytes) -> StartFailed | None:
+    """What went wrong if a container's only output is its launcher's complaint."""
+    if code not in (EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND) or errors.count(b"\n") != 1:
+        return None
+    if not errors.startswith(_LAUNCHERS):
+        return None
+    cause = errors.decode(errors="replace").strip().rpartition(": ")[2]
+    return _cannot_run(command, cause.lower(), code)
+
+
+def _place(plan: ContainerPlan, shared: tuple[Path, ...], path: str, bare: bool) -> str:
+    """Where on this machine the container's ``path`` is."""
+    around = [mount for mount in plan.mounts if is_within(path, mount.target.rstrip("/") or "/")]
+    if around and not bare:
+        mount = max(around, key=lambda mount: len(mount.target))
+        return os.path.normpath(mount.source / os.path.relpath(path, mount.target))
+    if plan.root is not None:
+        return str(plan.root) + resolve_inside(str(plan.root), path)
+    seen = bare or any(is_within(path, str(folder)) for folder in shared)
+    if not seen and any(is_within(path, folder) for folder in _PRIVATE):
+        return os.devnull + path
+    return path
+
+
+def _not_in_path(path: str) -> str:
+    return f"executable file not found in $PATH ({path})"
+
+
+def _cannot_run(command: str, cause: str, code: int) -> StartFailed:
+    message = f'unable to start container process: exec: "{command}": {cause}'
+    return StartFailed(message, REASON_CANNOT_RUN, code)

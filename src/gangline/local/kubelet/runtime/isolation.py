@@ -1,0 +1,102 @@
+"""What this machine allows: which namespaces a container can have, and the commands that make them.
+
+The chain of small util-linux commands ends in the container's command as process 1 of its own
+process namespace. Each link dies with the one before it (PR_SET_PDEATHSIG), so that not even a
+SIGKILL of the kubelet leaves a process behind: the namespace takes all its processes with it.
+"""
+
+import shutil
+import subprocess
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+
+_TOOLS = ("setpriv", "unshare", "nsenter", "mount", "sh", "env", "mkdir", "ln")
+_NAMESPACES = ("--mount", "--uts", "--ipc", "--pid")
+_FORK = 'exec 4>&2 2>/dev/null; setpriv --pdeathsig KILL -- "$@" 2>&4 4>&-; exit $?'
+"""Starts process 1 of the namespace and ends with its exit code, or 128 and the signal's number;
+``unshare --fork`` of util-linux 2.38 turns a SIGKILL into exit code 1."""
+_AS_ROOT_OF_OWN_USERS = ("--user", "--map-root-user")
+_TRIAL = "mount -t proc proc /proc && mount -t tmpfs trial /mnt"
+_TRIAL_TIMEOUT_S = 10
+
+
+class Level(StrEnum):
+    """How far a container is kept apart from the machine."""
+
+    ROOT = "root"
+    """All namespaces, limits by cgroups."""
+
+    USER = "user"
+    """All but the network, inside a user namespace."""
+
+    NONE = "none"
+    """A process group only: no mounts, no process namespace."""
+
+
+@dataclass(frozen=True, slots=True)
+class Isolation:
+    """What was found out, and why it is not more."""
+
+    level: Level
+    gap: str = ""
+    """What pods must do without, and what would help; empty at `Level.ROOT`."""
+
+    def enter(self, netns: str | None) -> list[str]:
+        """The commands that go before a container's set-up script."""
+        if self.level is Level.NONE:
+            return list(_die_with_parent())
+        users = _AS_ROOT_OF_OWN_USERS if self.level is Level.USER else ()
+        network = ["nsenter", f"--net={netns}", "--"] if netns and not users else []
+        unshare = ["unshare", *users, *_NAMESPACES, "--", "sh", "-c", _FORK, "sh"]
+        return [*_die_with_parent(), *network, *unshare]
+
+    def join(self, pid: int) -> list[str]:
+        """The commands that run another command inside the container whose process 1 is ``pid``."""
+        if self.level is Level.NONE:
+            return list(_die_with_parent())
+        users = ["--user", "--preserve-credentials"] if self.level is Level.USER else []
+        spaces = ["--mount", "--uts", "--ipc", "--net", "--pid"]
+        # The second setpriv comes after the fork into the process namespace: ending nsenter
+        # (when a client hangs up) ends the command as well.
+        return [
+            *_die_with_parent(),
+            *["nsenter", "--target", str(pid), *users, *spaces, "--"],
+            *_die_with_parent(),
+        ]
+
+
+@lru_cache(maxsize=1)
+def detect() -> Isolation:
+    """Try what this machine allows, once for each process."""
+    missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
+    if missing:
+        return Isolation(Level.NONE, f"commands are missing: {', '.join(missing)} (util-linux)")
+    if not (refusal := _try(["unshare", *_NAMESPACES, "--fork", "--", "sh", "-c", _TRIAL])):
+        return Isolation(Level.ROOT)
+    own_users = ["unshare", *_AS_ROOT_OF_OWN_USERS, *_NAMESPACES, "--fork", "--"]
+    if not (refusal := _try([*own_users, "sh", "-c", _TRIAL])):
+        return Isolation(Level.USER, "not root: pods share the machine's network")
+    return Isolation(
+        Level.NONE,
+        f"no permission for namespaces ({refusal}): pods see the machine's files and processes, "
+        "volumes are not mounted; run as root, or allow user namespaces "
+        "(sysctl user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns=0)",
+    )
+
+
+def _die_with_parent() -> tuple[str, ...]:
+    return ("setpriv", "--pdeathsig", "KILL", "--") if shutil.which("setpriv") else ()
+
+
+def _try(command: list[str]) -> str:
+    """What went wrong, or nothing."""
+    try:
+        run = subprocess.run(
+            command, capture_output=True, text=True, timeout=_TRIAL_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    if run.returncode == 0:
+        return ""
+    return (run.stderr.strip().splitlines() or [f"exit code {run.returncode}"])[-1]

@@ -1,0 +1,59 @@
+"""Paths as a container will see them: links resolved below its root, mounts below a folder."""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+_LONGEST_CHAIN = 40
+
+
+def is_within(path: str, folder: str) -> bool:
+    """Whether ``path`` is ``folder`` or lies in it."""
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def resolve_inside(base: str, path: str, stop_at: Iterable[str] = ()) -> str:
+    """The path without symbolic links, seen with the folder ``base`` as root.
+
+    What does not exist stays as it is written, and nothing is looked up in the folders ``stop_at``,
+    which the container will not see.
+    """
+    done, rest, links = "/", path.split("/")[::-1], 0
+    hidden = tuple(stop_at)
+    while rest:
+        part = rest.pop()
+        if part in ("", "."):
+            continue
+        if part == "..":
+            done = os.path.dirname(done)
+            continue
+        step = os.path.join(done, part)
+        place = base + step
+        if links < _LONGEST_CHAIN and not _hidden(done, hidden) and os.path.islink(place):
+            links += 1
+            to = os.readlink(place)
+            done = "/" if to.startswith("/") else done
+            rest += to.split("/")[::-1]
+        else:
+            done = step
+    return done
+
+
+def mounts_below(folder: str) -> list[str]:
+    """The mount points in ``folder``, without those inside another of them."""
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    points = sorted({_unescape(line.split(" ")[4]) for line in lines})
+    below = [point for point in points if point != folder and is_within(point, folder)]
+    return [
+        point
+        for point in below
+        if not any(is_within(point, other) for other in below if other != point)
+    ]
+
+
+def _hidden(path: str, folders: tuple[str, ...]) -> bool:
+    return any(is_within(path, folder) for folder in folders)
+
+
+def _unescape(text: str) -> str:
+    return text.encode("latin-1", "replace").decode("unicode_escape") if "\\" in text else text

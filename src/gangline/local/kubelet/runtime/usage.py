@@ -1,0 +1,49 @@
+"""What a tree of processes uses, read from /proc where there are no control groups."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from gangline.local.kubelet.runtime.contract import Usage
+
+_NS_PER_TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+
+
+def children(pid: int) -> list[int]:
+    """The direct children of a process; none when it is gone."""
+    found: list[int] = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            text = Path(f"/proc/{pid}/task/{thread}/children").read_text()
+            found += [int(child) for child in text.split()]
+    except OSError:
+        return found
+    return found
+
+
+def tree(pid: int) -> Iterator[int]:
+    """A process and all that descend from it."""
+    waiting = [pid]
+    while waiting:
+        pid = waiting.pop()
+        yield pid
+        waiting += children(pid)
+
+
+def tree_usage(pid: int) -> Usage | None:
+    """What a process and its descendants use: time, and memory that is not backed by files."""
+    cpu_ns = memory = 0
+    for member in tree(pid):
+        try:
+            fields = Path(f"/proc/{member}/stat").read_text().rpartition(")")[2].split()
+            status = Path(f"/proc/{member}/status").read_text()
+        except OSError:
+            continue
+        # utime, stime, cutime, cstime: those of ended children count as well.
+        cpu_ns += sum(int(ticks) for ticks in fields[11:15]) * _NS_PER_TICK
+        memory += sum(
+            int(line.split()[1]) * 1024
+            for line in status.splitlines()
+            if line.startswith(("RssAnon:", "RssShmem:"))
+        )
+    return Usage(cpu_ns, memory) if memory or cpu_ns else None

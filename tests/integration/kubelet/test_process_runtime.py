@@ -1,0 +1,266 @@
+"""Containers as processes, on this machine and as whoever runs the tests."""
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from gangline.local.kubelet.runtime.cgroups import ControlGroups
+from gangline.local.kubelet.runtime.contract import (
+    ContainerPlan,
+    Exit,
+    Identity,
+    Limits,
+    Mount,
+    StartFailed,
+)
+from gangline.local.kubelet.runtime.isolation import Isolation, Level, detect
+from gangline.local.kubelet.runtime.process import ProcessRuntime
+
+PATH = "/usr/local/bin:/usr/bin:/bin"
+
+
+class Output:
+    """Collects what a container writes."""
+
+    def __init__(self) -> None:
+        self.stdout = b""
+        self.stderr = b""
+
+    def __call__(self, stream: str, data: bytes) -> None:
+        setattr(self, stream, getattr(self, stream) + data)
+
+
+@pytest.fixture
+def runtime() -> ProcessRuntime:
+    return ProcessRuntime(detect(), ControlGroups(f"gangline-test-{os.getpid()}"))
+
+
+def a_plan(tmp_path: Path, *argv: str, **changes: object) -> ContainerPlan:
+    values: dict[str, object] = {
+        "pod_uid": "uid",
+        "namespace": "default",
+        "pod": "p",
+        "container": "c",
+        "instance": 0,
+        "argv": argv,
+        "env": {"PATH": PATH},
+        "state_dir": tmp_path / "state",
+    }
+    plan = ContainerPlan(**(values | changes))  # type: ignore[arg-type]
+    plan.state_dir.mkdir(parents=True, exist_ok=True)
+    return plan
+
+
+async def run(runtime: ProcessRuntime, plan: ContainerPlan) -> tuple[Exit, Output]:
+    output = Output()
+    container = await runtime.start(plan, output)
+    return await container.wait(), output
+
+
+async def test_a_command_runs_as_process_one_with_its_environment_only(
+    runtime: ProcessRuntime, tmp_path: Path
+) -> None:
+    env = {"PATH": PATH, "odd.name": "a b\nc"}
+    ended, output = await run(runtime, a_plan(tmp_path, "env", env=env))
+    assert (ended.code, output.stderr) == (0, b"")
+    assert output.stdout == f"PATH={PATH}\nodd.name=a b\nc\n".encode()
+    _, output = await run(runtime, a_plan(tmp_path, "sh", "-c", "echo $$"))
+    assert output.stdout == b"1\n"
+
+
+async def test_the_exit_code_is_that_of_the_command(
+    runtime: ProcessRuntime, tmp_path: Path
+) -> None:
+    ended, _ = await run(runtime, a_plan(tmp_path, "sh", "-c", "exit 42"))
+    assert ended.code == 42
+
+
+async def test_volumes_appear_where_the_machine_has_no_folder(
+    runtime: ProcessRuntime, tmp_path: Path
+) -> None:
+    volume = tmp_path / "vol with space"
+    volume.mkdir()
+    (volume / "f").write_text("inside")
+    mounts = (
+        Mount(volume, "/gangline-top/x"),
+        Mount(volume, "/etc/gangline-new/y", read_only=True),
+        Mount(volume, "/usr/share/gangline-new"),
+        Mount(volume / "f", "/etc/gangline-file"),
+        Mount(volume, "/gangline-top/x/nested"),
+        Mount(volume, "/var/run/secrets/here"),
+    )
+    script = (
+        "set -e; cat /gangline-top/x/f /etc/gangline-new/y/f /usr/share/gangline-new/f "
+        "/etc/gangline-file /gangline-top/x/nested/f /var/run/secrets/here/f; "
+        "echo new >/gangline-top/x/g; test -e /etc/passwd; test -d /usr/share/doc; pwd; "
+        "! touch /etc/gangline-new/y/no 2>/dev/null"
+    )
+    plan = a_plan(tmp_path, "sh", "-c", script, mounts=mounts, workdir="/made/up")
+    ended, output = await run(runtime, plan)
+    assert output.stderr == b""
+    assert (ended.code, output.stdout) == (0, b"inside" * 6 + b"/made/up\n")
+    assert (volume / "g").read_text() == "new\n"
+    for path in ("/gangline-top", "/etc/gangline-new", "/etc/gangline-file", "/made"):
+        assert not Path(path).exists()
+
+
+async def test_temporary_files_are_private(runtime: ProcessRuntime, tmp_path: Path) -> None:
+    plan = a_plan(tmp_path, "sh", "-c", "ls -A /tmp /run /dev/shm; echo x >/tmp/gangline-private")
+    ended, output = await run(runtime, plan)
+    assert (ended.code, output.stdout) == (0, b"/dev/shm:\n\n/run:\n\n/tmp:\n")
+    assert not Path("/tmp/gangline-private").exists()
+
+
+async def test_a_missing_command_is_named_with_the_path_searched(
+    runtime: ProcessRuntime, tmp_path: Path
+) -> None:
+    with pytest.raises(StartFailed) as caught:
+        await run(runtime, a_plan(tmp_path, "no-such-command", "--flag"))
+    assert (caught.value.reason, caught.value.exit_code) == ("ContainerCannotRun", 127)
+    assert '"no-such-command": executable file not found in $PATH' in caught.value.message
+    assert PATH in caught.value.message
+
+
+async def test_a_file_that_is_not_executable_is_refused(
+    runtime: ProcessRuntime, tmp_path: Path
+) -> None:
+    with pytest.raises(StartFailed) as caught:
+        await run(runtime, a_plan(tmp_path, "/etc/passwd"))
+    assert (caught.value.reason, caught.value.exit_code) == ("ContainerCannotRun", 126)
+
+
+async def test_a_script_whose_interpreter_is_missing_cannot_run(
+    runtime: ProcessRuntime, tmp_path: Path
+) -> None:
+    script = tmp_path / "script"
+    script.write_text("#!/no/such/interpreter\n")
+    script.chmod(0o755)
+    plan = a_plan(tmp_path, "/script", mounts=(Mount(script, "/script"),))
+    ended, _ = await run(runtime, plan)
+    assert (ended.reason, ended.code) == ("ContainerCannotRun", 127)
+    assert '"/script": no such file or directory' in ended.message
+
+
+async def test_a_volume_whose_folder_is_gone_is_a_start_error(
+    runtime: ProcessRuntime, tmp_path: Path
+) -> None:
+    mounts = (Mount(tmp_path / "gone", "/data"),)
+    with pytest.raises(StartFailed) as caught:
+        await run(runtime, a_plan(tmp_path, "true", mounts=mounts))
+    assert caught.value.reason == "StartError"
+    assert "gone" in caught.value.message
+
+
+async def test_kill_ends_daemons_as_well(runtime: ProcessRuntime, tmp_path: Path) -> None:
+    tag = f"31.{os.getpid()}"
+    script = f"(setsid sleep {tag} </dev/null >/dev/null 2>&1 &); echo up; sleep {tag}"
+    output = Output()
+    container = await runtime.start(a_plan(tmp_path, "sh", "-c", script), output)
+    while b"up" not in output.stdout:
+        await asyncio.sleep(0.01)
+    container.kill()
+    ended = await container.wait()
+    assert ended.code == 137
+    assert not processes_with(tag)
+
+
+async def test_terminate_reaches_a_handler(runtime: ProcessRuntime, tmp_path: Path) -> None:
+    script = "trap 'echo bye; exit 3' TERM; echo up; while :; do sleep 0.05; done"
+    output = Output()
+    container = await runtime.start(a_plan(tmp_path, "sh", "-c", script), output)
+    while b"up" not in output.stdout:
+        await asyncio.sleep(0.01)
+    container.terminate()
+    ended = await container.wait()
+    assert (ended.code, output.stdout) == (3, b"up\nbye\n")
+
+
+async def test_a_container_over_its_memory_limit_is_oom_killed(
+    runtime: ProcessRuntime, tmp_path: Path
+) -> None:
+    hog = "b = bytearray(300 << 20)\nimport time; time.sleep(20)"
+    plan = a_plan(
+        tmp_path, "/usr/bin/python3", "-S", "-c", hog, limits=Limits(memory_bytes=100 << 20)
+    )
+    ended, _ = await run(runtime, plan)
+    assert (ended.code, ended.oom_killed) == (137, True)
+
+
+async def test_exec_runs_beside_the_main_process(runtime: ProcessRuntime, tmp_path: Path) -> None:
+    plan = a_plan(tmp_path, "sh", "-c", "touch /tmp/mark; sleep 60", workdir="/usr")
+    container = await runtime.start(plan, Output())
+    output = Output()
+    session = await container.exec(
+        ["sh", "-c", "cat; ls /tmp; pwd; exit 5"], output, stdin=True
+    )
+    session.write(b"fed\n")
+    session.close_stdin()
+    assert await session.wait() == 5
+    assert output.stdout == b"fed\nmark\n/usr\n"
+    container.kill()
+    await container.wait()
+
+
+async def test_exec_with_a_terminal_knows_its_size(runtime: ProcessRuntime, tmp_path: Path) -> None:
+    container = await runtime.start(a_plan(tmp_path, "sleep", "60"), Output())
+    output = Output()
+    session = await container.exec(
+        ["sh", "-c", "read x; stty size; test -t 1 && echo terminal"],
+        output,
+        stdin=True,
+        tty=True,
+    )
+    session.resize(99, 44)
+    session.write(b"go\n")
+    code = await session.wait()
+    assert (code, output.stderr) == (0, b""), output.stdout
+    assert b"44 99\r\nterminal\r\n" in output.stdout
+    container.kill()
+    await container.wait()
+
+
+async def test_an_ended_exec_session_leaves_no_process(
+    runtime: ProcessRuntime, tmp_path: Path
+) -> None:
+    container = await runtime.start(a_plan(tmp_path, "sleep", "60"), Output())
+    tag = f"32.{os.getpid()}"
+    output = Output()
+    session = await container.exec(["sh", "-c", f"echo up; sleep {tag}; :"], output)
+    while b"up" not in output.stdout:
+        await asyncio.sleep(0.01)
+    session.kill()
+    assert await session.wait() == 137
+    assert not processes_with(tag)
+    container.kill()
+    await container.wait()
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
+async def test_a_container_runs_as_the_user_it_names(
+    runtime: ProcessRuntime, tmp_path: Path
+) -> None:
+    plan = a_plan(tmp_path, "id", identity=Identity(4321, 4322, (4323,)))
+    _, output = await run(runtime, plan)
+    assert output.stdout == b"uid=4321 gid=4322 groups=4322,4323\n"
+
+
+async def test_without_namespaces_a_command_still_runs(tmp_path: Path) -> None:
+    bare = ProcessRuntime(Isolation(Level.NONE, "for the test"), None)
+    ended, output = await run(bare, a_plan(tmp_path, "sh", "-c", "pwd; exit 4", workdir="/usr"))
+    assert (ended.code, output.stdout) == (4, b"/usr\n")
+
+
+def processes_with(tag: str) -> list[str]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except OSError:
+                continue
+            if f"sleep {tag}" in line:
+                found.append(line)
+    return found

@@ -145,7 +145,6 @@ class GroupFacts:
     queue: str = DEFAULT_QUEUE
     priority: int = 0
     created: datetime = EPOCH
-    phase: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,6 @@ def group_facts(group: PodGroup, priorities: Mapping[str, int]) -> model.GroupFa
         queue=spec.queue or DEFAULT_QUEUE,
         priority=priorities.get(spec.priority_class_name, 0),
         created=_created(group.metadata),
-        phase=group.status.phase,
     )
 
 

@@ -87,11 +87,8 @@ def _gang(state: ClusterState, key: GroupKey, waiting: list[PodFacts]) -> Unit |
     group = state.groups.get(key)
     if group is None:
         return reasons.no_such_group(key, waiting)
-    queue = state.queues.get(group.queue)
-    if queue is None:
-        return reasons.no_such_queue(group, waiting)
-    if not queue.open:
-        return reasons.queue_closed(group, waiting)
+    if (refused := admission(state, group, waiting)) is not None:
+        return refused
     members = state.members[key].values()
     settled = [pod for pod in members if _counts(pod)]
     missing = max(0, group.min_member - len(settled))
@@ -112,6 +109,16 @@ def _gang(state: ClusterState, key: GroupKey, waiting: list[PodFacts]) -> Unit |
         missing_roles=roles,
         running=tuple(pod for pod in settled if pod.holds_room),
     )
+
+
+def admission(
+    state: ClusterState, group: GroupFacts, waiting: Iterable[PodFacts] = ()
+) -> Verdict | None:
+    """Return why the group's queue does not let it in; None: it does."""
+    queue = state.queues.get(group.queue)
+    if queue is None:
+        return reasons.no_such_queue(group, waiting)
+    return None if queue.open else reasons.queue_closed(group, waiting)
 
 
 def _counts(pod: PodFacts) -> bool:

@@ -1,0 +1,72 @@
+"""Carries bindings out: a whole gang at once, and what fails again until it holds.
+
+A pod stays assumed on its node while its binding is tried, so nobody takes its place, and the
+gang is completed rather than broken up. Only when the API server insists does the pod go back
+to waiting; its gang then comes first in the next decision, since the rest of it runs already.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+
+from gangline.kube.client import Client
+from gangline.kube.errors import ApiError, BadRequest, Conflict, Forbidden, Invalid, NotFound
+from gangline.scheduler.model import Binding
+from gangline.scheduler.state import ClusterState
+
+log = logging.getLogger(__name__)
+
+FIRST_RETRY_S, LAST_RETRY_S = 0.1, 5.0
+GIVE_UP_AFTER = 6
+"""Attempts before the pod is decided again: its node may be at fault."""
+SETTLE_S = 1.0
+"""After a refusal the watch is given this long to show why, before the pod waits again."""
+_FINAL = (NotFound, Conflict, Invalid, BadRequest, Forbidden)
+"""Refusals that another attempt would only repeat."""
+
+
+class Binder:
+    """Binds pods concurrently; the tasks live in the group that it is given."""
+
+    def __init__(
+        self,
+        client: Client,
+        state: ClusterState,
+        tasks: asyncio.TaskGroup,
+        *,
+        at_once: int,
+        bound: Callable[[Binding], None],
+        released: Callable[[], None],
+    ) -> None:
+        self._client = client
+        self._state = state
+        self._tasks = tasks
+        self._slots = asyncio.Semaphore(at_once)
+        self._bound, self._released = bound, released
+
+    def bind(self, bindings: Iterable[Binding]) -> None:
+        """Assume the pods on their nodes now, and bind them in the background."""
+        for binding in bindings:
+            self._state.assume(binding.pod, binding.node)
+            self._tasks.create_task(self._bind(binding), name=f"bind {binding.pod}")
+
+    async def _bind(self, binding: Binding) -> None:
+        namespace, _, name = binding.pod.partition("/")
+        wait_s = FIRST_RETRY_S
+        for attempt in range(1, GIVE_UP_AFTER + 1):
+            try:
+                async with self._slots:
+                    await self._client.bind(name, namespace, binding.node, uid=binding.uid)
+            except ApiError as error:
+                fields = {"pod": binding.pod, "node": binding.node, "attempt": attempt}
+                log.warning("binding failed: %s", error, extra=fields)
+                if isinstance(error, _FINAL):
+                    break
+                await asyncio.sleep(wait_s)
+                wait_s = min(LAST_RETRY_S, wait_s * 2)
+            else:
+                self._bound(binding)
+                return
+        await asyncio.sleep(SETTLE_S)
+        self._state.unassume(binding.pod, binding.uid)
+        self._released()

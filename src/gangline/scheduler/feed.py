@@ -1,0 +1,135 @@
+"""From watches to facts: keeps the observed state as informers tell of changes."""
+
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from gangline.api.core import PriorityClass
+from gangline.api.node import Node
+from gangline.api.resources import NODES, POD_GROUPS, PRIORITY_CLASSES, QUEUES
+from gangline.api.scheduling import DEFAULT_QUEUE, PodGroup, Queue
+from gangline.kube.client import Client
+from gangline.kube.informer import Informer
+from gangline.scheduler.model import GroupKey, NodeFacts, NodeName, PodKey, QueueFacts
+from gangline.scheduler.observe import group_facts, node_facts, pod_facts, queue_facts
+from gangline.scheduler.settings import SchedulerSettings
+from gangline.scheduler.state import ClusterState
+from gangline.scheduler.wire import LEAN_PODS, LeanPod, slim
+
+
+class Feed:
+    """The informers, and the state that they keep.
+
+    Args:
+        changed: called when a decision may come out differently than before.
+        regrouped: called with a group about which something has changed.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        settings: SchedulerSettings,
+        changed: Callable[[], None],
+        regrouped: Callable[[GroupKey], None],
+    ) -> None:
+        self.state = ClusterState()
+        self.state.queues[DEFAULT_QUEUE] = QueueFacts(DEFAULT_QUEUE)
+        self._answers_to = settings.scheduler_names
+        self._changed, self._regrouped = changed, regrouped
+        self._priorities: dict[str, int] = {}
+        self._nodes: dict[NodeName, NodeFacts] = {}
+        self.pods: Informer[LeanPod] = Informer(client, LEAN_PODS, transform=slim)
+        self.groups: Informer[PodGroup] = Informer(client, POD_GROUPS)
+        self._node_informer: Informer[Node] = Informer(client, NODES, transform=_slim_node)
+        self._queues: Informer[Queue] = Informer(client, QUEUES)
+        self._classes: Informer[PriorityClass] = Informer(client, PRIORITY_CLASSES)
+        self._node_informer.add_listener(self._on_node)
+        self.pods.add_listener(self._on_pod)
+        self.groups.add_listener(self._on_group)
+        self._queues.add_listener(self._on_queue)
+        self._classes.add_listener(self._on_class)
+
+    @property
+    def required(self) -> tuple[Informer[LeanPod], Informer[Node], Informer[PriorityClass]]:
+        """What must have been read before the first decision."""
+        return (self.pods, self._node_informer, self._classes)
+
+    @property
+    def optional(self) -> tuple[Informer[PodGroup], Informer[Queue]]:
+        """Custom kinds: a cluster may not have them (yet); pods of their own go on without."""
+        return (self.groups, self._queues)
+
+    def _on_node(self, old: Node | None, new: Node | None) -> None:
+        if new is None:
+            assert old is not None
+            name = NodeName(old.metadata.name)
+            self._nodes.pop(name, None)
+            self.state.remove_node(name)
+            self._changed()
+            return
+        facts = node_facts(new)
+        # Heartbeats change a node all the time, and nothing about what it can take.
+        if self._nodes.get(facts.name) != facts:
+            self._nodes[facts.name] = facts
+            self.state.set_node(facts)
+            self._changed()
+
+    def _on_pod(self, old: LeanPod | None, new: LeanPod | None) -> None:
+        known = new or old
+        assert known is not None
+        key = PodKey(f"{known.metadata.namespace}/{known.metadata.name}")
+        before = self.state.pods.get(key)
+        if new is None:
+            self.state.remove_pod(key)
+        else:
+            self.state.set_pod(pod_facts(new, self._priorities, self._answers_to))
+        after = self.state.pods.get(key)
+        if before == after:
+            return
+        self._changed()
+        for group in {facts.group for facts in (before, after) if facts and facts.group}:
+            self._regrouped(group)
+
+    def _on_group(self, old: PodGroup | None, new: PodGroup | None) -> None:
+        known = new or old
+        assert known is not None
+        key = GroupKey(f"{known.metadata.namespace}/{known.metadata.name}")
+        before = self.state.groups.get(key)
+        if new is None:
+            self.state.groups.pop(key, None)
+        else:
+            self.state.groups[key] = group_facts(new, self._priorities)
+        self._regrouped(key)
+        if before != self.state.groups.get(key):
+            self._changed()
+
+    def _on_queue(self, old: Queue | None, new: Queue | None) -> None:
+        if new is not None:
+            self.state.queues[new.metadata.name] = queue_facts(new)
+        elif old is not None:
+            self.state.queues.pop(old.metadata.name, None)
+            self.state.queues.setdefault(DEFAULT_QUEUE, QueueFacts(DEFAULT_QUEUE))
+        for key in self.state.groups:
+            self._regrouped(key)
+        self._changed()
+
+    def _on_class(self, old: PriorityClass | None, new: PriorityClass | None) -> None:
+        if old is not None:
+            self._priorities.pop(old.metadata.name, None)
+            if old.global_default:
+                self._priorities.pop("", None)
+        if new is not None:
+            self._priorities[new.metadata.name] = new.value
+            if new.global_default:
+                self._priorities[""] = new.value
+        for group in self.groups.items():
+            self._on_group(group, group)
+        for pod in self.pods.items():
+            if pod.spec.priority is None:
+                self._on_pod(pod, pod)
+
+
+def _slim_node(node: Node) -> Node:
+    """Drop what heartbeats and image lists bring: nodes are many and images are long."""
+    status = replace(node.status, images=[], volumes_in_use=[], volumes_attached=[])
+    return replace(node, status=status)

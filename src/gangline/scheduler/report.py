@@ -1,0 +1,210 @@
+"""Writes reasons where people look: on PodGroups, on pods, and as events. Only when they change.
+
+What should be said is a table that each decision replaces; a queue of what may differ from it is
+worked off in the background. A reason that is new is written at once; one whose numbers alone
+have changed is written again after a while (see ``SchedulerSettings.reworded_after_s``).
+"""
+
+import time
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from gangline.api.meta import Condition
+from gangline.api.reference import ObjectReference
+from gangline.api.resources import POD_GROUPS
+from gangline.api.scheduling import PodGroup, PodGroupStatus
+from gangline.kube.client import Client
+from gangline.kube.controller import After, Controller, Done, Result
+from gangline.kube.errors import NotFound
+from gangline.kube.events import EventRecorder
+from gangline.kube.request import PatchKind
+from gangline.scheduler.feed import Feed
+from gangline.scheduler.group_status import UNSCHEDULABLE, group_status
+from gangline.scheduler.model import Binding, Decision, GroupKey, PodKey, Verdict
+from gangline.scheduler.settings import SchedulerSettings
+from gangline.scheduler.units import admission
+from gangline.scheduler.wire import LEAN_PODS
+
+K = TypeVar("K", bound=str)
+
+POD_SCHEDULED = "PodScheduled"
+FAILED_SCHEDULING = "FailedScheduling"
+
+
+class Subject(NamedTuple):
+    """What something is to be written about."""
+
+    kind: str
+    """``PodGroup`` or ``Pod``."""
+    key: str
+
+
+class Reporter:
+    """Keeps conditions in line with the last decision."""
+
+    def __init__(
+        self,
+        client: Client,
+        feed: Feed,
+        events: EventRecorder,
+        settings: SchedulerSettings,
+    ) -> None:
+        self._client = client
+        self._feed = feed
+        self._events = events
+        self._reworded_after_s = settings.reworded_after_s
+        self._verdicts: dict[GroupKey, Verdict] = {}
+        self._messages: dict[PodKey, str] = {}
+        self._written_at: dict[Subject, float] = {}
+        self._last_written: dict[GroupKey, tuple[str, PodGroupStatus]] = {}
+        self._status_subresource = "status"
+        self.controller: Controller[Subject] = Controller(
+            "scheduler-status", self._write, workers=settings.status_writers
+        )
+
+    def take(self, decision: Decision) -> None:
+        """Replace what should be said by what a decision says; write where that differs."""
+        verdicts = {v.group: v for v in decision.verdicts if v.group is not None}
+        messages = {key: text for verdict in decision.verdicts for key, text in verdict.pods}
+        changed_groups = _differing(self._verdicts, verdicts)
+        changed_pods = _differing(self._messages, messages)
+        self._add("PodGroup", changed_groups)
+        self._add("Pod", changed_pods & messages.keys())
+        self._verdicts, self._messages = verdicts, messages
+
+    def regrouped(self, group: GroupKey) -> None:
+        """Look at a group's status again: it, or a member, has changed."""
+        self._add("PodGroup", [group])
+
+    def bound(self, binding: Binding) -> None:
+        """Tell of a pod that has its node."""
+        pod = _pod_reference(binding.pod, binding.uid)
+        message = f"Successfully assigned {binding.pod} to {binding.node}"
+        self._events.event(pod, "Normal", "Scheduled", message)
+        self._written_at.pop(Subject("Pod", binding.pod), None)
+
+    def _add(self, kind: str, keys: Iterable[str]) -> None:
+        for key in keys:
+            self.controller.queue.add(Subject(kind, key))
+
+    async def _write(self, subject: Subject) -> Result:
+        try:
+            if subject.kind == "Pod":
+                return await self._write_pod(subject)
+            return await self._write_group(subject)
+        except NotFound:
+            # It went away while we looked at it: there is nothing to say any more.
+            self._written_at.pop(subject, None)
+            return Done()
+
+    async def _write_group(self, subject: Subject) -> Result:
+        key = GroupKey(subject.key)
+        namespace, _, name = key.partition("/")
+        group = self._feed.groups.get(namespace, name)
+        facts = self._feed.state.groups.get(key)
+        if group is None or facts is None:
+            self._written_at.pop(subject, None)
+            self._last_written.pop(key, None)
+            return Done()
+        verdict = self._verdicts.get(key) or admission(self._feed.state, facts)
+        members = self._feed.state.members.get(key, {}).values()
+        current = self._current(key, group)
+        wanted = group_status(current, facts, list(members), verdict, _now())
+        if wanted == current:
+            return Done()
+        if _reason(wanted) == _reason(current) and (wait_s := self._too_soon(subject)):
+            return After(wait_s)
+        await self._patch_group(group, wanted)
+        self._last_written[key] = (group.metadata.resource_version, wanted)
+        self._written_at[subject] = time.monotonic()
+        if verdict is not None:
+            self._events.event(group, "Warning", UNSCHEDULABLE, verdict.message)
+        return Done()
+
+    def _current(self, key: GroupKey, group: PodGroup) -> PodGroupStatus:
+        """The status as we know it: what we wrote, until the watch shows something newer."""
+        version, written = self._last_written.get(key, ("", group.status))
+        return written if version == group.metadata.resource_version else group.status
+
+    async def _patch_group(self, group: PodGroup, status: PodGroupStatus) -> None:
+        # Zeros are left out on the wire elsewhere; a merge patch must say them to reset a count.
+        body = {
+            "metadata": {"uid": group.metadata.uid},
+            "status": {
+                "phase": status.phase,
+                "conditions": msgspec.to_builtins(status.conditions, builtin_types=(datetime,)),
+                "running": status.running,
+                "succeeded": status.succeeded,
+                "failed": status.failed,
+            },
+        }
+        name, namespace = group.metadata.name, group.metadata.namespace
+        try:
+            await self._client.patch(
+                POD_GROUPS, name, body, namespace, subresource=self._status_subresource
+            )
+        except NotFound:
+            if not self._status_subresource:
+                raise
+            # Volcano's own definition has no status subresource: there the object is written.
+            await self._client.patch(POD_GROUPS, name, body, namespace)
+            self._status_subresource = ""
+
+    async def _write_pod(self, subject: Subject) -> Result:
+        key = PodKey(subject.key)
+        namespace, _, name = key.partition("/")
+        message = self._messages.get(key)
+        pod = self._feed.pods.get(namespace, name)
+        if message is None or pod is None or pod.spec.node_name:
+            self._written_at.pop(subject, None)
+            return Done()
+        told = [c for c in pod.status.conditions if c.type == POD_SCHEDULED]
+        if told and (told[0].reason, told[0].message) == (UNSCHEDULABLE, message):
+            return Done()
+        if told and told[0].reason == UNSCHEDULABLE and (wait_s := self._too_soon(subject)):
+            return After(wait_s)
+        since = told[0].last_transition_time if told and told[0].status == "False" else None
+        condition = Condition(
+            type=POD_SCHEDULED,
+            status="False",
+            reason=UNSCHEDULABLE,
+            message=message,
+            last_transition_time=since or _now(),
+        )
+        body = {"metadata": {"uid": pod.metadata.uid}, "status": {"conditions": [condition]}}
+        await self._client.patch(
+            LEAN_PODS, name, body, namespace, kind=PatchKind.STRATEGIC, subresource="status"
+        )
+        self._written_at[subject] = time.monotonic()
+        reference = _pod_reference(key, pod.metadata.uid)
+        self._events.event(reference, "Warning", FAILED_SCHEDULING, message)
+        return Done()
+
+    def _too_soon(self, subject: Subject) -> float:
+        """How long to wait before something that was just said is said in other numbers."""
+        written_at = self._written_at.get(subject)
+        if written_at is None:
+            return 0.0
+        return max(0.0, written_at + self._reworded_after_s - time.monotonic())
+
+
+def _differing(old: Mapping[K, object], new: Mapping[K, object]) -> set[K]:
+    return {key for key in old.keys() | new.keys() if old.get(key) != new.get(key)}
+
+
+def _reason(status: PodGroupStatus) -> tuple[object, ...]:
+    """A status without what changes all the time: the numbers in messages."""
+    reasons = [(c.type, c.status, c.reason) for c in status.conditions]
+    return (status.phase, status.running, status.succeeded, status.failed, *reasons)
+
+
+def _pod_reference(key: PodKey, uid: str) -> ObjectReference:
+    namespace, _, name = key.partition("/")
+    return ObjectReference(kind="Pod", api_version="v1", namespace=namespace, name=name, uid=uid)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC).replace(microsecond=0)

@@ -1,0 +1,22 @@
+"""The scheduler's settings, built once by who starts it."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerSettings:
+    """What the scheduler may be told. The defaults suit a real cluster."""
+
+    scheduler_names: frozenset[str] = frozenset({"gangline", "volcano"})
+    """Pods with one of these in ``schedulerName`` are ours. The embedded cluster, which has no
+    other scheduler, adds ``default-scheduler``. Leave ``volcano`` out where Volcano runs."""
+
+    bindings_at_once: int = 64
+    """Bindings under way at the same time: more load the API server, fewer slow large gangs."""
+
+    status_writers: int = 8
+    """Workers that write conditions. They never hold up a decision."""
+
+    reworded_after_s: float = 10.0
+    """A reason whose numbers alone have changed is written again after so long, not before: free
+    amounts change with every pod, and each rewriting wakes everybody who watches."""

@@ -1,0 +1,114 @@
+"""The shell around the decision: watch, decide when something has changed, carry out.
+
+There is no period. A change sets a flag; changes that come together are decided together; while a
+decision is carried out the next one is made already. Decisions take at most half of the time, so
+that a storm of changes cannot starve the process of everything else it does.
+"""
+
+import asyncio
+import logging
+import time
+from contextlib import suppress
+
+from gangline.api.meta import ObjectMeta
+from gangline.api.resources import QUEUES
+from gangline.api.scheduling import DEFAULT_QUEUE, Queue, QueueSpec
+from gangline.kube.client import Client
+from gangline.kube.errors import AlreadyExists, ApiError
+from gangline.kube.events import EventRecorder
+from gangline.scheduler.bind import Binder
+from gangline.scheduler.decide import decide
+from gangline.scheduler.feed import Feed
+from gangline.scheduler.metrics import BINDINGS, DECISION_TIME, WAITING
+from gangline.scheduler.model import Binding, GroupKey
+from gangline.scheduler.report import Reporter
+from gangline.scheduler.settings import SchedulerSettings
+
+log = logging.getLogger(__name__)
+
+COALESCE_S = 0.002
+"""Pods of one gang are created one after the other: wait this long for the rest."""
+QUEUE_RETRY_S = 5.0
+OPTIONAL_KINDS_S = 3.0
+"""How long the first decision waits for pod groups and queues, which a cluster may not know."""
+COMPONENT = "gangline-scheduler"
+
+
+class Scheduler:
+    """Schedules the pods of one cluster until cancelled. Not started twice."""
+
+    def __init__(self, client: Client, settings: SchedulerSettings) -> None:
+        self._client = client
+        self._settings = settings
+        self._changed = asyncio.Event()
+        self._events = EventRecorder(client, COMPONENT)
+        self._feed = Feed(client, settings, self._changed.set, self._regrouped)
+        self._reporter = Reporter(client, self._feed, self._events, settings)
+
+    async def run(self) -> None:
+        """Watch, decide, carry out."""
+        async with self._events, asyncio.TaskGroup() as tasks:
+            for informer in (*self._feed.required, *self._feed.optional):
+                tasks.create_task(informer.run())
+            tasks.create_task(self._reporter.controller.run())
+            tasks.create_task(self._ensure_default_queue())
+            binder = Binder(
+                self._client,
+                self._feed.state,
+                tasks,
+                at_once=self._settings.bindings_at_once,
+                bound=self._bound,
+                released=self._changed.set,
+            )
+            await self._synced()
+            await self._decide_on_changes(binder)
+
+    async def _synced(self) -> None:
+        """Wait for what a decision needs; for groups and queues only as long as they may be there.
+
+        A gang must not be taken for a stray before its group has been read.
+        """
+        for required in self._feed.required:
+            await required.synced()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(OPTIONAL_KINDS_S):
+                for optional in self._feed.optional:
+                    await optional.synced()
+
+    async def _decide_on_changes(self, binder: Binder) -> None:
+        while True:
+            await self._changed.wait()
+            await asyncio.sleep(COALESCE_S)
+            self._changed.clear()
+            began = time.perf_counter()
+            decision = decide(self._feed.state)
+            binder.bind(decision.bindings)
+            self._reporter.take(decision)
+            took = time.perf_counter() - began
+            DECISION_TIME.observe(took)
+            WAITING.set(len(self._feed.state.waiting))
+            if decision.bindings:
+                fields = {"pods": len(decision.bindings), "gangs": len(decision.placed)}
+                log.info("placed", extra={**fields, "waiting": len(self._feed.state.waiting)})
+            await asyncio.sleep(took)
+
+    def _regrouped(self, group: GroupKey) -> None:
+        self._reporter.regrouped(group)
+
+    def _bound(self, binding: Binding) -> None:
+        BINDINGS.inc()
+        self._reporter.bound(binding)
+
+    async def _ensure_default_queue(self) -> None:
+        """Create the default queue if there is none; without the kind, wait for the kind."""
+        queue = Queue(metadata=ObjectMeta(name=DEFAULT_QUEUE), spec=QueueSpec(weight=1))
+        while True:
+            try:
+                await self._client.create(QUEUES, queue)
+            except AlreadyExists:
+                return
+            except ApiError as error:
+                log.debug("no default queue yet: %s", error)
+                await asyncio.sleep(QUEUE_RETRY_S)
+            else:
+                return

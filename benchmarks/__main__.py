@@ -1,0 +1,19 @@
+"""Runs every benchmark, or those named: ``python -m benchmarks [api_server first_step ...]``."""
+
+import importlib
+import sys
+
+ALL = ("api_server", "operator_creation", "memory", "first_step")
+
+
+def main() -> None:
+    """Run the benchmarks in their order; each prints what it measured."""
+    for name in sys.argv[1:] or ALL:
+        if name not in ALL:
+            sys.exit(f"no benchmark {name!r}; there are: {', '.join(ALL)}")
+        print(f"--- {name}", flush=True)
+        importlib.import_module(f"benchmarks.{name}").main()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,8 +1,10 @@
 """Starts the scheduler: alone (``gangline scheduler``) or inside a cluster (``gangline up``)."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 from gangline.kube.client import Client
+from gangline.kube.leader import LeaderElector
 from gangline.scheduler.settings import SchedulerSettings
 from gangline.scheduler.shell import Scheduler
 
@@ -13,7 +15,25 @@ async def run(client: Client, settings: SchedulerSettings, stop: asyncio.Event) 
     Raises:
         ExceptionGroup: a task of the scheduler has failed; the caller decides what to do.
     """
+
+    async def lead() -> None:
+        # A copy that has lost its lease starts from nothing when it leads again.
+        await Scheduler(client, settings).run()
+
     async with asyncio.TaskGroup() as tasks:
-        scheduling = tasks.create_task(Scheduler(client, settings).run(), name="scheduler")
+        work = _elected(client, settings, lead) if settings.leader_election else lead()
+        scheduling = tasks.create_task(work, name="scheduler")
         await stop.wait()
         scheduling.cancel()
+
+
+async def _elected(
+    client: Client, settings: SchedulerSettings, lead: Callable[[], Awaitable[None]]
+) -> None:
+    elector = LeaderElector(
+        client,
+        settings.leader_election_name,
+        settings.leader_election_namespace,
+        settings.identity,
+    )
+    await elector.run(lead)

@@ -1,6 +1,8 @@
 """The scheduler's settings, built once by who starts it."""
 
-from dataclasses import dataclass
+import socket
+from dataclasses import dataclass, field
+from uuid import uuid4
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,3 +22,12 @@ class SchedulerSettings:
     reworded_after_s: float = 10.0
     """A reason whose numbers alone have changed is written again after so long, not before: free
     amounts change with every pod, and each rewriting wakes everybody who watches."""
+
+    leader_election: bool = False
+    """Needed as soon as two copies run: only one of them decides."""
+
+    leader_election_name: str = "gangline-scheduler"
+    leader_election_namespace: str = "kube-system"
+
+    identity: str = field(default_factory=lambda: f"{socket.gethostname()}_{uuid4().hex[:8]}")
+    """Who this copy is, among those that stand for election."""

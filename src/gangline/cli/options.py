@@ -1,0 +1,105 @@
+"""Options that many commands share: which cluster, which namespace, how to print."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import click
+
+if TYPE_CHECKING:
+    from gangline.kube.client import Client
+    from gangline.kube.config import ClusterConfig
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Which cluster a command talks to, and in which namespace."""
+
+    kubeconfig: str | None = None
+    context: str | None = None
+    namespace: str | None = None
+    """As given; None: what the kubeconfig says."""
+
+    def config(self) -> "ClusterConfig":
+        """Read the configuration of the cluster.
+
+        Raises:
+            ConfigError: there is none, or it is broken.
+        """
+        from gangline.kube.config import load_config  # noqa: PLC0415
+
+        return load_config(self.kubeconfig, self.context)
+
+    @asynccontextmanager
+    async def connect(self, component: str = "gangline") -> "AsyncIterator[Client]":
+        """Open a client of the cluster."""
+        from gangline.kube.client import Client  # noqa: PLC0415
+
+        async with Client(self.config(), user_agent=component) as client:
+            yield client
+
+
+def cluster_options(command: F) -> F:
+    """Add ``--kubeconfig`` and ``--context``; the command gets a ``Target`` as ``target``."""
+    return _target(command, with_namespace=False)
+
+
+def namespace_options(command: F) -> F:
+    """Add ``--kubeconfig``, ``--context`` and ``-n``; the command gets a ``target``."""
+    return _target(command, with_namespace=True)
+
+
+def _target(command: F, *, with_namespace: bool) -> F:
+    @wraps(command)
+    def with_target(
+        *args: Any,
+        kubeconfig: str | None,
+        context: str | None,
+        namespace: str | None = None,
+        **options: Any,
+    ) -> Any:
+        return command(*args, target=Target(kubeconfig, context, namespace), **options)
+
+    wrapped: Any = with_target
+    if with_namespace:
+        wrapped = click.option(
+            "-n", "--namespace", help="Namespace; the one of the kubeconfig when not given."
+        )(wrapped)
+    wrapped = click.option("--context", help="Context of the kubeconfig to use.")(wrapped)
+    wrapped = click.option(
+        "--kubeconfig",
+        "--config",
+        "kubeconfig",
+        metavar="FILE",
+        help="Kubeconfig to use; KUBECONFIG, then the usual places when not given.",
+    )(wrapped)
+    return cast(F, debug_option(wrapped))
+
+
+def debug_option(command: F) -> F:
+    """Let a command take ``--debug`` after its name as well: people forget it first."""
+    return click.option(
+        "--debug", is_flag=True, expose_value=False, callback=_note_debug, hidden=True
+    )(command)
+
+
+def _note_debug(context: click.Context, _: click.Parameter, value: bool) -> None:
+    root = context.find_root()
+    if value and root.obj is not None:
+        root.obj.debug = True
+
+
+def output_option(*formats: str) -> Callable[[F], F]:
+    """Add ``-o`` with these formats; the first is the default."""
+    return click.option(
+        "-o",
+        "--output",
+        type=click.Choice(formats),
+        default=formats[0],
+        show_default=True,
+        help="How to print the result.",
+    )

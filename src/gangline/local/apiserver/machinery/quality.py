@@ -1,9 +1,9 @@
 """The quality-of-service class of a pod: who is killed first when a node runs out of memory."""
 
 from collections.abc import Mapping
-from fractions import Fraction
 from typing import Any
 
+from gangline.api.quantity import Quantity
 from gangline.local.apiserver.machinery.amounts import amount
 from gangline.local.apiserver.machinery.pod_defaults import all_containers, part
 from gangline.local.apiserver.machinery.schemas import Json
@@ -23,6 +23,6 @@ def qos_class(spec: Json) -> str:
     return "Guaranteed" if complete and equal else "Burstable"
 
 
-def _amounts(of: Mapping[str, Any]) -> dict[str, Fraction]:
+def _amounts(of: Mapping[str, Any]) -> dict[str, Quantity]:
     found = {name: amount(of.get(name, 0)) for name in COMPUTE}
     return {name: value for name, value in found.items() if value}

@@ -1,0 +1,160 @@
+"""Server-side apply: a manager says what it wants of an object, and owns exactly that.
+
+Applying lays the configuration over the object, takes off what the manager applied before and no
+longer does (unless somebody else owns it), and is refused where it would change a field that
+another manager owns, unless forced. What the manager and others say alike they own together.
+"""
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TypeAlias
+
+from gangline.api.meta import StatusCause
+from gangline.local.apiserver.machinery.applied import laid_over, taken_off
+from gangline.local.apiserver.machinery.field_sets import (
+    FieldPath,
+    ListKeyError,
+    Schema,
+    changes,
+    show,
+)
+from gangline.local.apiserver.machinery.ownership import (
+    APPLY,
+    UPDATE,
+    Entry,
+    before_first_apply,
+    entries_of,
+    entry_for,
+    managed_fields,
+    owned_by_applying,
+    stamp,
+    store_entries,
+    without_unowned,
+)
+from gangline.local.apiserver.machinery.schemas import Json
+
+__all__ = ["ApplyConflict", "ApplyError", "apply"]
+
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+KUBECTL = "kubectl"
+
+Conflict: TypeAlias = tuple[Entry, FieldPath]
+
+
+class ApplyError(Exception):
+    """A configuration that cannot be applied to anything; HTTP 400."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class ApplyConflict(Exception):
+    """A configuration that would change what others own; HTTP 409, reason Conflict."""
+
+    def __init__(self, conflicts: Sequence[Conflict]) -> None:
+        self.message = _conflict_message(conflicts)
+        self.causes = [
+            StatusCause("FieldManagerConflict", f"conflict with {_described(entry)}", show(path))
+            for entry, path in conflicts
+        ]
+        super().__init__(self.message)
+
+
+def apply(
+    live: Json | None,
+    applied: Json,
+    schema: Schema,
+    *,
+    manager: str,
+    now: datetime,
+    force: bool = False,
+    subresource: str = "",
+) -> Json:
+    """Return the object after a manager applied its configuration; ``live`` None: a new one.
+
+    The caller leaves in ``applied`` only what the request may write (no status, or nothing but the
+    status); an outcome equal to ``live`` is no write at all.
+
+    Raises:
+        ApplyError: the configuration carries managed fields, or has lists that cannot be merged.
+        ApplyConflict: it changes fields of others and is not forced.
+    """
+    if managed_fields(applied):
+        raise ApplyError("metadata.managedFields must be nil")
+    try:
+        return _apply(live or {}, applied, schema, manager, now, force, subresource)
+    except ListKeyError as error:
+        raise ApplyError(f"failed to create typed patch object: {error}") from error
+
+
+def _apply(
+    live: Json,
+    applied: Json,
+    schema: Schema,
+    manager: str,
+    now: datetime,
+    force: bool,
+    subresource: str,
+) -> Json:
+    entries = entries_of(managed_fields(live))
+    if live and not entries:
+        entries.append(before_first_apply(live, schema, now))
+    own = owned_by_applying(applied, schema)
+    version = str(applied.get("apiVersion", ""))
+    mine = entry_for(entries, manager, APPLY, subresource, version)
+    others = [entry for entry in entries if entry is not mine]
+
+    kept = own.union(*(entry.fields for entry in others))
+    result = taken_off(laid_over(live, applied, schema), mine.fields - own, kept, schema)
+
+    found = changes(live, result, schema)
+    changed = without_unowned(found.added | found.modified)
+    conflicts = [(each, path) for each in others for path in sorted(each.fields & changed)]
+    if conflicts and not force and not _said_by_kubectl(live, schema, manager, conflicts):
+        raise ApplyConflict(conflicts)
+    for entry in others:
+        entry.fields -= changed | found.removed
+    if own != mine.fields or changed or found.removed:
+        mine.fields, mine.time = own, stamp(now)
+    store_entries(result, entries)
+    return result
+
+
+def _said_by_kubectl(
+    live: Json, schema: Schema, manager: str, conflicts: Sequence[Conflict]
+) -> bool:
+    """Whether all conflicts are with what ``kubectl apply`` itself said before it was server-side.
+
+    The annotation that client-side apply leaves behind tells.
+    """
+    if manager != KUBECTL:
+        return False
+    try:
+        last = json.loads(live["metadata"]["annotations"][LAST_APPLIED])
+        said = owned_by_applying(last, schema)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return False
+    return all(entry.operation == UPDATE and path in said for entry, path in conflicts)
+
+
+def _conflict_message(conflicts: Sequence[Conflict]) -> str:
+    if len(conflicts) == 1:
+        entry, path = conflicts[0]
+        return f"Apply failed with 1 conflict: conflict with {_described(entry)}: {show(path)}"
+    paths: dict[str, list[str]] = {}
+    for entry, path in conflicts:
+        paths.setdefault(_described(entry), []).append(f"- {show(path)}")
+    lines = [line for each in sorted(paths) for line in (f"conflicts with {each}:", *paths[each])]
+    return f"Apply failed with {len(conflicts)} conflicts: " + "\n".join(lines)
+
+
+def _described(entry: Entry) -> str:
+    text = json.dumps(entry.manager)
+    if entry.subresource:
+        text += f' with subresource "{entry.subresource}"'
+    if entry.operation == UPDATE:
+        text += f" using {entry.api_version}"
+        text += f" at {entry.time}" if entry.time else ""
+    return text

@@ -1,0 +1,218 @@
+"""Sets of fields of an object, as server-side apply counts ownership.
+
+A path is a tuple of segments in the notation of ``fieldsV1``: ``f:NAME`` a field, ``k:{...}`` the
+item of a keyed list, ``v:VALUE`` the member of a set. Maps are owned field by field and keyed
+lists item by item; atomic lists and maps are owned as a whole.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from gangline.local.apiserver.machinery.patches import same_json
+from gangline.local.apiserver.machinery.schemas import (
+    LIST_TYPE,
+    MAP_KEYS,
+    MAP_TYPE,
+    Json,
+    extra_values,
+)
+
+FieldPath: TypeAlias = tuple[str, ...]
+Schema: TypeAlias = Mapping[str, Any]
+
+_NOTHING: Json = {}
+_KEY_DEFAULTS = {"protocol": "TCP"}
+"""Defaults of list keys that the schema does not carry because code fills them in."""
+
+
+class ListKeyError(ValueError):
+    """A keyed list whose items cannot be told apart; the message says where and why."""
+
+
+@dataclass(slots=True)
+class Changes:
+    """The fields in which two versions of an object differ."""
+
+    added: set[FieldPath] = field(default_factory=set)
+    modified: set[FieldPath] = field(default_factory=set)
+    removed: set[FieldPath] = field(default_factory=set)
+
+
+def field_set(value: Json, schema: Schema) -> set[FieldPath]:
+    """Return what somebody owns who applies this object.
+
+    Raises:
+        ListKeyError: items of a keyed list lack a key or share one.
+    """
+    found: set[FieldPath] = set()
+    _collect(value, schema, (), found, parents=False)
+    return found
+
+
+def changes(old: Any, new: Any, schema: Schema) -> Changes:
+    """Return the fields in which two versions differ.
+
+    Raises:
+        ListKeyError: items of a keyed list lack a key or share one.
+    """
+    found = Changes()
+    _compare(old, new, schema, (), found)
+    return found
+
+
+def schema_of(schema: Schema, name: str) -> Schema:
+    """Return the schema of a field; an empty one where nothing is said of it."""
+    found: Schema | None = schema.get("properties", _NOTHING).get(name)
+    return found if found is not None else extra_values(dict(schema)) or _NOTHING
+
+
+def is_map(value: Any, schema: Schema) -> bool:
+    """Whether a value is a map that is owned field by field."""
+    return isinstance(value, dict) and schema.get(MAP_TYPE) != "atomic"
+
+
+def items_by_segment(value: Any, schema: Schema, path: FieldPath = ()) -> dict[str, Any] | None:
+    """Return the items of a keyed list or set by their segment; None for all other values.
+
+    Raises:
+        ListKeyError: items lack a key or share one.
+    """
+    if not isinstance(value, list):
+        return None
+    segment = _segmenter(schema)
+    if segment is None:
+        return None
+    found: dict[str, Any] = {}
+    for item in value:
+        own = segment(item, path)
+        if own in found:
+            raise ListKeyError(f"{show(path)}: duplicate entries for key {show((own,))}")
+        found[own] = item
+    return found
+
+
+def show(path: FieldPath) -> str:
+    """Return a path as conflicts name it: ``.spec.containers[name="web"].image``."""
+    return "".join(map(_show_segment, path))
+
+
+def encode(paths: Iterable[FieldPath]) -> Json:
+    """Return a set of fields as ``fieldsV1``."""
+    tree: Json = {}
+    nodes = []
+    for path in sorted(paths):
+        node = tree
+        for segment in path:
+            node = node.setdefault(segment, {})
+        nodes.append(node)
+    for node in nodes:
+        if node:
+            node["."] = {}
+    return tree
+
+
+def decode(tree: Any) -> set[FieldPath]:
+    """Return the set of fields that a ``fieldsV1`` stands for; what cannot be read is left out."""
+    return set(_decoded(tree, ()))
+
+
+def _decoded(tree: Any, path: FieldPath) -> Iterator[FieldPath]:
+    if not isinstance(tree, dict):
+        return
+    if path and (not tree or "." in tree):
+        yield path
+    for segment, below in tree.items():
+        if segment[:2] in ("f:", "k:", "v:", "i:"):
+            yield from _decoded(below, (*path, segment))
+
+
+def _collect(
+    value: Any, schema: Schema, path: FieldPath, found: set[FieldPath], parents: bool
+) -> None:
+    """Add the fields of a value; with ``parents`` also the maps and items on the way to them."""
+    if is_map(value, schema):
+        if not value or parents:
+            found.add(path)
+        named = schema.get("properties", _NOTHING)
+        for name, child in value.items():
+            below = (*path, f"f:{name}")
+            _collect(child, schema_of(schema, name), below, found, parents)
+            # The entries of a map are things of their own, the fields of a struct are not.
+            if name not in named or child is None:
+                found.add(below)
+        return
+    items = items_by_segment(value, schema, path)
+    if not items or parents:
+        found.add(path)
+    of = schema.get("items", _NOTHING)
+    for segment, item in (items or _NOTHING).items():
+        below = (*path, segment)
+        _collect(item, of, below, found, parents)
+        found.add(below)
+
+
+def _compare(old: Any, new: Any, schema: Schema, path: FieldPath, found: Changes) -> None:
+    if is_map(old, schema) and is_map(new, schema):
+        for name in {**old, **new}:
+            _compare_part(old, new, name, schema_of(schema, name), (*path, f"f:{name}"), found)
+        return
+    if old == new and same_json(old, new):
+        return
+    before, after = items_by_segment(old, schema, path), items_by_segment(new, schema, path)
+    if before is None or after is None:
+        found.modified.add(path)
+        return
+    of = schema.get("items", _NOTHING)
+    for segment in {**before, **after}:
+        _compare_part(before, after, segment, of, (*path, segment), found)
+
+
+def _compare_part(
+    old: Json, new: Json, key: str, schema: Schema, path: FieldPath, found: Changes
+) -> None:
+    if key not in new:
+        _collect(old[key], schema, path, found.removed, parents=True)
+    elif key not in old:
+        _collect(new[key], schema, path, found.added, parents=True)
+    else:
+        _compare(old[key], new[key], schema, path, found)
+
+
+def _segmenter(schema: Schema) -> Callable[[Any, FieldPath], str] | None:
+    if schema.get(LIST_TYPE) == "set":
+        return lambda item, path: f"v:{_compact(item)}"
+    keys = schema.get(MAP_KEYS)
+    if schema.get(LIST_TYPE) != "map" or not keys:
+        return None
+    fields = schema.get("items", _NOTHING).get("properties", _NOTHING)
+    defaults = {key: fields.get(key, {}).get("default", _KEY_DEFAULTS.get(key)) for key in keys}
+
+    def segment(item: Any, path: FieldPath) -> str:
+        if not isinstance(item, dict):
+            raise ListKeyError(f"{show(path)}: an item of the keyed list is not an object")
+        key = {name: item.get(name, default) for name, default in sorted(defaults.items())}
+        given = {name: value for name, value in key.items() if value is not None}
+        if not given:
+            names = ", ".join(defaults)
+            raise ListKeyError(f"{show(path)}: an item of the keyed list lacks its key ({names})")
+        return f"k:{_compact(given)}"
+
+    return segment
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+
+
+def _show_segment(segment: str) -> str:
+    kind, rest = segment[:2], segment[2:]
+    if kind == "f:":
+        return f".{rest}"
+    if kind == "v:":
+        return f"[={rest}]"
+    if kind == "k:":
+        pairs = json.loads(rest).items()
+        return "[" + ",".join(f"{name}={_compact(value)}" for name, value in pairs) + "]"
+    return f"[{rest}]"

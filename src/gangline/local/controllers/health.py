@@ -1,0 +1,145 @@
+"""Whether nodes are alive, and which pods must leave those that are not. Pure.
+
+A node is alive while its lease changes. How long ago it changed is measured by whoever watches,
+with its own monotonic clock: the times in a lease are another machine's and are never compared.
+A silent node's conditions become Unknown, taints keep new pods away, and each pod leaves when it
+has tolerated the taint for as long as it says it would.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import msgspec
+
+from gangline.api.affinity import Toleration
+from gangline.api.core import Lease, Node, Taint
+from gangline.api.meta import Condition
+from gangline.api.pod import Pod
+
+NOT_READY = "node.kubernetes.io/not-ready"
+UNREACHABLE = "node.kubernetes.io/unreachable"
+UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
+OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
+OURS = frozenset({NOT_READY, UNREACHABLE, UNSCHEDULABLE})
+NO_SCHEDULE, NO_EXECUTE = "NoSchedule", "NoExecute"
+CONDITIONS = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure")
+SILENT = "Kubelet stopped posting node status."
+
+
+class Heartbeats:
+    """When each node's lease was last seen to change, by the clock of the one who looks."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[str, float]] = {}
+
+    def observe(self, node: str, lease: Lease | None, now: float) -> None:
+        """Take note of a node's lease as it is at ``now`` (monotonic seconds)."""
+        mark = str(lease.spec.renew_time) if lease is not None else ""
+        known = self._seen.get(node)
+        if known is None or known[0] != mark:
+            self._seen[node] = (mark, now)
+
+    def age(self, node: str, now: float) -> float:
+        """Seconds since the node was last heard of; 0 for one never observed."""
+        return now - self._seen[node][1] if node in self._seen else 0.0
+
+    def forget(self, node: str) -> None:
+        """Drop a node that no longer exists."""
+        self._seen.pop(node, None)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeChange:
+    """What to write to a node; None: leave it."""
+
+    conditions: list[Condition] | None = None
+    taints: list[Taint] | None = None
+
+
+def decide_node(node: Node, *, silent: bool, now: datetime) -> NodeChange:
+    """Say which conditions and taints a node should have."""
+    conditions = _silenced(node.status.conditions, now) if silent else node.status.conditions
+    taints = _taints(node, conditions, now)
+    return NodeChange(
+        conditions=conditions if conditions != node.status.conditions else None,
+        taints=taints if _bare(taints) != _bare(node.spec.taints) else None,
+    )
+
+
+def _silenced(conditions: Sequence[Condition], now: datetime) -> list[Condition]:
+    known = {condition.type: condition for condition in conditions}
+    for kind in CONDITIONS:
+        old = known.get(kind, Condition(type=kind))
+        if old.status != "Unknown":
+            known[kind] = msgspec.structs.replace(
+                old,
+                status="Unknown",
+                reason="NodeStatusUnknown",
+                message=SILENT,
+                last_transition_time=now,
+            )
+    return list(known.values())
+
+
+def _taints(node: Node, conditions: Iterable[Condition], now: datetime) -> list[Taint]:
+    ready = next((condition.status for condition in conditions if condition.type == "Ready"), "")
+    wanted: list[tuple[str, str]] = []
+    if ready == "Unknown":
+        wanted += [(UNREACHABLE, NO_SCHEDULE), (UNREACHABLE, NO_EXECUTE)]
+    elif ready == "False":
+        wanted += [(NOT_READY, NO_SCHEDULE), (NOT_READY, NO_EXECUTE)]
+    if node.spec.unschedulable:
+        wanted.append((UNSCHEDULABLE, NO_SCHEDULE))
+    present = {(taint.key, taint.effect): taint for taint in node.spec.taints}
+    kept = [taint for taint in node.spec.taints if taint.key not in OURS]
+    return kept + [
+        present.get((key, effect)) or Taint(key=key, effect=effect, time_added=now)
+        for key, effect in wanted
+    ]
+
+
+def _bare(taints: Iterable[Taint]) -> set[tuple[str, str, str]]:
+    return {(taint.key, taint.value, taint.effect) for taint in taints}
+
+
+def leaves_at(pod: Pod, taints: Iterable[Taint], now: datetime) -> datetime | None:
+    """Say when a pod has to leave a node with these taints; None: it may stay.
+
+    ``now`` is the answer for a taint that the pod does not tolerate at all.
+    """
+    leaving: list[datetime] = []
+    for taint in taints:
+        if taint.effect != NO_EXECUTE:
+            continue
+        tolerating = [one for one in pod.spec.tolerations if tolerates(one, taint)]
+        if not tolerating:
+            return now
+        limits = [
+            one.toleration_seconds for one in tolerating if one.toleration_seconds is not None
+        ]
+        if limits:
+            leaving.append((taint.time_added or now) + timedelta(seconds=max(0, min(limits))))
+    return min(leaving, default=None)
+
+
+def tolerates(toleration: Toleration, taint: Taint) -> bool:
+    """Tell if a toleration puts up with a taint (Kubernetes' rules)."""
+    if toleration.effect and toleration.effect != taint.effect:
+        return False
+    if toleration.key and toleration.key != taint.key:
+        return False
+    if toleration.operator == "Exists":
+        return True
+    return bool(toleration.key) and toleration.value == taint.value
+
+
+def not_ready(pod: Pod, now: datetime) -> list[Condition] | None:
+    """The conditions of a pod on a silent node, if they have to change: it is not Ready."""
+    changed = [
+        msgspec.structs.replace(condition, status="False", last_transition_time=now)
+        if condition.type == "Ready" and condition.status == "True"
+        else condition
+        for condition in pod.status.conditions
+    ]
+    return changed if changed != pod.status.conditions else None

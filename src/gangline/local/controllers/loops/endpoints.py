@@ -1,0 +1,97 @@
+"""Keeps the Endpoints of each service with a selector as its pods are."""
+
+import contextlib
+
+import msgspec
+
+from gangline.api.core import Endpoints, Service
+from gangline.api.pod import Pod
+from gangline.api.resources import ENDPOINTS, PODS, SERVICES
+from gangline.kube.controller import Controller, Done, Result
+from gangline.kube.errors import AlreadyExists, NotFound
+from gangline.kube.informer import Key, key_of
+from gangline.local.controllers.context import Context
+from gangline.local.controllers.endpoints import build, is_ready
+
+
+class EndpointsLoop:
+    """Services and pods in, Endpoints out."""
+
+    def __init__(self, context: Context) -> None:
+        self._client = context.client
+        self._services = context.informers.informer(
+            SERVICES, indexes={"namespace": lambda service: [service.metadata.namespace]}
+        )
+        self._pods = context.informers.informer(
+            PODS, indexes={"namespace": lambda pod: [pod.metadata.namespace]}
+        )
+        self._endpoints = context.informers.informer(ENDPOINTS)
+        self._controller: Controller[Key] = Controller("endpoints", self._reconcile)
+        self._services.add_listener(self._service_changed)
+        self._pods.add_listener(self._pod_changed)
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        await self._controller.run()
+
+    def _service_changed(self, old: Service | None, new: Service | None) -> None:
+        service = new or old
+        assert service is not None
+        self._controller.queue.add(key_of(service))
+
+    def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        if old is not None and new is not None and _looks(old) == _looks(new):
+            return
+        pod = new or old
+        assert pod is not None
+        for service in self._services.by_index("namespace", pod.metadata.namespace):
+            if any(_selects(service, seen) for seen in (old, new) if seen is not None):
+                self._controller.queue.add(key_of(service))
+
+    async def _reconcile(self, key: Key) -> Result:
+        service = self._services.get(key.namespace, key.name)
+        present = self._endpoints.get(key.namespace, key.name)
+        if service is None:
+            if present is not None:
+                with contextlib.suppress(NotFound):
+                    await self._client.delete(ENDPOINTS, key.name, key.namespace)
+        elif service.spec.selector and service.metadata.deletion_timestamp is None:
+            pods = self._pods.by_index("namespace", key.namespace)
+            wanted = build(service, [pod for pod in pods if _selects(service, pod)])
+            await self._write(wanted, present)
+        return Done()
+
+    async def _write(self, wanted: Endpoints, present: Endpoints | None) -> None:
+        namespace, meta = wanted.metadata.namespace, wanted.metadata
+        if present is None:
+            # The copy may be behind: the next event of the endpoints' own watch settles it.
+            with contextlib.suppress(AlreadyExists):
+                await self._client.create(ENDPOINTS, wanted, namespace)
+                return
+            present = await self._client.get(ENDPOINTS, meta.name, namespace)
+        same_labels = present.metadata.labels == meta.labels
+        if present.subsets == wanted.subsets and same_labels:
+            return
+        metadata = msgspec.structs.replace(
+            present.metadata, labels=meta.labels, owner_references=meta.owner_references
+        )
+        await self._client.update(
+            ENDPOINTS, msgspec.structs.replace(wanted, metadata=metadata), namespace
+        )
+
+
+def _selects(service: Service, pod: Pod) -> bool:
+    selector = service.spec.selector
+    return bool(selector) and selector.items() <= pod.metadata.labels.items()
+
+
+def _looks(pod: Pod) -> tuple[object, ...]:
+    """What of a pod its endpoints depend on."""
+    return (
+        pod.status.pod_ip,
+        pod.status.phase,
+        is_ready(pod),
+        pod.metadata.deletion_timestamp is None,
+        pod.metadata.labels,
+        pod.metadata.uid,
+    )

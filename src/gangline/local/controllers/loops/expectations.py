@@ -1,0 +1,51 @@
+"""What a controller has just written and not seen yet, so that it does not write it twice."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
+from typing import Generic, TypeVar
+
+from gangline.api.pod import Pod
+
+K = TypeVar("K", bound=Hashable)
+FORGET_AFTER_S = 30.0
+
+
+class Expectations(Generic[K]):
+    """Pods created or deleted for each key, until the watch has shown them so."""
+
+    def __init__(self) -> None:
+        self._created: dict[K, dict[str, tuple[Pod, float]]] = defaultdict(dict)
+        self._deleted: dict[K, dict[str, float]] = defaultdict(dict)
+
+    def created(self, key: K, pod: Pod) -> None:
+        """Note a pod that the server has just made."""
+        self._created[key][pod.metadata.uid] = (pod, _clock())
+
+    def deleted(self, key: K, pod: Pod) -> None:
+        """Note a pod that the server has been told to delete."""
+        self._deleted[key][pod.metadata.uid] = _clock()
+
+    def apply(self, key: K, seen: Sequence[Pod]) -> list[Pod]:
+        """Return the pods as they are once the watch has caught up."""
+        expired = _clock() - FORGET_AFTER_S
+        uids = {pod.metadata.uid for pod in seen}
+        created = self._created.pop(key, {})
+        waiting = {u: e for u, e in created.items() if u not in uids and e[1] > expired}
+        if waiting:
+            self._created[key] = waiting
+        deleted = self._deleted.pop(key, {})
+        going = {u: since for u, since in deleted.items() if u in uids and since > expired}
+        if going:
+            self._deleted[key] = going
+        kept = [pod for pod in seen if pod.metadata.uid not in going]
+        return kept + [pod for pod, _ in waiting.values()]
+
+    def forget(self, key: K) -> None:
+        """Drop a key that is gone."""
+        self._created.pop(key, None)
+        self._deleted.pop(key, None)
+
+
+def _clock() -> float:
+    return asyncio.get_running_loop().time()

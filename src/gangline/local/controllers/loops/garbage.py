@@ -1,0 +1,234 @@
+"""Watches every kind there is, and deletes what its owners left behind."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from functools import partial
+
+import msgspec
+
+from gangline.api.meta import Object, ObjectMeta, OwnerReference
+from gangline.api.resources import CUSTOM_RESOURCE_DEFINITIONS
+from gangline.kube.client import PatchKind
+from gangline.kube.controller import After, Controller, Done, Result
+from gangline.kube.errors import ApiError, Conflict, NotFound
+from gangline.kube.informer import Informer
+from gangline.local.controllers import garbage
+from gangline.local.controllers.context import Context
+from gangline.local.controllers.garbage import Graph, Item, decide, item
+from gangline.local.controllers.loops.discovery import Kind, discover
+
+log = logging.getLogger(__name__)
+
+REDISCOVER_S = 60.0
+SETTLE_S = 0.2
+"""A new definition's routes appear just after it; several definitions often come together."""
+UNKNOWN_OWNER_S = 15.0
+
+
+def _lean(found: Object) -> Object:
+    """Keep of an object only what garbage collection reads."""
+    meta = found.metadata
+    return Object(
+        metadata=ObjectMeta(
+            name=meta.name,
+            namespace=meta.namespace,
+            uid=meta.uid,
+            resource_version=meta.resource_version,
+            deletion_timestamp=meta.deletion_timestamp,
+            owner_references=meta.owner_references,
+            finalizers=meta.finalizers,
+        )
+    )
+
+
+_Keep = Callable[[OwnerReference], bool]
+
+
+class GarbageLoop:
+    """One lean informer for each kind, one graph of owners, and workers that act on it."""
+
+    def __init__(self, context: Context) -> None:
+        self._client = context.client
+        self._graph = Graph()
+        self._kinds: dict[tuple[str, str], Kind] = {}
+        self._watches: dict[Kind, asyncio.Task[None]] = {}
+        self._stale = asyncio.Event()
+        self._controller: Controller[str] = Controller("garbage", self._reconcile, workers=8)
+        definitions = context.informers.informer(CUSTOM_RESOURCE_DEFINITIONS)
+        definitions.add_listener(lambda *_: self._stale.set())
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            await self._follow_new_kinds(tasks, wait=True)
+            tasks.create_task(self._rediscover(tasks))
+            tasks.create_task(self._controller.run())
+
+    async def _rediscover(self, tasks: asyncio.TaskGroup) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(REDISCOVER_S):
+                    await self._stale.wait()
+            self._stale.clear()
+            await asyncio.sleep(SETTLE_S)
+            try:
+                await self._follow_new_kinds(tasks)
+            except ApiError as error:
+                log.debug("discovery failed", extra={"error": str(error)})
+                self._stale.set()
+
+    async def _follow_new_kinds(self, tasks: asyncio.TaskGroup, *, wait: bool = False) -> None:
+        found = {(kind.group, kind.plural): kind for kind in await discover(self._client)}
+        for kind in set(self._watches) - set(found.values()):
+            self._watches.pop(kind).cancel()
+        informers = []
+        for kind in found.values():
+            if kind not in self._watches:
+                informer = Informer(self._client, kind, transform=_lean)
+                informer.add_listener(partial(self._changed, kind))
+                self._watches[kind] = tasks.create_task(informer.run())
+                informers.append(informer)
+        self._kinds = found
+        for informer in informers if wait else ():
+            await informer.synced()
+
+    def _changed(self, kind: Kind, old: Object | None, new: Object | None) -> None:
+        affected: set[str] = set()
+        if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
+            affected |= self._graph.remove(old.metadata.uid)
+        if new is not None:
+            affected |= self._graph.put(item(kind.group, kind.version, kind.plural, new.metadata))
+        for uid in affected:
+            self._controller.queue.add(uid)
+
+    async def _reconcile(self, uid: str) -> Result:
+        found = self._graph.get(uid)
+        if found is None or not (found.owners or found.going):
+            return Done()
+        existing: set[str] = set()
+        if not found.going:
+            for owner in found.owners:
+                if self._graph.get(owner.uid) is None:
+                    exists = await self._exists(found, owner)
+                    if exists is None:
+                        return After(UNKNOWN_OWNER_S)
+                    existing |= {owner.uid} if exists else set()
+        action = decide(self._graph, uid, lambda owner: owner.uid in existing)
+        return await self._act(found, action)
+
+    async def _exists(self, found: Item, owner: OwnerReference) -> bool | None:
+        """Ask the server for an owner that we do not know; None: nobody knows its kind."""
+        kind = self._kind_of(owner)
+        if kind is None:
+            return None
+        if kind.namespaced and not found.namespace:
+            # A namespaced owner of an object without a namespace cannot be looked up: leave it.
+            return True
+        namespace = found.namespace if kind.namespaced else None
+        try:
+            live = await self._client.get(kind, owner.name, namespace)
+        except NotFound:
+            return False
+        return live.metadata.uid == owner.uid
+
+    def _kind_of(self, owner: OwnerReference) -> Kind | None:
+        group = owner.api_version.rpartition("/")[0]
+        for kind in self._kinds.values():
+            if (kind.group, kind.kind) == (group, owner.kind):
+                return kind
+        return None
+
+    async def _act(self, found: Item, action: garbage.Action) -> Result:
+        match action:
+            case garbage.Delete(propagation):
+                await self._delete(found, propagation)
+            case garbage.DropOwners(uids):
+                await self._keep_owners(found, lambda owner: owner.uid not in uids)
+            case garbage.Release(dependents):
+                for dependent in dependents:
+                    await self._keep_owners(dependent, lambda owner: owner.uid != found.uid)
+                await self._drop_finalizer(found, garbage.ORPHAN)
+            case garbage.DropFinalizer(finalizer):
+                await self._drop_finalizer(found, finalizer)
+            case garbage.Unblock():
+                await self._unblock(found)
+            case garbage.LookAt(uids):
+                for uid in uids:
+                    self._controller.queue.add(uid)
+        return Done()
+
+    async def _live(self, found: Item) -> tuple[Kind, Object] | None:
+        """Read the object as it is now; None if it is gone or a new one of its name."""
+        kind = self._kinds.get((found.group, found.plural))
+        if kind is None:
+            return None
+        try:
+            live = await self._client.get(kind, found.name, found.namespace or None)
+        except NotFound:
+            return None
+        return (kind, live) if live.metadata.uid == found.uid else None
+
+    async def _delete(self, found: Item, propagation: garbage.Propagation) -> None:
+        live = await self._live(found)
+        if live is None:
+            return
+        kind, present = live
+        if tuple(present.metadata.owner_references) != found.owners:
+            # Decided on an old picture: the watch brings the new one, or has.
+            self._changed(kind, None, present)
+            return
+        with contextlib.suppress(NotFound):
+            await self._client.delete(
+                kind,
+                found.name,
+                found.namespace or None,
+                propagation=propagation.value,
+                uid=found.uid,
+                resource_version=present.metadata.resource_version,
+            )
+
+    async def _keep_owners(self, found: Item, keep: _Keep) -> None:
+        live = await self._live(found)
+        if live is None:
+            return
+        kind, present = live
+        owners = [owner for owner in present.metadata.owner_references if keep(owner)]
+        if owners != present.metadata.owner_references:
+            await self._set(kind, present, "ownerReferences", msgspec.to_builtins(owners))
+
+    async def _drop_finalizer(self, found: Item, finalizer: str) -> None:
+        live = await self._live(found)
+        if live is not None:
+            kind, present = live
+            left = [one for one in present.metadata.finalizers if one != finalizer]
+            await self._set(kind, present, "finalizers", left)
+
+    async def _unblock(self, found: Item) -> None:
+        live = await self._live(found)
+        if live is None:
+            return
+        kind, present = live
+        owners = [
+            msgspec.structs.replace(owner, block_owner_deletion=False)
+            for owner in present.metadata.owner_references
+        ]
+        await self._set(kind, present, "ownerReferences", msgspec.to_builtins(owners))
+        with contextlib.suppress(NotFound, Conflict):
+            await self._client.delete(
+                kind,
+                found.name,
+                found.namespace or None,
+                propagation=garbage.Propagation.FOREGROUND.value,
+                uid=found.uid,
+            )
+
+    async def _set(self, kind: Kind, present: Object, field: str, value: object) -> None:
+        """Replace one list of the metadata, unless the object has changed since it was read."""
+        meta = present.metadata
+        patch = {"metadata": {"resourceVersion": meta.resource_version, field: value}}
+        with contextlib.suppress(NotFound):
+            await self._client.patch(
+                kind, meta.name, patch, meta.namespace or None, kind=PatchKind.MERGE
+            )

@@ -1,0 +1,104 @@
+"""Small duties: a default account and the CA bundle in each namespace, and old events."""
+
+import asyncio
+import contextlib
+import logging
+from datetime import datetime, timedelta
+from typing import TypeVar
+
+from gangline.api.core import ConfigMap, Namespace, ServiceAccount
+from gangline.api.meta import Object, ObjectMeta
+from gangline.api.resource import Resource
+from gangline.api.resources import CONFIG_MAPS, NAMESPACES, SERVICE_ACCOUNTS
+from gangline.kube.controller import Controller, Done, Result
+from gangline.kube.errors import AlreadyExists, ApiError, NotFound
+from gangline.kube.informer import Key, key_of
+from gangline.local.controllers.context import Context, now
+
+log = logging.getLogger(__name__)
+
+DEFAULT_ACCOUNT = "default"
+CA_BUNDLE = "kube-root-ca.crt"
+TERMINATING = "Terminating"
+_T = TypeVar("_T", bound=Object)
+
+
+class NamespaceContentLoop:
+    """Gives each namespace what pods take for granted."""
+
+    def __init__(self, context: Context) -> None:
+        self._client = context.client
+        self._namespaces = context.informers.informer(NAMESPACES)
+        self._accounts = context.informers.informer(SERVICE_ACCOUNTS)
+        self._controller: Controller[Key] = Controller("accounts", self._reconcile, workers=2)
+        self._namespaces.add_listener(self._namespace_changed)
+        self._accounts.add_listener(self._account_changed)
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        await self._controller.run()
+
+    def _namespace_changed(self, old: Namespace | None, new: Namespace | None) -> None:
+        if new is not None and old is None:
+            self._controller.queue.add(key_of(new))
+
+    def _account_changed(self, old: ServiceAccount | None, new: ServiceAccount | None) -> None:
+        if new is None and old is not None and old.metadata.name == DEFAULT_ACCOUNT:
+            self._controller.queue.add(Key("", old.metadata.namespace))
+
+    async def _reconcile(self, key: Key) -> Result:
+        namespace = self._namespaces.get(None, key.name)
+        if namespace is None or namespace.status.phase == TERMINATING:
+            return Done()
+        with contextlib.suppress(NotFound):  # The namespace went in the meantime.
+            if self._accounts.get(key.name, DEFAULT_ACCOUNT) is None:
+                account = ServiceAccount(metadata=ObjectMeta(name=DEFAULT_ACCOUNT))
+                await self._make(SERVICE_ACCOUNTS, account, key.name)
+            authority = self._client.config.certificate_authority
+            if authority:
+                bundle = ConfigMap(
+                    metadata=ObjectMeta(name=CA_BUNDLE), data={"ca.crt": authority.decode()}
+                )
+                await self._make(CONFIG_MAPS, bundle, key.name)
+        return Done()
+
+    async def _make(self, kind: Resource[_T], body: _T, namespace: str) -> None:
+        with contextlib.suppress(AlreadyExists):
+            await self._client.create(kind, body, namespace)
+
+
+class _EventAge(Object):
+    """Of an event, only when it was last told."""
+
+    last_timestamp: datetime | None = None
+    event_time: datetime | None = None
+
+
+EVENT_AGES: Resource[_EventAge] = Resource(_EventAge, "", "v1", "events", "Event")
+
+
+class ExpiryLoop:
+    """Deletes events that are older than they are kept."""
+
+    def __init__(self, context: Context) -> None:
+        self._client = context.client
+        self._kept = timedelta(seconds=context.settings.event_ttl_s)
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        while True:
+            await asyncio.sleep(min(60.0, self._kept.total_seconds() / 2))
+            try:
+                await self._expire()
+            except ApiError as error:
+                log.debug("events not expired", extra={"error": str(error)})
+
+    async def _expire(self) -> None:
+        oldest = now() - self._kept
+        for event in (await self._client.list(EVENT_AGES)).items:
+            told = event.last_timestamp or event.event_time or event.metadata.creation_timestamp
+            if told is not None and told < oldest:
+                with contextlib.suppress(NotFound):
+                    await self._client.delete(
+                        EVENT_AGES, event.metadata.name, event.metadata.namespace
+                    )

@@ -1,0 +1,76 @@
+"""Empties namespaces that are being deleted, then lets them go."""
+
+import contextlib
+from typing import Any
+
+from gangline.api.core import Namespace
+from gangline.api.resources import NAMESPACES
+from gangline.kube.controller import After, Controller, Done, Result
+from gangline.kube.errors import ApiError, NotFound
+from gangline.kube.informer import Key, key_of
+from gangline.local.controllers.context import Context
+from gangline.local.controllers.loops.discovery import Kind, discover
+
+FINALIZER = "kubernetes"
+LOOK_AGAIN_S = 0.5
+METHOD_NOT_ALLOWED = 405
+
+
+class NamespacesLoop:
+    """Deletes the content of a terminating namespace until nothing is left."""
+
+    def __init__(self, context: Context) -> None:
+        self._client = context.client
+        self._namespaces = context.informers.informer(NAMESPACES)
+        self._controller: Controller[Key] = Controller("namespaces", self._reconcile, workers=2)
+        self._namespaces.add_listener(self._changed)
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        await self._controller.run()
+
+    def _changed(self, _: Namespace | None, new: Namespace | None) -> None:
+        if new is not None and new.metadata.deletion_timestamp is not None:
+            self._controller.queue.add(key_of(new))
+
+    async def _reconcile(self, key: Key) -> Result:
+        namespace = self._namespaces.get(None, key.name)
+        if namespace is None or namespace.metadata.deletion_timestamp is None:
+            return Done()
+        if FINALIZER not in namespace.spec.finalizers:
+            return Done()
+        kinds = [kind for kind in await discover(self._client) if kind.namespaced]
+        left = sum([await self._empty(kind, key.name) for kind in kinds])
+        if left:
+            return After(LOOK_AGAIN_S)
+        await self._finalize(namespace)
+        return Done()
+
+    async def _empty(self, kind: Kind, namespace: str) -> int:
+        """Delete all objects of a kind; return how many there were (some need time to go)."""
+        listing = await self._client.list(kind, namespace)
+        if not listing.items:
+            return 0
+        path = kind.path(namespace)
+        try:
+            await self._client.request_json(
+                "DELETE", path, body={"propagationPolicy": "Background"}
+            )
+        except ApiError as error:
+            if error.code != METHOD_NOT_ALLOWED:
+                raise
+            for found in listing.items:
+                with contextlib.suppress(NotFound):
+                    await self._client.delete(kind, found.metadata.name, namespace)
+        return len(listing.items)
+
+    async def _finalize(self, namespace: Namespace) -> None:
+        name = namespace.metadata.name
+        path = NAMESPACES.path(name=name, subresource="finalize")
+        with contextlib.suppress(NotFound):
+            body: dict[str, Any] = await self._client.request_json(
+                "GET", NAMESPACES.path(name=name)
+            )
+            kept = [one for one in namespace.spec.finalizers if one != FINALIZER]
+            body["spec"] = {"finalizers": kept}
+            await self._client.request_json("PUT", path, body=body)

@@ -1,0 +1,163 @@
+"""Watches over nodes: marks the silent ones, and moves pods off them when their time has come."""
+
+import asyncio
+import logging
+from typing import Any
+
+import msgspec
+
+from gangline.api.core import Lease, Node
+from gangline.api.meta import Condition
+from gangline.api.pod import Pod
+from gangline.api.resources import LEASES, NODES, PODS
+from gangline.kube.client import PatchKind
+from gangline.kube.errors import ApiError, Conflict, NotFound
+from gangline.local.controllers.context import Context, now
+from gangline.local.controllers.endpoints import ENDED
+from gangline.local.controllers.health import (
+    NO_EXECUTE,
+    OUT_OF_SERVICE,
+    Heartbeats,
+    decide_node,
+    leaves_at,
+    not_ready,
+)
+
+log = logging.getLogger(__name__)
+
+LEASE_NAMESPACE = "kube-node-lease"
+TICK_S = 1.0
+BY_NODE = "node"
+
+
+class NodesLoop:
+    """Looks at every node once a second, in memory; writes only what changes."""
+
+    def __init__(self, context: Context) -> None:
+        self._client = context.client
+        self._recorder = context.recorder
+        self._silence_s = context.settings.node_silence_s
+        self._nodes = context.informers.informer(NODES)
+        self._leases = context.informers.informer(LEASES, LEASE_NAMESPACE)
+        self._pods = context.informers.informer(
+            PODS, indexes={BY_NODE: lambda pod: [pod.spec.node_name]}
+        )
+        self._heartbeats = Heartbeats()
+        self._missing_since: dict[str, float] = {}
+        self._leases.add_listener(self._beat)
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        while True:
+            for node in list(self._nodes.items()):
+                await self._attempt(self._look_at(node))
+            await self._attempt(self._remove_orphans())
+            await asyncio.sleep(TICK_S)
+
+    async def _attempt(self, work: Any) -> None:
+        """Do one piece of work; what fails is seen again at the next tick."""
+        try:
+            await work
+        except (NotFound, Conflict):
+            pass  # Somebody was quicker.
+        except ApiError as error:
+            log.warning("node not looked after: %s", error)
+
+    def _beat(self, _: Lease | None, new: Lease | None) -> None:
+        if new is not None:
+            self._heartbeats.observe(new.metadata.name, new, _clock())
+
+    async def _look_at(self, node: Node) -> None:
+        name = node.metadata.name
+        self._heartbeats.observe(name, self._leases.get(LEASE_NAMESPACE, name), _clock())
+        silent = self._heartbeats.age(name, _clock()) > self._silence_s
+        change = decide_node(node, silent=silent, now=now())
+        if change.conditions is not None:
+            await self._set_conditions(node, change.conditions)
+            self._recorder.event(node, "Normal", "NodeNotReady", f"Node {name} is silent")
+        elif change.taints is not None:
+            await self._patch(node, {"spec": {"taints": msgspec.to_builtins(change.taints)}})
+        if silent:
+            for pod in self._pods.by_index(BY_NODE, name):
+                await self._attempt(self._mark_not_ready(pod))
+        if any(taint.effect == NO_EXECUTE for taint in node.spec.taints):
+            await self._clear(node)
+
+    async def _set_conditions(self, node: Node, conditions: list[Condition]) -> None:
+        patch = {"status": {"conditions": msgspec.to_builtins(conditions)}}
+        await self._patch(node, patch, subresource="status")
+
+    async def _patch(self, node: Node, patch: dict[str, Any], subresource: str = "") -> None:
+        # The revision guards against a kubelet that has come back in this very moment.
+        patch = {"metadata": {"resourceVersion": node.metadata.resource_version}, **patch}
+        await self._client.patch(
+            NODES, node.metadata.name, patch, kind=PatchKind.MERGE, subresource=subresource
+        )
+
+    async def _mark_not_ready(self, pod: Pod) -> None:
+        conditions = not_ready(pod, now())
+        if conditions is not None:
+            await self._patch_pod(pod, {"conditions": msgspec.to_builtins(conditions)})
+
+    async def _clear(self, node: Node) -> None:
+        """Delete the pods that have tolerated the node's taints for long enough."""
+        abandoned = any(taint.key == OUT_OF_SERVICE for taint in node.spec.taints)
+        for pod in self._pods.by_index(BY_NODE, node.metadata.name):
+            if pod.metadata.deletion_timestamp is not None:
+                if abandoned:
+                    await self._attempt(self._force(pod, "DeletionByPodGC", "the node is lost"))
+                continue
+            leaves = leaves_at(pod, node.spec.taints, now())
+            if leaves is not None and leaves <= now() and pod.status.phase not in ENDED:
+                await self._attempt(self._evict(pod, node))
+
+    async def _evict(self, pod: Pod, node: Node) -> None:
+        message = f"node {node.metadata.name} has a taint that the pod no longer tolerates"
+        await self._disrupt(pod, "DeletionByTaintManager", message)
+        await self._client.delete(
+            PODS, pod.metadata.name, pod.metadata.namespace, uid=pod.metadata.uid
+        )
+        self._recorder.event(pod, "Normal", "TaintManagerEviction", message)
+
+    async def _remove_orphans(self) -> None:
+        """Remove pods whose node object has been gone for a while: nobody else can end them."""
+        there = {node.metadata.name for node in self._nodes.items()}
+        bound = {pod.spec.node_name for pod in self._pods.items()} - {""}
+        gone = bound - there
+        self._missing_since = {name: self._missing_since.get(name, _clock()) for name in gone}
+        for name, since in self._missing_since.items():
+            if _clock() - since < self._silence_s:
+                continue
+            for pod in self._pods.by_index(BY_NODE, name):
+                message = f"node {name} no longer exists"
+                await self._attempt(self._force(pod, "DeletionByPodGC", message))
+
+    async def _force(self, pod: Pod, reason: str, message: str) -> None:
+        if pod.status.phase not in ENDED:
+            await self._disrupt(pod, reason, message, phase="Failed")
+        await self._client.delete(
+            PODS, pod.metadata.name, pod.metadata.namespace, grace_seconds=0, uid=pod.metadata.uid
+        )
+
+    async def _disrupt(self, pod: Pod, reason: str, message: str, **fields: str) -> None:
+        """Write on a pod why it is about to be deleted."""
+        mark = Condition(
+            type="DisruptionTarget",
+            status="True",
+            reason=reason,
+            message=message,
+            last_transition_time=now(),
+        )
+        others = [one for one in pod.status.conditions if one.type != mark.type]
+        await self._patch_pod(pod, {"conditions": msgspec.to_builtins([*others, mark]), **fields})
+
+    async def _patch_pod(self, pod: Pod, status: dict[str, Any]) -> None:
+        meta = pod.metadata
+        patch = {"metadata": {"resourceVersion": meta.resource_version}, "status": status}
+        await self._client.patch(
+            PODS, meta.name, patch, meta.namespace, kind=PatchKind.MERGE, subresource="status"
+        )
+
+
+def _clock() -> float:
+    return asyncio.get_running_loop().time()

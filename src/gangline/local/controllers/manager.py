@@ -1,0 +1,51 @@
+"""Runs all controllers on one set of informers, as kube-controller-manager does."""
+
+import asyncio
+import logging
+
+from gangline.kube.client import Client
+from gangline.kube.events import EventRecorder
+from gangline.kube.shared import SharedInformers
+from gangline.local.controllers.context import Context, ControllerSettings, Loop
+from gangline.local.controllers.loops.budgets import BudgetsLoop
+from gangline.local.controllers.loops.endpoints import EndpointsLoop
+from gangline.local.controllers.loops.garbage import GarbageLoop
+from gangline.local.controllers.loops.housekeeping import ExpiryLoop, NamespaceContentLoop
+from gangline.local.controllers.loops.namespaces import NamespacesLoop
+from gangline.local.controllers.loops.nodes import NodesLoop
+from gangline.local.controllers.loops.volumes import VolumesLoop
+from gangline.local.controllers.loops.workloads import DeploymentsLoop, ReplicaSetsLoop
+
+log = logging.getLogger(__name__)
+
+LOOPS: tuple[type[Loop], ...] = (
+    NamespaceContentLoop,
+    EndpointsLoop,
+    ReplicaSetsLoop,
+    DeploymentsLoop,
+    VolumesLoop,
+    NodesLoop,
+    NamespacesLoop,
+    BudgetsLoop,
+    GarbageLoop,
+    ExpiryLoop,
+)
+
+
+async def run(
+    client: Client, settings: ControllerSettings, informers: SharedInformers | None = None
+) -> None:
+    """Run every controller until cancelled.
+
+    ``informers`` may be shared with other components of the process, which then ask for theirs
+    before this is called; all of them are run here.
+    """
+    informers = informers or SharedInformers(client)
+    async with EventRecorder(client, "controller-manager") as recorder:
+        context = Context(client, informers, recorder, settings)
+        loops = [loop(context) for loop in LOOPS]
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(informers.run())
+            await informers.synced()
+            for loop in loops:
+                tasks.create_task(loop.run(), name=type(loop).__name__)

@@ -9,7 +9,7 @@ as they are, or ``msgspec.Raw`` for their bytes.
 """
 
 import random
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Self, TypeVar
 
@@ -29,6 +29,7 @@ from gangline.kube.decoding import (
     split_lines,
 )
 from gangline.kube.errors import ApiError, Gone, error_from_status
+from gangline.kube.execute import Executed, execute
 from gangline.kube.ratelimit import TokenBucket
 from gangline.kube.request import JSON, PatchKind, Request
 from gangline.kube.transport import REQUEST_TIMEOUT_S, Transport
@@ -291,6 +292,31 @@ class Client:
         async with self.transport.stream(request) as chunks:
             async for line in split_lines(chunks, keep_last=True):
                 yield line
+
+    async def exec(
+        self,
+        pod: str,
+        namespace: str,
+        command: Sequence[str],
+        *,
+        container: str = "",
+        stdin: bytes | None = None,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+    ) -> Executed:
+        """Run a command in a container to its end.
+
+        Raises:
+            ApiError: it could not be run, or did not end in time (``Unreachable``).
+        """
+        return await execute(
+            self.transport,
+            pod,
+            namespace,
+            command,
+            container=container,
+            stdin=stdin,
+            timeout_s=timeout_s,
+        )
 
     async def request_json(
         self,

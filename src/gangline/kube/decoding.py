@@ -68,18 +68,18 @@ class _RawEvent(msgspec.Struct):
     object: msgspec.Raw = msgspec.Raw(b"{}")
 
 
-class _Envelope(msgspec.Struct):
+class _Envelope(msgspec.Struct, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
 
 
-class _Identity(msgspec.Struct, rename="camel"):
+class _Identity(msgspec.Struct, frozen=True, rename="camel"):
     name: str = ""
     namespace: str = ""
     uid: str = ""
     resource_version: str = ""
 
 
-class _IdentityEnvelope(msgspec.Struct):
+class _IdentityEnvelope(msgspec.Struct, frozen=True):
     metadata: _Identity = _Identity()
 
 

@@ -13,9 +13,9 @@ import aiohttp
 import msgspec
 
 from gangline.api.meta import Status
-from gangline.kube.client import Client
 from gangline.kube.errors import ApiError, Unreachable, error_from_status
 from gangline.kube.request import Request, parameters, pod_path
+from gangline.kube.transport import Transport
 
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 STDIN, STDOUT, STDERR, OUTCOME, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
@@ -85,7 +85,7 @@ def exit_code_of(status: Status) -> int:
 
 @asynccontextmanager
 async def open_session(
-    client: Client,
+    transport: Transport,
     pod: str,
     namespace: str,
     command: Sequence[str],
@@ -108,12 +108,12 @@ async def open_session(
         tty=tty,
     )
     request = Request("GET", pod_path(namespace, pod, "exec"), params)
-    async with client.transport.websocket(request, PROTOCOLS) as socket:
+    async with transport.websocket(request, PROTOCOLS) as socket:
         yield Session(socket)
 
 
 async def execute(
-    client: Client,
+    transport: Transport,
     pod: str,
     namespace: str,
     command: Sequence[str],
@@ -132,7 +132,7 @@ async def execute(
         async with (
             asyncio.timeout(timeout_s),
             open_session(
-                client, pod, namespace, command, container=container, stdin=stdin is not None
+                transport, pod, namespace, command, container=container, stdin=stdin is not None
             ) as session,
         ):
             if stdin is not None:

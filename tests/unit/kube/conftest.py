@@ -1,0 +1,32 @@
+"""A scripted API server and a client of it."""
+
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from gangline.kube.client import Client
+from unit.kube.fake_server import FakeServer, connected
+from unit.kube.jumping import run_jumping
+
+
+@pytest.fixture
+async def connection() -> AsyncIterator[tuple[FakeServer, Client]]:
+    async with connected() as both:
+        yield both
+
+
+@pytest.fixture
+def server(connection: tuple[FakeServer, Client]) -> FakeServer:
+    return connection[0]
+
+
+@pytest.fixture
+def client(connection: tuple[FakeServer, Client]) -> Client:
+    return connection[1]
+
+
+@pytest.fixture
+def jumping() -> Callable[[Coroutine[Any, Any, None]], None]:
+    """Run a scenario without waiting for any timer in real time."""
+    return run_jumping

@@ -1,0 +1,190 @@
+"""Rules that look at other objects than the one being written.
+
+A namespace must exist and stay to take new objects; a pod gets the priority of its class; a
+service gets an address of the cluster's range; what a namespace needs is made with it.
+"""
+
+import ipaddress
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from gangline.api.meta import StatusCause
+from gangline.local.apiserver.crds import complete
+from gangline.local.apiserver.errors import StatusError, forbidden, invalid, not_found, refusal
+from gangline.local.apiserver.lifecycle import timestamp
+from gangline.local.apiserver.machinery.core_defaults import apply_priority, initial_status
+from gangline.local.apiserver.negotiation import read_json
+from gangline.local.apiserver.registry import Json, Kind, Registry
+from gangline.local.apiserver.store import Store
+
+NODE_PORTS = range(30000, 32768)
+PROTECTED_NAMESPACES = ("default", "kube-system", "kube-public")
+
+
+class Admission:
+    """The rules, over the objects of a store."""
+
+    def __init__(self, store: Store, registry: Registry, service_cidr: str) -> None:
+        self._store = store
+        self._registry = registry
+        self._services = ipaddress.ip_network(service_cidr)
+        self._next_address = 0
+
+    def check_namespace(self, kind: Kind, name: str, namespace: str) -> None:
+        """Refuse a new object in a namespace that is not there or is going.
+
+        Raises:
+            StatusError: 404 or 403.
+        """
+        record = self._store.topic("namespaces.").latest(namespace)
+        if record is None:
+            raise not_found("namespaces", "", namespace)
+        if record.fields.get("status.phase") == "Terminating":
+            raise _terminating(kind, name, namespace)
+
+    def admit_creation(self, kind: Kind, obj: Json) -> None:
+        """Complete a new object in place; its defaults are set, its mistakes not yet collected.
+
+        Raises:
+            StatusError: a rule forbids it.
+        """
+        if kind.custom:
+            if kind.resets_status:
+                obj.pop("status", None)
+            return
+        if kind.plural == "customresourcedefinitions":
+            obj.pop("status", None)
+            complete(self._registry, obj, obj["metadata"]["creationTimestamp"])
+            return
+        if not kind.group and kind.kind == "Pod":
+            self._give_priority(obj)
+        elif not kind.group and kind.kind == "Service":
+            self._give_address(obj)
+            self._give_ports(obj)
+        if kind.resets_status:
+            status = initial_status(kind.group, kind.kind, obj)
+            if status is None:
+                obj.pop("status", None)
+            else:
+                obj["status"] = status
+
+    def admit_update(self, kind: Kind, old: Json, new: Json) -> None:
+        """Complete an update in place: a service keeps its address, and may get ports."""
+        if kind.plural == "customresourcedefinitions":
+            complete(self._registry, new, timestamp(datetime.now(UTC)))
+        if kind.group or kind.kind != "Service":
+            return
+        spec, former = new.get("spec", {}), old.get("spec", {})
+        if spec.get("type") != "ExternalName" and former.get("clusterIP"):
+            spec.setdefault("clusterIP", former["clusterIP"])
+            spec.setdefault("clusterIPs", [spec["clusterIP"]])
+        self._give_address(new)
+        self._give_ports(new)
+
+    def admit_deletion(self, kind: Kind, name: str) -> None:
+        """Refuse the deletion of what the cluster cannot do without.
+
+        Raises:
+            StatusError: 403.
+        """
+        if not kind.group and kind.kind == "Namespace" and name in PROTECTED_NAMESPACES:
+            message = f'namespaces "{name}" is forbidden: this namespace may not be deleted'
+            raise forbidden(message, "namespaces", "", name)
+
+    def _give_priority(self, pod: Json) -> None:
+        topic = self._store.topic("priorityclasses.scheduling.k8s.io")
+        known = {key: read_json(record.body) for key, record in topic.records.items()}
+        default = next((c for c in known.values() if c.get("globalDefault")), None)
+        spec = pod.get("spec")
+        if not isinstance(spec, dict):
+            return
+        if not apply_priority(pod, known, default):
+            name = pod["metadata"]["name"]
+            wanted = spec.get("priorityClassName")
+            raise forbidden(
+                f'pods "{name}" is forbidden: no PriorityClass with name {wanted} was found',
+                "pods", "", name,
+            )  # fmt: skip
+
+    def _give_address(self, service: Json) -> None:
+        spec = service.get("spec")
+        if not isinstance(spec, dict) or spec.get("type") == "ExternalName":
+            return
+        given = spec.get("clusterIP") or ""
+        if given != "None":
+            taken = dict(self._taken_addresses())
+            owner = taken.get(given, "")
+            mine = f"{service['metadata'].get('namespace')}/{service['metadata'].get('name')}"
+            if given and owner in ("", mine):
+                self._check_in_range(service, given)
+            elif given:
+                self._refuse_address(service, given, "provided IP is already allocated")
+            else:
+                given = self._free_address(taken)
+        spec["clusterIP"] = given
+        spec["clusterIPs"] = [given]
+        spec.setdefault("ipFamilies", ["IPv4"])
+        spec.setdefault("ipFamilyPolicy", "SingleStack")
+
+    def _check_in_range(self, service: Json, address: str) -> None:
+        try:
+            inside = ipaddress.ip_address(address) in self._services
+        except ValueError:
+            return  # validation says it better
+        if not inside:
+            detail = f"the provided IP is not in the valid range, which is {self._services}"
+            self._refuse_address(service, address, detail)
+
+    def _refuse_address(self, service: Json, address: str, why: str) -> None:
+        message = f'Invalid value: "{address}": failed to allocate IP {address}: {why}'
+        cause = StatusCause("FieldValueInvalid", message, "spec.clusterIPs")
+        raise invalid("", "Service", service["metadata"].get("name", ""), [cause])
+
+    def _taken_addresses(self) -> Iterator[tuple[str, str]]:
+        topic = self._store.topic("services.")
+        for key in {*topic.records, *topic.staged}:
+            record = topic.latest(key)
+            if record is not None:
+                yield record.fields.get("spec.clusterIP", ""), key
+
+    def _free_address(self, taken: dict[str, str]) -> str:
+        usable = self._services.num_addresses - 3
+        for _ in range(usable):
+            # The first address is the API server's own; others follow in turn, so that a
+            # removed service's address is not at once another's.
+            self._next_address = self._next_address % usable + 1
+            address = str(self._services[self._next_address + 1])
+            if address not in taken:
+                return address
+        raise refusal(500, "InternalError", f"no address is left in {self._services}")
+
+    def _give_ports(self, service: Json) -> None:
+        spec = service.get("spec")
+        if not isinstance(spec, dict) or spec.get("type") not in ("NodePort", "LoadBalancer"):
+            return
+        taken = self._taken_ports()
+        for port in spec.get("ports") or []:
+            if isinstance(port, dict) and not port.get("nodePort"):
+                port["nodePort"] = next(n for n in NODE_PORTS if n not in taken)
+                taken.add(port["nodePort"])
+
+    def _taken_ports(self) -> set[Any]:
+        topic = self._store.topic("services.")
+        services = (topic.latest(key) for key in {*topic.records, *topic.staged})
+        kinds = ("NodePort", "LoadBalancer")
+        found = [s for s in services if s is not None and s.fields.get("spec.type") in kinds]
+        return {
+            port.get("nodePort")
+            for record in found
+            for port in read_json(record.body)["spec"].get("ports", [])
+        }
+
+
+def _terminating(kind: Kind, name: str, namespace: str) -> StatusError:
+    shown = f"{kind.plural}.{kind.group}" if kind.group else kind.plural
+    message = (
+        f'{shown} "{name}" is forbidden: unable to create new content in namespace {namespace} '
+        "because it is being terminated"
+    )
+    return forbidden(message, kind.plural, kind.group, name)

@@ -1,0 +1,93 @@
+"""What a new cluster starts with: namespaces, the service of the API server, basic roles."""
+
+from collections.abc import Iterator
+
+from gangline.local.apiserver.errors import StatusError
+from gangline.local.apiserver.registry import Json, Registry
+from gangline.local.apiserver.request import Call
+from gangline.local.apiserver.writing import Writer
+
+NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
+RBAC = "rbac.authorization.k8s.io"
+EVERYTHING = [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]
+EVERY_PAGE = {"nonResourceURLs": ["*"], "verbs": ["*"]}
+EDITED = [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]
+VIEWED = [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["get", "list", "watch"]}]
+REVIEWS = [
+    {
+        "apiGroups": ["authorization.k8s.io", "authentication.k8s.io"],
+        "resources": ["selfsubjectaccessreviews", "selfsubjectrulesreviews", "selfsubjectreviews"],
+        "verbs": ["create"],
+    }
+]
+
+
+def _named(kind: str, api_version: str, name: str, **more: object) -> Json:
+    return {"apiVersion": api_version, "kind": kind, "metadata": {"name": name}, **more}
+
+
+def _objects(service_address: str, port: int) -> Iterator[tuple[str, str, Json]]:
+    """Group, plural and object, in the order in which they are made."""
+    for name in NAMESPACES:
+        yield "", "namespaces", _named("Namespace", "v1", name)
+    for name in NAMESPACES:
+        account = _named("ServiceAccount", "v1", "default")
+        account["metadata"]["namespace"] = name
+        yield "", "serviceaccounts", account
+    labels = {"component": "apiserver", "provider": "kubernetes"}
+    service = _named(
+        "Service", "v1", "kubernetes",
+        spec={
+            "type": "ClusterIP",
+            "clusterIP": service_address,
+            "ports": [{"name": "https", "port": 443, "targetPort": port, "protocol": "TCP"}],
+        },
+    )  # fmt: skip
+    service["metadata"] |= {"namespace": "default", "labels": labels}
+    yield "", "services", service
+    for class_name, value in (
+        ("system-cluster-critical", 2_000_000_000),
+        ("system-node-critical", 2_000_001_000),
+    ):
+        api_version = "scheduling.k8s.io/v1"
+        yield (
+            "scheduling.k8s.io",
+            "priorityclasses",
+            _named("PriorityClass", api_version, class_name, value=value),
+        )
+    yield from _roles()
+
+
+def _roles() -> Iterator[tuple[str, str, Json]]:
+    rules: dict[str, list[Json]] = {
+        "cluster-admin": [*EVERYTHING, EVERY_PAGE],
+        "admin": EDITED,
+        "edit": EDITED,
+        "view": VIEWED,
+        "system:basic-user": REVIEWS,
+    }
+    for name, listed in rules.items():
+        yield RBAC, "clusterroles", _named("ClusterRole", f"{RBAC}/v1", name, rules=listed)
+    for role, group in (
+        ("cluster-admin", "system:masters"),
+        ("system:basic-user", "system:authenticated"),
+    ):
+        binding = _named("ClusterRoleBinding", f"{RBAC}/v1", role)
+        binding["roleRef"] = {"apiGroup": RBAC, "kind": "ClusterRole", "name": role}
+        binding["subjects"] = [{"apiGroup": RBAC, "kind": "Group", "name": group}]
+        yield RBAC, "clusterrolebindings", binding
+
+
+async def populate(registry: Registry, writer: Writer, service_address: str, port: int) -> None:
+    """Make what is not there yet; what somebody has changed stays as it is."""
+    for group, plural, obj in _objects(service_address, port):
+        kind = registry.by_plural(group, plural)
+        if kind is None:
+            continue
+        namespace = obj["metadata"].get("namespace")
+        call = Call(kind, "create", namespace, obj["metadata"]["name"], "", {})
+        try:
+            await writer.create(call, obj)
+        except StatusError as error:
+            if error.status.reason != "AlreadyExists":
+                raise

@@ -1,0 +1,116 @@
+"""The file that state outlives the process in: one SQLite table, appended to in batches.
+
+Each row is one change of one object: ``rv`` is its revision, ``body`` the object as it then was.
+The newest row of a key is the object's present state (or its last one, when it was deleted); the
+older rows are the history that watches resume from. A batch is one transaction, and its writes are
+acknowledged only after it. Write-ahead log and ``synchronous=NORMAL``: a killed process loses
+nothing, a power cut may lose the last moments (``FULL`` is there for those who mind).
+
+Used from one thread at a time; the store owns that thread.
+"""
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS log (
+  rv INTEGER PRIMARY KEY, topic TEXT NOT NULL, key TEXT NOT NULL, type TEXT NOT NULL,
+  body BLOB NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS mark (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT;
+"""
+
+
+class DatabaseError(Exception):
+    """The file cannot be used as it is; the message says why and what to do."""
+
+
+class Row(NamedTuple):
+    """One change of one object."""
+
+    rv: int
+    topic: str
+    key: str
+    type: str
+    body: bytes
+
+
+class Database:
+    """The open file."""
+
+    def __init__(self, path: Path, *, synchronous: str = "NORMAL") -> None:
+        self.path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._connection = self._open(synchronous)
+        except (sqlite3.Error, OSError) as error:
+            raise DatabaseError(self._explain(error)) from error
+
+    def _open(self, synchronous: str) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            self.path, isolation_level=None, check_same_thread=False, timeout=1.0
+        )
+        # An exclusive lock keeps a second server off the file, and spares the shared memory file.
+        connection.execute("PRAGMA locking_mode=EXCLUSIVE")
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute(f"PRAGMA synchronous={synchronous}")
+        connection.execute("PRAGMA journal_size_limit=16777216")
+        connection.executescript(SCHEMA)
+        return connection
+
+    def rows(self) -> Iterator[Row]:
+        """Every row held, oldest first.
+
+        Raises:
+            DatabaseError: the file is damaged.
+        """
+        try:
+            cursor = self._connection.execute(
+                "SELECT rv, topic, key, type, body FROM log ORDER BY rv"
+            )
+            for row in cursor:
+                yield Row(*row)
+        except sqlite3.Error as error:
+            raise DatabaseError(self._explain(error)) from error
+
+    def horizon(self) -> int:
+        """The newest revision whose history has been dropped."""
+        found = self._connection.execute("SELECT value FROM mark WHERE name='horizon'").fetchone()
+        return int(found[0]) if found else 0
+
+    def commit(self, rows: Sequence[Row], dropped: Sequence[int], horizon: int) -> None:
+        """Append ``rows`` and remove the ``dropped`` revisions, all or nothing.
+
+        Raises:
+            DatabaseError: nothing was written.
+        """
+        connection = self._connection
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.executemany("INSERT INTO log VALUES (?,?,?,?,?)", rows)
+            if dropped:
+                connection.executemany("DELETE FROM log WHERE rv=?", [(rv,) for rv in dropped])
+                connection.execute("INSERT OR REPLACE INTO mark VALUES ('horizon',?)", (horizon,))
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise DatabaseError(self._explain(error)) from error
+
+    def close(self) -> None:
+        """Fold the write-ahead log into the file and let go of it."""
+        self._connection.close()
+
+    def _explain(self, error: Exception) -> str:
+        text = str(error)
+        if "locked" in text:
+            return f"{self.path} is in use by another server: stop that one or use another folder"
+        if "full" in text:
+            return f"the disk of {self.path} is full: nothing was stored; free some space"
+        if "malformed" in text or "not a database" in text:
+            return (
+                f"{self.path} is damaged ({text}): restore it from a copy, or move it away "
+                "to start with an empty cluster"
+            )
+        return f"cannot use {self.path}: {text}"

@@ -1,0 +1,151 @@
+"""Discovery: which groups, versions and resources there are, in the old and the aggregated form."""
+
+from typing import Any
+
+from gangline.local.apiserver.errors import unknown_path
+from gangline.local.apiserver.registry import Json, Kind, Registry
+
+SUBRESOURCE_KINDS: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
+    # subresource: group, version, kind, verbs; kinds not listed here are the object's own
+    "binding": ("", "", "Binding", ("create",)),
+    "eviction": ("policy", "v1", "Eviction", ("create",)),
+    "scale": ("autoscaling", "v1", "Scale", ("get", "patch", "update")),
+    "token": ("authentication.k8s.io", "v1", "TokenRequest", ("create",)),
+    "exec": ("", "", "PodExecOptions", ("create", "get")),
+    "attach": ("", "", "PodAttachOptions", ("create", "get")),
+    "portforward": ("", "", "PodPortForwardOptions", ("create", "get")),
+    "log": ("", "", "", ("get",)),
+    "finalize": ("", "", "", ("update",)),
+    "ephemeralcontainers": ("", "", "", ("get", "patch", "update")),
+    "status": ("", "", "", ("get", "patch", "update")),
+}
+
+
+def core_versions(address: str) -> Json:
+    """``/api``."""
+    return {
+        "kind": "APIVersions",
+        "versions": ["v1"],
+        "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": address}],
+    }
+
+
+def groups(registry: Registry) -> Json:
+    """``/apis``."""
+    found = [group_json(name, versions) for name, versions in registry.groups().items() if name]
+    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": found}
+
+
+def group(registry: Registry, name: str) -> Json:
+    """``/apis/GROUP``."""
+    versions = registry.groups().get(name)
+    if not name or versions is None:
+        raise unknown_path()
+    return {"kind": "APIGroup", "apiVersion": "v1", **group_json(name, versions)}
+
+
+def group_json(name: str, versions: list[str]) -> Json:
+    """One group as the list of groups shows it."""
+    listed = [{"groupVersion": f"{name}/{version}", "version": version} for version in versions]
+    return {"name": name, "versions": listed, "preferredVersion": listed[0]}
+
+
+def resources(registry: Registry, group_name: str, version: str) -> Json:
+    """``/api/v1`` and ``/apis/GROUP/VERSION``."""
+    kinds = [kind for kind in registry if (kind.group, kind.version) == (group_name, version)]
+    if not kinds:
+        raise unknown_path()
+    listed: list[Json] = []
+    for kind in kinds:
+        listed.append(_resource(kind))
+        listed += [_subresource(kind, name) for name in kind.subresources]
+    return {
+        "kind": "APIResourceList",
+        "apiVersion": "v1",
+        "groupVersion": kinds[0].api_version,
+        "resources": listed,
+    }
+
+
+def _resource(kind: Kind) -> Json:
+    found: Json = {
+        "name": kind.plural,
+        "singularName": kind.singular_name,
+        "namespaced": kind.namespaced,
+        "kind": kind.kind,
+        "verbs": list(kind.verbs),
+    }
+    if kind.short_names:
+        found["shortNames"] = list(kind.short_names)
+    if kind.categories:
+        found["categories"] = list(kind.categories)
+    return found
+
+
+def _subresource(kind: Kind, name: str) -> Json:
+    group_name, version, kind_name, verbs = SUBRESOURCE_KINDS[name]
+    found: Json = {
+        "name": f"{kind.plural}/{name}",
+        "singularName": "",
+        "namespaced": kind.namespaced,
+        "kind": kind_name or kind.kind,
+        "verbs": list(verbs),
+    }
+    if version:
+        found["group"], found["version"] = group_name, version
+    return found
+
+
+def aggregated(registry: Registry, core: bool, version: str) -> Json:
+    """``/api`` or ``/apis`` with all resources in one document."""
+    items = [
+        {
+            "metadata": {"name": name, "creationTimestamp": None},
+            "versions": [_aggregated_version(registry, name, v) for v in versions],
+        }
+        for name, versions in registry.groups().items()
+        if (not name) == core
+    ]
+    return {
+        "kind": "APIGroupDiscoveryList",
+        "apiVersion": f"apidiscovery.k8s.io/{version}",
+        "metadata": {},
+        "items": items,
+    }
+
+
+def _aggregated_version(registry: Registry, group_name: str, version: str) -> Json:
+    kinds = [kind for kind in registry if (kind.group, kind.version) == (group_name, version)]
+    listed = [_aggregated_resource(kind) for kind in kinds]
+    return {"version": version, "resources": listed, "freshness": "Current"}
+
+
+def _aggregated_resource(kind: Kind) -> Json:
+    found: Json = {
+        "resource": kind.plural,
+        "responseKind": _response_kind(kind.group, kind.version, kind.kind),
+        "scope": "Namespaced" if kind.namespaced else "Cluster",
+        "singularResource": kind.singular_name,
+        "verbs": list(kind.verbs),
+    }
+    if kind.short_names:
+        found["shortNames"] = list(kind.short_names)
+    if kind.categories:
+        found["categories"] = list(kind.categories)
+    if kind.subresources:
+        found["subresources"] = [_aggregated_subresource(kind, s) for s in kind.subresources]
+    return found
+
+
+def _aggregated_subresource(kind: Kind, name: str) -> Json:
+    group_name, version, kind_name, verbs = SUBRESOURCE_KINDS[name]
+    shown = (group_name, version) if version else (kind.group, kind.version)
+    return {
+        "subresource": name,
+        "responseKind": _response_kind(*shown, kind_name or kind.kind),
+        "verbs": list(verbs),
+    }
+
+
+def _response_kind(group_name: str, version: str, kind: str) -> dict[str, Any]:
+    return {"group": group_name, "version": version, "kind": kind}

@@ -1,0 +1,191 @@
+"""Refusals of the API server: every error that a client can see is a ``StatusError``.
+
+Each constructor makes the Status object that Kubernetes answers in the same case, so that
+clients, which switch on code and reason, behave as they do there.
+"""
+
+from collections.abc import Iterable
+from http import HTTPStatus
+
+from gangline.api.meta import ListMeta, Status, StatusCause, StatusDetails
+
+
+class StatusError(Exception):
+    """A request that is answered with a Status object instead of its result."""
+
+    def __init__(self, status: Status, headers: dict[str, str] | None = None) -> None:
+        super().__init__(status.message)
+        self.status = status
+        self.headers = headers or {}
+
+
+def refusal(
+    code: int,
+    reason: str,
+    message: str,
+    details: StatusDetails | None = None,
+    *,
+    continue_token: str = "",
+) -> StatusError:
+    """Any refusal; the named functions below are the usual ones."""
+    headers = {}
+    if details is not None and details.retry_after_seconds:
+        headers["Retry-After"] = str(details.retry_after_seconds)
+    return StatusError(
+        Status(
+            metadata=ListMeta(continue_=continue_token),
+            status="Failure",
+            message=message,
+            reason=reason,
+            details=details,
+            code=code,
+        ),
+        headers,
+    )
+
+
+def qualified(plural: str, group: str) -> str:
+    """The name of a resource as messages have it: ``jobs.batch``, or ``pods`` of the core group."""
+    return f"{plural}.{group}" if group else plural
+
+
+def not_found(plural: str, group: str, name: str) -> StatusError:
+    """404 for an object that does not exist."""
+    return refusal(
+        404,
+        "NotFound",
+        f'{qualified(plural, group)} "{name}" not found',
+        StatusDetails(name=name, group=group, kind=plural),
+    )
+
+
+def unknown_path() -> StatusError:
+    """404 for a path that nothing is served under."""
+    return refusal(
+        404,
+        "NotFound",
+        "the server could not find the requested resource",
+        StatusDetails(causes=[StatusCause("UnexpectedServerResponse", "404 page not found")]),
+    )
+
+
+def already_exists(plural: str, group: str, name: str) -> StatusError:
+    """409 for a creation under a name that is taken."""
+    return refusal(
+        409,
+        "AlreadyExists",
+        f'{qualified(plural, group)} "{name}" already exists',
+        StatusDetails(name=name, group=group, kind=plural),
+    )
+
+
+def conflict(plural: str, group: str, name: str, why: str) -> StatusError:
+    """409 for a write that is based on an older state, or on another object of the same name."""
+    return refusal(
+        409,
+        "Conflict",
+        f'Operation cannot be fulfilled on {qualified(plural, group)} "{name}": {why}',
+        StatusDetails(name=name, group=group, kind=plural),
+    )
+
+
+def bad_request(message: str) -> StatusError:
+    """400 for a request that cannot be read."""
+    return refusal(400, "BadRequest", message)
+
+
+def invalid(group: str, kind: str, name: str, causes: Iterable[StatusCause]) -> StatusError:
+    """422 with every mistake in the fields of an object."""
+    found = list(causes)
+    texts = [f"{cause.field}: {cause.message}" for cause in found]
+    summary = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
+    return refusal(
+        422,
+        "Invalid",
+        f'{qualified(kind, group)} "{name}" is invalid: {summary}',
+        StatusDetails(name=name, group=group, kind=kind, causes=found),
+    )
+
+
+def forbidden(message: str, plural: str = "", group: str = "", name: str = "") -> StatusError:
+    """403 for a request that its user may not make, or that a rule of the cluster forbids."""
+    return refusal(403, "Forbidden", message, StatusDetails(name=name, group=group, kind=plural))
+
+
+def unauthorized() -> StatusError:
+    """401 for a request without valid credentials."""
+    return refusal(401, "Unauthorized", "Unauthorized")
+
+
+def expired(message: str, *, continue_token: str = "") -> StatusError:
+    """410 for a revision that is no longer held."""
+    return refusal(410, "Expired", message, continue_token=continue_token)
+
+
+def method_not_allowed(method: str) -> StatusError:
+    """405 for a verb that the resource does not have."""
+    return refusal(
+        405,
+        "MethodNotAllowed",
+        f"the server does not allow this method ({method}) on the requested resource",
+    )
+
+
+def not_acceptable(offers: Iterable[str]) -> StatusError:
+    """406 when no offered form of the answer suits the client."""
+    listed = ", ".join(offers)
+    return refusal(
+        406,
+        "NotAcceptable",
+        f"only the following media types are accepted: {listed}",
+    )
+
+
+def unsupported_media(given: str, accepted: Iterable[str]) -> StatusError:
+    """415 for a body in a form that is not read here."""
+    listed = ", ".join(accepted)
+    return refusal(
+        415,
+        "UnsupportedMediaType",
+        f"the body of the request was in an unknown format ({given or 'none named'}) - "
+        f"accepted media types include: {listed}",
+    )
+
+
+def too_large(limit: int) -> StatusError:
+    """413 for a body over the limit (bytes)."""
+    return refusal(
+        413, "RequestEntityTooLarge", f"Request entity too large: limit is {limit} bytes"
+    )
+
+
+def too_many(message: str, causes: list[StatusCause], retry_after: int = 0) -> StatusError:
+    """429: the request is right, its time is not (an eviction that a budget forbids)."""
+    return refusal(
+        429,
+        "TooManyRequests",
+        message,
+        StatusDetails(causes=causes, retry_after_seconds=retry_after),
+    )
+
+
+def timed_out(message: str, causes: list[StatusCause] | None = None) -> StatusError:
+    """504: what was asked for did not come in time."""
+    return refusal(
+        504, "Timeout", message, StatusDetails(causes=causes or [], retry_after_seconds=1)
+    )
+
+
+def unavailable(message: str) -> StatusError:
+    """503: something that the answer depends on is away (a kubelet, a stopping server)."""
+    return refusal(503, "ServiceUnavailable", message)
+
+
+def internal(message: str) -> StatusError:
+    """500: not the client's fault."""
+    return refusal(500, "InternalError", f"Internal error occurred: {message}")
+
+
+def reason_of(code: int) -> str:
+    """The usual reason word of an HTTP code."""
+    return HTTPStatus(code).phrase.replace(" ", "")

@@ -1,0 +1,135 @@
+"""The objects of one kind and their recent changes, in memory.
+
+A change is encoded once and shared by all watchers: an ``Event`` keeps the forms in which it has
+already been asked for (plain, as table, for one selector) next to itself.
+"""
+
+import asyncio
+import time
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
+
+ADDED, MODIFIED, DELETED = "ADDED", "MODIFIED", "DELETED"
+
+
+class Record:
+    """One state of one object: its bytes, and what selectors look at."""
+
+    __slots__ = ("body", "fields", "key", "labels", "rv")
+
+    def __init__(
+        self, key: str, rv: int, body: bytes, labels: dict[str, str], fields: dict[str, str]
+    ) -> None:
+        self.key = key
+        self.rv = rv
+        self.body = body
+        self.labels = labels
+        self.fields = fields
+
+
+class Event:
+    """One change: the state after it (the last one, for a deletion) and the state before it."""
+
+    __slots__ = ("at", "before", "forms", "record", "type")
+
+    def __init__(self, type_: str, record: Record, before: Record | None) -> None:
+        self.type = type_
+        self.record = record
+        self.before = before
+        self.at = time.monotonic()
+        self.forms: dict[object, bytes] = {}
+
+
+class Topic:
+    """All objects of one kind, their history, and the writes that are not yet committed.
+
+    ``events[i]`` has the sequence number ``base + i``; a watcher's cursor is such a number, so
+    that dropping old events moves no cursor.
+    """
+
+    def __init__(self, name: str, horizon: int) -> None:
+        self.name = name
+        self.horizon = horizon
+        self.records: dict[str, Record] = {}
+        self.staged: dict[str, Record | None] = {}
+        self.in_flight: dict[str, asyncio.Future[Record]] = {}
+        self.events: list[Event] = []
+        self.base = 0
+        self.history_bytes = 0
+        self.woken: Callable[[], None] | None = None
+        self._keys: list[str] | None = []
+
+    @property
+    def end(self) -> int:
+        """The sequence number of the next event."""
+        return self.base + len(self.events)
+
+    def latest(self, key: str) -> Record | None:
+        """The newest state of ``key``, committed or not: what a write builds on."""
+        if key in self.staged:
+            return self.staged[key]
+        return self.records.get(key)
+
+    def keys(self, namespace: str | None = None) -> list[str]:
+        """The committed keys in order; of one namespace, when given."""
+        if self._keys is None:
+            self._keys = sorted(self.records)
+        if namespace is None:
+            return self._keys
+        low = bisect_left(self._keys, f"{namespace}/")
+        return self._keys[low : bisect_left(self._keys, f"{namespace}0")]
+
+    def publish(self, event: Event) -> None:
+        """Make a committed change visible."""
+        key = event.record.key
+        if event.type == DELETED:
+            self.records.pop(key, None)
+            self._keys = None
+        else:
+            if key not in self.records:
+                self._keys = None
+            self.records[key] = event.record
+        self.events.append(event)
+        self.history_bytes += len(event.record.body)
+        if self.woken is not None:
+            self.woken()
+
+    def position(self, rv: int) -> int:
+        """The sequence number of the first event newer than ``rv``."""
+        return self.base + bisect_right(self.events, rv, key=lambda event: event.record.rv)
+
+    def state_at(self, rv: int, namespace: str | None = None) -> list[Record]:
+        """The objects as they were at revision ``rv``, which the history must still reach."""
+        then: dict[str, Record | None] = {}
+        for event in self.events[self.position(rv) - self.base :]:
+            key = event.record.key
+            if namespace is None or key.startswith(f"{namespace}/"):
+                then.setdefault(key, event.before)
+        if not then:
+            return [self.records[key] for key in self.keys(namespace)]
+        keys = sorted({*self.keys(namespace), *then})
+        past = (then[key] if key in then else self.records[key] for key in keys)
+        return [record for record in past if record is not None]
+
+    def trim(self, older_than: float, surplus: int) -> list[int]:
+        """Drop events from before ``older_than``, and more until ``surplus`` bytes are gone.
+
+        Returns the revisions whose rows nothing needs any more.
+        """
+        count = freed = 0
+        rows: list[int] = []
+        for event in self.events:
+            if event.at >= older_than and freed >= surplus:
+                break
+            count += 1
+            freed += len(event.record.body)
+            if event.before is not None:
+                rows.append(event.before.rv)
+            if event.type == DELETED:
+                rows.append(event.record.rv)
+        if count:
+            self.horizon = self.events[count - 1].record.rv
+            del self.events[:count]
+            self.base += count
+            self.history_bytes -= freed
+        return rows

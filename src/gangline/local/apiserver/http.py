@@ -1,0 +1,154 @@
+"""HTTP: from a request on the wire to a call of the API, and back.
+
+One low-level aiohttp handler without router or middleware; the registry resolves paths. Answers of
+three sorts: *pages* (discovery, documents, health), *calls* on objects, and *exchanges*, which
+keep the connection for themselves (watches, logs, exec).
+"""
+
+import asyncio
+import gzip
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+from aiohttp import web
+
+from gangline.local.apiserver.credentials import Authenticator
+from gangline.local.apiserver.errors import StatusError, internal, too_large, unauthorized
+from gangline.local.apiserver.metrics import Metrics
+from gangline.local.apiserver.negotiation import JSON, encode
+from gangline.local.apiserver.registry import Registry
+from gangline.local.apiserver.request import ANONYMOUS, Call, User, resolve, split
+from gangline.local.apiserver.rest import Answer
+from gangline.local.apiserver.watching import status_json
+
+log = logging.getLogger(__name__)
+
+LARGEST_BODY = 3 << 20
+COMPRESSED_FROM = 128 << 10
+OPEN_PATHS = ("/healthz", "/livez", "/readyz")
+"""What anybody may read."""
+
+Page = Callable[[User, str, str], Awaitable[Answer]]
+Handler = Callable[[Call], Awaitable[Answer]]
+Exchange = Callable[[web.BaseRequest, Call], Awaitable[web.StreamResponse]]
+
+
+@dataclass(slots=True)
+class Handlers:
+    """Who answers what. Keys of the mappings are verbs, subresources or plurals."""
+
+    page: Page
+    objects: Handler
+    special: Mapping[str, Handler] = field(default_factory=dict)
+    exchanges: Mapping[str, Exchange] = field(default_factory=dict)
+    authorize: Callable[[Call], None] = lambda call: None
+
+
+class Api:
+    """The handler of all requests."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        authenticator: Authenticator,
+        handlers: Handlers,
+        metrics: Metrics,
+    ) -> None:
+        self._registry = registry
+        self._authenticator = authenticator
+        self._handlers = handlers
+        self._metrics = metrics
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer one request; errors become Status objects."""
+        started = time.perf_counter()
+        call: Call | None = None
+        response: web.StreamResponse
+        try:
+            path, options = split(request.raw_path)
+            user = self._user(request, path)
+            if is_page(path):
+                answer = await self._handlers.page(user, path, request.headers.get("Accept", ""))
+                response = respond(request, answer)
+            else:
+                call = resolve(self._registry, request.method, path, options)
+                response = await self._answer(request, call, user)
+        except StatusError as error:
+            response = refused(error)
+        except web.HTTPRequestEntityTooLarge:
+            response = refused(too_large(LARGEST_BODY))
+        except ConnectionError:
+            raise  # the client has gone
+        except Exception as error:  # the outermost loop: a mistake here must not stop the server
+            log.exception("request failed", extra={"path": request.raw_path})
+            response = refused(internal(f"{type(error).__name__}: {error}"))
+        self._metrics.request(call, response.status, time.perf_counter() - started)
+        return response
+
+    async def _answer(self, request: web.BaseRequest, call: Call, user: User) -> web.StreamResponse:
+        headers = request.headers
+        call.user = user
+        call.accept = headers.get("Accept", "")
+        call.agent = headers.get("User-Agent", "")
+        call.content_type = headers.get("Content-Type", "")
+        self._handlers.authorize(call)
+        name = call.verb if call.verb == "watch" else call.subresource or call.kind.plural
+        exchange = self._handlers.exchanges.get(name)
+        if exchange is not None:
+            return await exchange(request, call)
+        if request.body_exists:
+            call.body = await request.read()
+        handler = self._handlers.special.get(name, self._handlers.objects)
+        answer = await handler(call)
+        response = respond(request, answer)
+        for warning in call.warnings:
+            text = warning.replace("\\", "\\\\").replace('"', '\\"')
+            response.headers.add("Warning", f'299 - "{text}"')
+        return response
+
+    def _user(self, request: web.BaseRequest, path: str) -> User:
+        transport = request.transport
+        certificate = transport.get_extra_info("peercert") if transport else None
+        user = self._authenticator.user(request.headers.get("Authorization", ""), certificate)
+        if user is None or (user is ANONYMOUS and path.rstrip("/") not in OPEN_PATHS):
+            raise unauthorized()
+        return user
+
+
+def is_page(path: str) -> bool:
+    """Whether a path names something else than objects."""
+    if path.startswith("/api/"):
+        return path.rstrip("/").count("/") < 3
+    return not path.startswith("/apis/") or path.rstrip("/").count("/") < 4
+
+
+def respond(request: web.BaseRequest, answer: Answer) -> web.Response:
+    """The HTTP response of an answer; long ones are compressed for those who can read that."""
+    headers = {"Content-Type": answer.media, "Cache-Control": "no-cache, private"}
+    body = answer.body
+    if len(body) > COMPRESSED_FROM and "gzip" in request.headers.get("Accept-Encoding", ""):
+        body = gzip.compress(body, 1)
+        headers["Content-Encoding"] = "gzip"
+    return web.Response(body=body, status=answer.code, headers=headers)
+
+
+def refused(error: StatusError) -> web.Response:
+    """The HTTP response of a refusal."""
+    headers = {"Content-Type": JSON, **error.headers}
+    return web.Response(
+        body=encode(status_json(error.status)), status=error.status.code, headers=headers
+    )
+
+
+def make_server(api: Api) -> web.Server:
+    """The aiohttp server of an API. Handlers end when their client goes away."""
+    loop = asyncio.get_running_loop()
+
+    factory = partial(web.BaseRequest, loop=loop, client_max_size=LARGEST_BODY)
+    return web.Server(
+        api.handle, request_factory=factory, handler_cancellation=True, access_log=None,
+        keepalive_timeout=300.0, max_line_size=32768, max_field_size=32768,
+    )  # fmt: skip

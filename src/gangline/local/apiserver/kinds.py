@@ -1,0 +1,126 @@
+"""The built-in kinds, as tables.
+
+``ACTED_ON`` kinds mean something to this cluster. ``STORED`` kinds are kept, so that manifests
+which hold them apply, but nothing acts on them; creating one says so in a warning.
+"""
+
+from collections.abc import Callable
+
+from gangline.local.apiserver.registry import Json, Kind
+
+POD_FIELDS = (
+    "spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName",
+    "spec.hostNetwork", "status.phase", "status.podIP", "status.nominatedNodeName",
+)  # fmt: skip
+EVENT_FIELDS = (
+    "involvedObject.kind", "involvedObject.namespace", "involvedObject.name", "involvedObject.uid",
+    "involvedObject.apiVersion", "involvedObject.resourceVersion", "involvedObject.fieldPath",
+    "reason", "reportingComponent", "source", "type",
+)  # fmt: skip
+POD_SUBRESOURCES = (
+    "status", "binding", "eviction", "log", "exec", "attach", "portforward", "ephemeralcontainers",
+)  # fmt: skip
+WITH_STATUS = {"subresources": ("status",), "resets_status": True}
+
+
+def _schema(kind: str) -> Callable[[], Json] | None:
+    """The schema of a built-in kind from its struct, where there is one."""
+    return None
+
+
+def _kind(group: str, kind: str, plural: str, **more: object) -> Kind:
+    group_name, _, version = group.rpartition("/")
+    return Kind(group_name, version, kind, plural, schema_source=_schema(kind), **more)  # type: ignore[arg-type]
+
+
+def _cluster(group: str, kind: str, plural: str, **more: object) -> Kind:
+    return _kind(group, kind, plural, namespaced=False, **more)
+
+
+def acted_on() -> list[Kind]:
+    """The kinds that some part of the cluster acts on."""
+    every = ("all",)
+    workload = {
+        "subresources": ("status", "scale"),
+        "resets_status": True,
+        "counts_generations": True,
+        "categories": every,
+    }
+    rbac = "rbac.authorization.k8s.io/v1"
+    return [
+        _cluster("v1", "Namespace", "namespaces", short_names=("ns",),
+                 subresources=("status", "finalize"), resets_status=True,
+                 selectable=("status.phase",)),
+        _cluster("v1", "Node", "nodes", short_names=("no",), subresources=("status",),
+                 selectable=("spec.unschedulable",)),
+        _kind("v1", "Pod", "pods", short_names=("po",), categories=every,
+              subresources=POD_SUBRESOURCES, resets_status=True, selectable=POD_FIELDS),
+        _kind("v1", "Service", "services", short_names=("svc",), categories=every,
+              selectable=("spec.clusterIP", "spec.type"), **WITH_STATUS),
+        _kind("v1", "Endpoints", "endpoints", short_names=("ep",), singular="endpoints"),
+        _kind("v1", "ConfigMap", "configmaps", short_names=("cm",)),
+        _kind("v1", "Secret", "secrets", selectable=("type",)),
+        _kind("v1", "Event", "events", short_names=("ev",), selectable=EVENT_FIELDS),
+        _cluster("v1", "PersistentVolume", "persistentvolumes", short_names=("pv",), **WITH_STATUS),
+        _kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims", short_names=("pvc",),
+              **WITH_STATUS),
+        _kind("v1", "ServiceAccount", "serviceaccounts", short_names=("sa",),
+              subresources=("token",)),
+        _kind("apps/v1", "Deployment", "deployments", short_names=("deploy",), **workload),
+        _kind("apps/v1", "ReplicaSet", "replicasets", short_names=("rs",), **workload),
+        _kind("coordination.k8s.io/v1", "Lease", "leases"),
+        _cluster("scheduling.k8s.io/v1", "PriorityClass", "priorityclasses", short_names=("pc",)),
+        _kind("events.k8s.io/v1", "Event", "events", short_names=("ev",),
+              storage_version="core", selectable=EVENT_FIELDS),
+        _kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets", short_names=("pdb",),
+              counts_generations=True, **WITH_STATUS),
+        _cluster("storage.k8s.io/v1", "StorageClass", "storageclasses", short_names=("sc",)),
+        _kind(rbac, "Role", "roles"),
+        _kind(rbac, "RoleBinding", "rolebindings"),
+        _cluster(rbac, "ClusterRole", "clusterroles"),
+        _cluster(rbac, "ClusterRoleBinding", "clusterrolebindings"),
+        _cluster("apiextensions.k8s.io/v1", "CustomResourceDefinition",
+                 "customresourcedefinitions", short_names=("crd", "crds"),
+                 counts_generations=True, categories=("api-extensions",), **WITH_STATUS),
+    ]  # fmt: skip
+
+
+def stored_only() -> list[Kind]:
+    """The kinds that are kept and that nothing acts on."""
+
+    def stored(group: str, kind: str, plural: str, **more: object) -> Kind:
+        note = f"{kind} objects are stored by this cluster, but nothing acts on them"
+        return _kind(group, kind, plural, note=note, **more)
+
+    workload = {
+        "subresources": ("status", "scale"),
+        "resets_status": True,
+        "counts_generations": True,
+        "categories": ("all",),
+    }
+    counted = {"counts_generations": True, **WITH_STATUS}
+    return [
+        stored("v1", "ReplicationController", "replicationcontrollers", short_names=("rc",),
+               **workload),
+        stored("v1", "LimitRange", "limitranges", short_names=("limits",)),
+        stored("v1", "ResourceQuota", "resourcequotas", short_names=("quota",), **WITH_STATUS),
+        stored("v1", "PodTemplate", "podtemplates"),
+        stored("apps/v1", "StatefulSet", "statefulsets", short_names=("sts",), **workload),
+        stored("apps/v1", "DaemonSet", "daemonsets", short_names=("ds",), categories=("all",),
+               **counted),
+        stored("apps/v1", "ControllerRevision", "controllerrevisions"),
+        stored("batch/v1", "Job", "jobs", categories=("all",), **counted),
+        stored("batch/v1", "CronJob", "cronjobs", short_names=("cj",), categories=("all",),
+               **counted),
+        stored("autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers",
+               short_names=("hpa",), categories=("all",), **counted),
+        stored("discovery.k8s.io/v1", "EndpointSlice", "endpointslices"),
+        stored("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies", short_names=("netpol",),
+               counts_generations=True),
+        stored("networking.k8s.io/v1", "Ingress", "ingresses", short_names=("ing",), **counted),
+    ]  # fmt: skip
+
+
+def built_in() -> list[Kind]:
+    """Every kind that is there without a CustomResourceDefinition."""
+    return acted_on() + stored_only()

@@ -1,0 +1,40 @@
+"""The file that tells clients where a cluster is and who they are."""
+
+import base64
+from pathlib import Path
+
+import yaml
+
+from gangline.local.apiserver.pki import Certificates, write_private
+from gangline.local.apiserver.registry import Json
+
+
+def content(context: str, url: str, certificates: Certificates, token: str) -> Json:
+    """A kubeconfig for the administrator, with everything in it."""
+    authority = _inline(certificates.authority.certificate)
+    cluster = {"server": url, "certificate-authority-data": authority}
+    user = {
+        "client-certificate-data": _inline(certificates.admin.certificate),
+        "client-key-data": _inline(certificates.admin.key),
+        "token": token,
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": context, "cluster": cluster}],
+        "users": [{"name": f"{context}-admin", "user": user}],
+        "contexts": [
+            {"name": context, "context": {"cluster": context, "user": f"{context}-admin"}}
+        ],
+        "current-context": context,
+    }
+
+
+def write(path: Path, config: Json) -> None:
+    """Write a kubeconfig that only its owner may read."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_private(path, yaml.safe_dump(config, sort_keys=False).encode())
+
+
+def _inline(path: Path) -> str:
+    return base64.b64encode(path.read_bytes()).decode()

@@ -1,0 +1,126 @@
+"""What the server itself writes into metadata as objects come, change and go. Pure.
+
+Names made from ``generateName``, identity and time stamps of creation, the counting of
+generations, what an update may not touch, and the choice between removing an object at once,
+marking it as going, and leaving it alone.
+"""
+
+import secrets
+import uuid
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from gangline.local.apiserver.registry import Json, Kind
+
+SUFFIX_LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
+SUFFIX_LENGTH: Final = 5
+LONGEST_GENERATED: Final = 63
+FOREGROUND: Final = "foregroundDeletion"
+ORPHAN: Final = "orphan"
+DEFAULT_GRACE_S: Final = 30
+OWNED_BY_SERVER: Final = (
+    "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation",
+    "namespace", "name", "generateName",
+)  # fmt: skip
+
+
+def timestamp(now: datetime) -> str:
+    """A time as Kubernetes writes it: whole seconds, UTC."""
+    return now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def generated_name(prefix: str) -> str:
+    """A name from ``generateName``."""
+    base = prefix[: LONGEST_GENERATED - SUFFIX_LENGTH]
+    return base + "".join(secrets.choice(SUFFIX_LETTERS) for _ in range(SUFFIX_LENGTH))
+
+
+def stamp_creation(kind: Kind, meta: Json, now: datetime) -> None:
+    """Give a new object, in place, its identity and time."""
+    for name in ("resourceVersion", "selfLink", "deletionTimestamp", "deletionGracePeriodSeconds"):
+        meta.pop(name, None)
+    meta["uid"] = str(uuid.uuid4())
+    meta["creationTimestamp"] = timestamp(now)
+    meta.pop("generation", None)
+    if kind.counts_generations:
+        meta["generation"] = 1
+
+
+def carry_over(old: Json, new: Json) -> None:
+    """Keep, in place, what of an object's metadata no client may change."""
+    old_meta, new_meta = old["metadata"], new["metadata"]
+    new_meta.pop("selfLink", None)
+    for name in OWNED_BY_SERVER:
+        if name in old_meta:
+            new_meta[name] = old_meta[name]
+        else:
+            new_meta.pop(name, None)
+
+
+def restrict_to_main(kind: Kind, old: Json, new: Json) -> None:
+    """Undo, in place, what an update of the object itself may not change: its status."""
+    if kind.resets_status:
+        _restore(old, new, "status")
+
+
+def restrict_to_status(kind: Kind, old: Json, new: Json) -> None:
+    """Undo, in place, what an update of the status may not change: everything else."""
+    for name in {*old, *new} - {"status", "metadata", "apiVersion", "kind"}:
+        _restore(old, new, name)
+    kept = old["metadata"]
+    if kind.custom:
+        managed = new["metadata"].get("managedFields")
+        new["metadata"] = dict(kept)
+        if managed is not None:
+            new["metadata"]["managedFields"] = managed
+    else:
+        _restore(kept, new["metadata"], "ownerReferences")
+
+
+def _restore(old: Json, new: Json, name: str) -> None:
+    if name in old:
+        new[name] = old[name]
+    else:
+        new.pop(name, None)
+
+
+def count_generation(kind: Kind, old: Json, new: Json) -> None:
+    """Raise the generation, in place, when what is wanted has changed."""
+    if not kind.counts_generations:
+        return
+    if _wanted(kind, old) != _wanted(kind, new):
+        new["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
+
+
+def _wanted(kind: Kind, obj: Json) -> Any:
+    left_out = {"metadata", "status"} if kind.resets_status else {"metadata"}
+    if not kind.custom:
+        return obj.get("spec")
+    return {name: value for name, value in obj.items() if name not in left_out}
+
+
+def unchanged(old: Json, new: Json) -> bool:
+    """Whether an update changes nothing but the bookkeeping of who updated."""
+    if old.keys() != new.keys():
+        return False
+    if any(old[name] != new[name] for name in old if name != "metadata"):
+        return False
+    return _without_bookkeeping(old["metadata"]) == _without_bookkeeping(new["metadata"])
+
+
+def _without_bookkeeping(meta: Json) -> Json:
+    return {k: v for k, v in meta.items() if k not in ("managedFields", "resourceVersion")}
+
+
+def is_going(obj: Json) -> bool:
+    """Whether an object is being deleted."""
+    return "deletionTimestamp" in obj["metadata"]
+
+
+def may_vanish(obj: Json) -> bool:
+    """Whether nothing holds an object that is being deleted any longer."""
+    meta = obj["metadata"]
+    spec = obj.get("spec")
+    is_namespace = obj.get("kind") == "Namespace" and isinstance(spec, dict)
+    held = bool(is_namespace and spec and spec.get("finalizers"))
+    return not meta.get("finalizers") and not meta.get("deletionGracePeriodSeconds") and not held

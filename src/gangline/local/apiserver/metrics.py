@@ -1,0 +1,47 @@
+"""What the API server counts, for ``/metrics``."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from gangline.local.apiserver.request import Call
+
+BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
+
+
+class Metrics:
+    """The metrics of one server."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._requests = Counter(
+            "gangline_apiserver_requests", "Requests answered.",
+            ["verb", "resource", "code"], registry=self._registry,
+        )  # fmt: skip
+        self._seconds = Histogram(
+            "gangline_apiserver_request_seconds", "Time to answer; watches and streams left out.",
+            ["verb"], registry=self._registry, buckets=BUCKETS,
+        )  # fmt: skip
+        self.watches = Gauge(
+            "gangline_apiserver_watches", "Watches that are open.", registry=self._registry
+        )
+        self.revision = Gauge(
+            "gangline_apiserver_revision", "The newest committed revision.",
+            registry=self._registry,
+        )  # fmt: skip
+        self._counters: dict[tuple[str, str, int], Counter] = {}
+        self._timers: dict[str, Histogram] = {}
+
+    def request(self, call: Call | None, code: int, seconds: float) -> None:
+        """Count one answered request."""
+        verb, resource = (call.verb, call.kind.plural) if call else ("page", "")
+        key = (verb, resource, code)
+        counter = self._counters.get(key)
+        if counter is None:
+            counter = self._counters[key] = self._requests.labels(verb, resource, str(code))
+            self._timers.setdefault(verb, self._seconds.labels(verb))
+        counter.inc()
+        if verb != "watch":
+            self._timers[verb].observe(seconds)
+
+    def text(self) -> bytes:
+        """All metrics in Prometheus' text form."""
+        return generate_latest(self._registry)

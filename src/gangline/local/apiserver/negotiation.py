@@ -1,0 +1,130 @@
+"""In which form a client wants its answer, and reading the forms that bodies come in."""
+
+import json
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import msgspec
+import yaml
+
+from gangline.local.apiserver.errors import bad_request, not_acceptable, unsupported_media
+
+Json = dict[str, Any]
+
+JSON, YAML = "application/json", "application/yaml"
+PROTOBUF = "application/vnd.kubernetes.protobuf"
+WRITTEN = (JSON, YAML)
+READ = (JSON, YAML)
+
+encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+
+
+class Form(NamedTuple):
+    """A form of an answer."""
+
+    media: str = JSON
+    shape: str = ""
+    """``Table``, ``PartialObjectMetadata``…; empty: the object itself."""
+    group: str = ""
+    version: str = ""
+
+
+@lru_cache(maxsize=512)
+def offers(accept: str) -> tuple[Form, ...]:
+    """The forms that an ``Accept`` header names and that can be written, best first."""
+    found: list[tuple[float, int, Form]] = []
+    for position, clause in enumerate(accept.split(",")):
+        media, *options = (part.strip() for part in clause.split(";"))
+        values = dict(option.split("=", 1) for option in options if "=" in option)
+        if media in ("", "*/*", "application/*"):
+            media = JSON
+        elif media in ("text/yaml", "application/x-yaml"):
+            media = YAML
+        if media in WRITTEN:
+            form = Form(media, values.get("as", ""), values.get("g", ""), values.get("v", ""))
+            found.append((-_quality(values.get("q", "1")), position, form))
+    return tuple(form for _, _, form in sorted(found))
+
+
+def _quality(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
+
+
+def choose(accept: str, shapes: tuple[str, ...] = ()) -> Form:
+    """The best form for a client among the object itself and ``shapes``.
+
+    Raises:
+        StatusError: 406, nothing that the client reads can be written.
+    """
+    for form in offers(accept or JSON):
+        if not form.shape or form.shape in shapes:
+            return form
+    raise not_acceptable(WRITTEN)
+
+
+def read_body(body: bytes, content_type: str) -> Any:
+    """Decode a JSON or YAML body.
+
+    Raises:
+        StatusError: 400 when it cannot be read, 415 when its form is not known here.
+    """
+    media = content_type.split(";", maxsplit=1)[0].strip().lower()
+    if media in ("", "*/*") or media.endswith("json"):
+        return read_json(body)
+    if media.endswith("yaml"):
+        return read_yaml(body)
+    raise unsupported_media(content_type, READ)
+
+
+def read_json(body: bytes) -> Any:
+    """Decode JSON; bad JSON is the client's mistake (400)."""
+    try:
+        return _decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise bad_request(f"the body of the request is not valid JSON: {error}") from None
+
+
+def read_yaml(body: bytes) -> Any:
+    """Decode YAML as JSON would be; dates stay text."""
+    try:
+        loaded = yaml.load(body, Loader=_JsonLikeLoader)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise bad_request(f"the body of the request is not valid YAML: {error}") from None
+    return loaded
+
+
+class _JsonLikeLoader(yaml.CSafeLoader):
+    """Reads what JSON can say: a date-like word is text, as in Kubernetes."""
+
+
+_JsonLikeLoader.yaml_implicit_resolvers = {
+    first: [pair for pair in pairs if pair[0] != "tag:yaml.org,2002:timestamp"]
+    for first, pairs in yaml.CSafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def duplicate_fields(body: bytes) -> list[str]:
+    """The names of fields that a JSON body gives more than once in one object."""
+    found: list[str] = []
+
+    def check(pairs: list[tuple[str, Any]]) -> None:
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                found.append(name)
+            seen.add(name)
+
+    try:
+        json.loads(body, object_pairs_hook=check)
+    except (ValueError, RecursionError):
+        return []
+    return found
+
+
+def write_yaml(obj: Any) -> bytes:
+    """Encode an answer as YAML."""
+    return yaml.dump(obj, Dumper=yaml.CSafeDumper, sort_keys=False).encode()

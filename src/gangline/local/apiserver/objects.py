@@ -1,0 +1,180 @@
+"""The steps that an incoming object goes through before it is stored, each a small function.
+
+Identity (type, namespace, name), unknown fields, defaults, validation, size, and the record of who
+set which field.
+"""
+
+from datetime import datetime
+from typing import Any
+
+from gangline.api.meta import StatusCause
+from gangline.local.apiserver.errors import bad_request, invalid, too_large
+from gangline.local.apiserver.lifecycle import generated_name
+from gangline.local.apiserver.machinery.core_defaults import apply_core_defaults
+from gangline.local.apiserver.negotiation import duplicate_fields, encode
+from gangline.local.apiserver.registry import Json, Kind
+from gangline.local.apiserver.request import Call
+
+LARGEST_OBJECT = 1536 * 1024
+"""Bytes of one object, encoded; Kubernetes' store has the same limit."""
+CHECKED_FROM = LARGEST_OBJECT // 4
+VALIDATION_MODES = ("", "Ignore", "Warn", "Strict")
+MOST_WARNINGS = 20
+
+
+def check_identity(call: Call, obj: Any) -> Json:
+    """Check that a body is an object of the right kind, name and namespace; return its metadata.
+
+    Raises:
+        StatusError: 400, it is something else.
+    """
+    kind = call.kind
+    if not isinstance(obj, dict):
+        raise bad_request(f"the body of the request must be a {kind.kind} object")
+    given = (obj.get("apiVersion") or kind.api_version, obj.get("kind") or kind.kind)
+    if given != (kind.api_version, kind.kind):
+        raise bad_request(
+            f"{given[1]} in version {given[0]!r} cannot be handled as a {kind.kind} "
+            f"in version {kind.api_version!r}"
+        )
+    obj["apiVersion"], obj["kind"] = given
+    meta = obj.setdefault("metadata", {})
+    if not isinstance(meta, dict):
+        raise bad_request("metadata must be an object")
+    _check_namespace(call, meta)
+    if call.verb != "create" and meta.setdefault("name", call.name) != call.name:
+        raise bad_request(
+            f"the name of the object ({meta['name']}) does not match the name on the URL "
+            f"({call.name})"
+        )
+    return meta
+
+
+def _check_namespace(call: Call, meta: Json) -> None:
+    if not call.kind.namespaced:
+        meta.pop("namespace", None)
+    elif meta.get("namespace") in (None, "", call.namespace):
+        meta["namespace"] = call.namespace
+    else:
+        raise bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request"
+        )
+
+
+def name_new(call: Call, meta: Json) -> None:
+    """Settle the name of a new object, in ``meta`` and in ``call``.
+
+    Raises:
+        StatusError: 400 or 422, it has none.
+    """
+    if meta.get("resourceVersion"):
+        raise bad_request("resourceVersion should not be set on objects to be created")
+    name, prefix = meta.get("name"), meta.get("generateName")
+    if not name and isinstance(prefix, str) and prefix:
+        name = meta["name"] = generated_name(prefix)
+    if not name or not isinstance(name, str):
+        cause = StatusCause(
+            "FieldValueRequired", "Required value: name or generateName is required",
+            "metadata.name",
+        )  # fmt: skip
+        raise invalid(call.kind.group, call.kind.kind, "", [cause])
+    call.name = name
+
+
+def check_fields(call: Call, obj: Json) -> None:
+    """Drop unknown fields in place, and say so or refuse, as the client wants it.
+
+    Raises:
+        StatusError: 400, unknown or doubled fields, and the client asked for strictness.
+    """
+    mode = call.params.get("fieldValidation", "")
+    if mode not in VALIDATION_MODES:
+        raise bad_request(f"fieldValidation: Unsupported value: {mode!r}: Ignore, Warn or Strict")
+    unknown = call.kind.schema.prune(obj)
+    if mode == "Ignore":
+        return
+    found = [f'unknown field "{path}"' for path in unknown]
+    if mode == "Strict" and call.content_type.startswith("application/json"):
+        found += [f'duplicate field "{name}"' for name in duplicate_fields(call.body)]
+    if found and mode == "Strict":
+        kind = call.kind
+        raise bad_request(
+            f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: '
+            f"strict decoding error: {', '.join(found)}"
+        )
+    call.warnings += found[:MOST_WARNINGS]
+
+
+def set_defaults(kind: Kind, obj: Json) -> None:
+    """Fill in, in place, what an object leaves open."""
+    if kind.custom:
+        kind.schema.apply_defaults(obj)
+    else:
+        apply_core_defaults(kind.group, kind.kind, obj)
+
+
+def validate_new(kind: Kind, obj: Json) -> None:
+    """Refuse a new object that breaks rules, naming every one.
+
+    Raises:
+        StatusError: 422.
+    """
+    causes = kind.schema.validate(obj)
+    causes = causes or validate_create(kind.group, kind.kind, obj, kind.namespaced)
+    if causes:
+        raise invalid(kind.group, kind.kind, obj["metadata"].get("name", ""), causes)
+
+
+def validate_changed(call: Call, old: Json, new: Json) -> None:
+    """Refuse a change that breaks rules, naming every one.
+
+    Raises:
+        StatusError: 422.
+    """
+    kind = call.kind
+    causes = kind.schema.validate(new)
+    causes = causes or validate_update(
+        kind.group, kind.kind, old, new, kind.namespaced, call.subresource
+    )
+    if causes:
+        raise invalid(kind.group, kind.kind, call.name, causes)
+
+
+def refuse_unconditional(call: Call) -> None:
+    """Refuse an update of a custom object that does not say what it is based on.
+
+    Raises:
+        StatusError: 422.
+    """
+    cause = StatusCause(
+        "FieldValueInvalid",
+        "Invalid value: 0: must be specified for an update",
+        "metadata.resourceVersion",
+    )
+    raise invalid(call.kind.group, call.kind.kind, call.name, [cause])
+
+
+def check_size(call: Call, obj: Json) -> None:
+    """Refuse an object that is too large to store.
+
+    Raises:
+        StatusError: 413.
+    """
+    if len(call.body) > CHECKED_FROM and len(encode(obj)) > LARGEST_OBJECT:
+        raise too_large(LARGEST_OBJECT)
+
+
+def track(call: Call, old: Json | None, new: Json, at: datetime) -> None:
+    """Note, in place, which fields the client has set."""
+
+
+def validate_create(group: str, kind: str, obj: Json, namespaced: bool) -> list[StatusCause]:
+    """Collect the mistakes of a new object."""
+    return []
+
+
+def validate_update(
+    group: str, kind: str, old: Json, new: Json, namespaced: bool, subresource: str = ""
+) -> list[StatusCause]:
+    """Collect the mistakes of a change."""
+    return []

@@ -1,0 +1,94 @@
+"""What is served beside objects: discovery, health, version, metrics, OpenAPI documents."""
+
+import platform
+from collections.abc import Callable
+
+from gangline.local.apiserver import discovery
+from gangline.local.apiserver.errors import unknown_path
+from gangline.local.apiserver.metrics import Metrics
+from gangline.local.apiserver.negotiation import JSON, choose, encode
+from gangline.local.apiserver.registry import Json, Registry
+from gangline.local.apiserver.request import User
+from gangline.local.apiserver.rest import Answer
+
+VERSION = "v1.31.0+gangline"
+AGGREGATED = "APIGroupDiscoveryList"
+
+
+def version() -> Json:
+    """``/version``."""
+    major, minor = VERSION.removeprefix("v").split(".")[:2]
+    return {
+        "major": major,
+        "minor": minor,
+        "gitVersion": VERSION,
+        "gitCommit": "",
+        "gitTreeState": "clean",
+        "buildDate": "2025-01-01T00:00:00Z",
+        "goVersion": f"python{platform.python_version()}",
+        "compiler": platform.python_implementation(),
+        "platform": f"linux/{_architecture()}",
+    }
+
+
+def _architecture() -> str:
+    return {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+
+
+class Pages:
+    """The pages of one server."""
+
+    def __init__(self, registry: Registry, metrics: Metrics, address: Callable[[], str]) -> None:
+        self._registry = registry
+        self._metrics = metrics
+        self._address = address
+
+    async def page(self, user: User, path: str, accept: str) -> Answer:
+        """The answer for a path.
+
+        Raises:
+            StatusError: 404, there is no such page.
+        """
+        parts = [part for part in path.split("/") if part]
+        match parts:
+            case ["healthz" | "livez" | "readyz", *_]:
+                return Answer(b"ok", media="text/plain; charset=utf-8")
+            case ["metrics"]:
+                return Answer(self._metrics.text(), media="text/plain; version=0.0.4")
+            case ["version"]:
+                return _json(version())
+            case ["api"] | ["apis"]:
+                return self._root(parts[0] == "api", accept)
+            case ["api", version_name]:
+                return _json(discovery.resources(self._registry, "", version_name))
+            case ["apis", name]:
+                return _json(discovery.group(self._registry, name))
+            case ["apis", name, version_name]:
+                return _json(discovery.resources(self._registry, name, version_name))
+            case []:
+                return _json({"paths": self._paths()})
+        raise unknown_path()
+
+    def _root(self, core: bool, accept: str) -> Answer:
+        form = choose(accept, (AGGREGATED,))
+        if form.shape == AGGREGATED and form.version in ("v2", "v2beta1"):
+            media = f"{JSON};g=apidiscovery.k8s.io;v={form.version};as={AGGREGATED}"
+            found = discovery.aggregated(self._registry, core, form.version)
+            return Answer(encode(found), media=media)
+        if core:
+            return _json(discovery.core_versions(self._address()))
+        return _json(discovery.groups(self._registry))
+
+    def _paths(self) -> list[str]:
+        versions = (
+            f"/apis/{name}/{version}" if name else f"/api/{version}"
+            for name, versions in self._registry.groups().items()
+            for version in versions
+        )
+        own = ("/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3",
+               "/readyz", "/version")  # fmt: skip
+        return sorted({*versions, *own})
+
+
+def _json(obj: Json) -> Answer:
+    return Answer(encode(obj))

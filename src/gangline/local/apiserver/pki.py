@@ -1,0 +1,171 @@
+"""Certificates: an authority made at first start, and what it signs.
+
+All keys are ECDSA P-256, which is quick to make. The authority lives as long as the data folder;
+the server's certificate is renewed at start when it nears its end or names other hosts.
+"""
+
+import datetime
+import ipaddress
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+LIFETIME = datetime.timedelta(days=3650)
+RENEWED_BEFORE = datetime.timedelta(days=30)
+CLOCK_SKEW = datetime.timedelta(hours=1)
+ADMIN_GROUP = "system:masters"
+
+Usage = x509.ObjectIdentifier
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPair:
+    """Where a certificate and its key lie."""
+
+    certificate: Path
+    key: Path
+
+    @property
+    def exists(self) -> bool:
+        """Whether both files are there."""
+        return self.certificate.exists() and self.key.exists()
+
+
+@dataclass(frozen=True, slots=True)
+class Certificates:
+    """All that the server and its administrator need."""
+
+    authority: KeyPair
+    server: KeyPair
+    admin: KeyPair
+
+
+def prepare(folder: Path, hosts: Sequence[str]) -> Certificates:
+    """Make what is missing or out of date in ``folder`` and say where everything is."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    pairs = {
+        name: KeyPair(folder / f"{name}.crt", folder / f"{name}.key")
+        for name in ("ca", "server", "admin")
+    }
+    found = Certificates(pairs["ca"], pairs["server"], pairs["admin"])
+    if not found.authority.exists:
+        _make_authority(found.authority)
+    if not _serves(found.server, hosts):
+        _issue(found.authority, found.server, _name("gangline-apiserver"), _server_options(hosts))
+    if not _lasts(found.admin):
+        usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH])
+        _issue(found.authority, found.admin, _name("gangline-admin", ADMIN_GROUP), [usage])
+    return found
+
+
+def _name(common: str, organization: str = "") -> x509.Name:
+    attributes = [x509.NameAttribute(NameOID.COMMON_NAME, common)]
+    if organization:
+        attributes.insert(0, x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization))
+    return x509.Name(attributes)
+
+
+def _server_options(hosts: Sequence[str]) -> list[x509.ExtensionType]:
+    return [
+        x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]),
+        x509.SubjectAlternativeName([_general_name(host) for host in hosts]),
+    ]
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _lasts(pair: KeyPair) -> bool:
+    if not pair.exists:
+        return False
+    certificate = x509.load_pem_x509_certificate(pair.certificate.read_bytes())
+    return certificate.not_valid_after_utc > datetime.datetime.now(datetime.UTC) + RENEWED_BEFORE
+
+
+def _serves(pair: KeyPair, hosts: Sequence[str]) -> bool:
+    if not _lasts(pair):
+        return False
+    certificate = x509.load_pem_x509_certificate(pair.certificate.read_bytes())
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return {_general_name(host) for host in hosts} <= set(names)
+
+
+def _make_authority(pair: KeyPair) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = _name("gangline-ca")
+    usage = x509.KeyUsage(
+        digital_signature=True, key_cert_sign=True, crl_sign=True, content_commitment=False,
+        key_encipherment=False, data_encipherment=False, key_agreement=False, encipher_only=False,
+        decipher_only=False,
+    )  # fmt: skip
+    builder = (
+        _builder(name, name, key.public_key())
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    )
+    _write(pair, builder.sign(key, hashes.SHA256()), key)
+
+
+def _issue(
+    authority: KeyPair, pair: KeyPair, name: x509.Name, options: Sequence[x509.ExtensionType]
+) -> None:
+    signer = x509.load_pem_x509_certificate(authority.certificate.read_bytes())
+    signing_key = serialization.load_pem_private_key(authority.key.read_bytes(), password=None)
+    if not isinstance(signing_key, ec.EllipticCurvePrivateKey):
+        raise ValueError(f"{authority.key} holds no elliptic curve key")
+    key = ec.generate_private_key(ec.SECP256R1())
+    signer_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(signing_key.public_key())
+    builder = (
+        _builder(name, signer.subject, key.public_key())
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(signer_id, critical=False)
+    )
+    for option in options:
+        builder = builder.add_extension(option, critical=False)
+    _write(pair, builder.sign(signing_key, hashes.SHA256()), key)
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey
+) -> x509.CertificateBuilder:
+    started = datetime.datetime.now(datetime.UTC) - CLOCK_SKEW
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(started)
+        .not_valid_after(started + LIFETIME)
+    )
+
+
+def _write(pair: KeyPair, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
+    secret = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    write_private(pair.key, secret)
+    # The certificate comes last: a start that was cut short is seen as nothing there.
+    pair.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file that nobody else may read, whole or not at all."""
+    temporary = path.with_name(f"{path.name}.new")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+    temporary.replace(path)

@@ -1,0 +1,151 @@
+"""Reading objects: one, or lists by selector, in pages that all show the same revision."""
+
+import base64
+from typing import NamedTuple
+
+import msgspec
+
+from gangline.api.meta import StatusCause
+from gangline.local.apiserver.errors import bad_request, expired, not_found, timed_out
+from gangline.local.apiserver.history import Record, Topic
+from gangline.local.apiserver.negotiation import encode
+from gangline.local.apiserver.request import Call
+from gangline.local.apiserver.selection import Selection, selection
+from gangline.local.apiserver.store import Store
+
+
+class Token(msgspec.Struct, rename="camel"):
+    """Where a list goes on: after which key, at which revision (-1: whatever is newest)."""
+
+    v: str = "meta.k8s.io/v1"
+    rv: int = 0
+    start: str = ""
+
+
+class Page(NamedTuple):
+    """Some or all objects of a list."""
+
+    records: list[Record]
+    revision: int
+    next: str = ""
+    remaining: int | None = None
+
+
+def read_one(store: Store, call: Call) -> Record:
+    """The object that a request names.
+
+    Raises:
+        StatusError: 404, there is none.
+    """
+    record = store.topic(call.kind.topic).records.get(call.key)
+    if record is None:
+        raise not_found(call.kind.plural, call.kind.group, call.name)
+    check_not_ahead(store, call.params.get("resourceVersion", ""))
+    return record
+
+
+def read_page(store: Store, call: Call) -> Page:
+    """The page of a list that a request asks for."""
+    chosen = selection(call)
+    limit = call.number("limit") or 0
+    topic = store.topic(call.kind.topic)
+    token = call.params.get("continue", "")
+    after = ""
+    if token:
+        revision, after = _read_token(token)
+        if revision > 0:
+            _check_held(topic, revision, after, store.revision)
+    else:
+        revision = _asked_revision(store, topic, call)
+    revision = store.revision if revision <= 0 else revision
+    records = _records(topic, revision, store.revision, call.namespace, chosen)
+    return _cut(records, revision, limit, after, chosen)
+
+
+def _records(
+    topic: Topic, revision: int, newest: int, namespace: str | None, chosen: Selection
+) -> list[Record]:
+    if chosen.key is not None:
+        at = topic.records.get(chosen.key) if revision == newest else None
+        found = [at] if at else []
+        if revision != newest:
+            found = [r for r in topic.state_at(revision, namespace) if r.key == chosen.key]
+    elif revision < newest:
+        found = topic.state_at(revision, namespace)
+    else:
+        found = [topic.records[key] for key in topic.keys(namespace)]
+    if chosen.everything:
+        return found
+    return [record for record in found if chosen.matches(record)]
+
+
+def _cut(records: list[Record], revision: int, limit: int, after: str, chosen: Selection) -> Page:
+    if after:
+        records = [record for record in records if record.key > after]
+    if not limit or len(records) <= limit:
+        return Page(records, revision)
+    shown = records[:limit]
+    token = write_token(revision, shown[-1].key)
+    left = len(records) - limit if chosen.everything else None
+    return Page(shown, revision, token, left)
+
+
+def write_token(revision: int, after: str) -> str:
+    """The text that a client gives back to go on."""
+    return base64.urlsafe_b64encode(encode(Token(rv=revision, start=after))).decode().rstrip("=")
+
+
+def _read_token(text: str) -> tuple[int, str]:
+    try:
+        raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+        token = msgspec.json.decode(raw, type=Token)
+    except (ValueError, msgspec.DecodeError):
+        raise bad_request("continue key is not valid: this server did not make it") from None
+    return token.rv, token.start
+
+
+def _check_held(topic: Topic, revision: int, after: str, newest: int) -> None:
+    if revision > newest:
+        raise bad_request("continue key is not valid: its revision is not yet there")
+    if revision < topic.horizon:
+        raise expired(
+            "The provided continue parameter is too old to display a consistent list result. "
+            "You can start a new list without the continue parameter, or use the continue token "
+            "in this response to retrieve the remainder of the results.",
+            continue_token=write_token(-1, after),
+        )
+
+
+def _asked_revision(store: Store, topic: Topic, call: Call) -> int:
+    text = call.params.get("resourceVersion", "")
+    match = call.params.get("resourceVersionMatch", "")
+    if match and match not in ("Exact", "NotOlderThan"):
+        raise bad_request(f'resourceVersionMatch: Unsupported value: "{match}"')
+    if match and not text:
+        raise bad_request("resourceVersionMatch is forbidden unless resourceVersion is provided")
+    asked = check_not_ahead(store, text)
+    if match != "Exact":
+        return 0
+    if asked == 0:
+        raise bad_request('resourceVersionMatch "Exact" is forbidden for resourceVersion "0"')
+    if asked < topic.horizon:
+        raise expired(f"The resourceVersion for the provided list is too old: {asked}")
+    return asked
+
+
+def parse_revision(text: str) -> int:
+    """The number in a resourceVersion; 0 when none is given."""
+    if not text:
+        return 0
+    if not text.isdecimal():
+        raise bad_request(f'Invalid value: "{text}": resourceVersion must be a number')
+    return int(text)
+
+
+def check_not_ahead(store: Store, text: str) -> int:
+    """Refuse a revision that this server has not reached: it is another server's."""
+    asked = parse_revision(text)
+    if asked > store.revision:
+        cause = StatusCause("ResourceVersionTooLarge", "Too large resource version")
+        raise timed_out(f"Too large resource version: {asked}, current: {store.revision}", [cause])
+    return asked

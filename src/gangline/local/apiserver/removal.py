@@ -1,0 +1,111 @@
+"""What a deletion means for an object: go at once, be marked as going, or change nothing. Pure."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from gangline.local.apiserver.errors import bad_request
+from gangline.local.apiserver.lifecycle import (
+    DEFAULT_GRACE_S,
+    FOREGROUND,
+    ORPHAN,
+    may_vanish,
+    timestamp,
+)
+from gangline.local.apiserver.registry import Json, Kind
+from gangline.local.apiserver.request import Call
+
+POLICIES = {"Foreground": FOREGROUND, "Orphan": ORPHAN, "Background": ""}
+FINISHED = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """How a client wants an object deleted."""
+
+    grace_s: int | None = None
+    policy: str = ""
+    uid: str = ""
+    revision: str = ""
+    dry_run: bool = False
+
+
+def read_removal(call: Call, options: Any) -> Removal:
+    """Read DeleteOptions from the body, or else from the query.
+
+    Raises:
+        StatusError: 400, they make no sense.
+    """
+    given: Json = options if isinstance(options, dict) else {}
+    given = {"kind": "DeleteOptions", **given}
+    if given["kind"] != "DeleteOptions":
+        raise bad_request(f"the body of a deletion must be DeleteOptions, not {given['kind']!r}")
+    grace = given.get("gracePeriodSeconds")
+    grace = call.number("gracePeriodSeconds") if grace is None else grace
+    policy = given.get("propagationPolicy") or call.params.get("propagationPolicy", "")
+    orphan = given.get("orphanDependents")
+    if orphan is None and call.params.get("orphanDependents"):
+        orphan = call.flag("orphanDependents")
+    if not policy and orphan is not None:
+        policy = "Orphan" if orphan else "Background"
+    if policy and policy not in POLICIES:
+        known = ", ".join(sorted(POLICIES))
+        raise bad_request(f"propagationPolicy: Unsupported value: {policy!r}: one of {known}")
+    if grace is not None and (not isinstance(grace, int) or isinstance(grace, bool)):
+        raise bad_request("gracePeriodSeconds must be a number")
+    wanted = given.get("preconditions") or {}
+    dry_run = call.dry_run or given.get("dryRun") == ["All"]
+    # A negative period has meant one second since pods have had one.
+    grace = 1 if grace is not None and grace < 0 else grace
+    return Removal(
+        grace, policy, wanted.get("uid") or "", wanted.get("resourceVersion") or "", dry_run
+    )
+
+
+def remove(kind: Kind, obj: Json, removal: Removal, now: datetime) -> bool:
+    """Change ``obj`` in place as the deletion demands; True: it is to go at once."""
+    meta = obj["metadata"]
+    _set_finalizers(meta, removal.policy)
+    if kind.kind == "Namespace" and not kind.group:
+        obj.setdefault("status", {})["phase"] = "Terminating"
+    _set_grace(meta, _grace(kind, obj, removal.grace_s), now)
+    return may_vanish(obj)
+
+
+def _set_finalizers(meta: Json, policy: str) -> None:
+    if not policy:
+        return
+    wanted = POLICIES[policy]
+    kept = [name for name in meta.get("finalizers", []) if name not in (FOREGROUND, ORPHAN)]
+    finalizers = [*kept, wanted] if wanted else kept
+    if finalizers:
+        meta["finalizers"] = finalizers
+    else:
+        meta.pop("finalizers", None)
+
+
+def _grace(kind: Kind, obj: Json, asked: int | None) -> int:
+    """How many seconds an object gets: only pods that may be running get any."""
+    if kind.kind != "Pod" or kind.group:
+        return 0
+    spec, status = obj.get("spec", {}), obj.get("status", {})
+    if not spec.get("nodeName") or status.get("phase") in FINISHED:
+        return 0
+    usual = spec.get("terminationGracePeriodSeconds")
+    grace = usual if asked is None else asked
+    return DEFAULT_GRACE_S if grace is None else max(int(grace), 0)
+
+
+def _set_grace(meta: Json, grace_s: int, now: datetime) -> None:
+    """Mark as going; a second deletion can only shorten the time that is left."""
+    if "deletionTimestamp" in meta:
+        former = meta.get("deletionGracePeriodSeconds") or 0
+        if grace_s >= former:
+            return
+        began = datetime.fromisoformat(meta["deletionTimestamp"]) - timedelta(seconds=former)
+        meta["deletionTimestamp"] = timestamp(began.astimezone(UTC) + timedelta(seconds=grace_s))
+    else:
+        meta["deletionTimestamp"] = timestamp(now + timedelta(seconds=grace_s))
+        if "generation" in meta:
+            meta["generation"] += 1
+    meta["deletionGracePeriodSeconds"] = grace_s

@@ -1,0 +1,147 @@
+"""What a request asks for: its path, verb and options, read into one value.
+
+Paths are those of Kubernetes: ``/api/v1/...`` for the core group and ``/apis/GROUP/VERSION/...``
+for the rest, then optionally ``namespaces/NAMESPACE``, the plural, a name and a subresource.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qsl, unquote
+
+from gangline.local.apiserver.errors import bad_request, method_not_allowed, unknown_path
+from gangline.local.apiserver.registry import Kind, Registry
+
+VERBS = {
+    ("GET", True): "get",
+    ("GET", False): "list",
+    ("HEAD", True): "get",
+    ("HEAD", False): "list",
+    ("POST", True): "create",
+    ("POST", False): "create",
+    ("PUT", True): "update",
+    ("PATCH", True): "patch",
+    ("DELETE", True): "delete",
+    ("DELETE", False): "deletecollection",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Who makes a request."""
+
+    name: str
+    groups: tuple[str, ...] = ()
+    uid: str = ""
+
+
+ANONYMOUS = User("system:anonymous", ("system:unauthenticated",))
+
+
+@dataclass(slots=True)
+class Call:
+    """One request for objects of one kind."""
+
+    kind: Kind
+    verb: str
+    namespace: str | None
+    name: str
+    subresource: str
+    params: Mapping[str, str]
+    user: User = ANONYMOUS
+    agent: str = ""
+    accept: str = ""
+    content_type: str = ""
+    body: bytes = b""
+    repeated: Mapping[str, list[str]] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def key(self) -> str:
+        """The key of the object in its topic."""
+        return f"{self.namespace}/{self.name}" if self.kind.namespaced else self.name
+
+    @property
+    def dry_run(self) -> bool:
+        """Whether everything is to be done except storing it."""
+        value = self.params.get("dryRun", "")
+        if value not in ("", "All"):
+            raise bad_request(f'invalid dryRun {value!r}: the only supported value is "All"')
+        return value == "All"
+
+    def flag(self, name: str) -> bool:
+        """A boolean option of the query."""
+        return self.params.get(name, "") in ("true", "1", "True", "TRUE", "t", "T")
+
+    def number(self, name: str) -> int | None:
+        """A whole number of the query."""
+        text = self.params.get(name, "")
+        if not text:
+            return None
+        try:
+            return int(text)
+        except ValueError:
+            raise bad_request(f"the option {name} must be a number, not {text!r}") from None
+
+
+def split(raw_path: str) -> tuple[str, dict[str, list[str]]]:
+    """Path and options of a request line's target."""
+    path, _, query = raw_path.partition("?")
+    options: dict[str, list[str]] = {}
+    if query:
+        for name, value in parse_qsl(query, keep_blank_values=True):
+            options.setdefault(name, []).append(value)
+    return unquote(path) if "%" in path else path, options
+
+
+def resolve(registry: Registry, method: str, path: str, options: dict[str, list[str]]) -> Call:
+    """Find what a request is about.
+
+    Raises:
+        StatusError: 404 when nothing is served there, 405 when the verb is not.
+    """
+    parts = [part for part in path.split("/") if part]
+    group, version, rest = _group_version(parts)
+    watched = bool(rest) and rest[0] == "watch"
+    if watched:  # the old form of watches, which some clients still use
+        rest = rest[1:]
+    namespace: str | None = None
+    if len(rest) >= 3 and rest[0] == "namespaces" and not _is_namespace_subresource(group, rest):
+        namespace, rest = rest[1], rest[2:]
+    if not rest or len(rest) > 3 + (rest[0] == "pods"):
+        raise unknown_path()
+    kind = registry.find(group, version, rest[0])
+    if kind is None or (namespace is not None and not kind.namespaced):
+        raise unknown_path()
+    name = rest[1] if len(rest) > 1 else ""
+    subresource = rest[2] if len(rest) > 2 else ""
+    if subresource and subresource not in kind.subresources:
+        raise unknown_path()
+    params = {name: values[0] for name, values in options.items()}
+    verb = _verb(method, kind, name, params, watched)
+    if kind.namespaced and namespace is None and verb not in ("list", "watch"):
+        raise unknown_path() if name else method_not_allowed(method)
+    return Call(kind, verb, namespace, name, subresource, params, repeated=options)
+
+
+def _group_version(parts: list[str]) -> tuple[str, str, list[str]]:
+    if len(parts) >= 2 and parts[0] == "api":
+        return "", parts[1], parts[2:]
+    if len(parts) >= 3 and parts[0] == "apis":
+        return parts[1], parts[2], parts[3:]
+    raise unknown_path()
+
+
+def _is_namespace_subresource(group: str, rest: list[str]) -> bool:
+    return not group and len(rest) == 3 and rest[2] in ("status", "finalize")
+
+
+def _verb(method: str, kind: Kind, name: str, params: dict[str, Any], watched: bool) -> str:
+    verb = VERBS.get((method, bool(name)), "")
+    if verb == "create" and name and params is not None and not kind.subresources:
+        verb = ""
+    if verb in ("list", "get") and (watched or params.get("watch", "") in ("true", "1")):
+        verb = "watch"
+    if not verb or verb not in kind.verbs:
+        raise method_not_allowed(method)
+    return verb

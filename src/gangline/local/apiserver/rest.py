@@ -1,0 +1,141 @@
+"""The verbs on resources: from a ``Call`` to an answer."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
+
+from gangline.local.apiserver import conversion, rendering
+from gangline.local.apiserver.errors import StatusError, bad_request, refusal, unsupported_media
+from gangline.local.apiserver.machinery.patches import PatchError, json_patch, merge_patch
+from gangline.local.apiserver.machinery.strategic import strategic_merge_patch
+from gangline.local.apiserver.negotiation import read_body, read_json
+from gangline.local.apiserver.reading import read_one, read_page
+from gangline.local.apiserver.registry import Json
+from gangline.local.apiserver.removal import read_removal
+from gangline.local.apiserver.request import Call
+from gangline.local.apiserver.store import Store
+from gangline.local.apiserver.writing import Writer, Written
+
+JSON_PATCH = "application/json-patch+json"
+MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+APPLY_PATCHES = ("application/apply-patch+yaml", "application/apply-patch+cbor")
+PATCHES = (JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, APPLY_PATCHES[0])
+
+
+class Answer(NamedTuple):
+    """The answer to a request."""
+
+    body: bytes
+    code: int = 200
+    media: str = "application/json"
+
+
+class Rest:
+    """Create, read, update, patch and delete objects of any kind."""
+
+    def __init__(self, store: Store, writer: Writer) -> None:
+        self._store = store
+        self._writer = writer
+        self._verbs: dict[str, Callable[[Call], Awaitable[Answer]]] = {
+            "get": self._get,
+            "list": self._list,
+            "create": self._create,
+            "update": self._update,
+            "patch": self._patch,
+            "delete": self._delete,
+            "deletecollection": self._delete_collection,
+        }
+
+    async def answer(self, call: Call) -> Answer:
+        """Carry out a request on an object or a collection.
+
+        Raises:
+            StatusError: it cannot be done.
+        """
+        return await self._verbs[call.verb](call)
+
+    async def _get(self, call: Call) -> Answer:
+        return self._object(call, read_one(self._store, call).body)
+
+    async def _list(self, call: Call) -> Answer:
+        page = read_page(self._store, call)
+        return Answer(*rendering.list_answer(call, page))
+
+    async def _create(self, call: Call) -> Answer:
+        written = await self._writer.create(call, read_body(call.body, call.content_type))
+        return self._object(call, written.body, 201)
+
+    async def _update(self, call: Call) -> Answer:
+        given = read_body(call.body, call.content_type)
+        written = await self._writer.update(call, lambda _: given)
+        return self._object(call, written.body)
+
+    async def _patch(self, call: Call) -> Answer:
+        media = call.content_type.split(";")[0].strip().lower()
+        if media in APPLY_PATCHES:
+            return await self._apply(call)
+        written = await self._writer.update(call, self._patcher(call, media))
+        return self._object(call, written.body)
+
+    def _patcher(self, call: Call, media: str) -> Callable[[Json], Json]:
+        if media not in PATCHES:
+            raise unsupported_media(call.content_type, PATCHES)
+        patch = read_json(call.body)
+        if media == STRATEGIC_PATCH and call.kind.custom:
+            raise unsupported_media(call.content_type, (JSON_PATCH, MERGE_PATCH, APPLY_PATCHES[0]))
+
+        def patched(old: Json) -> Json:
+            try:
+                if media == JSON_PATCH:
+                    return json_patch(old, patch)
+                if media == MERGE_PATCH:
+                    return merge_patch(old, patch)
+                return strategic_merge_patch(old, patch, call.kind.schema.schema)
+            except PatchError as error:
+                raise refusal(error.code, error.reason, error.message) from None
+
+        return patched
+
+    async def _apply(self, call: Call) -> Answer:
+        raise unsupported_media(call.content_type, PATCHES[:3])
+
+    async def _delete(self, call: Call) -> Answer:
+        options = read_body(call.body, call.content_type) if call.body else None
+        written = await self._writer.delete(call, read_removal(call, options))
+        if written.removed and call.kind.kind != "Pod":
+            return Answer(rendering.deleted(call.kind, written.body))
+        return self._object(call, written.body)
+
+    async def _delete_collection(self, call: Call) -> Answer:
+        options = read_body(call.body, call.content_type) if call.body else None
+        removal = read_removal(call, options)
+        page = read_page(self._store, call)
+        singles = [_single(call, record.key) for record in page.records]
+        await asyncio.gather(*(self._delete_quietly(single, removal) for single in singles))
+        return Answer(*rendering.list_answer(call, page))
+
+    async def _delete_quietly(self, call: Call, removal: Any) -> Written | None:
+        try:
+            return await self._writer.delete(call, removal)
+        except StatusError as error:
+            if error.status.code == 404:  # somebody else was faster
+                return None
+            raise
+
+    def _object(self, call: Call, body: bytes, code: int = 200) -> Answer:
+        shape = conversion.shaper(call.kind)
+        return Answer(*rendering.object_answer(call, shape(body) if shape else body, code))
+
+
+def _single(call: Call, key: str) -> Call:
+    namespace, _, name = key.rpartition("/")
+    return Call(
+        call.kind, "delete", namespace or None, name, "", call.params, call.user, call.agent
+    )
+
+
+def named_only(call: Call) -> None:
+    """Refuse a collection where one object must be named."""
+    if not call.name:
+        raise bad_request("name is required")

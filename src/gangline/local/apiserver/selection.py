@@ -1,0 +1,69 @@
+"""Which objects a list or watch is about: its label and field selectors, compiled."""
+
+from functools import lru_cache
+
+from gangline.api.selectors import Requirement, Selector, SelectorError, parse_fields, parse_labels
+from gangline.local.apiserver.errors import bad_request
+from gangline.local.apiserver.history import Record
+from gangline.local.apiserver.registry import Kind
+from gangline.local.apiserver.request import Call
+
+NAME, NAMESPACE = "metadata.name", "metadata.namespace"
+
+
+class Selection:
+    """A compiled pair of selectors; ``key``: only the object of this key can match."""
+
+    def __init__(self, labels: Selector, fields: Selector, key: str | None) -> None:
+        self.text = f"{labels}|{fields}"
+        self.key = key
+        self._labels = labels if labels.requirements else None
+        self._fields = [r for r in fields.requirements if r.key not in (NAME, NAMESPACE)]
+        self._identity = [r for r in fields.requirements if r.key in (NAME, NAMESPACE)]
+        self.everything = not (labels.requirements or fields.requirements)
+
+    def matches(self, record: Record) -> bool:
+        """Whether an object is selected."""
+        if self._labels is not None and not self._labels.matches(record.labels):
+            return False
+        if self._identity and not _all(self._identity, _identity(record)):
+            return False
+        return _all(self._fields, record.fields)
+
+
+def _all(requirements: list[Requirement], fields: dict[str, str]) -> bool:
+    return all(requirement.matches(fields) for requirement in requirements)
+
+
+def _identity(record: Record) -> dict[str, str]:
+    namespace, _, name = record.key.rpartition("/")
+    return {NAME: name, NAMESPACE: namespace}
+
+
+def selection(call: Call) -> Selection:
+    """The selection that a request asks for, its name included when it has one.
+
+    Raises:
+        StatusError: 400, a selector cannot be read or names a field that cannot be selected.
+    """
+    fields = call.params.get("fieldSelector", "")
+    if call.name:
+        fields = f"{fields},{NAME}={call.name}" if fields else f"{NAME}={call.name}"
+    return _compile(call.kind, call.namespace, call.params.get("labelSelector", ""), fields)
+
+
+@lru_cache(maxsize=1024)
+def _compile(kind: Kind, namespace: str | None, labels: str, fields: str) -> Selection:
+    try:
+        by_label, by_field = parse_labels(labels), parse_fields(fields)
+    except SelectorError as error:
+        raise bad_request(f"unable to parse requirement: {error}") from None
+    key = None
+    for requirement in by_field.requirements:
+        if requirement.key not in (NAME, NAMESPACE, *kind.selectable):
+            raise bad_request(f"field label not supported: {requirement.key}")
+        if requirement.key == NAME and requirement.operator == "=":
+            name = requirement.values[0]
+            if not kind.namespaced or namespace:
+                key = f"{namespace}/{name}" if kind.namespaced else name
+    return Selection(by_label, by_field, key)

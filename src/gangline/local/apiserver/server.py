@@ -1,0 +1,194 @@
+"""The embedded API server as one thing to start and stop.
+
+server = ApiServer(ServerSettings(data=folder))
+await server.start()          # server.url, server.ca_path, server.admin_token
+await server.stop()           # open watches end at once
+"""
+
+import asyncio
+import ipaddress
+import ssl
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from aiohttp import web
+
+from gangline.kube.config import ClusterConfig
+from gangline.kube.credentials import Credential, FixedCredential
+from gangline.local.apiserver import kubeconfig, pki
+from gangline.local.apiserver.admission import Admission
+from gangline.local.apiserver.bootstrap import populate
+from gangline.local.apiserver.crds import TOPIC as CRD_TOPIC
+from gangline.local.apiserver.crds import Definitions
+from gangline.local.apiserver.credentials import Authenticator
+from gangline.local.apiserver.database import Database
+from gangline.local.apiserver.http import Api, Handlers, make_server
+from gangline.local.apiserver.kinds import built_in
+from gangline.local.apiserver.metrics import Metrics
+from gangline.local.apiserver.negotiation import read_json
+from gangline.local.apiserver.pages import Pages
+from gangline.local.apiserver.registry import Registry
+from gangline.local.apiserver.rest import Rest
+from gangline.local.apiserver.store import Store
+from gangline.local.apiserver.watch_exchange import WatchExchange
+from gangline.local.apiserver.watching import Broadcasts
+from gangline.local.apiserver.writing import Writer, selectable
+
+COMPACTED_EVERY_S = 30.0
+
+ANY_ADDRESS = ("0.0.0.0", "::")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """How a server is set up."""
+
+    data: Path
+    """The folder that holds everything; made when it is missing."""
+    host: str = "127.0.0.1"
+    """The address to listen on. Anything but loopback opens the cluster to the network."""
+    port: int = 0
+    """The port to listen on; 0 takes a free one."""
+    names: tuple[str, ...] = ()
+    """More names and addresses that the server's certificate is to be good for."""
+    service_cidr: str = "10.241.0.0/16"
+    """The range that services get their addresses from."""
+    synchronous: str = "NORMAL"
+    """``FULL`` also survives a power cut, at about a quarter of the write rate."""
+    history_s: float = 300.0
+    """How long changes are kept for watches to resume from (seconds)."""
+    history_bytes: int = 32 << 20
+    """How much of them at most."""
+    context: str = "gangline"
+    """The name of the cluster in the kubeconfig."""
+
+
+class ApiServer:
+    """A server that can be started once."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self.settings = settings
+        self.registry = Registry()
+        self._runner: web.ServerRunner | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._port = settings.port
+
+    @property
+    def url(self) -> str:
+        """Where the server answers."""
+        host = self.settings.host
+        if host in ANY_ADDRESS:
+            host = "127.0.0.1"
+        return f"https://{f'[{host}]' if ':' in host else host}:{self._port}"
+
+    @property
+    def ca_path(self) -> Path:
+        """The certificate of the authority that signed the server's."""
+        return self.certificates.authority.certificate
+
+    @property
+    def admin_token(self) -> str:
+        """The bearer token of the administrator."""
+        return self.authenticator.admin_token
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The administrator's kubeconfig, written at start."""
+        return self.settings.data / "kubeconfig"
+
+    @property
+    def config(self) -> ClusterConfig:
+        """What a client in this process needs to speak to the server as its administrator."""
+        return ClusterConfig(
+            server=self.url,
+            credentials=FixedCredential(Credential(f"Bearer {self.admin_token}")),
+            certificate_authority=self.ca_path.read_bytes(),
+            origin="the embedded cluster",
+        )
+
+    async def start(self) -> None:
+        """Read the state, listen, and make what every cluster has.
+
+        Raises:
+            DatabaseError: the state cannot be used.
+            OSError: the port is taken, or the folder cannot be written.
+        """
+        settings = self.settings
+        self.certificates = pki.prepare(settings.data / "pki", self._names())
+        self.authenticator = Authenticator(settings.data / "pki")
+        self._assemble()
+        await self._listen()
+        first_address = str(ipaddress.ip_network(settings.service_cidr)[1])
+        await populate(self.registry, self.writer, first_address, self._port)
+        config = kubeconfig.content(settings.context, self.url, self.certificates, self.admin_token)
+        kubeconfig.write(self.kubeconfig, config)
+        self._tasks.append(asyncio.create_task(self._compact_forever()))
+
+    async def stop(self) -> None:
+        """End watches and streams, answer what is being written, and let go of everything."""
+        for task in self._tasks:
+            task.cancel()
+        if self._runner is not None:
+            self.broadcasts.end_all()
+            await self._runner.cleanup()
+        if hasattr(self, "store"):
+            await self.store.close()
+
+    def _names(self) -> list[str]:
+        service = str(ipaddress.ip_network(self.settings.service_cidr)[1])
+        own = ["localhost", "127.0.0.1", "::1", service, "kubernetes", "kubernetes.default",
+               "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"]  # fmt: skip
+        host = self.settings.host
+        given = [host] if host not in ANY_ADDRESS else []
+        return list(dict.fromkeys([*own, *given, *self.settings.names]))
+
+    def _assemble(self) -> None:
+        settings = self.settings
+        self.registry.add(built_in())
+        self.metrics = Metrics()
+        database = Database(settings.data / "state.db", synchronous=settings.synchronous)
+        self.store = Store(database, history_bytes=settings.history_bytes)
+        self.store.load(self._index)
+        self.definitions = Definitions(self.registry)
+        self.store.on_change(CRD_TOPIC, self.definitions.changed)
+        self.definitions.load(self.store)
+        admission = Admission(self.store, self.registry, settings.service_cidr)
+        self.writer = Writer(self.store, admission)
+        self.broadcasts = Broadcasts()
+        pages = Pages(self.registry, self.metrics, lambda: self.url.removeprefix("https://"))
+        rest = Rest(self.store, self.writer)
+        handlers = Handlers(
+            page=pages.page,
+            objects=rest.answer,
+            exchanges={"watch": WatchExchange(self.store, self.broadcasts)},
+        )
+        self._api = Api(self.registry, self.authenticator, handlers, self.metrics)
+
+    def _index(self, topic: str, body: bytes) -> tuple[dict[str, str], dict[str, str]]:
+        plural, _, group = topic.partition(".")
+        kind = self.registry.by_plural(group, plural)
+        obj = read_json(body)
+        return selectable(kind, obj) if kind else (obj["metadata"].get("labels") or {}, {})
+
+    async def _listen(self) -> None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        pair = self.certificates.server
+        context.load_cert_chain(pair.certificate, pair.key)
+        context.load_verify_locations(self.ca_path)
+        context.verify_mode = ssl.CERT_OPTIONAL
+        self._runner = web.ServerRunner(make_server(self._api), shutdown_timeout=1.0)
+        await self._runner.setup()
+        site = web.TCPSite(
+            self._runner, self.settings.host, self.settings.port, ssl_context=context, backlog=1024
+        )
+        await site.start()
+        self._port = self._runner.addresses[0][1]
+
+    async def _compact_forever(self) -> None:
+        while True:
+            await asyncio.sleep(COMPACTED_EVERY_S)
+            self.store.compact(time.monotonic() - self.settings.history_s)
+            self.metrics.watches.set(self.broadcasts.count())
+            self.metrics.revision.set(self.store.revision)

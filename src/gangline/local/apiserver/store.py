@@ -1,0 +1,193 @@
+"""All objects: the committed state in memory, the history that watches read, writes on their way.
+
+The model. A *topic* holds the objects of one kind. A write is *staged* first: later writes see it,
+readers do not. Staged writes are committed to the database in batches by one thread; then they
+become visible to readers and watchers at once, and their clients are answered. So a reader never
+sees a state that a crash could take back. If a batch cannot be written, it and all writes staged
+on top of it fail, and the state is as if they had never come.
+
+All methods belong to the event loop's thread. The store knows nothing of Kubernetes but
+``metadata.resourceVersion``.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import msgspec
+
+from gangline.local.apiserver.database import Database, DatabaseError, Row
+from gangline.local.apiserver.errors import internal
+from gangline.local.apiserver.history import ADDED, DELETED, MODIFIED, Event, Record, Topic
+
+Json = dict[str, Any]
+Index = Callable[[str, bytes], tuple[dict[str, str], dict[str, str]]]
+
+_encode = msgspec.json.Encoder().encode
+
+
+class _Write(NamedTuple):
+    topic: Topic
+    event: Event
+    done: "asyncio.Future[Record]"
+
+
+class Store:
+    """The state of the cluster."""
+
+    def __init__(self, database: Database, *, history_bytes: int = 32 << 20) -> None:
+        self._database = database
+        self._history_bytes = history_bytes
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
+        self._loop = asyncio.get_running_loop()
+        self._assigned = self.revision = self._horizon = database.horizon()
+        self._staged: list[_Write] = []
+        self._dropped: list[int] = []
+        self._committing: asyncio.Task[None] | None = None
+        self._topics: dict[str, Topic] = {}
+        self._listeners: dict[str, list[Callable[[Event], None]]] = {}
+
+    def load(self, index: Index) -> None:
+        """Read everything from the database; ``index`` finds labels and selectable fields.
+
+        Raises:
+            DatabaseError: the file is damaged.
+        """
+        for row in self._database.rows():
+            topic = self.topic(row.topic)
+            labels, fields = index(row.topic, row.body)
+            record = Record(row.key, row.rv, row.body, labels, fields)
+            topic.publish(Event(row.type, record, topic.records.get(row.key)))
+            self._assigned = self.revision = row.rv
+
+    def topic(self, name: str) -> Topic:
+        """The topic of this name, which comes into being when asked for."""
+        found = self._topics.get(name)
+        if found is None:
+            found = self._topics[name] = Topic(name, self._horizon)
+        return found
+
+    def on_change(self, topic: str, listener: Callable[[Event], None]) -> None:
+        """Have ``listener`` told each committed change of a topic, before its client knows."""
+        self._listeners.setdefault(topic, []).append(listener)
+
+    def put(
+        self,
+        topic: Topic,
+        key: str,
+        obj: Json,
+        labels: dict[str, str],
+        fields: dict[str, str],
+    ) -> "asyncio.Future[Record]":
+        """Stage ``obj`` (which gets its resourceVersion) as the new state of ``key``."""
+        before = topic.latest(key)
+        return self._stage(topic, MODIFIED if before else ADDED, key, obj, labels, fields)
+
+    def remove(
+        self,
+        topic: Topic,
+        key: str,
+        obj: Json,
+        labels: dict[str, str],
+        fields: dict[str, str],
+    ) -> "asyncio.Future[Record]":
+        """Stage the removal of ``key``, whose last state is ``obj``."""
+        return self._stage(topic, DELETED, key, obj, labels, fields)
+
+    def settled(self, topic: Topic, key: str) -> "asyncio.Future[Record] | None":
+        """What to wait for before an unchanged object may be shown to a client, if anything."""
+        for write in reversed(self._staged):
+            if write.topic is topic and write.event.record.key == key:
+                return write.done
+        return topic.in_flight.get(key)
+
+    def _stage(
+        self,
+        topic: Topic,
+        type_: str,
+        key: str,
+        obj: Json,
+        labels: dict[str, str],
+        fields: dict[str, str],
+    ) -> "asyncio.Future[Record]":
+        self._assigned += 1
+        obj["metadata"]["resourceVersion"] = str(self._assigned)
+        record = Record(key, self._assigned, _encode(obj), labels, fields)
+        event = Event(type_, record, topic.latest(key))
+        topic.staged[key] = None if type_ == DELETED else record
+        done: asyncio.Future[Record] = self._loop.create_future()
+        topic.in_flight[key] = done
+        self._staged.append(_Write(topic, event, done))
+        if self._committing is None:
+            self._committing = self._loop.create_task(self._commit_all())
+        return done
+
+    async def _commit_all(self) -> None:
+        """Commit batch after batch until nothing is staged: what came meanwhile is the next one."""
+        while self._staged or self._dropped:
+            batch, self._staged = self._staged, []
+            dropped, self._dropped = self._dropped, []
+            rows = [
+                Row(
+                    w.event.record.rv,
+                    w.topic.name,
+                    w.event.record.key,
+                    w.event.type,
+                    w.event.record.body,
+                )
+                for w in batch
+            ]
+            try:
+                await self._loop.run_in_executor(
+                    self._thread, self._database.commit, rows, dropped, self._horizon
+                )
+            except DatabaseError as error:
+                self._fail(batch, error)
+            else:
+                self._publish(batch)
+        self._committing = None
+
+    def _publish(self, batch: list[_Write]) -> None:
+        for topic, event, done in batch:
+            key = event.record.key
+            topic.publish(event)
+            if topic.in_flight.get(key) is done:
+                del topic.in_flight[key]
+                del topic.staged[key]
+            for listener in self._listeners.get(topic.name, ()):
+                listener(event)
+            if not done.done():
+                done.set_result(event.record)
+        if batch:
+            self.revision = batch[-1].event.record.rv
+
+    def _fail(self, batch: list[_Write], error: DatabaseError) -> None:
+        # Writes staged meanwhile may rest on those that failed: they fail as well.
+        failed, self._staged = [*batch, *self._staged], []
+        for topic, _event, done in failed:
+            topic.staged.clear()
+            topic.in_flight.clear()
+            if not done.done():
+                done.set_exception(internal(str(error)))
+                done.exception()  # the client may have gone: then nobody else looks at it
+
+    def compact(self, older_than: float) -> None:
+        """Drop history older than ``older_than`` (monotonic seconds) or over the size allowed."""
+        topics = list(self._topics.values())
+        held = sum(topic.history_bytes for topic in topics)
+        for topic in sorted(topics, key=lambda topic: -topic.history_bytes):
+            surplus = max(0, held - self._history_bytes)
+            held -= topic.history_bytes
+            self._dropped += topic.trim(older_than, surplus)
+            held += topic.history_bytes
+            self._horizon = max(self._horizon, topic.horizon)
+        if self._dropped and self._committing is None:
+            self._committing = self._loop.create_task(self._commit_all())
+
+    async def close(self) -> None:
+        """Commit what is staged and let go of the file."""
+        if self._committing is not None:
+            await self._committing
+        await self._loop.run_in_executor(self._thread, self._database.close)
+        self._thread.shutdown()

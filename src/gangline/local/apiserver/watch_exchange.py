@@ -1,0 +1,126 @@
+"""The watch verb over HTTP: the state first when asked for, then changes, bookmarks, the end."""
+
+import asyncio
+import random
+from collections.abc import Iterator
+
+from aiohttp import web
+
+from gangline.local.apiserver import rendering
+from gangline.local.apiserver.errors import bad_request
+from gangline.local.apiserver.history import ADDED, Topic
+from gangline.local.apiserver.negotiation import Form, choose, encode
+from gangline.local.apiserver.reading import check_not_ahead
+from gangline.local.apiserver.registry import Json
+from gangline.local.apiserver.request import Call
+from gangline.local.apiserver.selection import selection
+from gangline.local.apiserver.store import Store
+from gangline.local.apiserver.watching import Broadcasts, View, Watcher, too_old
+
+BOOKMARK_EVERY_S = 30.0
+USUAL_LENGTH_S = (1800.0, 3600.0)
+CHUNK = 1 << 18
+INITIAL_EVENTS_END = "k8s.io/initial-events-end"
+
+
+class WatchExchange:
+    """Answers watch requests."""
+
+    def __init__(self, store: Store, broadcasts: Broadcasts) -> None:
+        self._store = store
+        self._broadcasts = broadcasts
+
+    async def __call__(self, request: web.BaseRequest, call: Call) -> web.StreamResponse:
+        """Stream the changes that a request asks for, until its time is over."""
+        view = _view(call)
+        asked = check_not_ahead(self._store, call.params.get("resourceVersion", ""))
+        with_state = _wants_state(call, asked)
+        length = call.number("timeoutSeconds") or random.uniform(*USUAL_LENGTH_S)
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        response.enable_chunked_encoding()
+        await response.prepare(request)
+        transport = request.transport
+        if transport is None:
+            return response
+        topic = self._store.topic(call.kind.topic)
+        if not with_state and asked < topic.horizon:
+            await response.write(too_old(asked, topic.horizon))
+            return response
+        # From here to the first pause nothing changes: state and cursor belong together.
+        start = topic.end if with_state else topic.position(asked)
+        watcher = Watcher(view, start, transport)
+        if with_state:
+            state = list(_state_lines(topic, view, call.namespace))
+            if call.flag("sendInitialEvents"):
+                state.append(self._bookmark(call, view, initial=True))
+            for chunk in _chunks(state):
+                await response.write(chunk)
+        await self._follow(call, watcher, topic, length)
+        if watcher.too_slow and not transport.is_closing():
+            await response.write(too_old(asked, topic.horizon))
+        return response
+
+    async def _follow(self, call: Call, watcher: Watcher, topic: Topic, length: float) -> None:
+        broadcast = self._broadcasts.of(topic)
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + length
+        broadcast.add(watcher)
+        try:
+            while not watcher.ended.done():
+                left = ends - loop.time()
+                if left <= 0:
+                    break
+                await asyncio.wait([watcher.ended], timeout=min(left, BOOKMARK_EVERY_S))
+                # A bookmark says "you have seen all up to here": only true of a watcher that has.
+                seen_all = watcher.cursor == topic.end and watcher.ready
+                if call.flag("allowWatchBookmarks") and seen_all and not watcher.ended.done():
+                    watcher.send(self._bookmark(call, watcher.view))
+        finally:
+            broadcast.remove(watcher)
+
+    def _bookmark(self, call: Call, view: View, *, initial: bool = False) -> bytes:
+        meta: Json = {"resourceVersion": str(self._store.revision)}
+        if initial:
+            meta["annotations"] = {INITIAL_EVENTS_END: "true"}
+        kind = call.kind
+        obj = encode({"kind": kind.kind, "apiVersion": kind.api_version, "metadata": meta})
+        return view.line("BOOKMARK", obj)
+
+
+def _view(call: Call) -> View:
+    form = choose(call.accept, (rendering.TABLE, rendering.PARTIAL))
+    namespace = f"{call.namespace}/" if call.namespace else ""
+    include = call.params.get("includeObject", "")
+    key = None if form == Form() else (form, include)
+    return View(namespace, selection(call), (call.kind.version, key), rendering.shaper(call, form))
+
+
+def _wants_state(call: Call, asked: int) -> bool:
+    if "sendInitialEvents" not in call.params:
+        return asked == 0
+    if call.params.get("resourceVersionMatch") != "NotOlderThan":
+        raise bad_request(
+            "resourceVersionMatch is required to be NotOlderThan when sendInitialEvents is given"
+        )
+    return call.flag("sendInitialEvents")
+
+
+def _state_lines(topic: Topic, view: View, namespace: str | None) -> Iterator[bytes]:
+    for key in topic.keys(namespace):
+        record = topic.records[key]
+        if view.sees(record):
+            yield view.line(ADDED, record.body)
+
+
+def _chunks(lines: list[bytes]) -> Iterator[bytes]:
+    """Join lines into pieces that are worth a write."""
+    piece: list[bytes] = []
+    size = 0
+    for line in lines:
+        piece.append(line)
+        size += len(line)
+        if size >= CHUNK:
+            yield b"".join(piece)
+            piece, size = [], 0
+    if piece:
+        yield b"".join(piece)

@@ -1,0 +1,191 @@
+"""Writing objects: create, update, patch, delete.
+
+Everything from reading the present state to staging the new one happens without a pause of the
+event loop, so that no other write can come between: optimistic concurrency is only about what
+clients have seen. Waiting for the commit comes after.
+"""
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from gangline.local.apiserver import conversion, lifecycle, objects
+from gangline.local.apiserver.admission import Admission
+from gangline.local.apiserver.errors import already_exists, conflict, not_found
+from gangline.local.apiserver.history import Record
+from gangline.local.apiserver.negotiation import encode, read_json
+from gangline.local.apiserver.registry import Json, Kind
+from gangline.local.apiserver.removal import Removal, remove
+from gangline.local.apiserver.request import Call
+from gangline.local.apiserver.store import Store
+
+MODIFIED = (
+    "the object has been modified; please apply your changes to the latest version and try again"
+)
+
+Change = Callable[[Json], Json]
+"""Makes the new object from the present one, which it must not change."""
+
+
+class Written(NamedTuple):
+    """What a write led to: the object's bytes, and whether it is new or gone."""
+
+    body: bytes
+    created: bool = False
+    removed: bool = False
+
+
+def now() -> datetime:
+    """The time that is stamped on objects."""
+    return datetime.now(UTC)
+
+
+class Writer:
+    """The write path over a store."""
+
+    def __init__(self, store: Store, admission: Admission) -> None:
+        self._store = store
+        self._admission = admission
+
+    async def create(self, call: Call, obj: Json) -> Written:
+        """Store a new object.
+
+        Raises:
+            StatusError: it exists, it is invalid, or a rule forbids it.
+        """
+        kind = call.kind
+        meta = objects.check_identity(call, obj)
+        objects.name_new(call, meta)
+        if kind.namespaced:
+            self._admission.check_namespace(kind, call.name, call.namespace or "")
+        objects.check_fields(call, obj)
+        lifecycle.stamp_creation(kind, meta, now())
+        obj = conversion.to_stored(kind, obj)
+        objects.set_defaults(kind, obj)
+        self._admission.admit_creation(kind, obj)
+        objects.track(call, None, obj, now())
+        objects.validate_new(kind, obj)
+        objects.check_size(call, obj)
+        if self._store.topic(kind.topic).latest(call.key) is not None:
+            raise already_exists(kind.plural, kind.group, call.name)
+        return await self._store_object(call, obj, created=True)
+
+    async def update(self, call: Call, make: Change, *, owner_tracked: bool = False) -> Written:
+        """Replace an object by what ``make`` makes of it.
+
+        Raises:
+            StatusError: there is none, it has changed since the client saw it, or the new state
+                is invalid.
+        """
+        kind, topic = call.kind, self._store.topic(call.kind.topic)
+        record = topic.latest(call.key)
+        if record is None:
+            raise not_found(kind.plural, kind.group, call.name)
+        stored = read_json(record.body)
+        new = make(conversion.from_stored(kind, stored))
+        meta = objects.check_identity(call, new)
+        self._check_base(call, record, stored, meta)
+        objects.check_fields(call, new)
+        new = conversion.to_stored(kind, new)
+        self._restrict(call, stored, new)
+        if not owner_tracked:
+            objects.track(call, stored, new, now())
+        objects.set_defaults(kind, new)
+        if not call.subresource:
+            self._admission.admit_update(kind, stored, new)
+        lifecycle.count_generation(kind, stored, new)
+        objects.validate_changed(call, stored, new)
+        objects.check_size(call, new)
+        if lifecycle.unchanged(stored, new):
+            return await self._as_it_is(call, record)
+        if lifecycle.is_going(new) and lifecycle.may_vanish(new):
+            return await self._remove(call, new, call.dry_run)
+        return await self._store_object(call, new)
+
+    async def delete(self, call: Call, removal: Removal) -> Written:
+        """Delete an object, or mark it as going.
+
+        Raises:
+            StatusError: there is none, a precondition does not hold, or it may not be deleted.
+        """
+        kind, topic = call.kind, self._store.topic(call.kind.topic)
+        record = topic.latest(call.key)
+        if record is None:
+            raise not_found(kind.plural, kind.group, call.name)
+        self._admission.admit_deletion(kind, call.name)
+        obj = read_json(record.body)
+        check_preconditions(call, obj, removal.uid, removal.revision)
+        before = read_json(record.body)
+        if remove(kind, obj, removal, now()):
+            return await self._remove(call, obj, removal.dry_run)
+        if lifecycle.unchanged(before, obj):
+            return await self._as_it_is(call, record)
+        return await self._store_object(call, obj, dry_run=removal.dry_run)
+
+    def _check_base(self, call: Call, record: Record, stored: Json, meta: Json) -> None:
+        kind = call.kind
+        uid = meta.get("uid")
+        if uid and uid != stored["metadata"]["uid"]:
+            check_preconditions(call, stored, uid, "")
+        revision = meta.get("resourceVersion")
+        if revision and revision != str(record.rv):
+            raise conflict(kind.plural, kind.group, call.name, MODIFIED)
+        if not revision and kind.custom:
+            objects.refuse_unconditional(call)
+
+    def _restrict(self, call: Call, stored: Json, new: Json) -> None:
+        kind = call.kind
+        lifecycle.carry_over(stored, new)
+        if call.subresource == "status":
+            lifecycle.restrict_to_status(kind, stored, new)
+        elif not call.subresource:
+            lifecycle.restrict_to_main(kind, stored, new)
+
+    async def _store_object(
+        self, call: Call, obj: Json, *, created: bool = False, dry_run: bool = False
+    ) -> Written:
+        if dry_run or call.dry_run:
+            return Written(encode(obj), created)
+        labels, fields = selectable(call.kind, obj)
+        topic = self._store.topic(call.kind.topic)
+        record = await self._store.put(topic, call.key, obj, labels, fields)
+        return Written(record.body, created)
+
+    async def _remove(self, call: Call, obj: Json, dry_run: bool) -> Written:
+        if dry_run:
+            return Written(encode(obj), removed=True)
+        labels, fields = selectable(call.kind, obj)
+        topic = self._store.topic(call.kind.topic)
+        record = await self._store.remove(topic, call.key, obj, labels, fields)
+        return Written(record.body, removed=True)
+
+    async def _as_it_is(self, call: Call, record: Record) -> Written:
+        waited = self._store.settled(self._store.topic(call.kind.topic), call.key)
+        if waited is not None:
+            await asyncio.shield(waited)
+        return Written(record.body)
+
+
+def check_preconditions(call: Call, obj: Json, uid: str, revision: str) -> None:
+    """Refuse a write that is meant for another object, or another state of this one.
+
+    Raises:
+        StatusError: 409.
+    """
+    meta, kind = obj["metadata"], call.kind
+    if uid and uid != meta["uid"]:
+        why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {meta['uid']}"
+        raise conflict(kind.plural, kind.group, call.name, why)
+    if revision and revision != meta["resourceVersion"]:
+        why = (
+            f"Precondition failed: ResourceVersion in precondition: {revision}, "
+            f"ResourceVersion in object meta: {meta['resourceVersion']}"
+        )
+        raise conflict(kind.plural, kind.group, call.name, why)
+
+
+def selectable(kind: Kind, obj: Json) -> tuple[dict[str, str], dict[str, str]]:
+    """The labels and selectable fields of a stored object."""
+    labels: Any = obj["metadata"].get("labels")
+    return labels or {}, kind.fields(obj)

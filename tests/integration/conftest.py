@@ -1,0 +1,25 @@
+"""Fixtures of the integration tests: a real API server in a folder of its own, and a client."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from gangline.kube.client import Client
+from gangline.local.apiserver.server import ApiServer, ServerSettings
+
+
+@pytest.fixture
+async def api_server(tmp_path: Path) -> AsyncIterator[ApiServer]:
+    """An embedded API server on a free port; nothing else of a cluster runs."""
+    server = ApiServer(ServerSettings(data=tmp_path / "apiserver"))
+    await server.start()
+    yield server
+    await server.stop()
+
+
+@pytest.fixture
+async def client(api_server: ApiServer) -> AsyncIterator[Client]:
+    """A client of ``api_server`` with all rights."""
+    async with Client(api_server.config, user_agent="gangline-test") as connected:
+        yield connected

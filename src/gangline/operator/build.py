@@ -1,0 +1,104 @@
+"""The pods and services of a job, as they are sent to the API server.
+
+Names, labels, owner references and environment are upstream's. One deviation: services publish
+addresses of pods that are not ready, since peers must find each other *in order to* become ready;
+upstream does not, and a readiness probe on a worker then keeps the job from ever meeting.
+"""
+
+import msgspec
+
+from gangline.operator import labels, template
+from gangline.operator.decision import Creation, EngineSettings, Target
+from gangline.operator.job import Manifest, Role, ShapesPods, TrainingJob
+from gangline.operator.policies import restart
+
+
+def owner(job: TrainingJob) -> Manifest:
+    """Return the owner reference that ties an object to the job, as JSON."""
+    reference: Manifest = msgspec.to_builtins(job.owner_reference())
+    return reference
+
+
+def pod(job: TrainingJob, role: Role, index: int, settings: EngineSettings) -> Creation:
+    """Make the pod of one replica out of the role's template."""
+    own = labels.replica_labels(job.name, job.kind.controller, role.name, index)
+    if job.rules.is_master(job, role, index):
+        own[labels.JOB_ROLE] = labels.MASTER_ROLE
+    manifest = template.with_environment(role.template, job.rules.environment(job, role, index))
+    manifest = template.with_metadata(manifest, own, _gang_annotations(job, role, settings))
+    manifest = template.with_spec(
+        manifest,
+        restartPolicy=restart.pod_policy(role.restart),
+        **_scheduling(job, role, settings),
+    )
+    if isinstance(job.rules, ShapesPods):
+        manifest = job.rules.shape_pod(job, role, index, manifest)
+    meta: Manifest = {
+        key: value
+        for key, value in manifest["metadata"].items()
+        if key in ("labels", "annotations", "finalizers")
+    }
+    meta |= _identity(job, labels.replica_name(job.name, role.name, index))
+    return Creation(
+        Target.POD,
+        {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": template.pod_spec(manifest)},
+    )
+
+
+def service(job: TrainingJob, role: Role, index: int) -> Creation:
+    """Make the headless service that gives one replica its name."""
+    own = labels.replica_labels(job.name, job.kind.controller, role.name, index)
+    name = labels.replica_name(job.name, role.name, index)
+    spec: Manifest = {
+        "clusterIP": "None",
+        "publishNotReadyAddresses": True,
+        "selector": own,
+        "ports": _service_ports(role.template, job.kind.container),
+    }
+    return Creation(
+        Target.SERVICE,
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"labels": own, **_identity(job, name)},
+            "spec": spec,
+        },
+    )
+
+
+def _identity(job: TrainingJob, name: str) -> Manifest:
+    return {"name": name, "namespace": job.meta.namespace, "ownerReferences": [owner(job)]}
+
+
+def _gang_annotations(job: TrainingJob, role: Role, settings: EngineSettings) -> dict[str, str]:
+    if not settings.gang:
+        return {}
+    return {labels.GROUP_NAME: job.name, labels.TASK_SPEC: role.label}
+
+
+def _scheduling(job: TrainingJob, role: Role, settings: EngineSettings) -> Manifest:
+    """Say who places the pod and how important it is, where the template does not."""
+    if not settings.gang:
+        return {}
+    spec = template.pod_spec(role.template)
+    chosen = {
+        "schedulerName": settings.scheduler_name,
+        # Upstream tells only the group; a pod without the class is the first to be evicted.
+        "priorityClassName": job.policy.scheduling.priority_class,
+    }
+    return {key: value for key, value in chosen.items() if value and not spec.get(key)}
+
+
+def _service_ports(pod_template: Manifest, container: str) -> list[Manifest]:
+    """Offer the ports of the container that trains; each needs a name once there are several."""
+    found = template.ports(pod_template, container)
+    return [
+        {
+            "name": entry.get("name") or f"port-{entry['containerPort']}",
+            "port": entry["containerPort"],
+            "targetPort": entry["containerPort"],
+            "protocol": entry.get("protocol") or "TCP",
+        }
+        for entry in found
+        if entry.get("containerPort")
+    ]

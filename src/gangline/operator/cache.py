@@ -1,0 +1,252 @@
+"""The world as the operator sees it: watches of jobs and of what belongs to them.
+
+Puts together what a decision about one job depends on (``observe``), and says which job to look at
+when something changes (``on_change``). Holds lean views only, of labelled objects only.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from gangline.api.kubeflow import JobStatus
+from gangline.api.meta import Object
+from gangline.api.resource import Resource
+from gangline.api.resources import POD_GROUPS
+from gangline.api.scheduling import PodGroup
+from gangline.kube.client import Client
+from gangline.kube.informer import Informer
+from gangline.operator import labels
+from gangline.operator.decision import Observed, Target
+from gangline.operator.frameworks.base import Framework
+from gangline.operator.job import Kind
+from gangline.operator.recent import RecentObjects, RecentStatus
+from gangline.operator.replicas import Node, Pod, Service
+from gangline.operator.stored import StoredJob, detached
+
+_STATUS = msgspec.json.Decoder(JobStatus)
+_JOB = "job"
+_NODE = "node"
+
+_Owned = TypeVar("_Owned", bound=Object)
+
+
+PODS = Resource(Pod, "", "v1", "pods", "Pod")
+SERVICES = Resource(Service, "", "v1", "services", "Service")
+NODES = Resource(Node, "", "v1", "nodes", "Node", namespaced=False)
+
+
+class JobKey(NamedTuple):
+    """Which job."""
+
+    kind: str
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """A job as it is stored, and everything that its decision depends on."""
+
+    stored: StoredJob
+    observed: Observed
+
+
+def job_resource(kind: Kind) -> Resource[StoredJob]:
+    """Return where jobs of a kind live."""
+    return Resource(StoredJob, kind.group, kind.version, kind.plural, kind.kind)
+
+
+class Cache:
+    """Follows the cluster. ``run`` it in a task; read after ``synced``."""
+
+    def __init__(
+        self,
+        client: Client,
+        frameworks: Sequence[Framework],
+        namespace: str | None,
+        *,
+        with_groups: bool,
+    ) -> None:
+        self.frameworks: Mapping[str, Framework] = {f.kind.kind: f for f in frameworks}
+        self._kind_of = {f.kind.controller: f.kind.kind for f in frameworks}
+        self.jobs = {
+            f.kind.kind: Informer(client, job_resource(f.kind), namespace, transform=detached)
+            for f in frameworks
+        }
+        by_job = {_JOB: _job_of}
+        self.pods = Informer(
+            client,
+            PODS,
+            namespace,
+            labels=labels.JOB_NAME,
+            indexes={_JOB: _job_of, _NODE: _node_of},
+        )
+        self.services = Informer(
+            client, SERVICES, namespace, labels=labels.JOB_NAME, indexes=by_job
+        )
+        self.groups = Informer(client, POD_GROUPS, namespace) if with_groups else None
+        self.nodes = Informer(client, NODES)
+        self.recent_pods: RecentObjects[Pod] = RecentObjects()
+        self.recent_services: RecentObjects[Service] = RecentObjects()
+        self.recent_groups: RecentObjects[PodGroup] = RecentObjects()
+        self.recent_status = RecentStatus()
+        self._listen()
+
+    async def run(self) -> None:
+        """Follow the cluster until cancelled."""
+        followers: list[Informer[Any]] = [*self.jobs.values(), self.pods, self.services, self.nodes]
+        async with asyncio.TaskGroup() as tasks:
+            for informer in followers:
+                tasks.create_task(informer.run())
+            if self.groups:
+                tasks.create_task(self.groups.run())
+
+    async def synced(self) -> None:
+        """Wait until all that belongs to jobs is known.
+
+        Not for jobs: each is looked at when it becomes known, and a kind that the cluster does not
+        have must not keep the others waiting. Not for nodes: without the right to see them the
+        operator only never takes a node for lost.
+        """
+        await self.pods.synced()
+        await self.services.synced()
+        if self.groups:
+            await self.groups.synced()
+
+    def on_change(self, look_at: Callable[[JobKey], None]) -> None:
+        """Call ``look_at`` for each job that something has happened to."""
+
+        def owned(old: Object | None, new: Object | None) -> None:
+            for item in (old, new):
+                key = self._key_of_owned(item) if item else None
+                if key:
+                    look_at(key)
+
+        def node(old: Node | None, new: Node | None) -> None:
+            if old and new and old.lost == new.lost:
+                return
+            subject = new or old
+            if subject:
+                for pod in self.pods.by_index(_NODE, subject.metadata.name):
+                    owned(None, pod)
+
+        for kind, informer in self.jobs.items():
+            informer.add_listener(_job_listener(kind, look_at))
+        self.pods.add_listener(owned)
+        self.services.add_listener(owned)
+        self.nodes.add_listener(node)
+        if self.groups:
+            self.groups.add_listener(owned)
+
+    def observe(self, key: JobKey) -> Sight | None:
+        """Put together what is known around a job; None if there is no such job.
+
+        Raises:
+            msgspec.DecodeError: the job's stored status is not one.
+        """
+        cached = self.jobs[key.kind].get(key.namespace, key.name)
+        if cached is None:
+            return None
+        stored = self.recent_status.newest(cached)
+        uid = stored.metadata.uid
+        reading = self.frameworks[key.kind].read(stored)
+        pods, other_pods = _split(uid, self._of_job(self.pods, key))
+        services, other_services = _split(uid, self._of_job(self.services, key))
+        group, other_group = self._group(uid, key)
+        taken = {(Target.POD, pod.name) for pod in other_pods}
+        taken |= {(Target.SERVICE, service.metadata.name) for service in other_services}
+        taken |= {(Target.POD_GROUP, group.metadata.name) for group in other_group}
+        pods = self.recent_pods.over(uid, pods)
+        observed = Observed(
+            job=reading.job,
+            status=_STATUS.decode(stored.status),
+            pods=pods,
+            services=self.recent_services.over(uid, services),
+            pod_group=group,
+            taken=frozenset(taken),
+            lost_nodes=self._lost_nodes(pods),
+            mistakes=reading.mistakes,
+        )
+        return Sight(stored, observed)
+
+    def owed(self, uid: str) -> bool:
+        """Say whether watches have yet to show something that was written for a job."""
+        recent = (self.recent_pods, self.recent_services, self.recent_groups)
+        return any(objects.pending(uid) for objects in recent)
+
+    def _listen(self) -> None:
+        self.pods.add_listener(self.recent_pods.shown)
+        self.services.add_listener(self.recent_services.shown)
+        if self.groups:
+            self.groups.add_listener(self.recent_groups.shown)
+        for informer in self.jobs.values():
+            informer.add_listener(self._forget_gone)
+
+    def _forget_gone(self, old: StoredJob | None, new: StoredJob | None) -> None:
+        if new is None and old is not None:
+            self.recent_status.forget(old.metadata.uid)
+
+    def _of_job(self, informer: Informer[_Owned], key: JobKey) -> list[_Owned]:
+        return informer.by_index(_JOB, f"{key.namespace}/{key.name}")
+
+    def _group(self, uid: str, key: JobKey) -> tuple[PodGroup | None, list[PodGroup]]:
+        if self.groups is None:
+            return None, []
+        cached = self.groups.get(key.namespace, key.name)
+        own, others = _split(uid, [cached] if cached else [])
+        own = self.recent_groups.over(uid, own)
+        return (own[0] if own else None), others
+
+    def _lost_nodes(self, pods: Iterable[Pod]) -> frozenset[str]:
+        """Name the nodes of terminating pods that are lost; none while nodes cannot be seen."""
+        if not self.nodes.has_synced or self.nodes.problem:
+            return frozenset()
+        used = {pod.spec.node_name for pod in pods if pod.terminating} - {""}
+        found = {name: self.nodes.get(None, name) for name in used}
+        return frozenset(name for name, node in found.items() if node is None or node.lost)
+
+    def _key_of_owned(self, item: Object) -> JobKey | None:
+        """Name the job that an object belongs to: by its controller, else by its labels."""
+        meta = item.metadata
+        owner = meta.controller
+        if owner and owner.kind in self.frameworks:
+            return JobKey(owner.kind, meta.namespace, owner.name)
+        kind = self._kind_of.get(meta.labels.get(labels.OPERATOR_NAME, ""))
+        name = meta.labels.get(labels.JOB_NAME, "")
+        return JobKey(kind, meta.namespace, name) if kind and name else None
+
+
+def _job_of(item: Object) -> Iterable[str]:
+    name = item.metadata.labels.get(labels.JOB_NAME)
+    return (f"{item.metadata.namespace}/{name}",) if name else ()
+
+
+def _node_of(pod: Pod) -> Iterable[str]:
+    return (pod.spec.node_name,) if pod.spec.node_name else ()
+
+
+def _split(uid: str, items: Iterable[_Owned]) -> tuple[list[_Owned], list[_Owned]]:
+    """Tell the objects of a job from those of others that go by the same job's name."""
+    own: list[_Owned] = []
+    others: list[_Owned] = []
+    for item in items:
+        owner = item.metadata.controller
+        (own if owner and owner.uid == uid else others).append(item)
+    return own, others
+
+
+def _job_listener(
+    kind: str, look_at: Callable[[JobKey], None]
+) -> Callable[[StoredJob | None, StoredJob | None], None]:
+    def changed(old: StoredJob | None, new: StoredJob | None) -> None:
+        job = new or old
+        if job:
+            look_at(JobKey(kind, job.metadata.namespace, job.metadata.name))
+
+    return changed

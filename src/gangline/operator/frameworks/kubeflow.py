@@ -1,0 +1,111 @@
+"""What all kinds of the group ``kubeflow.org`` have in common: run policy, roles, defaults."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TypeVar
+
+import msgspec
+
+from gangline.api import kubeflow as api
+from gangline.api.meta import Object
+from gangline.operator import template
+from gangline.operator.frameworks.base import Reading
+from gangline.operator.job import (
+    CleanPodPolicy,
+    Kind,
+    RestartPolicy,
+    Role,
+    RunPolicy,
+    Scheduling,
+    TrainingJob,
+)
+from gangline.operator.stored import StoredJob
+
+_Job = TypeVar("_Job", bound=Object)
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What a kind means where its user says nothing."""
+
+    restart: RestartPolicy
+    clean_pods: CleanPodPolicy = CleanPodPolicy.NONE
+
+
+def read(
+    stored: StoredJob,
+    type_: type[_Job],
+    validate: Callable[[_Job], Sequence[object]],
+    form: Callable[[_Job], TrainingJob],
+) -> Reading:
+    """Read a job of a kind.
+
+    Args:
+        stored: the job.
+        type_: the struct of its kind.
+        validate: lists what is wrong with a job that has the shape of its kind.
+        form: turns a job without mistakes into the common form; may raise ValueError on others.
+    """
+    empty = type_(metadata=stored.metadata)
+    written = {"metadata": stored.metadata, "spec": stored.spec}
+    try:
+        job = msgspec.json.decode(msgspec.json.encode(written), type=type_)
+    except msgspec.ValidationError as error:
+        return Reading(form(empty), str(error))
+    mistakes = "; ".join(str(mistake) for mistake in validate(job))
+    try:
+        return Reading(form(job), mistakes)
+    except ValueError as error:
+        return Reading(form(empty), mistakes or str(error))
+
+
+def run_policy(policy: api.RunPolicy, defaults: Defaults) -> RunPolicy:
+    """Read a run policy. Words that the schema forbids have been reported by validation."""
+    return RunPolicy(
+        clean_pods=CleanPodPolicy(policy.clean_pod_policy or defaults.clean_pods),
+        ttl=_seconds(policy.ttl_seconds_after_finished),
+        active_deadline=_seconds(policy.active_deadline_seconds),
+        backoff_limit=policy.backoff_limit,
+        suspended=bool(policy.suspend),
+        managed_by=policy.managed_by,
+        scheduling=_scheduling(policy.scheduling_policy or api.SchedulingPolicy()),
+    )
+
+
+def roles(
+    kind: Kind,
+    specs: Mapping[str, api.ReplicaSpec],
+    order: Sequence[str],
+    defaults: Defaults,
+) -> list[Role]:
+    """Read the roles, in the kind's order; names match in any capitalisation, as upstream's do."""
+    named = {name.lower(): spec for name, spec in specs.items()}
+    return [
+        _role(kind, name, named[name.lower()], defaults) for name in order if name.lower() in named
+    ]
+
+
+def _role(kind: Kind, name: str, spec: api.ReplicaSpec, defaults: Defaults) -> Role:
+    replicas = 1 if spec.replicas is None else spec.replicas
+    return Role(
+        name=name,
+        replicas=replicas,
+        least=replicas,
+        restart=RestartPolicy(spec.restart_policy or defaults.restart),
+        template=template.with_port(spec.template, kind.container, kind.port_name, kind.port),
+    )
+
+
+def _scheduling(policy: api.SchedulingPolicy) -> Scheduling:
+    return Scheduling(
+        min_available=policy.min_available,
+        queue=policy.queue,
+        priority_class=policy.priority_class,
+        min_resources=policy.min_resources,
+        timeout=_seconds(policy.schedule_timeout_seconds),
+    )
+
+
+def _seconds(count: int | None) -> timedelta | None:
+    return None if count is None else timedelta(seconds=count)

@@ -1,0 +1,211 @@
+"""PyTorchJob: ``torch.distributed`` by variables, or ``torchrun`` and its elastic rendezvous.
+
+A Master is a worker of rank 0 that the others meet at. The environment is upstream's, which many
+scripts read, with three repairs:
+
+- Workers without a Master get ranks, a world size and worker 0 as their meeting point; upstream
+  gives them nothing (kubeflow/trainer#1991) and each of them trains alone.
+- An elastic job's node range counts its Master, which starts an agent like any worker; upstream
+  leaves it out (#2277) and the last worker is turned away.
+- An empty ``rdzvConf`` means no settings, where upstream crashes.
+
+Kept although it surprises (#1790): WORLD_SIZE counts processes when ``nprocPerNode`` is a number,
+while RANK counts pods. Under ``torchrun`` both are replaced for each process; without it there is
+one process in a pod and the two agree.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from gangline.api.kubeflow import ElasticPolicy, PyTorchJob, PyTorchJobSpec
+from gangline.operator import template
+from gangline.operator.frameworks import kubeflow
+from gangline.operator.frameworks.base import Reading
+from gangline.operator.job import Kind, Manifest, RestartPolicy, Role, TrainingJob
+from gangline.operator.labels import replica_name
+from gangline.operator.replicas import Gang
+from gangline.operator.stored import StoredJob
+
+KIND = Kind(
+    kind="PyTorchJob",
+    group="kubeflow.org",
+    version="v1",
+    plural="pytorchjobs",
+    framework="pytorch",
+    controller="pytorchjob-controller",
+    container="pytorch",
+    port_name="pytorchjob-port",
+    port=23456,
+)
+MASTER, WORKER = "Master", "Worker"
+
+_DEFAULTS = kubeflow.Defaults(restart=RestartPolicy.ON_FAILURE)
+_WAIT_ATTEMPTS, _WAIT_S = 100, 2
+
+
+class PyTorch:
+    """The framework of PyTorchJobs."""
+
+    kind = KIND
+
+    def __init__(self, init_image: str = "") -> None:
+        """Set up for all PyTorchJobs.
+
+        Args:
+            init_image: the image of a container in which workers wait until the master's name
+                resolves. Upstream always adds one. Here services publish addresses before pods
+                are ready, and torch's store keeps looking for its master for half an hour, so
+                that nothing is won by it but a pull from somebody's registry: it is off. Set it
+                for scripts that look the name up once.
+        """
+        self._init_image = init_image
+
+    def read(self, stored: StoredJob) -> Reading:
+        """Read a job into the common form, with every mistake that is in it."""
+        return kubeflow.read(stored, PyTorchJob, lambda _: (), self._form)
+
+    def _form(self, job: PyTorchJob) -> TrainingJob:
+        spec = job.spec
+        roles = kubeflow.roles(KIND, spec.pytorch_replica_specs, (MASTER, WORKER), _DEFAULTS)
+        return TrainingJob(
+            kind=KIND,
+            meta=job.metadata,
+            roles=[_with_least(role, spec.elastic_policy) for role in roles],
+            policy=kubeflow.run_policy(spec.run_policy, _DEFAULTS),
+            rules=PyTorchRules(spec, self._init_image),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PyTorchRules:
+    """What only a PyTorchJob knows."""
+
+    spec: PyTorchJobSpec
+    init_image: str = ""
+
+    def shape_pod(self, job: TrainingJob, role: Role, index: int, pod: Manifest) -> Manifest:
+        """Let workers wait for the master's name, if the administrator wants that."""
+        if not self.init_image or _leader(job) == WORKER or role.name == MASTER:
+            return pod
+        waiting = [*(template.pod_spec(pod).get("initContainers") or []), self._wait(job)]
+        return template.with_spec(pod, initContainers=waiting)
+
+    def is_master(self, job: TrainingJob, role: Role, index: int) -> bool:
+        """The Master leads, or worker 0 where there is none."""
+        return (role.name, index) == (_leader(job), 0)
+
+    def has_succeeded(self, job: TrainingJob, gang: Gang) -> bool:
+        """The Master's success is the job's; without one all workers have to succeed.
+
+        One is enough in an elastic job: agents leave together, and a worker that came too late to
+        be let in will never succeed.
+        """
+        leader = gang[_leader(job)]
+        if self.spec.elastic_policy and _leader(job) == WORKER:
+            return leader.succeeded > 0
+        return leader.all_succeeded
+
+    def is_running(self, job: TrainingJob, gang: Gang) -> bool:
+        """The Master runs, or without one any worker."""
+        return gang[_leader(job)].active > 0
+
+    def environment(self, job: TrainingJob, role: Role, index: int) -> list[Manifest]:
+        """List the variables of one replica, in upstream's order."""
+        variables = [("PYTHONUNBUFFERED", "1"), *self._meeting(job, role, index)]
+        processes = self._processes_per_node()
+        if processes is not None:
+            variables.append(("PET_NPROC_PER_NODE", processes))
+        if self.spec.elastic_policy:
+            variables += self._elastic(job, self.spec.elastic_policy)
+        else:
+            variables.append(("PET_NNODES", str(job.size)))
+        return [{"name": name, "value": value} for name, value in variables]
+
+    def _wait(self, job: TrainingJob) -> Manifest:
+        name = replica_name(job.name, MASTER, 0)
+        script = (
+            f"for attempt in $(seq {_WAIT_ATTEMPTS}); do "
+            f"nslookup {name} && exit 0; sleep {_WAIT_S}; done; exit 1"
+        )
+        return {
+            "name": "init-pytorch",
+            "image": self.init_image,
+            "imagePullPolicy": "IfNotPresent",
+            "command": ["sh", "-c", script],
+            "resources": {
+                "requests": {"cpu": "50m", "memory": "10Mi"},
+                "limits": {"cpu": "100m", "memory": "20Mi"},
+            },
+        }
+
+    def _meeting(self, job: TrainingJob, role: Role, index: int) -> Iterator[tuple[str, str]]:
+        """Say where the replicas meet, how many they are, and which one this is."""
+        if self.spec.elastic_policy and _leader(job) == WORKER:
+            return  # torchrun hands out ranks at each rendezvous: fixed ones would be lies.
+        leader = job.role(_leader(job))
+        if leader is None:
+            return
+        port = str(_port(leader))
+        address = replica_name(job.name, leader.name, 0)
+        rank = str(index if role is leader else index + leader.replicas)
+        yield "MASTER_PORT", port
+        yield "PET_MASTER_PORT", port
+        yield "MASTER_ADDR", address
+        yield "PET_MASTER_ADDR", address
+        yield "WORLD_SIZE", str(job.size * self._process_count())
+        yield "RANK", rank
+        yield "PET_NODE_RANK", rank
+
+    def _process_count(self) -> int:
+        text = self.spec.nproc_per_node or ""
+        return int(text) if text.isascii() and text.isdigit() else 1
+
+    def _processes_per_node(self) -> str | None:
+        """Default to ``auto``, unless the older field inside the elastic policy is set."""
+        elastic = self.spec.elastic_policy
+        older = elastic.n_proc_per_node if elastic else None
+        return self.spec.nproc_per_node or (None if older is not None else "auto")
+
+    def _elastic(self, job: TrainingJob, policy: ElasticPolicy) -> Iterator[tuple[str, str]]:
+        workers = job.role(WORKER)
+        count = workers.replicas if workers else 0
+        host = policy.rdzv_host or replica_name(job.name, WORKER, 0)
+        port = policy.rdzv_port or (_port(workers) if workers else KIND.port)
+        yield "PET_RDZV_ENDPOINT", f"{host}:{port}"
+        yield "PET_RDZV_BACKEND", policy.rdzv_backend or "c10d"
+        least = _first(policy.min_replicas, policy.max_replicas, count)
+        most = _first(policy.max_replicas, policy.min_replicas, count)
+        others = job.size - count
+        yield "PET_NNODES", f"{least + others}:{most + others}"
+        if policy.max_restarts is not None:
+            yield "PET_MAX_RESTARTS", str(policy.max_restarts)
+        if policy.n_proc_per_node is not None:
+            yield "PET_NPROC_PER_NODE", str(policy.n_proc_per_node)
+        if policy.rdzv_id is not None:
+            yield "PET_RDZV_ID", policy.rdzv_id
+        if policy.rdzv_conf:
+            yield "PET_RDZV_CONF", ",".join(f"{s.key}={s.value}" for s in policy.rdzv_conf)
+        if policy.standalone:
+            yield "PET_STANDALONE", ""
+
+
+def _first(*numbers: int | None) -> int:
+    return next(number for number in numbers if number is not None)
+
+
+def _with_least(role: Role, elastic: ElasticPolicy | None) -> Role:
+    """An elastic job starts with its least number of workers."""
+    if elastic is None or role.name != WORKER:
+        return role
+    least = _first(elastic.min_replicas, elastic.max_replicas, role.replicas)
+    return replace(role, least=min(least, role.replicas))
+
+
+def _leader(job: TrainingJob) -> str:
+    """Name the role that leads: a declared Master without replicas leads nobody."""
+    master = job.role(MASTER)
+    return MASTER if master and master.replicas else WORKER
+
+
+def _port(role: Role) -> int:
+    return template.port(role.template, KIND.container, KIND.port_name, KIND.port)

@@ -1,0 +1,189 @@
+"""Carrying decisions out: deletions, patches, creations, each told from the outside only by errors.
+
+Every write can be repeated. Creations use names that follow from the job, so that a repeat
+collides with the first and is recognised by its owner; deletions name the uid that was seen.
+A refusal that concerns one object (its name is taken, a quota, a webhook) is a ``problem`` of the
+job, to be told in its status; anything else is raised and the whole pass is tried again.
+"""
+
+import asyncio
+from collections.abc import Coroutine, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from gangline.api.meta import Object
+from gangline.api.resource import Resource
+from gangline.api.resources import POD_GROUPS
+from gangline.kube.client import Client, PatchKind
+from gangline.kube.errors import (
+    AlreadyExists,
+    BadRequest,
+    Conflict,
+    Forbidden,
+    Invalid,
+    NotFound,
+)
+from gangline.operator import metrics
+from gangline.operator.cache import PODS, SERVICES, Cache, Sight, job_resource
+from gangline.operator.decision import Creation, Decision, Deletion, Event, Patch, Target
+from gangline.operator.job import TrainingJob
+
+_T = TypeVar("_T")
+
+_NAMED = 3
+"""Problems that are told one by one; a refused template refuses a thousand pods alike."""
+
+_RESOURCES: dict[Target, Resource[Any]] = {
+    Target.POD: PODS,
+    Target.SERVICE: SERVICES,
+    Target.POD_GROUP: POD_GROUPS,
+}
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of a decision's writes."""
+
+    made: list[str] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def events(self) -> list[Event]:
+        """Tell what was done to pods, in one event for all rather than one for each."""
+        told = []
+        if self.made:
+            told.append(Event("SuccessfulCreatePod", f"Created {_listed(self.made)}"))
+        if self.removed:
+            told.append(Event("SuccessfulDeletePod", f"Deleted {_listed(self.removed)}"))
+        return told
+
+    def problem(self) -> str:
+        """Say what could not be made and why; empty if all could."""
+        more = len(self.problems) - _NAMED
+        rest = f"; and {more} more" if more > 0 else ""
+        return "; ".join(sorted(self.problems)[:_NAMED]) + rest
+
+
+class Hands:
+    """Writes to the API server, not too much at a time."""
+
+    def __init__(self, client: Client, cache: Cache, writes_in_flight: int) -> None:
+        self._client = client
+        self._cache = cache
+        self._slots = asyncio.Semaphore(writes_in_flight)
+        self._recent = {
+            Target.POD: cache.recent_pods,
+            Target.SERVICE: cache.recent_services,
+            Target.POD_GROUP: cache.recent_groups,
+        }
+
+    async def carry_out(self, sight: Sight, decision: Decision) -> Outcome:
+        """Do what a decision says, except for the status.
+
+        Raises:
+            ApiError: the server did not do something, for reasons that are not the job's.
+        """
+        job, outcome = sight.observed.job, Outcome()
+        await self._all(self._delete(job, deletion, outcome) for deletion in decision.deletions)
+        await self._all(self._patch(job, patch) for patch in decision.patches)
+        first = [c for c in decision.creations if c.target is Target.POD_GROUP]
+        await self._all(self._create(job, creation, outcome) for creation in first)
+        if not outcome.problems:
+            # Pods of a gang whose group was refused would only wait for it.
+            rest = [c for c in decision.creations if c.target is not Target.POD_GROUP]
+            await self._all(self._create(job, creation, outcome) for creation in rest)
+        return outcome
+
+    async def _all(self, writes: Iterable[Coroutine[Any, Any, None]]) -> None:
+        """Do writes side by side; let all of them end before the first error is raised."""
+        results = await asyncio.gather(*writes, return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    async def _create(self, job: TrainingJob, creation: Creation, outcome: Outcome) -> None:
+        resource, namespace = _RESOURCES[creation.target], job.meta.namespace
+        async with self._slots:
+            metrics.WRITES.labels(creation.target, "create").inc()
+            try:
+                item = await self._client.create(resource, creation.manifest, namespace)
+                if creation.target is Target.POD:
+                    outcome.made.append(creation.name)
+            except AlreadyExists:
+                found = await self._existing(job, creation, outcome)
+                if found is None:
+                    return
+                item = found
+            except (Forbidden, Invalid, BadRequest, NotFound) as error:
+                outcome.problems.append(f"{creation.target} {creation.name} was refused: {error}")
+                return
+        self._note_made(creation.target, item)
+
+    async def _existing(
+        self, job: TrainingJob, creation: Creation, outcome: Outcome
+    ) -> Object | None:
+        """Look at what has the name already: our own earlier work, or somebody else's."""
+        resource = _RESOURCES[creation.target]
+        try:
+            item: Object = await self._client.get(resource, creation.name, job.meta.namespace)
+        except NotFound:
+            outcome.problems.append(f"{creation.target} {creation.name} is only just going")
+            return None
+        owner = item.metadata.controller
+        if owner and owner.uid == job.meta.uid:
+            return item
+        whose = f"{owner.kind} {owner.name}" if owner else "nobody that manages it"
+        outcome.problems.append(
+            f"{creation.target} {creation.name} exists already and belongs to {whose}; "
+            "delete it or give the job another name"
+        )
+        return None
+
+    def _note_made(self, target: Target, item: Object) -> None:
+        cache, meta = self._cache, item.metadata
+        informer: Any = {
+            Target.POD: cache.pods,
+            Target.SERVICE: cache.services,
+            Target.POD_GROUP: cache.groups,
+        }[target]
+        seen = informer.get(meta.namespace, meta.name) if informer else None
+        self._recent[target].made(item, seen)  # type: ignore[attr-defined]
+
+    async def _delete(self, job: TrainingJob, deletion: Deletion, outcome: Outcome) -> None:
+        is_job = deletion.target is Target.JOB
+        resource = job_resource(job.kind) if is_job else _RESOURCES[deletion.target]
+        async with self._slots:
+            metrics.WRITES.labels(deletion.target, "delete").inc()
+            # Gone, or another one by now: either way the one that was meant is no more.
+            with suppress(NotFound, Conflict):
+                await self._client.delete(
+                    resource,
+                    deletion.name,
+                    job.meta.namespace,
+                    grace_seconds=0 if deletion.force else None,
+                    propagation="Background",
+                    uid=deletion.uid,
+                )
+        if is_job:
+            metrics.count_deleted(job)
+            return
+        self._recent[deletion.target].deleted(deletion.uid)  # type: ignore[attr-defined]
+        if deletion.target is Target.POD:
+            outcome.removed.append(deletion.name)
+
+    async def _patch(self, job: TrainingJob, patch: Patch) -> None:
+        resource = _RESOURCES[patch.target]
+        async with self._slots:
+            metrics.WRITES.labels(patch.target, "patch").inc()
+            await self._client.patch(
+                resource, patch.name, patch.operations, job.meta.namespace, kind=PatchKind.JSON
+            )
+
+
+def _listed(names: list[str]) -> str:
+    ordered = sorted(names)
+    more = len(ordered) - _NAMED
+    noun = "pod" if len(ordered) == 1 else "pods"
+    rest = f" and {more} more" if more > 0 else ""
+    return f"{noun} {', '.join(ordered[:_NAMED])}{rest}"

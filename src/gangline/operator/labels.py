@@ -1,0 +1,43 @@
+"""The names that tie pods, services and groups to their job: labels, annotations, object names.
+
+They are upstream's, so that tools which select on them (Arena, Katib, the Kubeflow SDK) keep
+working and pods made by the upstream operator are recognised.
+"""
+
+from gangline.api.meta import ObjectMeta
+
+JOB_NAME = "training.kubeflow.org/job-name"
+OPERATOR_NAME = "training.kubeflow.org/operator-name"
+REPLICA_TYPE = "training.kubeflow.org/replica-type"
+REPLICA_INDEX = "training.kubeflow.org/replica-index"
+JOB_ROLE = "training.kubeflow.org/job-role"
+MASTER_ROLE = "master"
+
+GROUP_NAME = "scheduling.k8s.io/group-name"
+"""Pod annotation: the one key that puts a pod in a gang."""
+
+TASK_SPEC = "volcano.sh/task-spec"
+"""Pod annotation: the pod's role in its gang."""
+
+
+def replica_name(job: str, role: str, index: int) -> str:
+    """Name the pod, and the service, of one replica: ``digits-worker-3``."""
+    return f"{job}-{role.lower()}-{index}".replace("/", "-")
+
+
+def replica_labels(job: str, controller: str, role: str, index: int) -> dict[str, str]:
+    """Label one replica's pod and service; the service selects by the same labels."""
+    return {
+        JOB_NAME: job,
+        OPERATOR_NAME: controller,
+        REPLICA_TYPE: role.lower(),
+        REPLICA_INDEX: str(index),
+    }
+
+
+def replica_of(meta: ObjectMeta) -> tuple[str, int] | None:
+    """Read the lower-case role and the index that labels name, or None if they name no replica."""
+    role, index = meta.labels.get(REPLICA_TYPE, ""), meta.labels.get(REPLICA_INDEX, "")
+    if not role or not index.isascii() or not index.isdigit():
+        return None
+    return role, int(index)

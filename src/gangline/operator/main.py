@@ -1,0 +1,133 @@
+"""The operator as a component: everything put together and run until told to stop.
+
+``run`` serves ``gangline operator`` and ``gangline up`` alike. It comes up on a cluster that lacks
+some of the kinds: jobs of a kind are handled from the moment its definition is there, and pod
+groups are made from the moment the cluster knows them.
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+from gangline.api.resources import POD_GROUPS
+from gangline.kube.client import Client
+from gangline.kube.controller import Controller
+from gangline.kube.errors import ApiError, NotFound
+from gangline.kube.events import EventRecorder
+from gangline.kube.leader import LeaderElector
+from gangline.operator.cache import Cache, JobKey
+from gangline.operator.decision import EngineSettings
+from gangline.operator.frameworks.base import Framework
+from gangline.operator.frameworks.pytorch import PyTorch
+from gangline.operator.hands import Hands
+from gangline.operator.probes import Health, serve
+from gangline.operator.settings import GangScheduling, OperatorSettings
+from gangline.operator.shell import Reconciler
+
+log = logging.getLogger(__name__)
+
+COMPONENT = "gangline-operator"
+LOOK_FOR_GROUPS_S = 30.0
+ASK_AGAIN_S = 1.0
+
+
+def frameworks(settings: OperatorSettings) -> list[Framework]:
+    """List the kinds that the operator runs."""
+    return [PyTorch(settings.init_image)]
+
+
+async def run(client: Client, settings: OperatorSettings, stop: asyncio.Event) -> None:
+    """Run the operator until ``stop`` is set."""
+    health = Health()
+    async with serve(settings, health):
+        await _until(stop, _elected(client, settings, health))
+
+
+async def _elected(client: Client, settings: OperatorSettings, health: Health) -> None:
+    async def lead() -> None:
+        await _work(client, settings, health)
+
+    if not settings.leader_election:
+        return await lead()
+    elector = LeaderElector(
+        client,
+        settings.leader_election_name,
+        settings.leader_election_namespace,
+        settings.identity,
+    )
+    await elector.run(lead)
+
+
+async def _work(client: Client, settings: OperatorSettings, health: Health) -> None:
+    """Run the engine; begin anew when the cluster has come to know pod groups."""
+    while True:
+        with_groups = settings.gang_scheduling is not GangScheduling.OFF and await _has_groups(
+            client
+        )
+        log.info("operator starts", extra={"gang_scheduling": with_groups})
+        appeared = asyncio.Event()
+        async with asyncio.TaskGroup() as tasks:
+            if settings.gang_scheduling is GangScheduling.AUTO and not with_groups:
+                tasks.create_task(_look_for_groups(client, appeared))
+            tasks.create_task(
+                _until(appeared, _engine(client, settings, health, with_groups=with_groups))
+            )
+
+
+async def _engine(
+    client: Client, settings: OperatorSettings, health: Health, *, with_groups: bool
+) -> None:
+    engine = EngineSettings(
+        gang=with_groups,
+        scheduler_name=settings.scheduler_name,
+        force_delete_after=settings.force_delete_after,
+    )
+    cache = Cache(client, frameworks(settings), settings.namespace, with_groups=with_groups)
+    hands = Hands(client, cache, settings.writes_in_flight)
+    async with EventRecorder(client, COMPONENT) as events, asyncio.TaskGroup() as tasks:
+        reconciler = Reconciler(client, cache, hands, events, engine)
+        controller: Controller[JobKey] = Controller(
+            "jobs", reconciler.reconcile, workers=settings.workers
+        )
+        cache.on_change(controller.queue.add)
+        tasks.create_task(cache.run())
+        await cache.synced()
+        health.ready = True
+        await controller.run()
+
+
+async def _look_for_groups(client: Client, appeared: asyncio.Event) -> None:
+    while True:
+        if await _has_groups(client):
+            return appeared.set()
+        await asyncio.sleep(LOOK_FOR_GROUPS_S)
+
+
+async def _has_groups(client: Client) -> bool:
+    """Say whether the cluster knows pod groups; wait until it can be asked."""
+    while True:
+        try:
+            found = await client.request_json("GET", POD_GROUPS.prefix)
+        except NotFound:
+            return False
+        except ApiError as error:
+            log.warning("cannot ask for pod groups: %s", error)
+            await asyncio.sleep(ASK_AGAIN_S)
+            continue
+        kinds = found.get("resources", []) if isinstance(found, dict) else []
+        return any(kind.get("name") == POD_GROUPS.plural for kind in kinds)
+
+
+async def _until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
+    """Do the work until it ends or ``stop`` is set, whichever comes first."""
+    task = asyncio.ensure_future(work)
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            task.result()
+    finally:
+        stopping.cancel()
+        task.cancel()
+        await asyncio.gather(stopping, task, return_exceptions=True)

@@ -1,0 +1,159 @@
+"""The job's pod group: which pods belong together, and what they need to start.
+
+Upstream's group leaves init containers, sidecars and overhead out of its sums, ignores the least
+size of an elastic job, and is written again at every look. Here sums are those the scheduler
+reckons with, and the group is written when it differs. It stays through restarts, so that a gang
+keeps its place in the queue, and goes when the job is finished or suspended.
+"""
+
+from datetime import datetime, timedelta
+
+import msgspec
+
+from gangline.api import resourcelist
+from gangline.api.describe import ResourceList
+from gangline.api.kubeflow import JobStatus
+from gangline.api.pod import PodSpec
+from gangline.api.quantity import QuantityError
+from gangline.api.scheduling import GROUP, VERSION, PodGroup, PodGroupSpec
+from gangline.operator import conditions, labels, template
+from gangline.operator.decision import Creation, Patch, Target
+from gangline.operator.job import Role, TrainingJob
+from gangline.operator.replicas import Gang
+
+UNSCHEDULABLE = "Unschedulable"
+
+
+def create(job: TrainingJob) -> Creation:
+    """Make the job's group, with the job's name as other tools expect it."""
+    return Creation(
+        Target.POD_GROUP,
+        {
+            "apiVersion": f"{GROUP}/{VERSION}",
+            "kind": "PodGroup",
+            "metadata": {
+                "name": job.name,
+                "namespace": job.meta.namespace,
+                "labels": {
+                    labels.JOB_NAME: job.name,
+                    labels.OPERATOR_NAME: job.kind.controller,
+                },
+                "annotations": _annotations(job),
+                "ownerReferences": [msgspec.to_builtins(job.owner_reference())],
+            },
+            "spec": msgspec.to_builtins(wanted(job)),
+        },
+    )
+
+
+def update(job: TrainingJob, group: PodGroup) -> Patch | None:
+    """Bring a group to what the job now asks for. The queue it is in stays, as upstream has it."""
+    if group.metadata.deletion_timestamp is not None:
+        return None
+    spec = wanted(job)
+    if group.spec.queue:
+        spec = msgspec.structs.replace(spec, queue=group.spec.queue)
+    fields = {
+        "minMember": (spec.min_member, group.spec.min_member),
+        "minTaskMember": (spec.min_task_member, group.spec.min_task_member),
+        "queue": (spec.queue, group.spec.queue),
+        "priorityClassName": (spec.priority_class_name, group.spec.priority_class_name),
+        "minResources": (_comparable(spec.min_resources), _comparable(group.spec.min_resources)),
+    }
+    written = {**msgspec.to_builtins(spec), "minResources": spec.min_resources or {}}
+    empty: dict[str, object] = {"minMember": 0, "minTaskMember": {}}
+    operations = [
+        {"op": "add", "path": f"/spec/{name}", "value": written.get(name, empty.get(name, ""))}
+        for name, (want, have) in fields.items()
+        if want != have
+    ]
+    return Patch(Target.POD_GROUP, group.metadata.name, operations) if operations else None
+
+
+def wanted(job: TrainingJob) -> PodGroupSpec:
+    """Say what the job asks of its group.
+
+    A number of pods that the user gives counts over all roles; else each role has its own least
+    size, so that no gang starts with workers and without its master.
+    """
+    scheduling = job.policy.scheduling
+    if scheduling.min_available is not None:
+        members = scheduling.min_available
+        counts = _first_members(job, members)
+        tasks = {}
+    else:
+        counts = [(role, role.least) for role in job.roles if role.least]
+        members = sum(count for _, count in counts)
+        tasks = {role.label: count for role, count in counts}
+    given = scheduling.min_resources
+    return PodGroupSpec(
+        min_member=members,
+        min_task_member=tasks,
+        queue=scheduling.queue,
+        priority_class_name=scheduling.priority_class,
+        min_resources=dict(given) if given is not None else _resources(counts),
+    )
+
+
+def time_left(job: TrainingJob, gang: Gang, status: JobStatus, now: datetime) -> timedelta | None:
+    """Return how long the gang may still take to be placed; None if it is, or has no limit."""
+    limit = job.policy.scheduling.timeout
+    placed = any(pod.spec.node_name for pod in gang.pods)
+    ran = conditions.find(status.conditions, conditions.RUNNING) or status.restarts.total
+    if limit is None or status.start_time is None or placed or ran:
+        return None
+    return status.start_time + limit - now
+
+
+def waiting_reason(group: PodGroup | None) -> str:
+    """Say why the gang waits, in the scheduler's words if it has said something."""
+    told = group.status.conditions if group else []
+    reasons = [c.message for c in told if c.type == UNSCHEDULABLE and c.status == "True"]
+    return reasons[-1] if reasons else "no scheduler has said why."
+
+
+def _annotations(job: TrainingJob) -> dict[str, str]:
+    """Copy the job's annotations, which is how gang schedulers are told more; not kubectl's own."""
+    return {
+        key: value
+        for key, value in job.meta.annotations.items()
+        if not key.startswith("kubectl.kubernetes.io/")
+    }
+
+
+def _first_members(job: TrainingJob, members: int) -> list[tuple[Role, int]]:
+    """Choose whose resources the least number of pods needs: roles in order, the leader first."""
+    counts, left = [], members
+    for role in job.roles:
+        count = min(role.replicas, left)
+        left -= count
+        if count:
+            counts.append((role, count))
+    return counts
+
+
+def _resources(counts: list[tuple[Role, int]]) -> ResourceList | None:
+    """Add up what the members ask for; nothing if an amount cannot be read.
+
+    The API server will refuse that pod and say what is wrong with it.
+    """
+    try:
+        sums = [
+            resourcelist.times(
+                resourcelist.pod_request(
+                    msgspec.convert(template.pod_spec(role.template), PodSpec)
+                ),
+                count,
+            )
+            for role, count in counts
+        ]
+    except (QuantityError, msgspec.ValidationError):
+        return None
+    return resourcelist.quantities(resourcelist.total(sums)) or None
+
+
+def _comparable(written: ResourceList | None) -> object:
+    try:
+        return resourcelist.amounts(written or {})
+    except QuantityError:
+        return written

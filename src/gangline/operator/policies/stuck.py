@@ -1,0 +1,31 @@
+"""Pods that cannot finish terminating because nobody is left on their node to report it.
+
+Upstream waits for them for ever, and with it the whole job. They are deleted by force, but only
+when their node is lost, and only after they have overstayed: on a node that answers, a slow
+process may still hold its GPU, its port and its files, and a second one of the same rank beside
+it would be worse than waiting.
+"""
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from gangline.operator.replicas import Pod
+
+
+def time_left(
+    pod: Pod, lost_nodes: frozenset[str], patience: timedelta, now: datetime
+) -> timedelta | None:
+    """Return the time until the pod may be deleted by force; None if it must not be."""
+    gone_by = pod.metadata.deletion_timestamp
+    if gone_by is None or pod.spec.node_name not in lost_nodes:
+        return None
+    return gone_by + patience - now
+
+
+def overdue(
+    pods: Iterable[Pod], lost_nodes: frozenset[str], patience: timedelta, now: datetime
+) -> list[Pod]:
+    """List the pods that may be deleted by force now."""
+    zero = timedelta(0)
+    due = ((pod, time_left(pod, lost_nodes, patience, now)) for pod in pods)
+    return [pod for pod, left in due if left is not None and left <= zero]

@@ -1,0 +1,230 @@
+"""What is seen of a job's replicas: lean views of pods and services, and the gang they form.
+
+The views hold only the fields that decisions read, so that a cache of thousands of pods stays
+small. A ``Gang`` arranges pods in slots, one for each index of each role.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from gangline.api.meta import Condition, Object, Wire
+from gangline.operator import labels
+
+
+class Phase(StrEnum):
+    """Where a pod is in its life."""
+
+    PENDING = "Pending"
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    UNKNOWN = "Unknown"
+
+
+class Terminated(Wire):
+    """How a container ended."""
+
+    exit_code: int = 0
+    reason: str = ""
+
+
+class Waiting(Wire):
+    """Why a container does not run yet, or not again yet."""
+
+    reason: str = ""
+    message: str = ""
+
+
+class ContainerState(Wire):
+    """At most one of the two is set; a running container has neither."""
+
+    waiting: Waiting | None = None
+    terminated: Terminated | None = None
+
+
+class ContainerStatus(Wire):
+    """What the kubelet says of one container."""
+
+    name: str = ""
+    restart_count: int = 0
+    state: ContainerState = ContainerState()
+
+
+class PodStatus(Wire):
+    """What the kubelet, or whoever evicted the pod, says of it."""
+
+    phase: str = ""
+    reason: str = ""
+    message: str = ""
+    container_statuses: tuple[ContainerStatus, ...] = ()
+    init_container_statuses: tuple[ContainerStatus, ...] = ()
+
+
+class PodPlace(Wire):
+    """The part of a pod's specification that decisions read: where it was put."""
+
+    node_name: str = ""
+
+
+class Pod(Object):
+    """A pod, as far as decisions look at it."""
+
+    spec: PodPlace = PodPlace()
+    status: PodStatus = PodStatus()
+
+    @property
+    def name(self) -> str:
+        """The pod's name."""
+        return self.metadata.name
+
+    @property
+    def uid(self) -> str:
+        """The pod's identity: another pod of the same name has another one."""
+        return self.metadata.uid
+
+    @property
+    def terminating(self) -> bool:
+        """Whether somebody has deleted the pod and it is still there."""
+        return self.metadata.deletion_timestamp is not None
+
+    @property
+    def active(self) -> bool:
+        """Whether the pod runs and is meant to go on."""
+        return self.status.phase == Phase.RUNNING and not self.terminating
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether all of the pod's containers ended well."""
+        return self.status.phase == Phase.SUCCEEDED
+
+    @property
+    def failed(self) -> bool:
+        """Whether the pod ended badly by itself.
+
+        A pod that somebody deleted usually exits by SIGTERM and is then Failed too: that is no
+        failure of the job.
+        """
+        return self.status.phase == Phase.FAILED and not self.terminating
+
+    @property
+    def over(self) -> bool:
+        """Whether no process of the pod runs or will run."""
+        return self.status.phase in (Phase.SUCCEEDED, Phase.FAILED)
+
+    def exit_code(self, container: str) -> int | None:
+        """The code that ended the pod: the named container's, else the first that is not zero.
+
+        None when no container says (an eviction, a lost node).
+        """
+        statuses = [*self.status.container_statuses, *self.status.init_container_statuses]
+        codes = {s.name: s.state.terminated.exit_code for s in statuses if s.state.terminated}
+        trained = codes.get(container)
+        return trained or next((code for code in codes.values() if code), trained)
+
+
+class Service(Object):
+    """A service, as far as decisions look at it."""
+
+
+class NodeStatus(Wire):
+    """What is read of a node's status."""
+
+    conditions: tuple[Condition, ...] = ()
+
+
+class Node(Object):
+    """A node, as far as decisions look at it."""
+
+    status: NodeStatus = NodeStatus()
+
+    @property
+    def lost(self) -> bool:
+        """Whether nothing has been heard of the node, or only that it is unwell."""
+        ready = (c.status for c in self.status.conditions if c.type == "Ready")
+        return next(ready, "Unknown") != "True"
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """The replicas of one role: the pod at each index, or None where there is none."""
+
+    pods: tuple[Pod | None, ...]
+
+    @property
+    def present(self) -> list[Pod]:
+        """The pods that are there."""
+        return [pod for pod in self.pods if pod is not None]
+
+    @property
+    def active(self) -> int:
+        """How many run and are meant to go on."""
+        return sum(pod.active for pod in self.present)
+
+    @property
+    def succeeded(self) -> int:
+        """How many ended well."""
+        return sum(pod.succeeded for pod in self.present)
+
+    @property
+    def failed(self) -> int:
+        """How many ended badly and have not been removed yet."""
+        return sum(pod.failed for pod in self.present)
+
+    @property
+    def all_succeeded(self) -> bool:
+        """Whether every replica ended well. A role without replicas proves nothing: False."""
+        return bool(self.pods) and self.succeeded == len(self.pods)
+
+    @property
+    def all_up(self) -> bool:
+        """Whether every replica runs or ended well."""
+        return self.active + self.succeeded == len(self.pods)
+
+
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """All replicas of a job, arranged by role, and the pods that have no place in it."""
+
+    roles: Mapping[str, Slots]
+    """By the role's name as the specification spells it."""
+    surplus: tuple[Pod, ...]
+    """Pods beyond a role's replicas, of a role the job no longer has, or second to an index."""
+
+    def __getitem__(self, role: str) -> Slots:
+        """The slots of a role; of an unknown one, none."""
+        return self.roles.get(role, Slots(()))
+
+    @property
+    def pods(self) -> list[Pod]:
+        """The pods that have a place."""
+        return [pod for slots in self.roles.values() for pod in slots.present]
+
+    @property
+    def all_up(self) -> bool:
+        """Whether every replica of every role runs or ended well."""
+        return all(slots.all_up for slots in self.roles.values())
+
+
+def arrange(sizes: Sequence[tuple[str, int]], pods: Iterable[Pod]) -> Gang:
+    """Put pods in their slots, given each role's name and replicas.
+
+    Of two pods with one index the elder keeps the place (then the smaller uid, so that the
+    choice does not depend on the order in which they were seen).
+    """
+    slots: dict[str, list[Pod | None]] = {role.lower(): [None] * size for role, size in sizes}
+    surplus = []
+    for pod in sorted(pods, key=_age):
+        role, index = labels.replica_of(pod.metadata) or ("", 0)
+        row = slots.get(role, [])
+        if index < len(row) and row[index] is None:
+            row[index] = pod
+        else:
+            surplus.append(pod)
+    return Gang({role: Slots(tuple(slots[role.lower()])) for role, _ in sizes}, tuple(surplus))
+
+
+def _age(pod: Pod) -> tuple[bool, str, str]:
+    created: datetime | None = pod.metadata.creation_timestamp
+    return created is None, created.isoformat() if created else "", pod.uid

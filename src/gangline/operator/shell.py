@@ -1,0 +1,146 @@
+"""Around the engine: look at a job, decide, carry out, store the status, tell what happened.
+
+One pass ends with at most one status write, after all other writes, and none if nothing changed.
+The write names the version of the job that was decided upon: if the job has changed meanwhile, the
+pass fails with a conflict and the next one sees the change. Events and counters follow only once
+the status is stored, so that nothing is told that did not come to be.
+"""
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import msgspec
+
+from gangline.api.kubeflow import JobStatus
+from gangline.kube.client import Client, PatchKind
+from gangline.kube.controller import After, Done, Result
+from gangline.kube.errors import NotFound
+from gangline.kube.events import EventRecorder
+from gangline.operator import conditions, metrics, story
+from gangline.operator.cache import Cache, JobKey, Sight, job_resource
+from gangline.operator.decide import decide
+from gangline.operator.decision import Decision, EngineSettings, Event
+from gangline.operator.hands import Hands, Outcome
+from gangline.operator.recent import PATIENCE_S
+from gangline.operator.stored import StoredJob
+
+COUNTS_EVERY_S = 1.0
+"""How often mere counts of replicas are stored: pods of a gang start within moments of each other,
+and each would be a write of its own."""
+
+STALL_RETRY_S = (1.0, 300.0)
+"""The shortest and the longest wait before something that was refused is tried again."""
+
+
+class Reconciler:
+    """Brings one job at a time to where its specification wants it."""
+
+    def __init__(
+        self,
+        client: Client,
+        cache: Cache,
+        hands: Hands,
+        events: EventRecorder,
+        settings: EngineSettings,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._client = client
+        self._cache = cache
+        self._hands = hands
+        self._events = events
+        self._settings = settings
+        self._clock = clock
+        self._stored_at: dict[JobKey, float] = {}
+
+    async def reconcile(self, key: JobKey) -> Result:
+        """Look at one job and do what is to be done.
+
+        Raises:
+            ApiError: a write failed; another pass will find out how far this one came.
+        """
+        sight = self._cache.observe(key)
+        if sight is None:
+            self._stored_at.pop(key, None)
+            return Done()
+        now = self._clock()
+        decision = decide(sight.observed, now, self._settings)
+        outcome = await self._hands.carry_out(sight, decision)
+        status = self._status(sight, decision, outcome, now)
+        wait = self._wait_to_store(key, sight.observed.status, status)
+        if status != sight.observed.status and not wait:
+            if not await self._store(key, sight, status):
+                return Done()
+            self._tell(sight, story.events(sight.observed.status, status))
+        self._tell(sight, outcome.events())
+        return _result(
+            decision.requeue_after.total_seconds() if decision.requeue_after else None,
+            wait,
+            _stall_wait(status, now) if outcome.problems else None,
+            # A watch may never show what was gone before it was seen: look again by then.
+            PATIENCE_S + 1 if self._cache.owed(sight.stored.metadata.uid) else None,
+        )
+
+    def _status(
+        self, sight: Sight, decision: Decision, outcome: Outcome, now: datetime
+    ) -> JobStatus:
+        if not outcome.problems:
+            return decision.status
+        stamp = now.replace(microsecond=0)
+        return story.stalled(sight.observed.job, decision.status, outcome.problem(), stamp)
+
+    def _wait_to_store(self, key: JobKey, before: JobStatus, after: JobStatus) -> float | None:
+        """Put off a status that differs in counts only, if another was stored just now."""
+        same = msgspec.structs.replace(after, replica_statuses=before.replica_statuses) == before
+        since = time.monotonic() - self._stored_at.get(key, -COUNTS_EVERY_S)
+        counts_differ = after.replica_statuses != before.replica_statuses
+        if same and counts_differ and since < COUNTS_EVERY_S:
+            return COUNTS_EVERY_S - since
+        return None
+
+    async def _store(self, key: JobKey, sight: Sight, status: JobStatus) -> bool:
+        """Write the status; False if the job is gone."""
+        stored = sight.stored
+        operations = [
+            {
+                "op": "replace",
+                "path": "/metadata/resourceVersion",
+                "value": stored.metadata.resource_version,
+            },
+            {"op": "add", "path": "/status", "value": status},
+        ]
+        metrics.WRITES.labels("Job", "status").inc()
+        try:
+            after: StoredJob = await self._client.patch(
+                job_resource(sight.observed.job.kind),
+                key.name,
+                operations,
+                key.namespace,
+                kind=PatchKind.JSON,
+                subresource="status",
+            )
+        except NotFound:
+            return False
+        self._cache.recent_status.written(stored, after)
+        self._stored_at[key] = time.monotonic()
+        metrics.count_status(sight.observed.job, sight.observed.status, status)
+        return True
+
+    def _tell(self, sight: Sight, told: list[Event]) -> None:
+        for event in told:
+            kind = "Warning" if event.warning else "Normal"
+            self._events.event(sight.stored, kind, event.reason, event.message)
+
+
+def _stall_wait(status: JobStatus, now: datetime) -> float:
+    """Wait as long again as the job has been stalled already: ever longer, up to a bound."""
+    shortest, longest = STALL_RETRY_S
+    stalled = conditions.find(status.conditions, conditions.STALLED)
+    since = stalled.last_transition_time if stalled else None
+    waited = (now - since).total_seconds() if since else 0.0
+    return min(max(waited, shortest), longest)
+
+
+def _result(*waits: float | None) -> Result:
+    known = [wait for wait in waits if wait is not None]
+    return After(min(known)) if known else Done()

@@ -1,0 +1,186 @@
+"""What a job's status says at each turn of its life, and which of it is told as events.
+
+Each function takes a status and returns the next one. Reasons and messages follow upstream's
+patterns, with the particulars added that a person needs in order to act.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from msgspec.structs import replace
+
+from gangline.api.kubeflow import JobStatus, ReplicaStatus
+from gangline.api.meta import Condition
+from gangline.operator import conditions, labels
+from gangline.operator.decision import Event
+from gangline.operator.job import CleanPodPolicy, TrainingJob
+from gangline.operator.replicas import Gang
+
+_NAMED_PODS = 5
+"""A message names this many pods; of a thousand failed ones nobody reads more."""
+
+_TOLD = {
+    conditions.RESTARTING: True,
+    conditions.SUSPENDED: False,
+    conditions.SUCCEEDED: False,
+    conditions.FAILED: True,
+    conditions.INVALID_SPEC: True,
+    conditions.STALLED: True,
+}
+"""The conditions that make an event when they begin to hold, and whether it is a warning."""
+
+
+def started(job: TrainingJob, status: JobStatus, now: datetime) -> JobStatus:
+    """The job is seen and may run: created, started or resumed, and valid."""
+    told = _created(job, status.conditions, now)
+    resumed = f"{job.kind.kind} {job.name} is resumed."
+    told = conditions.assert_false(
+        told, conditions.SUSPENDED, _reason(job, "Resumed"), resumed, now
+    )
+    told = conditions.drop(told, conditions.INVALID_SPEC)
+    return replace(status, conditions=told, start_time=status.start_time or now)
+
+
+def invalid(job: TrainingJob, status: JobStatus, mistakes: str, now: datetime) -> JobStatus:
+    """The specification cannot be carried out."""
+    told = _created(job, status.conditions, now)
+    told = conditions.assert_true(
+        told, conditions.INVALID_SPEC, _reason(job, "Invalid"), mistakes, now
+    )
+    return replace(status, conditions=told)
+
+
+def suspended(job: TrainingJob, status: JobStatus, now: datetime) -> JobStatus:
+    """The job is held: no pods, and its time starts anew when it is resumed."""
+    reason = _reason(job, "Suspended")
+    message = f"{job.kind.kind} {job.name} is suspended."
+    told = _created(job, status.conditions, now)
+    told = conditions.drop(told, conditions.RESTARTING)
+    told = conditions.drop(told, conditions.STALLED)
+    told = conditions.drop(told, conditions.INVALID_SPEC)
+    told = conditions.assert_false(told, conditions.RUNNING, reason, message, now)
+    told = conditions.assert_true(told, conditions.SUSPENDED, reason, message, now)
+    return replace(
+        status,
+        conditions=told,
+        start_time=None,
+        replica_statuses={role.name: ReplicaStatus() for role in job.roles},
+    )
+
+
+def restarting(
+    job: TrainingJob, status: JobStatus, role: str, failures: Sequence[str], now: datetime
+) -> JobStatus:
+    """Replicas have failed and are being replaced."""
+    message = f"{job.kind.kind} {job.name} is restarting because {_failed(role, failures)}"
+    told = conditions.assert_true(
+        status.conditions, conditions.RESTARTING, _reason(job, "Restarting"), message, now
+    )
+    return replace(status, conditions=told)
+
+
+def running(job: TrainingJob, status: JobStatus, now: datetime) -> JobStatus:
+    """Enough replicas run."""
+    message = f"{job.kind.kind} {job.meta.namespace}/{job.name} is running."
+    told = conditions.assert_true(
+        status.conditions, conditions.RUNNING, _reason(job, "Running"), message, now
+    )
+    return replace(status, conditions=told)
+
+
+def succeeded(job: TrainingJob, status: JobStatus, now: datetime) -> JobStatus:
+    """The job has done what it was for. What still runs counts as succeeded, as upstream does."""
+    message = f"{job.kind.kind} {job.meta.namespace}/{job.name} successfully completed."
+    counts = {
+        role: replace(count, active=0, succeeded=count.succeeded + count.active)
+        for role, count in status.replica_statuses.items()
+    }
+    ended = _ended(status, conditions.SUCCEEDED, _reason(job, "Succeeded"), message, now)
+    return replace(ended, replica_statuses=counts)
+
+
+def failed(job: TrainingJob, status: JobStatus, why: str, now: datetime) -> JobStatus:
+    """The job is given up. Replicas that clean-up will take no longer count as active."""
+    ended = _ended(status, conditions.FAILED, _reason(job, "Failed"), why, now)
+    if job.policy.clean_pods is CleanPodPolicy.NONE:
+        return ended
+    counts = {role: replace(count, active=0) for role, count in status.replica_statuses.items()}
+    return replace(ended, replica_statuses=counts)
+
+
+def stalled(job: TrainingJob, status: JobStatus, why: str, now: datetime) -> JobStatus:
+    """Something that the job needs could not be made."""
+    told = conditions.assert_true(
+        status.conditions, conditions.STALLED, _reason(job, "Stalled"), why, now
+    )
+    return replace(status, conditions=told)
+
+
+def counted(job: TrainingJob, status: JobStatus, gang: Gang) -> JobStatus:
+    """How many replicas of each role are in which state."""
+    counts = {}
+    for role in job.roles:
+        slots = gang[role.name]
+        counts[role.name] = ReplicaStatus(
+            active=slots.active,
+            succeeded=slots.succeeded,
+            failed=slots.failed,
+            selector=_selector(job, role.label),
+        )
+    return replace(status, replica_statuses=counts)
+
+
+def failure_message(job: TrainingJob, role: str, failures: Sequence[str]) -> str:
+    """Say that the failure of replicas ends the job."""
+    return f"{job.kind.kind} {job.name} is failed because {_failed(role, failures)}"
+
+
+def events(before: JobStatus, after: JobStatus) -> list[Event]:
+    """List what to tell the user: conditions that now hold, or hold for another reason."""
+    told = []
+    for condition in after.conditions:
+        old = conditions.find(before.conditions, condition.type)
+        if _says(condition) == _says(old) or condition.type not in _TOLD:
+            continue
+        if condition.status == conditions.TRUE:
+            told.append(Event(condition.reason, condition.message, _TOLD[condition.type]))
+        elif condition.type == conditions.SUSPENDED:
+            told.append(Event(condition.reason, condition.message))
+    return told
+
+
+def _says(condition: Condition | None) -> tuple[str, str, str] | None:
+    return (condition.status, condition.reason, condition.message) if condition else None
+
+
+def _reason(job: TrainingJob, word: str) -> str:
+    return f"{job.kind.kind}{word}"
+
+
+def _created(job: TrainingJob, told: Sequence[Condition], now: datetime) -> list[Condition]:
+    if conditions.find(told, conditions.CREATED):
+        return list(told)
+    message = f"{job.kind.kind} {job.name} is created."
+    return conditions.assert_true(told, conditions.CREATED, _reason(job, "Created"), message, now)
+
+
+def _ended(status: JobStatus, type_: str, reason: str, message: str, now: datetime) -> JobStatus:
+    told = conditions.drop(status.conditions, conditions.STALLED)
+    told = conditions.assert_true(told, type_, reason, message, now)
+    return replace(status, conditions=told, completion_time=now)
+
+
+def _failed(role: str, failures: Sequence[str]) -> str:
+    named = "; ".join(failures[:_NAMED_PODS])
+    more = len(failures) - _NAMED_PODS
+    rest = f"; and {more} more" if more > 0 else ""
+    return f"{len(failures)} {role} replica(s) failed: {named}{rest}."
+
+
+def _selector(job: TrainingJob, role: str) -> str:
+    wanted = {
+        labels.JOB_NAME: job.name,
+        labels.OPERATOR_NAME: job.kind.controller,
+        labels.REPLICA_TYPE: role,
+    }
+    return ",".join(f"{key}={value}" for key, value in sorted(wanted.items()))

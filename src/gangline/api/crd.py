@@ -1,0 +1,153 @@
+"""The CustomResourceDefinitions of our kinds, made from the structs.
+
+``manifests`` gives them as plain data: ``deploy/crds`` holds them as files (written by
+``tools/generate_crds.py``), and the embedded cluster installs them at its start.
+
+PodGroup and Queue have the names and fields of Volcano's. Where Volcano is installed, keep its own
+definitions: they differ in the status subresource, which Volcano's PodGroup has not.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from gangline.api.apiextensions import (
+    CustomResourceColumnDefinition,
+    CustomResourceSubresourceScale,
+)
+from gangline.api.resource import Resource
+from gangline.api.resources import POD_GROUPS, PYTORCH_JOBS, QUEUES
+from gangline.api.schema import Json, structural
+
+_AGE = CustomResourceColumnDefinition(
+    name="Age", type="date", json_path=".metadata.creationTimestamp"
+)
+
+
+def _column(
+    name: str, json_path: str, type_: str = "string", *, wide: bool = False, description: str = ""
+) -> CustomResourceColumnDefinition:
+    return CustomResourceColumnDefinition(
+        name=name,
+        type=type_,
+        json_path=json_path,
+        priority=1 if wide else 0,
+        description=description,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Definition:
+    """What a CRD says beyond names and schema."""
+
+    resource: Resource[Any]
+    short_names: list[str]
+    columns: list[CustomResourceColumnDefinition]
+    categories: list[str] = field(default_factory=list)
+    scale: CustomResourceSubresourceScale | None = None
+
+
+def _training_columns(roles_path: str) -> list[CustomResourceColumnDefinition]:
+    """Upstream's two columns first, then what a wide table has room for."""
+    return [
+        _column(
+            "State",
+            ".status.conditions[-1:].type",
+            description="The condition that changed last.",
+        ),
+        _AGE,
+        _column("Workers", f"{roles_path}.Worker.replicas", "integer", wide=True),
+        _column("Active", ".status.replicaStatuses.Worker.active", "integer", wide=True),
+        _column("Restarts", ".status.restarts.total", "integer", wide=True),
+        _column("Reason", ".status.conditions[-1:].reason", wide=True),
+        _column("Message", ".status.conditions[-1:].message", wide=True),
+    ]
+
+
+_DEFINITIONS = (
+    _Definition(
+        PYTORCH_JOBS,
+        short_names=["ptj"],
+        categories=["training"],
+        columns=_training_columns(".spec.pytorchReplicaSpecs"),
+        scale=CustomResourceSubresourceScale(
+            spec_replicas_path=".spec.pytorchReplicaSpecs.Worker.replicas",
+            status_replicas_path=".status.replicaStatuses.Worker.active",
+            label_selector_path=".status.replicaStatuses.Worker.selector",
+        ),
+    ),
+    _Definition(
+        POD_GROUPS,
+        short_names=["pg", "podgroup-v1beta1"],
+        columns=[
+            _column("STATUS", ".status.phase"),
+            _column("minMember", ".spec.minMember", "integer"),
+            _column("RUNNINGS", ".status.running", "integer"),
+            CustomResourceColumnDefinition(name="AGE", type="date", json_path=_AGE.json_path),
+            _column("QUEUE", ".spec.queue", wide=True),
+            _column("REASON", ".status.conditions[-1:].message", wide=True),
+        ],
+    ),
+    _Definition(
+        QUEUES,
+        short_names=["q", "queue-v1beta1"],
+        columns=[
+            _column("PARENT", ".spec.parent"),
+            _column("STATE", ".status.state"),
+            _column("RUNNING", ".status.running", "integer"),
+            _column("PENDING", ".status.pending", "integer"),
+        ],
+    ),
+)
+
+
+def manifests() -> dict[str, Json]:
+    """The definitions as plain data, by file name without its ending."""
+    return {
+        f"{each.resource.group}_{each.resource.plural}": _manifest(each) for each in _DEFINITIONS
+    }
+
+
+def _manifest(definition: _Definition) -> Json:
+    resource = definition.resource
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {
+            "name": f"{resource.plural}.{resource.group}",
+            "labels": {"app.kubernetes.io/part-of": "gangline"},
+        },
+        "spec": {
+            "group": resource.group,
+            "names": _names(definition),
+            "scope": "Namespaced" if resource.namespaced else "Cluster",
+            "versions": [
+                {
+                    "name": resource.version,
+                    "served": True,
+                    "storage": True,
+                    "additionalPrinterColumns": msgspec.to_builtins(definition.columns),
+                    "subresources": _subresources(definition),
+                    "schema": {"openAPIV3Schema": structural(resource.type)},
+                }
+            ],
+        },
+    }
+
+
+def _names(definition: _Definition) -> Json:
+    resource = definition.resource
+    names: Json = {
+        "plural": resource.plural,
+        "singular": resource.kind.lower(),
+        "kind": resource.kind,
+        "listKind": f"{resource.kind}List",
+        "shortNames": definition.short_names,
+    }
+    return names | ({"categories": definition.categories} if definition.categories else {})
+
+
+def _subresources(definition: _Definition) -> Json:
+    scale = msgspec.to_builtins(definition.scale) if definition.scale else None
+    return {"status": {}} | ({"scale": scale} if scale else {})

@@ -19,8 +19,9 @@ log = logging.getLogger(__name__)
 FIRST_RETRY_S, LAST_RETRY_S = 0.1, 5.0
 GIVE_UP_AFTER = 6
 """Attempts before the pod is decided again: its node may be at fault."""
-SETTLE_S = 1.0
-"""After a refusal the watch is given this long to show why, before the pod waits again."""
+SETTLE_S, LONGEST_SETTLE_S = 1.0, 30.0
+"""After a refusal the watch is given this long to show why, before the pod waits again; longer
+each time, since a pod that the API server keeps refusing would else be decided without end."""
 _FINAL = (NotFound, Conflict, Invalid, BadRequest, Forbidden)
 """Refusals that another attempt would only repeat."""
 
@@ -43,6 +44,8 @@ class Binder:
         self._tasks = tasks
         self._slots = asyncio.Semaphore(at_once)
         self._bound, self._released = bound, released
+        self._refused: dict[str, int] = {}
+        """How often in a row, by uid of the pod."""
 
     def bind(self, bindings: Iterable[Binding]) -> None:
         """Assume the pods on their nodes now, and bind them in the background."""
@@ -65,8 +68,18 @@ class Binder:
                 await asyncio.sleep(wait_s)
                 wait_s = min(LAST_RETRY_S, wait_s * 2)
             else:
+                self._refused.pop(binding.uid, None)
                 self._bound(binding)
                 return
-        await asyncio.sleep(SETTLE_S)
+        await self._settle(binding)
         self._state.unassume(binding.pod, binding.uid)
         self._released()
+
+    async def _settle(self, binding: Binding) -> None:
+        """Wait until the watch has had time to show why a binding was refused."""
+        times = self._refused.get(binding.uid, 0)
+        self._refused[binding.uid] = times + 1
+        await asyncio.sleep(min(LONGEST_SETTLE_S, SETTLE_S * 2 ** min(times, 10)))
+        pod = self._state.pods.get(binding.pod)
+        if pod is None or pod.uid != binding.uid:
+            del self._refused[binding.uid]

@@ -183,7 +183,7 @@ def _never(room: Room) -> str:
         for name, asked in room.asked.items()
         if asked > room.total[name]
     ]
-    why = f" ({'; '.join(lacking)})" if lacking else ""
+    why = f" ({'; '.join(lacking) or 'there is enough in all, but not on single nodes'})"
     return f"It would not fit even if all running gangs had ended{why}: add nodes, or ask for less."
 
 

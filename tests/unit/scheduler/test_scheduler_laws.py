@@ -1,0 +1,184 @@
+"""Laws that hold for every cluster: no node over capacity, whole gangs, one answer."""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gangline.scheduler.decide import decide
+from gangline.scheduler.model import (
+    Constraints,
+    Decision,
+    GroupFacts,
+    GroupKey,
+    NodeFacts,
+    PodFacts,
+)
+from gangline.scheduler.state import ClusterState
+from unit.scheduler.builders import cluster, group, node, pod
+
+Facts = NodeFacts | PodFacts | GroupFacts
+
+ZONES = ("a", "b")
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> list[Facts]:
+    """Draw nodes, running and waiting pods, gangs with and without role minimums."""
+    nodes = [
+        node(
+            f"n{index}",
+            cpu=draw(st.integers(1, 8)),
+            gpu=draw(st.integers(0, 4)),
+            pods=draw(st.integers(1, 6)),
+            labels={"zone": draw(st.sampled_from(ZONES))},
+            unschedulable=draw(st.integers(0, 7)) == 0,
+            ready=draw(st.integers(0, 7)) != 0,
+        )
+        for index in range(draw(st.integers(0, 4)))
+    ]
+    groups = [
+        group(
+            f"g{index}",
+            draw(st.integers(0, 4)),
+            age=draw(st.integers(0, 3)),
+            priority=draw(st.integers(0, 2)),
+            min_task_member=(("ps", draw(st.integers(0, 2))),),
+        )
+        for index in range(draw(st.integers(0, 4)))
+    ]
+    pods = [_pod(draw, f"p{index}", nodes, groups) for index in range(draw(st.integers(0, 12)))]
+    return [*nodes, *groups, *pods]
+
+
+def _pod(
+    draw: st.DrawFn, name: str, nodes: Sequence[NodeFacts], groups: Sequence[GroupFacts]
+) -> PodFacts:
+    owner = draw(st.sampled_from([None, *groups]))
+    on = draw(st.sampled_from([None, None, None, *nodes]))
+    zone = draw(st.sampled_from([None, *ZONES]))
+    return pod(
+        name,
+        cpu=draw(st.integers(0, 4)),
+        gpu=draw(st.integers(0, 2)),
+        group=owner.key.removeprefix("d/") if owner else None,
+        on=str(on.name) if on else None,
+        age=draw(st.integers(0, 3)),
+        role=draw(st.sampled_from(["ps", "worker"])),
+        phase=draw(st.sampled_from(["Pending", "Running", "Succeeded", "Failed"]))
+        if on
+        else "Pending",
+        terminating=draw(st.integers(0, 9)) == 0,
+        constraints=Constraints(selector=(("zone", zone),)) if zone else Constraints(),
+    )
+
+
+def used(state: ClusterState) -> dict[str, Counter[str]]:
+    amounts: dict[str, Counter[str]] = defaultdict(Counter)
+    for each in state.pods.values():
+        if each.holds_room and each.node is not None:
+            amounts[each.node].update(dict(each.request))
+    return amounts
+
+
+def carried_out(world: Sequence[Facts], decision: Decision) -> ClusterState:
+    state = cluster(*world)
+    for binding in decision.bindings:
+        state.assume(binding.pod, binding.node)
+    return state
+
+
+@given(worlds())
+def test_no_decision_puts_a_node_over_its_capacity(world: list[Facts]) -> None:
+    before = used(cluster(*world))
+    decision = decide(cluster(*world))
+    after = used(carried_out(world, decision))
+    for each in world:
+        if isinstance(each, NodeFacts) and after[each.name] != before[each.name]:
+            has = dict(each.allocatable)
+            asked = after[each.name] - before[each.name]
+            assert all(after[each.name][name] <= has.get(name, 0) for name in asked)
+
+
+@given(worlds())
+def test_pods_go_only_where_they_may(world: list[Facts]) -> None:
+    state = cluster(*world)
+    nodes = {each.name: each for each in world if isinstance(each, NodeFacts)}
+    for binding in decide(state).bindings:
+        chosen = nodes[binding.node]
+        assert chosen.ready
+        assert not chosen.unschedulable
+        assert set(state.pods[binding.pod].constraints.selector) <= set(chosen.labels)
+        assert state.pods[binding.pod].waits
+
+
+@given(worlds())
+def test_a_gang_is_placed_whole_or_not_at_all(world: list[Facts]) -> None:
+    decision = decide(cluster(*world))
+    state = carried_out(world, decision)
+    for key in {binding.group for binding in decision.bindings if binding.group}:
+        members = [
+            member
+            for member in state.members[key].values()
+            if member.phase == "Succeeded" or (member.holds_room and not member.terminating)
+        ]
+        roles = Counter(member.role for member in members)
+        facts = state.groups[key]
+        assert len(members) >= facts.min_member
+        assert all(roles[role] >= minimum for role, minimum in facts.min_task_member)
+
+
+@given(worlds())
+def test_everything_that_waits_has_a_reason_or_a_node(world: list[Facts]) -> None:
+    state = cluster(*world)
+    decision = decide(state)
+    bound = {binding.pod for binding in decision.bindings}
+    explained = {key for verdict in decision.verdicts for key, _ in verdict.pods}
+    assert bound | explained == set(state.waiting)
+    assert not bound & explained
+    assert all(text for verdict in decision.verdicts for _, text in verdict.pods)
+
+
+@given(worlds(), st.randoms(use_true_random=False))
+def test_the_order_in_which_the_world_is_seen_changes_nothing(
+    world: list[Facts], random: Random
+) -> None:
+    shuffled = list(world)
+    random.shuffle(shuffled)
+    assert decide(cluster(*world)) == decide(cluster(*shuffled))
+
+
+@given(worlds())
+def test_deciding_twice_gives_one_answer_and_changes_nothing(world: list[Facts]) -> None:
+    state = cluster(*world)
+    assert decide(state) == decide(state)
+
+
+@given(worlds(), st.data())
+@settings(deadline=None)
+def test_state_kept_by_changes_equals_state_built_anew(
+    world: list[Facts], data: st.DataObject
+) -> None:
+    state = cluster(*world)
+    survivors = list(world)
+    for _ in range(data.draw(st.integers(0, 6))):
+        if not survivors:
+            break
+        index = data.draw(st.integers(0, len(survivors) - 1))
+        match survivors.pop(index):
+            case NodeFacts() as gone:
+                state.remove_node(gone.name)
+                if data.draw(st.booleans()):
+                    state.set_node(gone)
+                    survivors.append(gone)
+            case PodFacts() as gone:
+                state.remove_pod(gone.key)
+                if data.draw(st.booleans()):
+                    moved = pod(gone.key.removeprefix("d/"), cpu=data.draw(st.integers(0, 9)))
+                    state.set_pod(moved)
+                    survivors.append(moved)
+            case GroupFacts() as gone:
+                del state.groups[GroupKey(gone.key)]
+    assert decide(state) == decide(cluster(*survivors))

@@ -5,7 +5,11 @@ which hold them apply, but nothing acts on them; creating one says so in a warni
 """
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
+from gangline.api.resources import BUILT_IN
+from gangline.api.schema import for_type
 from gangline.local.apiserver.registry import Json, Kind
 
 POD_FIELDS = (
@@ -23,14 +27,16 @@ POD_SUBRESOURCES = (
 WITH_STATUS = {"subresources": ("status",), "resets_status": True}
 
 
-def _schema(kind: str) -> Callable[[], Json] | None:
+def _schema(group: str, kind: str) -> Callable[[], Json] | None:
     """The schema of a built-in kind from its struct, where there is one."""
-    return None
+    found = next((r for r in BUILT_IN if (r.group, r.kind) == (group, kind)), None)
+    type_: Any = found and found.type
+    return partial(for_type, type_) if found else None
 
 
 def _kind(group: str, kind: str, plural: str, **more: object) -> Kind:
     group_name, _, version = group.rpartition("/")
-    return Kind(group_name, version, kind, plural, schema_source=_schema(kind), **more)  # type: ignore[arg-type]
+    return Kind(group_name, version, kind, plural, schema_source=_schema(group_name, kind), **more)  # type: ignore[arg-type]
 
 
 def _cluster(group: str, kind: str, plural: str, **more: object) -> Kind:

@@ -11,6 +11,11 @@ from gangline.api.meta import StatusCause
 from gangline.local.apiserver.errors import bad_request, invalid, too_large
 from gangline.local.apiserver.lifecycle import generated_name
 from gangline.local.apiserver.machinery.core_defaults import apply_core_defaults
+from gangline.local.apiserver.machinery.ownership import (
+    manager_of,
+    track_update,
+    worth_tracking,
+)
 from gangline.local.apiserver.negotiation import duplicate_fields, encode
 from gangline.local.apiserver.registry import Json, Kind
 from gangline.local.apiserver.request import Call
@@ -120,7 +125,6 @@ def validate_new(kind: Kind, obj: Json) -> None:
         StatusError: 422.
     """
     causes = kind.schema.validate(obj)
-    causes = causes or validate_create(kind.group, kind.kind, obj, kind.namespaced)
     if causes:
         raise invalid(kind.group, kind.kind, obj["metadata"].get("name", ""), causes)
 
@@ -133,9 +137,6 @@ def validate_changed(call: Call, old: Json, new: Json) -> None:
     """
     kind = call.kind
     causes = kind.schema.validate(new)
-    causes = causes or validate_update(
-        kind.group, kind.kind, old, new, kind.namespaced, call.subresource
-    )
     if causes:
         raise invalid(kind.group, kind.kind, call.name, causes)
 
@@ -166,15 +167,16 @@ def check_size(call: Call, obj: Json) -> None:
 
 def track(call: Call, old: Json | None, new: Json, at: datetime) -> None:
     """Note, in place, which fields the client has set."""
+    manager = manager_of(call.agent, call.params.get("fieldManager", ""))
+    if worth_tracking(old, manager):
+        schema = call.kind.schema.schema
+        track_update(old, new, schema, manager=manager, now=at, subresource=call.subresource)
+    elif old is not None:
+        _keep(old["metadata"], new["metadata"], "managedFields")
 
 
-def validate_create(group: str, kind: str, obj: Json, namespaced: bool) -> list[StatusCause]:
-    """Collect the mistakes of a new object."""
-    return []
-
-
-def validate_update(
-    group: str, kind: str, old: Json, new: Json, namespaced: bool, subresource: str = ""
-) -> list[StatusCause]:
-    """Collect the mistakes of a change."""
-    return []
+def _keep(old: Json, new: Json, name: str) -> None:
+    if name in old:
+        new[name] = old[name]
+    else:
+        new.pop(name, None)

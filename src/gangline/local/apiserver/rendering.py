@@ -1,9 +1,16 @@
 """Answers in the form that the client asked for: as stored, as a table, metadata only, as YAML."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 from gangline.local.apiserver import conversion
+from gangline.local.apiserver.machinery.table import (
+    partial_object,
+    partial_object_list,
+    printer_for,
+    render_table,
+)
 from gangline.local.apiserver.negotiation import (
     JSON,
     YAML,
@@ -23,10 +30,8 @@ TABLE, PARTIAL, PARTIAL_LIST = "Table", "PartialObjectMetadata", "PartialObjectM
 
 
 def object_answer(call: Call, body: bytes, code: int = 200) -> Rendered:
-    """One object."""
+    """One stored object."""
     form = choose(call.accept, (TABLE, PARTIAL))
-    if form == Form():
-        return body, code, JSON
     shape = shaper(call, form)
     return _media(shape(body) if shape else body, code, form)
 
@@ -39,8 +44,10 @@ def list_answer(call: Call, page: Page) -> Rendered:
         meta["continue"] = page.next
     if page.remaining is not None:
         meta["remainingItemCount"] = page.remaining
-    convert = conversion.shaper(call.kind)
     bodies = [record.body for record in page.records]
+    if form.shape:
+        return _media(_shaped_list(call, form, bodies, meta), 200, form)
+    convert = conversion.shaper(call.kind)
     if convert is not None:
         bodies = [convert(body) for body in bodies]
     head: Json = {
@@ -48,13 +55,42 @@ def list_answer(call: Call, page: Page) -> Rendered:
         "apiVersion": call.kind.api_version,
         "metadata": meta,
     }
-    whole = encode(head)[:-1] + b',"items":[' + b",".join(bodies) + b"]}"
-    return _media(whole, 200, form)
+    return _media(encode(head)[:-1] + b',"items":[' + b",".join(bodies) + b"]}", 200, form)
+
+
+def _shaped_list(call: Call, form: Form, bodies: list[bytes], meta: Json) -> bytes:
+    objects = [conversion.from_stored(call.kind, read_json(body)) for body in bodies]
+    if form.shape == TABLE:
+        return encode(_table(call, objects, meta))
+    parts = partial_object_list({"metadata": meta, "items": objects})
+    return encode(parts)
+
+
+def _table(call: Call, objects: list[Json], meta: Json | None = None) -> Json:
+    return render_table(
+        printer_for(call.kind.group, call.kind.kind, call.kind.columns),
+        objects,
+        now=datetime.now(UTC),
+        include_object=call.params.get("includeObject") or "Metadata",
+        metadata=meta,
+    )
 
 
 def shaper(call: Call, form: Form) -> Callable[[bytes], bytes] | None:
-    """What puts one object of a watch or an answer into a form; None: it is as it is."""
-    return None
+    """What puts one stored object into a form; None: it is in it already."""
+    convert = conversion.shaper(call.kind)
+    if form.shape == TABLE:
+        return lambda body: encode(_single_table(call, body))
+    if form.shape == PARTIAL:
+        return lambda body: encode(
+            partial_object(conversion.from_stored(call.kind, read_json(body)))
+        )
+    return convert
+
+
+def _single_table(call: Call, body: bytes) -> Json:
+    obj: Json = conversion.from_stored(call.kind, read_json(body))
+    return _table(call, [obj], {"resourceVersion": obj["metadata"].get("resourceVersion", "")})
 
 
 def _media(body: bytes, code: int, form: Form) -> Rendered:

@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
-from gangline.local.apiserver import conversion, rendering
+from gangline.local.apiserver import rendering
+from gangline.local.apiserver.applying import APPLY_PATCHES, applied_to, read_apply
 from gangline.local.apiserver.errors import StatusError, bad_request, refusal, unsupported_media
 from gangline.local.apiserver.machinery.patches import PatchError, json_patch, merge_patch
 from gangline.local.apiserver.machinery.strategic import strategic_merge_patch
@@ -19,7 +20,6 @@ from gangline.local.apiserver.writing import Writer, Written
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
-APPLY_PATCHES = ("application/apply-patch+yaml", "application/apply-patch+cbor")
 PATCHES = (JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, APPLY_PATCHES[0])
 
 
@@ -98,7 +98,18 @@ class Rest:
         return patched
 
     async def _apply(self, call: Call) -> Answer:
-        raise unsupported_media(call.content_type, PATCHES[:3])
+        applied = read_apply(call)
+        try:
+            written = await self._writer.update(
+                call, lambda live: applied_to(call, live, applied), owner_tracked=True
+            )
+        except StatusError as error:
+            # Whoever applies to a missing object creates it; a subresource needs its object.
+            if error.status.reason != "NotFound" or call.subresource:
+                raise
+            obj = applied_to(call, None, applied)
+            written = await self._writer.create(call, obj, owner_tracked=True)
+        return self._object(call, written.body, 201 if written.created else 200)
 
     async def _delete(self, call: Call) -> Answer:
         options = read_body(call.body, call.content_type) if call.body else None
@@ -124,8 +135,7 @@ class Rest:
             raise
 
     def _object(self, call: Call, body: bytes, code: int = 200) -> Answer:
-        shape = conversion.shaper(call.kind)
-        return Answer(*rendering.object_answer(call, shape(body) if shape else body, code))
+        return Answer(*rendering.object_answer(call, body, code))
 
 
 def _single(call: Call, key: str) -> Call:

@@ -48,7 +48,7 @@ class Writer:
         self._store = store
         self._admission = admission
 
-    async def create(self, call: Call, obj: Json) -> Written:
+    async def create(self, call: Call, obj: Json, *, owner_tracked: bool = False) -> Written:
         """Store a new object.
 
         Raises:
@@ -64,7 +64,8 @@ class Writer:
         obj = conversion.to_stored(kind, obj)
         objects.set_defaults(kind, obj)
         self._admission.admit_creation(kind, obj)
-        objects.track(call, None, obj, now())
+        if not owner_tracked:
+            objects.track(call, None, obj, now())
         objects.validate_new(kind, obj)
         objects.check_size(call, obj)
         if self._store.topic(kind.topic).latest(call.key) is not None:

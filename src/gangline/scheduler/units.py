@@ -68,6 +68,7 @@ def waiting_units(state: ClusterState) -> tuple[list[Unit], list[Verdict]]:
             gangs[pod.group].append(pod)
     refused: list[Verdict] = []
     for key, waiting in gangs.items():
+        waiting.sort(key=_task_order)
         match _gang(state, key, waiting):
             case Unit() as unit:
                 units.append(unit)
@@ -139,12 +140,11 @@ def missing_roles(group: GroupFacts, settled: Iterable[PodFacts]) -> tuple[tuple
 def _indispensable_first(
     waiting: list[PodFacts], missing: int, roles: Mapping[str, int]
 ) -> tuple[PodFacts, ...]:
-    """Sort pods by priority and index; what the roles and then the gang need goes to the front."""
-    ordered = sorted(waiting, key=lambda pod: (-pod.priority, natural(pod.key)))
+    """Bring to the front what the roles need, and then what the gang needs."""
     wanted = Counter(roles)
     needed: list[PodFacts] = []
     spare: list[PodFacts] = []
-    for pod in ordered:
+    for pod in waiting:
         if wanted[pod.role] > 0:
             wanted[pod.role] -= 1
             needed.append(pod)
@@ -152,6 +152,11 @@ def _indispensable_first(
             spare.append(pod)
     rest = max(0, missing - len(needed))
     return (*needed, *spare[:rest], *spare[rest:])
+
+
+def _task_order(pod: PodFacts) -> tuple[object, ...]:
+    """By priority, then by index."""
+    return (-pod.priority, natural(pod.key))
 
 
 def natural(name: str) -> tuple[tuple[bool, int, str], ...]:

@@ -23,6 +23,7 @@ from datetime import datetime, timedelta
 from msgspec.structs import replace
 
 from gangline.api.kubeflow import JobStatus
+from gangline.api.meta import Object
 from gangline.operator import build, conditions, story
 from gangline.operator.decision import (
     Creation,
@@ -271,22 +272,28 @@ def _removals(
     with_group: bool = True,
 ) -> tuple[Deletion, ...]:
     """List what to delete: what is not on its way out yet, and by force what is stuck there."""
-    stuck_pods = stuck.overdue(observed.pods, observed.lost_nodes, settings.force_delete_after, now)
+    patience = settings.force_delete_after
+    stuck_pods = sorted(stuck.overdue(observed.pods, observed.lost_nodes, patience, now), key=_name)
     groups = [observed.pod_group] if with_group and observed.pod_group else []
+    unmarked = [pod for pod in pods if not pod.terminating]
+    others: list[tuple[Target, Iterable[Object]]] = [
+        (Target.SERVICE, services),
+        (Target.POD_GROUP, groups),
+    ]
     return (
-        *(Deletion(Target.POD, pod.name, pod.uid) for pod in pods if not pod.terminating),
+        *(Deletion(Target.POD, pod.name, pod.uid) for pod in sorted(unmarked, key=_name)),
         *(Deletion(Target.POD, pod.name, pod.uid, force=True) for pod in stuck_pods),
         *(
-            Deletion(Target.SERVICE, service.metadata.name, service.metadata.uid)
-            for service in services
-            if service.metadata.deletion_timestamp is None
-        ),
-        *(
-            Deletion(Target.POD_GROUP, group.metadata.name, group.metadata.uid)
-            for group in groups
-            if group.metadata.deletion_timestamp is None
+            Deletion(target, item.metadata.name, item.metadata.uid)
+            for target, items in others
+            for item in sorted(items, key=_name)
+            if item.metadata.deletion_timestamp is None
         ),
     )
+
+
+def _name(item: Object) -> str:
+    return item.metadata.name
 
 
 def _force_left(observed: Observed, now: datetime, settings: EngineSettings) -> timedelta | None:

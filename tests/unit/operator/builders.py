@@ -1,0 +1,206 @@
+"""Builders for the operator's tests: jobs, pods and conditions in a few words."""
+
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from gangline.api.kubeflow import JobStatus, RestartRecord
+from gangline.api.meta import ObjectMeta, OwnerReference
+from gangline.operator.decide import decide
+from gangline.operator.decision import Decision, EngineSettings, Observed, Target
+from gangline.operator.frameworks.pytorch import PyTorch
+from gangline.operator.job import TrainingJob
+from gangline.operator.labels import replica_labels, replica_name
+from gangline.operator.replicas import (
+    ContainerState,
+    ContainerStatus,
+    Pod,
+    PodPlace,
+    PodStatus,
+    Service,
+    Terminated,
+    Waiting,
+)
+from gangline.operator.stored import StoredJob
+
+NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
+SETTINGS = EngineSettings(gang=False)
+CONTROLLER = "pytorchjob-controller"
+UID = "job-uid"
+
+
+def at(seconds: float) -> datetime:
+    """A moment after ``NOW``."""
+    return NOW + timedelta(seconds=seconds)
+
+
+def template(**spec: Any) -> dict[str, Any]:
+    """A pod template with one container that trains."""
+    return {"spec": {"containers": [{"name": "pytorch", "image": "train:1"}], **spec}}
+
+
+def manifest(
+    master: int | None = 1,
+    workers: int | None = 2,
+    *,
+    restart: str | None = None,
+    name: str = "train",
+    **run_policy: Any,
+) -> dict[str, Any]:
+    """A PyTorchJob as a user writes it; None leaves the role out."""
+    roles = {"Master": master, "Worker": workers}
+    return {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": {"name": name, "namespace": "team", "uid": UID},
+        "spec": {
+            "runPolicy": run_policy,
+            "pytorchReplicaSpecs": {
+                role: {
+                    "replicas": count,
+                    "template": template(),
+                    **({"restartPolicy": restart} if restart else {}),
+                }
+                for role, count in roles.items()
+                if count is not None
+            },
+        },
+    }
+
+
+def stored(written: dict[str, Any]) -> StoredJob:
+    """The job as the operator's cache holds it."""
+    return msgspec.json.decode(msgspec.json.encode(written), type=StoredJob)
+
+
+def read(written: dict[str, Any], **options: Any) -> TrainingJob:
+    """The job in the common form; it must have no mistakes."""
+    reading = PyTorch(**options).read(stored(written))
+    assert reading.mistakes == ""
+    return reading.job
+
+
+def a_job(*roles: int | None, **options: Any) -> TrainingJob:
+    """``a_job(1, 2, backoffLimit=3)``: a master, two workers, and a run policy."""
+    return read(manifest(*roles, **options))
+
+
+def owner(uid: str = UID, name: str = "train") -> OwnerReference:
+    return OwnerReference(
+        api_version="kubeflow.org/v1", kind="PyTorchJob", name=name, uid=uid, controller=True
+    )
+
+
+def a_pod(
+    replica: str = "worker-0",
+    phase: str = "Running",
+    *,
+    code: int | None = None,
+    restarts: int = 0,
+    waiting: str = "",
+    reason: str = "",
+    uid: str = "",
+    node: str = "node-1",
+    deleted: datetime | None = None,
+    job: str = "train",
+    job_uid: str = UID,
+) -> Pod:
+    """``a_pod("worker-1", "Failed", code=3)``."""
+    role, _, index = replica.rpartition("-")
+    name = replica_name(job, role, int(index))
+    state = ContainerState(
+        waiting=Waiting(waiting) if waiting else None,
+        terminated=Terminated(code) if code is not None else None,
+    )
+    return Pod(
+        metadata=ObjectMeta(
+            name=name,
+            namespace="team",
+            uid=uid or f"uid-{name}",
+            labels=replica_labels(job, CONTROLLER, role, int(index)),
+            owner_references=[owner(job_uid, job)],
+            creation_timestamp=NOW,
+            deletion_timestamp=deleted,
+        ),
+        spec=PodPlace(node),
+        status=PodStatus(
+            phase=phase,
+            reason=reason,
+            container_statuses=(ContainerStatus("pytorch", restarts, state),),
+        ),
+    )
+
+
+def a_service(replica: str, uid: str = "") -> Service:
+    role, _, index = replica.rpartition("-")
+    name = f"train-{replica}"
+    return Service(
+        metadata=ObjectMeta(
+            name=name,
+            namespace="team",
+            uid=uid or f"uid-service-{name}",
+            labels=replica_labels("train", CONTROLLER, role, int(index)),
+            owner_references=[owner()],
+        )
+    )
+
+
+@dataclass(frozen=True)
+class Case:
+    """One look at a job: what is observed, and when."""
+
+    job: TrainingJob
+    pods: tuple[Pod, ...] = ()
+    status: JobStatus = field(default_factory=JobStatus)
+    now: datetime = NOW
+    settings: EngineSettings = SETTINGS
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def decide(self) -> Decision:
+        """What the engine decides."""
+        services = self.extra.get("services")
+        if services is None:
+            services = [a_service(pod.name.removeprefix("train-")) for pod in self.pods]
+        rest = {key: value for key, value in self.extra.items() if key != "services"}
+        observed = Observed(self.job, self.status, self.pods, services, **rest)
+        return decide(observed, self.now, self.settings)
+
+    def later(self, seconds: float, *pods: Pod) -> "Case":
+        """The next look: with the status that this one decides, and with other pods."""
+        return replace(self, status=self.decide().status, now=at(seconds), pods=pods)
+
+
+def look(job: TrainingJob, *pods: Pod, now: datetime = NOW, **extra: Any) -> Case:
+    """``look(a_job(), a_pod("worker-0", "Failed")).decide()``."""
+    known = {key: extra.pop(key) for key in ("status", "settings") if key in extra}
+    return Case(job, pods, now=now, extra=extra, **known)
+
+
+def conditions(status: JobStatus) -> list[str]:
+    """The conditions in their order, those that no longer hold in parentheses."""
+    return [c.type if c.status == "True" else f"({c.type})" for c in status.conditions]
+
+
+def message(status: JobStatus, type_: str) -> str:
+    return next(c.message for c in status.conditions if c.type == type_)
+
+
+def created(decision: Decision, target: Target = Target.POD) -> list[str]:
+    """The names of what is made, without the job's."""
+    return [c.name.removeprefix("train-") for c in decision.creations if c.target is target]
+
+
+def deleted(decision: Decision, target: Target = Target.POD) -> list[str]:
+    """The names of what is removed, without the job's; forced ones with an exclamation mark."""
+    return [
+        d.name.removeprefix("train-") + ("!" if d.force else "")
+        for d in decision.deletions
+        if d.target is target
+    ]
+
+
+def restarts(total: int, **pods: int) -> JobStatus:
+    """A status that counts restarts."""
+    return JobStatus(start_time=NOW, restarts=RestartRecord(total=total, pods=pods))

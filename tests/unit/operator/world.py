@@ -1,0 +1,265 @@
+"""A world for one job, in memory: an API server that stores, kubelets that run, people that meddle.
+
+Everything that happens is a method, so that a test can play any history in any order, kill the
+operator between two writes, or let it decide from an old view.
+"""
+
+import itertools
+import random
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from gangline.api.kubeflow import JobStatus
+from gangline.api.meta import ObjectMeta
+from gangline.api.scheduling import PodGroup, PodGroupSpec
+from gangline.operator import conditions
+from gangline.operator.decide import decide
+from gangline.operator.decision import (
+    Creation,
+    Decision,
+    Deletion,
+    EngineSettings,
+    Observed,
+    Patch,
+    Target,
+)
+from gangline.operator.policies.backoff import in_place
+from gangline.operator.replicas import (
+    ContainerState,
+    ContainerStatus,
+    Pod,
+    PodPlace,
+    PodStatus,
+    Service,
+    Terminated,
+)
+from unit.operator.builders import NOW, manifest, owner, read
+
+SETTINGS = EngineSettings(gang=True)
+
+
+class World:
+    """One job and what there is of it."""
+
+    def __init__(self, written: dict[str, Any] | None = None, seed: int = 0) -> None:
+        self.written = written or manifest()
+        self.status = JobStatus()
+        self.pods: dict[str, Pod] = {}
+        self.services: dict[str, Service] = {}
+        self.group: PodGroup | None = None
+        self.now = NOW
+        self.exists = True
+        self.failures = 0
+        self.in_place_restarts = 0
+        self.version = 0
+        self._uids = itertools.count(1)
+        self._random = random.Random(seed)
+        self._deleting: datetime | None = None
+
+    # What the operator does
+
+    def observe(self) -> Observed:
+        """What there is now, in an order that means nothing."""
+        job = read(self.written)
+        if self._deleting:
+            meta = replace(job.meta, deletion_timestamp=self._deleting)
+            object.__setattr__(job, "meta", meta)
+        pods, services = list(self.pods.values()), list(self.services.values())
+        self._random.shuffle(pods)
+        self._random.shuffle(services)
+        return Observed(job, self.status, pods, services, self.group)
+
+    def decide(self, observed: Observed | None = None) -> Decision:
+        """Decide, from what there is now unless told otherwise."""
+        return decide(observed or self.observe(), self.now, SETTINGS)
+
+    def carry_out(self, decision: Decision, writes: int | None = None, version: int = -1) -> bool:
+        """Carry out a decision; killed after so many writes. True if it came to its end.
+
+        ``version`` is the job's when it was decided upon: a status based on an older one conflicts.
+        """
+        steps = [*decision.deletions, *decision.patches, *decision.creations]
+        for step in steps[:writes]:
+            match step:
+                case Deletion():
+                    self._delete(step)
+                case Patch():
+                    self._patch(step)
+                case Creation():
+                    self._create(step)
+        if writes is not None and writes <= len(steps):
+            return False
+        if decision.status != self.status:
+            if version not in (-1, self.version):
+                return False
+            self.status = decision.status
+            self.version += 1
+        return True
+
+    def settle(self, most: int = 6) -> Decision:
+        """Let the operator work until nothing is left to do, and return that last decision."""
+        for _ in range(most):
+            decision = self.decide()
+            if (not decision.writes and decision.status == self.status) or not self.exists:
+                return decision
+            self.carry_out(decision)
+        raise AssertionError(f"still not settled: {self.decide()}")
+
+    def _create(self, creation: Creation) -> None:
+        meta = ObjectMeta(
+            name=creation.name,
+            namespace="team",
+            uid=f"uid-{next(self._uids)}",
+            labels=creation.manifest["metadata"]["labels"],
+            owner_references=[owner()],
+            creation_timestamp=self.now,
+        )
+        match creation.target:
+            case Target.POD:
+                status = PodStatus(phase="Pending")
+                self.pods.setdefault(creation.name, Pod(metadata=meta, status=status))
+            case Target.SERVICE:
+                self.services.setdefault(creation.name, Service(metadata=meta))
+            case Target.POD_GROUP:
+                spec = msgspec.convert(creation.manifest["spec"], PodGroupSpec)
+                self.group = self.group or PodGroup(metadata=meta, spec=spec)
+
+    def _patch(self, patch: Patch) -> None:
+        assert self.group, "only what is there is patched"
+        spec = msgspec.to_builtins(self.group.spec)
+        for operation in patch.operations:
+            spec[operation["path"].removeprefix("/spec/")] = operation["value"]
+        self.group = replace(self.group, spec=msgspec.convert(spec, PodGroupSpec))
+
+    def _delete(self, deletion: Deletion) -> None:
+        match deletion.target:
+            case Target.POD:
+                pod = self.pods.get(deletion.name)
+                if pod and pod.uid == deletion.uid:
+                    self._terminate(pod)
+            case Target.SERVICE:
+                self.services.pop(deletion.name, None)
+            case Target.POD_GROUP:
+                self.group = None
+            case Target.JOB:
+                self.exists = False
+
+    # What kubelets do
+
+    def pod(self, number: int) -> Pod | None:
+        """Some pod."""
+        names = sorted(self.pods)
+        return self.pods[names[number % len(names)]] if names else None
+
+    def start(self, pod: Pod) -> None:
+        """A pending pod is placed and its container starts."""
+        if pod.status.phase == "Pending" and not pod.terminating:
+            self._set(pod, "Running", node="node-1")
+
+    def succeed(self, pod: Pod) -> None:
+        """A running pod ends well."""
+        if pod.status.phase == "Running":
+            self._set(pod, "Succeeded", code=0)
+
+    def fail(self, pod: Pod, code: int | None) -> None:
+        """A running pod ends badly; without a code it was evicted."""
+        if pod.status.phase == "Running" and not pod.terminating:
+            self._set(pod, "Failed", code=code)
+            self.failures += 1
+
+    def start_all(self) -> None:
+        """All pending pods start."""
+        for pod in list(self.pods.values()):
+            self.start(pod)
+
+    def restart(self, pod: Pod) -> None:
+        """The kubelet restarts a running pod's container in place."""
+        if pod.status.phase == "Running" and not pod.terminating:
+            self._set(pod, "Running", restarts=in_place(pod) + 1)
+            self.in_place_restarts += 1
+
+    def finish_terminating(self) -> None:
+        """Pods that are on their way out are gone."""
+        self.pods = {name: pod for name, pod in self.pods.items() if not pod.terminating}
+
+    def _terminate(self, pod: Pod) -> None:
+        if not pod.terminating:
+            meta = replace(pod.metadata, deletion_timestamp=self.now + timedelta(seconds=30))
+            self.pods[pod.name] = replace(pod, metadata=meta)
+
+    def _set(
+        self,
+        pod: Pod,
+        phase: str,
+        *,
+        code: int | None = None,
+        restarts: int | None = None,
+        node: str = "",
+    ) -> None:
+        ended = Terminated(code) if code is not None else None
+        count = in_place(pod) if restarts is None else restarts
+        container = ContainerStatus("pytorch", count, ContainerState(terminated=ended))
+        self.pods[pod.name] = replace(
+            pod,
+            spec=PodPlace(node or pod.spec.node_name),
+            status=PodStatus(phase=phase, container_statuses=(container,)),
+        )
+
+    # What people do
+
+    def remove_pod(self, pod: Pod) -> None:
+        """Somebody deletes a pod."""
+        self._terminate(pod)
+
+    def suspend(self, on: bool) -> None:
+        """Somebody suspends or resumes the job."""
+        self._edit("runPolicy", {**self.written["spec"]["runPolicy"], "suspend": on})
+
+    def scale(self, workers: int) -> None:
+        """Somebody changes the number of workers."""
+        roles = self.written["spec"]["pytorchReplicaSpecs"]
+        self._edit(
+            "pytorchReplicaSpecs", {**roles, "Worker": {**roles["Worker"], "replicas": workers}}
+        )
+
+    def delete_job(self) -> None:
+        """Somebody deletes the job in the foreground."""
+        self._deleting = self.now
+        self.version += 1
+
+    def wait(self, seconds: float) -> None:
+        """Time passes."""
+        self.now += timedelta(seconds=seconds)
+
+    def _edit(self, field: str, value: Any) -> None:
+        self.written = {**self.written, "spec": {**self.written["spec"], field: value}}
+        self.version += 1
+
+    # What a test asks
+
+    @property
+    def finished(self) -> bool:
+        """Whether the stored status says that the job has ended."""
+        return conditions.is_finished(self.status.conditions)
+
+    @property
+    def held(self) -> bool:
+        """Whether no pod may be made now."""
+        suspended = self.written["spec"]["runPolicy"].get("suspend", False)
+        return self.finished or suspended or self._deleting is not None
+
+    def calm(self, rounds: int = 60) -> None:
+        """Nothing more fails: pods start and succeed, time passes, the operator works."""
+        for _ in range(rounds):
+            decision = self.settle()
+            if self.finished:
+                return
+            for pod in list(self.pods.values()):
+                self.start(pod)
+                self.succeed(self.pods[pod.name])
+            self.finish_terminating()
+            self.now += max(decision.requeue_after or timedelta(0), timedelta(seconds=1))
+        raise AssertionError(f"no end: {self.status} {self.pods}")

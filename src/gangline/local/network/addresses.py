@@ -41,8 +41,10 @@ def choose(taken: Iterable[Network], preferred: Network | None, start: int = 0) 
         NetworkError: every candidate clashes.
     """
     used = [network for network in taken if network.prefixlen > 0]
-    turned = CANDIDATES[start % len(CANDIDATES) :] + CANDIDATES[: start % len(CANDIDATES)]
-    wanted = (preferred,) if preferred is not None else ()
+    turned: tuple[Network, ...] = (
+        CANDIDATES[start % len(CANDIDATES) :] + CANDIDATES[: start % len(CANDIDATES)]
+    )
+    wanted: tuple[Network, ...] = (preferred,) if preferred is not None else ()
     for candidate in (*wanted, *turned):
         if not any(candidate.overlaps(network) for network in used):
             return candidate

@@ -78,23 +78,37 @@ class BridgeNetwork:
         """Remove leftovers, choose a range and make the bridge.
 
         Raises:
-            NetworkError: no right to, no ``ip`` program, or no free range.
+            NotPermitted: no right to, or no ``ip`` program.
+            NetworkError: no free range, or the one asked for is not free.
         """
         async with _only_one():
-            await sweep(self._data)
+            try:
+                await sweep(self._data)
+            except NetworkError as error:
+                raise ip.NotPermitted(f"no network namespaces for pods: {error}") from error
             self.ranges = halve(await self._choose())
             gateway = self.ranges.gateway
+            await self._make_bridge(gateway)
+        self._pool = AddressPool(self.ranges.pods, reserved=[gateway])
+        if await asyncio.to_thread(_bridge_is_filtered):
+            await _forwarding_rule("-I", self._prefix)
+
+    async def _make_bridge(self, gateway: str) -> None:
+        probe = f"{self._prefix}-probe"
+        try:
             await ip.batch(
                 [
                     f"link add {self._prefix} type bridge",
                     f"addr add {gateway}/{self.ranges.pods.prefixlen} dev {self._prefix}",
                     f"link set {self._prefix} up",
                     f"route add local {self.ranges.services} dev {self._prefix}",
+                    f"netns add {probe}",
+                    f"netns del {probe}",
                 ]
             )
-        self._pool = AddressPool(self.ranges.pods, reserved=[gateway])
-        if await asyncio.to_thread(_bridge_is_filtered):
-            await _forwarding_rule("-I", self._prefix)
+        except NetworkError as error:
+            await sweep(self._data)
+            raise ip.NotPermitted(f"no network namespaces for pods: {error}") from error
 
     async def close(self) -> None:
         """Remove everything from the kernel again."""

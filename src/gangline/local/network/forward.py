@@ -70,10 +70,11 @@ class ServiceForwarder:
         self._listeners: dict[Address, _Listener] = {}
         self._connections: set[asyncio.Task[None]] = set()
 
-    async def apply(self, table: Routes) -> None:
+    async def apply(self, table: Routes) -> bool:
         """Open, change and close listeners so that they match ``table``.
 
-        A port that cannot be opened is logged and tried again at the next call.
+        Returns False if a port is taken; it is tried again at the next call. One that we may not
+        open (low ports, without root) is given up.
         """
         for gone in self._listeners.keys() - table.keys():
             self._close(self._listeners.pop(gone))
@@ -82,6 +83,7 @@ class ServiceForwarder:
                 listener.targets = targets
             else:
                 await self._open(address, _Listener(targets))
+        return self._listeners.keys() >= table.keys()
 
     async def stop(self) -> None:
         """Close all listeners and cut all connections."""
@@ -100,6 +102,8 @@ class ServiceForwarder:
 
         try:
             listener.server = await asyncio.start_server(serve, *address)
+        except PermissionError:
+            log.info("service port needs root: not served", extra={"address": address})
         except OSError as exc:
             log.warning("service address not opened", extra={"address": address, "error": str(exc)})
             return

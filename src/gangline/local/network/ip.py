@@ -8,6 +8,10 @@ from typing import Any
 from gangline.local.network.contract import NetworkError
 
 
+class NotPermitted(NetworkError):
+    """We may not, or this system cannot, make links and namespaces."""
+
+
 async def run(*command: str, text: str = "") -> str:
     """Run a program with ``text`` on its standard input and return what it prints.
 

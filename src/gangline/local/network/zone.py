@@ -10,7 +10,7 @@ import ipaddress
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from gangline.api.core import EndpointAddress, Endpoints, Service
+from gangline.api.service import EndpointAddress, Endpoints, Service
 from gangline.local.network.dns_wire import Answer, Code, Record, Type
 from gangline.local.network.files import DOMAIN
 

@@ -1,0 +1,232 @@
+"""A whole cluster in one process: API server, controllers, nodes, network, and who else is given.
+
+The order of the start is that of need: folder and lock, network (the API server hands out its
+addresses), API server, note and kubeconfig; from then on clients are served while the rest comes
+up. The order of the stop is the reverse, pods first. Whatever is killed on the way is made good
+by the next start: leftovers carry the cluster's mark, and objects are only told stored when they
+are on disk.
+"""
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from urllib.parse import urlsplit
+
+from gangline import __version__
+from gangline.kube.client import Client
+from gangline.kube.shared import SharedInformers
+from gangline.local import leftovers, ports
+from gangline.local.apiserver.server import ApiServer, ServerSettings
+from gangline.local.home import ClusterError, Lock, RunNote, process_start
+from gangline.local.network.contract import NetworkError
+from gangline.local.network.plane import ClusterNetwork
+from gangline.local.settings import ClusterSettings
+
+log = logging.getLogger(__name__)
+
+USUAL_PORT = 16460
+RESTART_S = (0.5, 30.0)
+"""How long a component that broke rests before it is started again: at first, and at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """Something else that runs with the cluster, such as operator and scheduler."""
+
+    name: str
+    run: Callable[[Client, asyncio.Event], Awaitable[None]]
+    """Works until the event is set or it is cancelled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """What to tell who started the cluster."""
+
+    url: str
+    kubeconfig: str
+    shortcoming: str
+    """What the cluster cannot do here, and why; empty if nothing."""
+
+
+Announce = Callable[[Ready], None]
+
+
+def run_foreground(
+    settings: ClusterSettings,
+    components: Sequence[Component] = (),
+    announce: Announce = lambda ready: None,
+) -> None:
+    """Run a cluster until SIGTERM or Ctrl-C; a second one does not wait for pods to end.
+
+    Raises:
+        ClusterError: it cannot be started; the message says what to do.
+    """
+    import uvloop  # noqa: PLC0415 - only who runs a cluster is to pay for it
+
+    uvloop.run(_until_signalled(settings, components, announce))
+
+
+async def _until_signalled(
+    settings: ClusterSettings, components: Sequence[Component], announce: Announce
+) -> None:
+    stop, hurry = asyncio.Event(), asyncio.Event()
+
+    def told() -> None:
+        (hurry if stop.is_set() else stop).set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        loop.add_signal_handler(number, told)
+    await Cluster(settings, components, announce).run(stop, hurry)
+
+
+class Cluster:
+    """One run of one cluster."""
+
+    def __init__(
+        self,
+        settings: ClusterSettings,
+        components: Sequence[Component] = (),
+        announce: Announce = lambda ready: None,
+    ) -> None:
+        self._settings = settings
+        self._home = settings.cluster_home
+        self._components = components
+        self._announce = announce
+
+    async def run(self, stop: asyncio.Event, hurry: asyncio.Event) -> None:
+        """Run until ``stop`` is set; ``hurry`` cuts the pods' time to end short.
+
+        Raises:
+            ClusterError: it cannot be started.
+        """
+        self._home.prepare()
+        with Lock(self._home):
+            await leftovers.remove(self._home.folder)
+            async with contextlib.AsyncExitStack() as stack:
+                stack.push_async_callback(leftovers.remove, self._home.folder)
+                network = await stack.enter_async_context(self._network())
+                server = await stack.enter_async_context(self._server(network))
+                stack.callback(self._home.remove_note)
+                self._publish(server, network)
+                await self._work(server, network, stop, hurry)
+
+    @contextlib.asynccontextmanager
+    async def _network(self) -> AsyncIterator[ClusterNetwork]:
+        network = ClusterNetwork(
+            self._home.folder, mode=self._settings.network, pod_cidr=self._settings.pod_cidr
+        )
+        try:
+            await network.open()
+        except NetworkError as error:
+            raise ClusterError(str(error)) from error
+        try:
+            yield network
+        finally:
+            await network.close()
+
+    @contextlib.asynccontextmanager
+    async def _server(self, network: ClusterNetwork) -> AsyncIterator[ApiServer]:
+        settings = self._settings
+        port = ports.choose(settings.host, settings.port, self._liked_ports())
+        server = ApiServer(
+            ServerSettings(
+                data=self._home.folder,
+                host=settings.host,
+                port=port,
+                service_cidr=network.service_cidr,
+                context="gangline" if settings.name == "default" else f"gangline-{settings.name}",
+            )
+        )
+        try:
+            await server.start()
+        except OSError as error:
+            await server.stop()
+            raise ClusterError(
+                f"the API server does not start: {error.strerror or error}"
+            ) from error
+        try:
+            yield server
+        finally:
+            await server.stop()
+
+    def _liked_ports(self) -> tuple[int, ...]:
+        """The port of the last run first, so that kubeconfigs that were handed out stay right."""
+        last = self._home.last_note()
+        before = urlsplit(last.url).port if last is not None else None
+        return tuple(port for port in (before, USUAL_PORT) if port)
+
+    def _publish(self, server: ApiServer, network: ClusterNetwork) -> None:
+        pid = os.getpid()
+        now = datetime.now(UTC)
+        self._home.write_note(RunNote(pid, process_start(pid), server.url, now, __version__))
+        kubeconfig = self._home.publish_kubeconfig()
+        self._announce(Ready(server.url, str(kubeconfig), network.shortcoming))
+
+    async def _work(
+        self, server: ApiServer, network: ClusterNetwork, stop: asyncio.Event, hurry: asyncio.Event
+    ) -> None:
+        # Imported when the API server answers already: whoever waits for it need not wait for these.
+        from gangline.local import definitions  # noqa: PLC0415
+        from gangline.local.controllers import manager  # noqa: PLC0415
+        from gangline.local.controllers.context import ControllerSettings  # noqa: PLC0415
+        from gangline.local.nodes import Nodes  # noqa: PLC0415
+
+        async with Client(server.config, user_agent="gangline-cluster") as client:
+            await definitions.install(client)
+            informers = SharedInformers(client)
+            address = urlsplit(server.url)
+            publisher = network.publisher(
+                informers, (address.hostname or "127.0.0.1", address.port or 443)
+            )
+            controlling = ControllerSettings(
+                volumes=self._home.volumes, node_silence_s=self._settings.node_silence_s
+            )
+            nodes = Nodes(client, self._settings, network.pods, informers)
+            halt = asyncio.Event()
+            tasks = [
+                _supervised("network", lambda: publisher.run(), halt),
+                _supervised(
+                    "controllers", lambda: manager.run(client, controlling, informers), halt
+                ),
+                _supervised("nodes", nodes.run, halt),
+                *(self._component(server, component, halt) for component in self._components),
+            ]
+            running = [asyncio.create_task(task) for task in tasks]
+            gc.freeze()
+            try:
+                await stop.wait()
+            finally:
+                halt.set()
+                await nodes.stop(self._settings.shutdown_grace_s, hurry)
+                for task in running:
+                    task.cancel()
+                await asyncio.gather(*running, return_exceptions=True)
+
+    async def _component(
+        self, server: ApiServer, component: Component, halt: asyncio.Event
+    ) -> None:
+        async with Client(server.config, user_agent=f"gangline-{component.name}") as client:
+            await _supervised(component.name, lambda: component.run(client, halt), halt)
+
+
+async def _supervised(name: str, run: Callable[[], Awaitable[None]], halt: asyncio.Event) -> None:
+    """Run a component, and start it again when it breaks: none may take the others with it."""
+    rest, longest = RESTART_S
+    while not halt.is_set():
+        try:
+            await run()
+        except Exception:  # The outermost loop of every component.
+            log.exception("component broke and is started again", extra={"component": name})
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(rest):
+                    await halt.wait()
+            rest = min(longest, rest * 2)
+        else:
+            return

@@ -1,0 +1,46 @@
+"""Brings our CustomResourceDefinitions into a cluster, or up to date in it."""
+
+import hashlib
+from typing import Any
+
+import msgspec
+
+from gangline.api.crd import manifests
+from gangline.api.resource import Resource
+from gangline.kube.client import Client
+from gangline.kube.errors import AlreadyExists, NotFound
+
+FINGERPRINT = "gangline.dev/fingerprint"
+DEFINITIONS: Resource[dict[str, Any]] = Resource(
+    dict[str, Any],
+    "apiextensions.k8s.io",
+    "v1",
+    "customresourcedefinitions",
+    "CustomResourceDefinition",
+    namespaced=False,
+)
+
+
+async def install(client: Client) -> None:
+    """Create the definitions that are missing and replace those that are of another version."""
+    for manifest in manifests().values():
+        await _install(client, manifest)
+
+
+async def _install(client: Client, manifest: dict[str, Any]) -> None:
+    name = manifest["metadata"]["name"]
+    fingerprint = hashlib.sha256(msgspec.json.encode(manifest)).hexdigest()[:16]
+    annotations = {**manifest["metadata"].get("annotations", {}), FINGERPRINT: fingerprint}
+    wanted = {**manifest, "metadata": {**manifest["metadata"], "annotations": annotations}}
+    try:
+        present = await client.get(DEFINITIONS, name)
+    except NotFound:
+        try:
+            await client.create(DEFINITIONS, wanted)
+        except AlreadyExists:
+            return
+    else:
+        if present["metadata"].get("annotations", {}).get(FINGERPRINT) != fingerprint:
+            metadata = {**wanted["metadata"]}
+            metadata["resourceVersion"] = present["metadata"]["resourceVersion"]
+            await client.update(DEFINITIONS, {**wanted, "metadata": metadata})

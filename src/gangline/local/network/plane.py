@@ -1,0 +1,142 @@
+"""The network of one cluster as one thing to open, serve and close."""
+
+import ipaddress
+import logging
+import os
+from pathlib import Path
+
+from gangline.kube.shared import SharedInformers
+from gangline.local.network import bridge, ip
+from gangline.local.network.bridge import BridgeNetwork
+from gangline.local.network.contract import NetworkError, PodNetwork
+from gangline.local.network.dns import DnsServer, host_resolvers
+from gangline.local.network.forward import ServiceForwarder
+from gangline.local.network.loopback import LoopbackNetwork
+from gangline.local.network.publisher import Publisher
+from gangline.local.network.zone import Zone
+
+log = logging.getLogger(__name__)
+
+API_SERVICE_PORT = 443
+
+
+class ClusterNetwork:
+    """Pods' places, names and service addresses.
+
+    ``mode`` is ``bridge`` (a namespace for each pod; root), ``host`` (loopback addresses on the
+    host's network) or ``auto`` (the first if it works).
+    """
+
+    def __init__(self, data: Path, *, mode: str = "auto", pod_cidr: str | None = None) -> None:
+        self._data = data
+        self._mode = mode
+        self._cidr = pod_cidr
+        self._zone = Zone()
+        self._forwarder = ServiceForwarder()
+        self._dns: DnsServer | None = None
+        self._pods: BridgeNetwork | LoopbackNetwork | None = None
+        self.shortcoming = ""
+        """Why pods share the host's network although nobody asked for it; empty if they do not."""
+
+    @property
+    def pods(self) -> PodNetwork:
+        """What kubelets attach pods to."""
+        return self._opened()
+
+    @property
+    def service_cidr(self) -> str:
+        """The range that services get their addresses from."""
+        return str(self._opened().ranges.services)
+
+    @property
+    def pod_cidr(self) -> str:
+        """The range that pods get their addresses from."""
+        return str(self._opened().ranges.pods)
+
+    @property
+    def host_address(self) -> str:
+        """Where pods reach the host."""
+        return self._opened().host_address
+
+    @property
+    def isolated(self) -> bool:
+        """Whether each pod has a network namespace of its own."""
+        return isinstance(self._pods, BridgeNetwork)
+
+    async def open(self) -> None:
+        """Choose the way and the ranges, and set up what all pods share.
+
+        Raises:
+            NetworkError: the way or range that was asked for is not to be had.
+        """
+        if self._mode == "bridge" or (self._mode == "auto" and os.geteuid() == 0):
+            try:
+                await self._open_bridge()
+            except ip.NotPermitted as error:
+                if self._mode == "bridge":
+                    raise
+                self.shortcoming = str(error)
+                log.warning("pods share the host's network: %s", error)
+            else:
+                return
+        loopback = LoopbackNetwork(self._data, self._zone)
+        await loopback.open()
+        self._pods = loopback
+
+    async def _open_bridge(self) -> None:
+        cidr = _network(self._cidr) if self._cidr else None
+        pods = BridgeNetwork(self._data, cidr=cidr)
+        await pods.open()
+        self._pods = pods
+        self._dns = DnsServer(self._zone, pods.host_address, resolvers=host_resolvers())
+        try:
+            await self._dns.start()
+        except OSError as error:
+            await pods.close()
+            raise NetworkError(
+                f"cannot serve names on {pods.host_address}:53: {error.strerror or error}"
+            ) from error
+
+    def publisher(self, informers: SharedInformers, api_server: tuple[str, int]) -> Publisher:
+        """Return what keeps names and addresses current; ``api_server`` backs ``kubernetes``."""
+        pods = self._opened()
+        address = str(pods.ranges.services.network_address + 1)
+        return Publisher(
+            informers,
+            self._zone,
+            self._forwarder,
+            fixed={(address, API_SERVICE_PORT): (api_server,)},
+            names_changed=pods.names_changed if isinstance(pods, LoopbackNetwork) else None,
+        )
+
+    async def close(self) -> None:
+        """Close all sockets and remove everything from the kernel."""
+        await self._forwarder.stop()
+        if self._dns is not None:
+            await self._dns.stop()
+        if self._pods is not None:
+            await self._pods.close()
+
+    def _opened(self) -> BridgeNetwork | LoopbackNetwork:
+        if self._pods is None:
+            raise RuntimeError("the network is not open")
+        return self._pods
+
+
+async def remove_leftovers(data: Path) -> None:
+    """Remove what a killed cluster left in the kernel (needs root; without it nothing is left)."""
+    if os.geteuid() == 0:
+        try:
+            await bridge.sweep(data)
+        except NetworkError as error:
+            log.debug("nothing swept", extra={"error": str(error)})
+
+
+def _network(cidr: str) -> ipaddress.IPv4Network:
+    try:
+        network = ipaddress.IPv4Network(cidr)
+    except ValueError as error:
+        raise NetworkError(f"--pod-cidr {cidr}: {error}; give one such as 10.210.0.0/16") from error
+    if network.prefixlen > 28:
+        raise NetworkError(f"--pod-cidr {cidr} is too small: give a /28 or larger")
+    return network

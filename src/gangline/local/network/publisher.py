@@ -1,0 +1,96 @@
+"""Keeps names and service addresses as the API server has them, the moment it changes.
+
+Listeners on services, endpoints and pods update the zone at once; sockets and hosts files follow
+a few milliseconds later, many changes together.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from gangline.api.meta import Object
+from gangline.api.pod import Pod
+from gangline.api.resources import ENDPOINTS, PODS, SERVICES
+from gangline.kube.informer import Key, key_of
+from gangline.kube.shared import SharedInformers
+from gangline.local.network.forward import Routes, ServiceForwarder, routes
+from gangline.local.network.zone import Zone, service_records
+
+TOGETHER_S = 0.01
+RETRY_S = 5.0
+ENDED = frozenset({"Succeeded", "Failed"})
+
+
+class Publisher:
+    """Feeds a zone and a forwarder from informers.
+
+    ``fixed`` routes are always there (the API server's own); ``names_changed`` is called when hosts
+    files have to be written anew.
+    """
+
+    def __init__(
+        self,
+        informers: SharedInformers,
+        zone: Zone,
+        forwarder: ServiceForwarder,
+        *,
+        fixed: Routes,
+        names_changed: Callable[[], None] | None = None,
+    ) -> None:
+        self._zone = zone
+        self._forwarder = forwarder
+        self._routes: dict[Key | None, Routes] = {None: fixed}
+        self._names_changed = names_changed
+        self._work = asyncio.Event()
+        self._work.set()
+        self._services = informers.informer(SERVICES)
+        self._endpoints = informers.informer(ENDPOINTS)
+        pods = informers.informer(PODS)
+        self._services.add_listener(self._service_changed)
+        self._endpoints.add_listener(self._service_changed)
+        pods.add_listener(self._pod_changed)
+
+    async def run(self) -> None:
+        """Carry changes out until cancelled."""
+        while True:
+            await self._work.wait()
+            await asyncio.sleep(TOGETHER_S)
+            self._work.clear()
+            if self._names_changed is not None:
+                self._names_changed()
+            merged = {address: to for part in self._routes.values() for address, to in part.items()}
+            if not await self._forwarder.apply(merged):
+                # An address was taken, perhaps by a listener that is just closing.
+                asyncio.get_running_loop().call_later(RETRY_S, self._work.set)
+
+    def _service_changed(self, old: Object | None, new: Object | None) -> None:
+        changed = new or old
+        assert changed is not None
+        key = key_of(changed)
+        service = self._services.get(key.namespace, key.name)
+        endpoints = self._endpoints.get(key.namespace, key.name)
+        records = service_records(service, endpoints) if service is not None else None
+        table = routes([(service, endpoints)]) if service is not None else {}
+        renamed = self._zone.set_service(key, records)
+        rerouted = self._routes.get(key, {}) != table
+        if table:
+            self._routes[key] = table
+        else:
+            self._routes.pop(key, None)
+        if renamed or rerouted:
+            self._work.set()
+
+    def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        before, after = _address(old), _address(new)
+        if before == after:
+            return
+        if before is not None:
+            self._zone.set_pod(before[0], None)
+        if after is not None:
+            self._zone.set_pod(*after)
+        self._work.set()
+
+
+def _address(pod: Pod | None) -> tuple[str, str] | None:
+    if pod is None or not pod.status.pod_ip or pod.spec.host_network or pod.status.phase in ENDED:
+        return None
+    return pod.status.pod_ip, pod.metadata.namespace

@@ -1,0 +1,68 @@
+"""TCP ports of this machine: finding a free one, and naming who has the one that is wanted."""
+
+import errno
+import os
+import socket
+from pathlib import Path
+
+from gangline.local.home import ClusterError
+
+LISTEN = "0A"
+
+
+def choose(host: str, wanted: int | None, liked: tuple[int, ...]) -> int:
+    """Return the port to listen on: ``wanted``, else the first free one of ``liked``, else 0 (any).
+
+    Raises:
+        ClusterError: ``wanted`` is taken, or may not be opened; the message names who has it.
+    """
+    if wanted is None:
+        return next((port for port in liked if _refusal(host, port) is None), 0)
+    refusal = _refusal(host, wanted) if wanted else None
+    if refusal is None:
+        return wanted
+    if refusal.errno == errno.EADDRINUSE:
+        owner = holder(wanted)
+        raise ClusterError(
+            f"port {wanted} is in use{f' by {owner}' if owner else ''}; "
+            "choose another with --port, or --port 0 for any"
+        )
+    raise ClusterError(f"cannot listen on {host}:{wanted}: {refusal.strerror}; choose with --port")
+
+
+def _refusal(host: str, port: int) -> OSError | None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+            probe.listen(1)
+        except OSError as error:
+            return error
+    return None
+
+
+def holder(port: int) -> str:
+    """Name the process that listens on a port, as far as we may see it."""
+    inodes = {f"socket:[{inode}]" for inode in _listening(port)}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            links = {os.readlink(link) for link in (process / "fd").iterdir()}
+            if links & inodes:
+                return f"{(process / 'comm').read_text().strip()} (process {process.name})"
+        except OSError:
+            continue  # Gone in the meantime, or not ours to look at.
+    return ""
+
+
+def _listening(port: int) -> list[str]:
+    found = []
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        try:
+            lines = Path(table).read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for fields in map(str.split, lines):
+            if int(fields[1].rpartition(":")[2], 16) == port and fields[3] == LISTEN:
+                found.append(fields[9])
+    return found

@@ -3,22 +3,7 @@
 from typing import Any
 
 from gangline.local.apiserver.errors import unknown_path
-from gangline.local.apiserver.registry import Json, Kind, Registry
-
-SUBRESOURCE_KINDS: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
-    # subresource: group, version, kind, verbs; kinds not listed here are the object's own
-    "binding": ("", "", "Binding", ("create",)),
-    "eviction": ("policy", "v1", "Eviction", ("create",)),
-    "scale": ("autoscaling", "v1", "Scale", ("get", "patch", "update")),
-    "token": ("authentication.k8s.io", "v1", "TokenRequest", ("create",)),
-    "exec": ("", "", "PodExecOptions", ("create", "get")),
-    "attach": ("", "", "PodAttachOptions", ("create", "get")),
-    "portforward": ("", "", "PodPortForwardOptions", ("create", "get")),
-    "log": ("", "", "", ("get",)),
-    "finalize": ("", "", "", ("update",)),
-    "ephemeralcontainers": ("", "", "", ("get", "patch", "update")),
-    "status": ("", "", "", ("get", "patch", "update")),
-}
+from gangline.local.apiserver.registry import SUBRESOURCES, Json, Kind, Registry
 
 
 def core_versions(address: str) -> Json:
@@ -83,7 +68,7 @@ def _resource(kind: Kind) -> Json:
 
 
 def _subresource(kind: Kind, name: str) -> Json:
-    group_name, version, kind_name, verbs = SUBRESOURCE_KINDS[name]
+    group_name, version, kind_name, verbs = SUBRESOURCES[name]
     found: Json = {
         "name": f"{kind.plural}/{name}",
         "singularName": "",
@@ -138,7 +123,7 @@ def _aggregated_resource(kind: Kind) -> Json:
 
 
 def _aggregated_subresource(kind: Kind, name: str) -> Json:
-    group_name, version, kind_name, verbs = SUBRESOURCE_KINDS[name]
+    group_name, version, kind_name, verbs = SUBRESOURCES[name]
     shown = (group_name, version) if version else (kind.group, kind.version)
     return {
         "subresource": name,

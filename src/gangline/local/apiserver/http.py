@@ -38,7 +38,7 @@ Exchange = Callable[[web.BaseRequest, Call], Awaitable[web.StreamResponse]]
 
 @dataclass(slots=True)
 class Handlers:
-    """Who answers what. Keys of the mappings are verbs, subresources or plurals."""
+    """Who answers what. Keys of the mappings are ``watch``, subresources or ``PLURAL.GROUP``."""
 
     page: Page
     objects: Handler
@@ -95,7 +95,7 @@ class Api:
         call.agent = headers.get("User-Agent", "")
         call.content_type = headers.get("Content-Type", "")
         self._handlers.authorize(call)
-        name = call.verb if call.verb == "watch" else call.subresource or call.kind.plural
+        name = call.verb if call.verb == "watch" else call.subresource or call.kind.topic
         exchange = self._handlers.exchanges.get(name)
         if exchange is not None:
             return await exchange(request, call)

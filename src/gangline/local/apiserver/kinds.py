@@ -61,6 +61,7 @@ def acted_on() -> list[Kind]:
                  selectable=("spec.unschedulable",)),
         _kind("v1", "Pod", "pods", short_names=("po",), categories=every,
               subresources=POD_SUBRESOURCES, resets_status=True, selectable=POD_FIELDS),
+        _kind("v1", "Binding", "bindings", verbs=("create",)),
         _kind("v1", "Service", "services", short_names=("svc",), categories=every,
               selectable=("spec.clusterIP", "spec.type"), **WITH_STATUS),
         _kind("v1", "Endpoints", "endpoints", short_names=("ep",), singular="endpoints"),

@@ -61,6 +61,13 @@ def restrict_to_main(kind: Kind, old: Json, new: Json) -> None:
     """Undo, in place, what an update of the object itself may not change: its status."""
     if kind.resets_status:
         _restore(old, new, "status")
+    if kind.kind == "Namespace" and not kind.group:
+        _restore(old, new, "spec")
+
+
+def restrict_to_finalize(kind: Kind, old: Json, new: Json) -> None:
+    """Undo, in place, what the finalizing of a namespace may not change: its status."""
+    _restore(old, new, "status")
 
 
 def restrict_to_status(kind: Kind, old: Json, new: Json) -> None:

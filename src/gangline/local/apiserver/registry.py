@@ -16,6 +16,20 @@ Json = dict[str, Any]
 ALL_VERBS = (
     "create", "delete", "deletecollection", "get", "list", "patch", "update", "watch",
 )  # fmt: skip
+SUBRESOURCES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
+    # subresource: group, version, kind, verbs; kinds not listed here are the object's own
+    "binding": ("", "", "Binding", ("create",)),
+    "eviction": ("policy", "v1", "Eviction", ("create",)),
+    "scale": ("autoscaling", "v1", "Scale", ("get", "patch", "update")),
+    "token": ("authentication.k8s.io", "v1", "TokenRequest", ("create",)),
+    "exec": ("", "", "PodExecOptions", ("create", "get")),
+    "attach": ("", "", "PodAttachOptions", ("create", "get")),
+    "portforward": ("", "", "PodPortForwardOptions", ("create", "get")),
+    "log": ("", "", "", ("get",)),
+    "finalize": ("", "", "", ("update",)),
+    "ephemeralcontainers": ("", "", "", ("get", "patch", "update")),
+    "status": ("", "", "", ("get", "patch", "update")),
+}
 PRESERVE: Json = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 
 

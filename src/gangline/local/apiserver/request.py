@@ -6,11 +6,10 @@ for the rest, then optionally ``namespaces/NAMESPACE``, the plural, a name and a
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 from urllib.parse import parse_qsl, unquote
 
 from gangline.local.apiserver.errors import bad_request, method_not_allowed, unknown_path
-from gangline.local.apiserver.registry import Kind, Registry
+from gangline.local.apiserver.registry import SUBRESOURCES, Kind, Registry
 
 VERBS = {
     ("GET", True): "get",
@@ -118,7 +117,7 @@ def resolve(registry: Registry, method: str, path: str, options: dict[str, list[
     if subresource and subresource not in kind.subresources:
         raise unknown_path()
     params = {name: values[0] for name, values in options.items()}
-    verb = _verb(method, kind, name, params, watched)
+    verb = _verb(method, kind, (name, subresource), params, watched)
     if kind.namespaced and namespace is None and verb not in ("list", "watch"):
         raise unknown_path() if name else method_not_allowed(method)
     return Call(kind, verb, namespace, name, subresource, params, repeated=options)
@@ -136,12 +135,14 @@ def _is_namespace_subresource(group: str, rest: list[str]) -> bool:
     return not group and len(rest) == 3 and rest[2] in ("status", "finalize")
 
 
-def _verb(method: str, kind: Kind, name: str, params: dict[str, Any], watched: bool) -> str:
+def _verb(
+    method: str, kind: Kind, named: tuple[str, str], params: dict[str, str], watched: bool
+) -> str:
+    name, subresource = named
     verb = VERBS.get((method, bool(name)), "")
-    if verb == "create" and name and params is not None and not kind.subresources:
-        verb = ""
     if verb in ("list", "get") and (watched or params.get("watch", "") in ("true", "1")):
         verb = "watch"
-    if not verb or verb not in kind.verbs:
+    allowed = SUBRESOURCES[subresource][3] if subresource else kind.verbs
+    if not verb or verb not in allowed or (verb == "create" and name and not subresource):
         raise method_not_allowed(method)
     return verb

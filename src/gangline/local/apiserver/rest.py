@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from gangline.local.apiserver import rendering
 from gangline.local.apiserver.applying import APPLY_PATCHES, applied_to, read_apply
-from gangline.local.apiserver.errors import StatusError, bad_request, refusal, unsupported_media
+from gangline.local.apiserver.errors import StatusError, refusal, unsupported_media
 from gangline.local.apiserver.machinery.patches import PatchError, json_patch, merge_patch
 from gangline.local.apiserver.machinery.strategic import strategic_merge_patch
 from gangline.local.apiserver.negotiation import read_body, read_json
@@ -67,35 +67,25 @@ class Rest:
         return self._object(call, written.body, 201)
 
     async def _update(self, call: Call) -> Answer:
-        given = read_body(call.body, call.content_type)
-        written = await self._writer.update(call, lambda _: given)
+        written = await self._writer.update(call, self.change(call))
         return self._object(call, written.body)
 
     async def _patch(self, call: Call) -> Answer:
-        media = call.content_type.split(";")[0].strip().lower()
-        if media in APPLY_PATCHES:
+        if _media(call) in APPLY_PATCHES:
             return await self._apply(call)
-        written = await self._writer.update(call, self._patcher(call, media))
+        written = await self._writer.update(call, self.change(call))
         return self._object(call, written.body)
 
-    def _patcher(self, call: Call, media: str) -> Callable[[Json], Json]:
-        if media not in PATCHES:
-            raise unsupported_media(call.content_type, PATCHES)
-        patch = read_json(call.body)
-        if media == STRATEGIC_PATCH and call.kind.custom:
-            raise unsupported_media(call.content_type, (JSON_PATCH, MERGE_PATCH, APPLY_PATCHES[0]))
+    def change(self, call: Call) -> Callable[[Json], Json]:
+        """What a PUT or PATCH makes of the present object.
 
-        def patched(old: Json) -> Json:
-            try:
-                if media == JSON_PATCH:
-                    return json_patch(old, patch)
-                if media == MERGE_PATCH:
-                    return merge_patch(old, patch)
-                return strategic_merge_patch(old, patch, call.kind.schema.schema)
-            except PatchError as error:
-                raise refusal(error.code, error.reason, error.message) from None
-
-        return patched
+        Raises:
+            StatusError: the body cannot be read, or is of a form that is not taken here.
+        """
+        if call.verb == "update":
+            given: Json = read_body(call.body, call.content_type)
+            return lambda _: given
+        return patcher(call, call.kind.schema.schema)
 
     async def _apply(self, call: Call) -> Answer:
         applied = read_apply(call)
@@ -145,7 +135,31 @@ def _single(call: Call, key: str) -> Call:
     )
 
 
-def named_only(call: Call) -> None:
-    """Refuse a collection where one object must be named."""
-    if not call.name:
-        raise bad_request("name is required")
+def _media(call: Call) -> str:
+    return call.content_type.split(";")[0].strip().lower()
+
+
+def patcher(call: Call, schema: Json) -> Callable[[Json], Json]:
+    """What a PATCH makes of the present object.
+
+    Raises:
+        StatusError: the patch cannot be read, or is of a form that is not taken here.
+    """
+    media = _media(call)
+    custom = call.kind.custom
+    if media not in PATCHES or (media == STRATEGIC_PATCH and custom):
+        taken = [patch for patch in PATCHES if not (custom and patch == STRATEGIC_PATCH)]
+        raise unsupported_media(call.content_type, taken)
+    patch = read_json(call.body)
+
+    def patched(old: Json) -> Json:
+        try:
+            if media == JSON_PATCH:
+                return json_patch(old, patch)
+            if media == MERGE_PATCH:
+                return merge_patch(old, patch)
+            return strategic_merge_patch(old, patch, schema)
+        except PatchError as error:
+            raise refusal(error.code, error.reason, error.message) from None
+
+    return patched

@@ -16,21 +16,24 @@ from aiohttp import web
 
 from gangline.kube.config import ClusterConfig
 from gangline.kube.credentials import Credential, FixedCredential
-from gangline.local.apiserver import kubeconfig, pki
+from gangline.local.apiserver import kubeconfig, pki, reviews
 from gangline.local.apiserver.admission import Admission
 from gangline.local.apiserver.bootstrap import populate
 from gangline.local.apiserver.crds import TOPIC as CRD_TOPIC
 from gangline.local.apiserver.crds import Definitions
 from gangline.local.apiserver.credentials import Authenticator
 from gangline.local.apiserver.database import Database
-from gangline.local.apiserver.http import Api, Handlers, make_server
+from gangline.local.apiserver.http import Api, Handler, Handlers, make_server
 from gangline.local.apiserver.kinds import built_in
 from gangline.local.apiserver.metrics import Metrics
 from gangline.local.apiserver.negotiation import read_json
 from gangline.local.apiserver.pages import Pages
+from gangline.local.apiserver.rbac import Authorizer
 from gangline.local.apiserver.registry import Registry
 from gangline.local.apiserver.rest import Rest
+from gangline.local.apiserver.reviews import Reviews
 from gangline.local.apiserver.store import Store
+from gangline.local.apiserver.subresources import Subresources
 from gangline.local.apiserver.watch_exchange import WatchExchange
 from gangline.local.apiserver.watching import Broadcasts
 from gangline.local.apiserver.writing import Writer, selectable
@@ -145,7 +148,7 @@ class ApiServer:
 
     def _assemble(self) -> None:
         settings = self.settings
-        self.registry.add(built_in())
+        self.registry.add([*built_in(), *reviews.kinds()])
         self.metrics = Metrics()
         database = Database(settings.data / "state.db", synchronous=settings.synchronous)
         self.store = Store(database, history_bytes=settings.history_bytes)
@@ -157,13 +160,32 @@ class ApiServer:
         self.writer = Writer(self.store, admission)
         self.broadcasts = Broadcasts()
         pages = Pages(self.registry, self.metrics, lambda: self.url.removeprefix("https://"))
+        self._authorizer = Authorizer(self.store)
         rest = Rest(self.store, self.writer)
         handlers = Handlers(
             page=pages.page,
             objects=rest.answer,
+            special=self._special(rest),
             exchanges={"watch": WatchExchange(self.store, self.broadcasts)},
+            authorize=self._authorizer.check,
         )
         self._api = Api(self.registry, self.authenticator, handlers, self.metrics)
+
+    def _special(self, rest: Rest) -> dict[str, Handler]:
+        """Who answers requests that are not about stored objects as they are."""
+        pods = self.registry.by_plural("", "pods")
+        if pods is None:
+            raise ValueError("pods are always served")
+        parts = Subresources(self.store, self.writer, rest, self.authenticator, pods)
+        asked = Reviews(self._authorizer, self.authenticator)
+        found: dict[str, Handler] = {
+            "scale": parts.scale,
+            "binding": parts.bind,
+            "bindings.": parts.bind,
+            "eviction": parts.evict,
+            "token": parts.token,
+        }
+        return found | {kind.topic: asked.answer for kind in reviews.kinds()}
 
     def _index(self, topic: str, body: bytes) -> tuple[dict[str, str], dict[str, str]]:
         plural, _, group = topic.partition(".")

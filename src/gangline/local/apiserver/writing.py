@@ -28,6 +28,13 @@ Change = Callable[[Json], Json]
 """Makes the new object from the present one, which it must not change."""
 
 
+RESTRICTIONS = {
+    "": lifecycle.restrict_to_main,
+    "status": lifecycle.restrict_to_status,
+    "finalize": lifecycle.restrict_to_finalize,
+}
+
+
 class Written(NamedTuple):
     """What a write led to: the object's bytes, and whether it is new or gone."""
 
@@ -138,10 +145,9 @@ class Writer:
     def _restrict(self, call: Call, stored: Json, new: Json) -> None:
         kind = call.kind
         lifecycle.carry_over(stored, new)
-        if call.subresource == "status":
-            lifecycle.restrict_to_status(kind, stored, new)
-        elif not call.subresource:
-            lifecycle.restrict_to_main(kind, stored, new)
+        restrict = RESTRICTIONS.get(call.subresource)
+        if restrict is not None:
+            restrict(kind, stored, new)
 
     async def _store_object(
         self, call: Call, obj: Json, *, created: bool = False, dry_run: bool = False

@@ -1,0 +1,132 @@
+"""Evictions: deletions of pods that disruption budgets may forbid for now."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from gangline.api.meta import LabelSelector, StatusCause
+from gangline.api.selectors import SelectorError, from_object
+from gangline.local.apiserver.errors import internal, not_found, too_many
+from gangline.local.apiserver.lifecycle import timestamp
+from gangline.local.apiserver.negotiation import read_json
+from gangline.local.apiserver.registry import Json, Kind
+from gangline.local.apiserver.removal import Removal
+from gangline.local.apiserver.request import Call
+from gangline.local.apiserver.store import Store
+from gangline.local.apiserver.writing import Writer
+
+BUDGETS = Kind("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets")
+UNDISTURBED = ("Pending", "Succeeded", "Failed")
+"""Phases in which a pod serves nobody, so that no budget counts it."""
+
+
+class Evictions:
+    """Evicts pods."""
+
+    def __init__(self, store: Store, writer: Writer) -> None:
+        self._store = store
+        self._writer = writer
+
+    async def evict(self, call: Call, removal: Removal) -> None:
+        """Delete a pod if its budget allows it.
+
+        Raises:
+            StatusError: 429, the budget does not allow it now; 404, there is no such pod.
+        """
+        record = self._store.topic("pods.").latest(call.key)
+        if record is None:
+            raise not_found("pods", "", call.name)
+        pod = read_json(record.body)
+        going = "deletionTimestamp" in pod["metadata"]
+        if not going and pod.get("status", {}).get("phase") not in UNDISTURBED:
+            await self._take_from_budget(call, pod, removal.dry_run)
+        if not removal.dry_run and not going:
+            await self._writer.update(call, with_disruption_condition)
+        await self._writer.delete(call, removal)
+
+    async def _take_from_budget(self, call: Call, pod: Json, dry_run: bool) -> None:
+        budgets = self._budgets(call.namespace or "", pod["metadata"].get("labels") or {})
+        if len(budgets) > 1:
+            raise internal("This pod has more than one PodDisruptionBudget, which the eviction "
+                           "subresource does not support.")  # fmt: skip
+        for budget in budgets:
+            check_budget(budget)
+            if dry_run:
+                return
+            name = budget["metadata"]["name"]
+            taking = Call(BUDGETS, "update", call.namespace, name, "status", {}, call.user)
+            taking.agent = call.agent
+            await self._writer.update(taking, lambda found: disrupted(found, call.name))
+
+    def _budgets(self, namespace: str, labels: dict[str, str]) -> list[Json]:
+        topic = self._store.topic(BUDGETS.topic)
+        found = [topic.latest(key) for key in topic.keys(namespace)]
+        budgets = (read_json(record.body) for record in found if record is not None)
+        return [budget for budget in budgets if selects(budget["spec"].get("selector"), labels)]
+
+
+def selects(selector: Any, labels: dict[str, str]) -> bool:
+    """Whether a budget's selector means a pod; a missing one means none."""
+    if selector is None:
+        return False
+    try:
+        return from_object(msgspec.convert(selector, LabelSelector)).matches(labels)
+    except (SelectorError, msgspec.ValidationError):
+        return False
+
+
+def check_budget(budget: Json) -> None:
+    """Refuse an eviction that a budget has no room for.
+
+    Raises:
+        StatusError: 429.
+    """
+    status = budget.get("status") or {}
+    name = budget["metadata"]["name"]
+    generation = budget["metadata"].get("generation", 0)
+    if (status.get("observedGeneration") or 0) < generation:
+        text = f"The disruption budget {name} is still being processed by the server."
+        cause = StatusCause("DisruptionBudget", text)
+        raise too_many(
+            "Cannot evict pod as it would violate the pod's disruption budget.", [cause], 10
+        )
+    if (status.get("disruptionsAllowed") or 0) <= 0:
+        text = (
+            f"The disruption budget {name} needs {status.get('desiredHealthy', 0)} healthy pods "
+            f"and has {status.get('currentHealthy', 0)} currently"
+        )
+        raise too_many(
+            "Cannot evict pod as it would violate the pod's disruption budget.",
+            [StatusCause("DisruptionBudget", text)],
+        )
+
+
+def disrupted(budget: Json, pod: str) -> Json:
+    """The budget after one of its pods was evicted.
+
+    Raises:
+        StatusError: 429, its room was used up meanwhile.
+    """
+    check_budget(budget)
+    status = dict(budget.get("status") or {})
+    status["disruptionsAllowed"] = status.get("disruptionsAllowed", 0) - 1
+    at = timestamp(datetime.now(UTC))
+    status["disruptedPods"] = {**(status.get("disruptedPods") or {}), pod: at}
+    return {**budget, "metadata": dict(budget["metadata"]), "status": status}
+
+
+def with_disruption_condition(pod: Json) -> Json:
+    """The pod with the condition that says why it goes."""
+    status = dict(pod.get("status") or {})
+    others = [c for c in status.get("conditions", []) if c.get("type") != "DisruptionTarget"]
+    condition = {
+        "type": "DisruptionTarget",
+        "status": "True",
+        "reason": "EvictionByEvictionAPI",
+        "message": "Eviction API: evicting",
+        "lastProbeTime": None,
+        "lastTransitionTime": timestamp(datetime.now(UTC)),
+    }
+    status["conditions"] = [*others, condition]
+    return {**pod, "metadata": dict(pod["metadata"]), "status": status}

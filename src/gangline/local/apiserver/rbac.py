@@ -1,0 +1,151 @@
+"""Who may do what: roles and their bindings, evaluated as Kubernetes does.
+
+Members of ``system:masters`` may do everything. Everybody else may do what the roles bound to them,
+or to one of their groups, allow; nothing forbids.
+"""
+
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
+
+from gangline.local.apiserver.credentials import AUTHENTICATED
+from gangline.local.apiserver.errors import forbidden
+from gangline.local.apiserver.negotiation import read_json
+from gangline.local.apiserver.pki import ADMIN_GROUP
+from gangline.local.apiserver.registry import Json
+from gangline.local.apiserver.request import Call, User
+from gangline.local.apiserver.store import Store
+
+GROUP = "rbac.authorization.k8s.io"
+READ_BY_ALL = ("/healthz", "/livez", "/readyz", "/version", "/api", "/apis", "/openapi", "/")
+OWN_REVIEWS = ("selfsubjectaccessreviews", "selfsubjectrulesreviews", "selfsubjectreviews")
+
+
+class Deed(NamedTuple):
+    """Something that a user may or may not do."""
+
+    verb: str
+    group: str = ""
+    resource: str = ""
+    subresource: str = ""
+    namespace: str = ""
+    name: str = ""
+    path: str = ""
+
+    @property
+    def full_resource(self) -> str:
+        """The resource with its subresource, as rules name it."""
+        return f"{self.resource}/{self.subresource}" if self.subresource else self.resource
+
+
+class Authorizer:
+    """Answers whether a user may do something."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def check(self, call: Call) -> None:
+        """Refuse a request that its user may not make.
+
+        Raises:
+            StatusError: 403.
+        """
+        user, kind = call.user, call.kind
+        if ADMIN_GROUP in user.groups or kind.plural in OWN_REVIEWS:
+            return
+        deed = Deed(
+            call.verb, kind.group, kind.plural, call.subresource, call.namespace or "", call.name
+        )
+        if self.reason(user, deed):
+            return
+        where = f'in the namespace "{call.namespace}"' if call.namespace else "at the cluster scope"
+        shown = f"{kind.plural}.{kind.group}" if kind.group else kind.plural
+        raise forbidden(
+            f'{shown} "{call.name}" is forbidden: User "{user.name}" cannot {call.verb} resource '
+            f'"{deed.full_resource}" in API group "{kind.group}" {where}',
+            kind.plural,
+            kind.group,
+            call.name,
+        )
+
+    def reason(self, user: User, deed: Deed) -> str:
+        """Why a user may do something; empty when nothing allows it."""
+        if ADMIN_GROUP in user.groups:
+            return f"RBAC: allowed by membership in {ADMIN_GROUP}"
+        if deed.path and _is_open(deed, user):
+            return "RBAC: open to everybody who is known"
+        for rule, origin in self.rules(user, deed.namespace):
+            if allows(rule, deed):
+                return f"RBAC: allowed by {origin}"
+        return ""
+
+    def rules(self, user: User, namespace: str) -> Iterator[tuple[Json, str]]:
+        """The rules that hold for a user in a namespace (empty: in the whole cluster)."""
+        for binding in self._bindings("clusterrolebindings", ""):
+            yield from self._rules_of(binding, user, "ClusterRoleBinding")
+        if namespace:
+            for binding in self._bindings("rolebindings", namespace):
+                yield from self._rules_of(binding, user, "RoleBinding")
+
+    def _bindings(self, plural: str, namespace: str) -> Iterator[Json]:
+        topic = self._store.topic(f"{plural}.{GROUP}")
+        for key in topic.keys(namespace or None):
+            yield read_json(topic.records[key].body)
+
+    def _rules_of(self, binding: Json, user: User, kind: str) -> Iterator[tuple[Json, str]]:
+        if not any(is_meant(subject, user) for subject in binding.get("subjects") or ()):
+            return
+        meta, role = binding["metadata"], binding["roleRef"]
+        record = self._role(role, meta.get("namespace", ""))
+        for rule in record.get("rules") or ():
+            yield rule, f'{kind} "{meta["name"]}" of {role["kind"]} "{role["name"]}"'
+
+    def _role(self, role: Json, namespace: str) -> Json:
+        own = role["kind"] == "Role"
+        key = f"{namespace}/{role['name']}" if own else role["name"]
+        topic = self._store.topic(f"{'roles' if own else 'clusterroles'}.{GROUP}")
+        record = topic.records.get(key)
+        found: Json = read_json(record.body) if record else {}
+        return found
+
+
+def _is_open(deed: Deed, user: User) -> bool:
+    known = AUTHENTICATED in user.groups
+    inside = any(deed.path == p or deed.path.startswith(f"{p}/") for p in READ_BY_ALL if p != "/")
+    return known and deed.verb in ("get", "head") and (inside or deed.path == "/")
+
+
+def is_meant(subject: Json, user: User) -> bool:
+    """Whether the subject of a binding is a user."""
+    match subject.get("kind"):
+        case "User":
+            return bool(subject.get("name") == user.name)
+        case "Group":
+            return subject.get("name") in user.groups
+        case "ServiceAccount":
+            name = f"system:serviceaccount:{subject.get('namespace')}:{subject.get('name')}"
+            return name == user.name
+    return False
+
+
+def allows(rule: Json, deed: Deed) -> bool:
+    """Whether a rule of a role allows something."""
+    if not _has(rule.get("verbs"), deed.verb):
+        return False
+    if deed.path:
+        return any(_path_matches(path, deed.path) for path in rule.get("nonResourceURLs") or ())
+    resources = rule.get("resources") or ()
+    named = _has(resources, deed.full_resource) or (
+        bool(deed.subresource) and f"*/{deed.subresource}" in resources
+    )
+    names = rule.get("resourceNames") or ()
+    return named and _has(rule.get("apiGroups"), deed.group) and (not names or deed.name in names)
+
+
+def _has(listed: Collection[str] | None, wanted: str) -> bool:
+    return listed is not None and ("*" in listed or wanted in listed)
+
+
+def _path_matches(pattern: str, path: str) -> bool:
+    if pattern.endswith("*"):
+        return path.startswith(pattern[:-1])
+    return pattern == path

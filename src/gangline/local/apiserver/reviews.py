@@ -1,0 +1,118 @@
+"""Reviews: questions about users and rights that are posed by creating an object."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from gangline.local.apiserver.credentials import Authenticator
+from gangline.local.apiserver.errors import bad_request
+from gangline.local.apiserver.lifecycle import timestamp
+from gangline.local.apiserver.negotiation import encode, read_body
+from gangline.local.apiserver.rbac import Authorizer, Deed
+from gangline.local.apiserver.registry import Json, Kind
+from gangline.local.apiserver.request import Call, User
+from gangline.local.apiserver.rest import Answer
+
+AUTHORIZATION = "authorization.k8s.io"
+AUTHENTICATION = "authentication.k8s.io"
+
+
+def _review(group: str, kind: str, plural: str, *, namespaced: bool = False) -> Kind:
+    return Kind(group, "v1", kind, plural, namespaced=namespaced, verbs=("create",))
+
+
+def kinds() -> list[Kind]:
+    """The kinds of reviews. Nothing of them is stored."""
+    return [
+        _review(AUTHORIZATION, "SelfSubjectAccessReview", "selfsubjectaccessreviews"),
+        _review(AUTHORIZATION, "SelfSubjectRulesReview", "selfsubjectrulesreviews"),
+        _review(AUTHORIZATION, "SubjectAccessReview", "subjectaccessreviews"),
+        _review(
+            AUTHORIZATION, "LocalSubjectAccessReview", "localsubjectaccessreviews", namespaced=True
+        ),
+        _review(AUTHENTICATION, "TokenReview", "tokenreviews"),
+        _review(AUTHENTICATION, "SelfSubjectReview", "selfsubjectreviews"),
+    ]
+
+
+class Reviews:
+    """Answers reviews."""
+
+    def __init__(self, authorizer: Authorizer, authenticator: Authenticator) -> None:
+        self._authorizer = authorizer
+        self._authenticator = authenticator
+
+    async def answer(self, call: Call) -> Answer:
+        """The review with its status filled in.
+
+        Raises:
+            StatusError: the question cannot be read.
+        """
+        review: Any = read_body(call.body, call.content_type)
+        if not isinstance(review, dict):
+            raise bad_request(f"the body of the request must be a {call.kind.kind}")
+        spec = review.get("spec") or {}
+        match call.kind.kind:
+            case "SelfSubjectAccessReview":
+                status = self._access(call.user, spec)
+            case "SubjectAccessReview" | "LocalSubjectAccessReview":
+                status = self._access(
+                    User(spec.get("user", ""), tuple(spec.get("groups", ()))), spec
+                )
+            case "SelfSubjectRulesReview":
+                status = self._rules(call.user, spec.get("namespace", ""))
+            case "TokenReview":
+                status = self._token(spec.get("token", ""))
+            case _:
+                status = {"userInfo": _info(call.user)}
+        meta = {**(review.get("metadata") or {}), "creationTimestamp": timestamp(datetime.now(UTC))}
+        answer = {
+            **review,
+            "apiVersion": call.kind.api_version,
+            "kind": call.kind.kind,
+            "metadata": meta,
+            "status": status,
+        }
+        return Answer(encode(answer), 201)
+
+    def _access(self, user: User, spec: Json) -> Json:
+        asked = spec.get("resourceAttributes")
+        page = spec.get("nonResourceAttributes")
+        if page is not None:
+            deed = Deed(page.get("verb", ""), path=page.get("path", ""))
+        elif asked is not None:
+            deed = Deed(
+                asked.get("verb", ""),
+                asked.get("group", ""),
+                asked.get("resource", ""),
+                asked.get("subresource", ""),
+                asked.get("namespace", ""),
+                asked.get("name", ""),
+            )
+        else:
+            raise bad_request("one of resourceAttributes and nonResourceAttributes must be given")
+        reason = self._authorizer.reason(user, deed)
+        return {"allowed": bool(reason), **({"reason": reason} if reason else {})}
+
+    def _rules(self, user: User, namespace: str) -> Json:
+        if not namespace:
+            raise bad_request("no namespace on request")
+        everything: Json = {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}
+        pages: Json = {"nonResourceURLs": ["*"], "verbs": ["*"]}
+        found = [rule for rule, _ in self._authorizer.rules(user, namespace)]
+        if self._authorizer.reason(user, Deed("*", "*", "*")):
+            found += [everything, pages]
+        return {
+            "resourceRules": [rule for rule in found if rule.get("resources")],
+            "nonResourceRules": [rule for rule in found if rule.get("nonResourceURLs")],
+            "incomplete": False,
+        }
+
+    def _token(self, token: str) -> Json:
+        user = self._authenticator.by_token(token)
+        if user is None:
+            return {"authenticated": False, "error": "the token is not one of this cluster"}
+        return {"authenticated": True, "user": _info(user)}
+
+
+def _info(user: User) -> Json:
+    return {"username": user.name, "groups": list(user.groups), "uid": user.uid}

@@ -1,0 +1,91 @@
+"""The Scale of a workload: how many replicas are wanted and there. Pure."""
+
+from typing import Any
+
+import msgspec
+
+from gangline.api.meta import LabelSelector
+from gangline.api.selectors import SelectorError, from_object
+from gangline.local.apiserver.errors import bad_request, invalid
+from gangline.local.apiserver.machinery.field_errors import invalid as invalid_field
+from gangline.local.apiserver.registry import Json, Kind
+
+COPIED = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+BUILT_IN_PATHS: Json = {
+    "specReplicasPath": ".spec.replicas",
+    "statusReplicasPath": ".status.replicas",
+    "labelSelectorPath": ".spec.selector",
+}
+
+
+def scale_of(kind: Kind, obj: Json) -> Json:
+    """The Scale that an object shows."""
+    paths = kind.scale or BUILT_IN_PATHS
+    meta = obj["metadata"]
+    status: Json = {"replicas": _at(obj, paths.get("statusReplicasPath", "")) or 0}
+    selector = _selector(_at(obj, paths.get("labelSelectorPath", "")))
+    if selector:
+        status["selector"] = selector
+    return {
+        "kind": "Scale",
+        "apiVersion": "autoscaling/v1",
+        "metadata": {name: meta[name] for name in COPIED if name in meta},
+        "spec": {"replicas": _at(obj, paths["specReplicasPath"]) or 0},
+        "status": status,
+    }
+
+
+def with_scale(kind: Kind, obj: Json, scale: Any) -> Json:
+    """The object with the replicas that a Scale asks for.
+
+    Raises:
+        StatusError: it asks for something that is no number of replicas.
+    """
+    if not isinstance(scale, dict) or scale.get("kind", "Scale") != "Scale":
+        raise bad_request("the body of the request must be a Scale object")
+    wanted = (scale.get("spec") or {}).get("replicas", 0)
+    if not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < 0:
+        cause = invalid_field("spec.replicas", wanted, "must be greater than or equal to 0")
+        raise invalid("autoscaling", "Scale", obj["metadata"]["name"], [cause])
+    parts = _parts((kind.scale or BUILT_IN_PATHS)["specReplicasPath"])
+    changed = _with(obj, parts, wanted)
+    revision = (scale.get("metadata") or {}).get("resourceVersion")
+    if revision:
+        changed["metadata"] = {**changed["metadata"], "resourceVersion": revision}
+    else:
+        changed["metadata"] = dict(changed["metadata"])
+    return changed
+
+
+def _parts(path: str) -> list[str]:
+    return [part for part in path.split(".") if part]
+
+
+def _at(obj: Any, path: str) -> Any:
+    if not path:
+        return None
+    for part in _parts(path):
+        if not isinstance(obj, dict):
+            return None
+        obj = obj.get(part)
+    return obj
+
+
+def _with(obj: Json, parts: list[str], value: object) -> Json:
+    head, *rest = parts
+    inner = obj.get(head)
+    below = _with(inner if isinstance(inner, dict) else {}, rest, value) if rest else value
+    return {**obj, head: below}
+
+
+def _selector(found: Any) -> str:
+    if isinstance(found, str):
+        return found
+    if not isinstance(found, dict):
+        return ""
+    if "matchLabels" not in found and "matchExpressions" not in found:
+        return ",".join(f"{key}={value}" for key, value in sorted(found.items()))
+    try:
+        return str(from_object(msgspec.convert(found, LabelSelector)))
+    except (SelectorError, msgspec.ValidationError):
+        return ""

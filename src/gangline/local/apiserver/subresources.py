@@ -1,0 +1,154 @@
+"""Subresources that are more than a part of their object: scale, binding, eviction, token."""
+
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+from gangline.local.apiserver.credentials import Authenticator
+from gangline.local.apiserver.errors import conflict, invalid
+from gangline.local.apiserver.evictions import Evictions
+from gangline.local.apiserver.lifecycle import timestamp
+from gangline.local.apiserver.machinery.field_errors import required
+from gangline.local.apiserver.negotiation import encode, read_body, read_json
+from gangline.local.apiserver.reading import read_one
+from gangline.local.apiserver.registry import Json, Kind
+from gangline.local.apiserver.removal import read_removal
+from gangline.local.apiserver.request import Call
+from gangline.local.apiserver.rest import Answer, Rest
+from gangline.local.apiserver.scale import scale_of, with_scale
+from gangline.local.apiserver.store import Store
+from gangline.local.apiserver.writing import Writer
+
+SUCCESS: Json = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
+LONGEST_TOKEN_S = 365 * 24 * 3600
+SHORTEST_TOKEN_S = 600
+
+
+class Subresources:
+    """Answers requests on these subresources."""
+
+    def __init__(
+        self, store: Store, writer: Writer, rest: Rest, authenticator: Authenticator, pods: Kind
+    ) -> None:
+        self._pods = pods
+        self._store = store
+        self._writer = writer
+        self._rest = rest
+        self._authenticator = authenticator
+        self._evictions = Evictions(store, writer)
+
+    async def scale(self, call: Call) -> Answer:
+        """Read or set how many replicas a workload has."""
+        if call.verb == "get":
+            obj = read_json(read_one(self._store, call).body)
+            return Answer(encode(scale_of(call.kind, obj)))
+        change = self._rest.change(call)
+
+        def scaled(obj: Json) -> Json:
+            return with_scale(call.kind, obj, change(scale_of(call.kind, obj)))
+
+        written = await self._writer.update(call, scaled)
+        return Answer(encode(scale_of(call.kind, read_json(written.body))))
+
+    async def bind(self, call: Call) -> Answer:
+        """Put a pod on a node."""
+        binding: Any = read_body(call.body, call.content_type)
+        target = binding.get("target") if isinstance(binding, dict) else None
+        if not isinstance(target, dict):
+            target = {}
+        node = target.get("name")
+        if not node or target.get("kind", "Node") not in ("Node", ""):
+            raise invalid("", "Binding", call.name, [required("target.name")])
+        meta = binding.get("metadata") or {}
+        if call.kind.plural == "bindings":  # the old path of bindings names the pod in the body
+            call.kind, call.name = self._pods, meta.get("name", "")
+            call.subresource = "binding"
+        if uid := meta.get("uid"):
+            _check_uid(call, self._store, uid)
+        await self._writer.update(_internal(call), lambda pod: bound(call, pod, node, meta))
+        return Answer(encode({**SUCCESS, "code": 201}), 201)
+
+    async def evict(self, call: Call) -> Answer:
+        """Delete a pod, unless a disruption budget forbids it for now."""
+        eviction: Any = read_body(call.body, call.content_type)
+        options = eviction.get("deleteOptions") if isinstance(eviction, dict) else None
+        removal = read_removal(call, options)
+        await self._evictions.evict(_internal(call), removal)
+        return Answer(encode({**SUCCESS, "code": 201}), 201)
+
+    async def token(self, call: Call) -> Answer:
+        """Issue a token for a service account."""
+        request: Any = read_body(call.body, call.content_type) if call.body else {}
+        account = read_json(read_one(self._store, call).body)
+        spec = request.get("spec") or {}
+        seconds = min(max(spec.get("expirationSeconds") or 3600, SHORTEST_TOKEN_S), LONGEST_TOKEN_S)
+        ends = int(time.time()) + seconds
+        audiences = spec.get("audiences") or ["https://kubernetes.default.svc"]
+        uid = account["metadata"]["uid"]
+        token = self._authenticator.issue(call.namespace or "", call.name, uid, audiences, ends)
+        answer = {
+            "kind": "TokenRequest",
+            "apiVersion": "authentication.k8s.io/v1",
+            "metadata": {"name": call.name, "namespace": call.namespace},
+            "spec": {"audiences": audiences, "expirationSeconds": seconds},
+            "status": {
+                "token": token,
+                "expirationTimestamp": timestamp(datetime.fromtimestamp(ends, UTC)),
+            },
+        }
+        return Answer(encode(answer), 201)
+
+
+def _check_uid(call: Call, store: Store, uid: str) -> None:
+    obj = read_json(read_one(store, call).body)
+    if obj["metadata"]["uid"] != uid:
+        why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: "
+        raise conflict("pods", "", call.name, why + obj["metadata"]["uid"])
+
+
+def _internal(call: Call) -> Call:
+    """The call as an update of the object, without the body that was not the object's."""
+    return Call(
+        call.kind, "update", call.namespace, call.name, call.subresource, call.params, call.user,
+        call.agent,
+    )  # fmt: skip
+
+
+def bound(call: Call, pod: Json, node: str, meta: Json) -> Json:
+    """The pod on its node.
+
+    Raises:
+        StatusError: it is on one already, or may not be put on any now.
+    """
+    present = pod["spec"].get("nodeName")
+    if present:
+        raise conflict(
+            "pods/binding",
+            "",
+            call.name,
+            f'pod {call.name} is already assigned to node "{present}"',
+        )
+    if "deletionTimestamp" in pod["metadata"]:
+        why = f"pod {call.name} is being deleted, cannot be assigned to a host"
+        raise conflict("pods/binding", "", call.name, why)
+    if pod["spec"].get("schedulingGates"):
+        why = f"pod {call.name} has non-empty .spec.schedulingGates"
+        raise conflict("pods/binding", "", call.name, why)
+    status = pod.get("status", {})
+    others = [c for c in status.get("conditions", []) if c.get("type") != "PodScheduled"]
+    scheduled = {
+        "type": "PodScheduled",
+        "status": "True",
+        "lastProbeTime": None,
+        "lastTransitionTime": timestamp(datetime.now(UTC)),
+    }
+    metadata = dict(pod["metadata"])
+    for name in ("annotations", "labels"):
+        if meta.get(name):
+            metadata[name] = {**metadata.get(name, {}), **meta[name]}
+    return {
+        **pod,
+        "metadata": metadata,
+        "spec": {**pod["spec"], "nodeName": node},
+        "status": {**status, "conditions": [*others, scheduled]},
+    }

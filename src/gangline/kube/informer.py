@@ -121,7 +121,6 @@ class Informer(Generic[T]):
                 if not self._resource_version:
                     await self._list()
                 await self._watch()
-                self._failures = 0
             except Gone as error:
                 log.info("list again: revision expired", extra=self._fields_for_log())
                 self._resource_version = ""
@@ -146,7 +145,7 @@ class Informer(Generic[T]):
             items = [self.transform(item) for item in items]
         self._store.replace(items)
         self._resource_version = listing.resource_version
-        self._recovered()
+        self._current()
         self._moved_on = False
         self._synced.set()
 
@@ -164,10 +163,13 @@ class Informer(Generic[T]):
             async for event in stream:
                 events += 1
                 self._take(event)
-                self._recovered()
+                self._current()
+                self._failures = 0
         if not events and loop.time() - began < SHORT_WATCH_S:
             # A server that hangs up at once must not be asked again at once.
-            await self._back_off(None)
+            return await self._back_off(None)
+        self._current()
+        self._failures = 0
 
     def _take(self, event: WatchEvent[T]) -> None:
         self._moved_on = True
@@ -190,11 +192,10 @@ class Informer(Generic[T]):
         if self._on_malformed is not None:
             self._on_malformed(malformed)
 
-    def _recovered(self) -> None:
+    def _current(self) -> None:
         if self.problem is not None:
             log.info("following again", extra=self._fields_for_log())
         self.problem = None
-        self._failures = 0
 
     async def _back_off(self, error: ApiError | ConfigError | None) -> None:
         """Wait: longer after each failure in a row, and never in step with others."""

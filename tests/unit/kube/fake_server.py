@@ -139,6 +139,11 @@ class FakeServer:
         self.watches += 1
         try:
             while not self._stopped:
+                if since < self.oldest:
+                    expired = {"kind": "Status", "reason": "Expired", "code": 410}
+                    line = json.dumps({"type": "ERROR", "object": expired}).encode()
+                    await response.write(line + b"\n")
+                    break
                 for revision, kind, thing in [c for c in self.changes if c[0] > since]:
                     line = json.dumps({"type": kind, "object": thing}).encode()
                     await response.write(line + b"\n")

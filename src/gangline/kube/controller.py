@@ -56,7 +56,9 @@ class Controller(Generic[K]):
         timeout_s: float = RECONCILE_TIMEOUT_S,
     ) -> None:
         self.name = name
-        self.queue: WorkQueue[K] = queue or WorkQueue(observer=QueueMetrics(name))
+        # An empty queue is false, as every empty collection is: ask for None.
+        made = WorkQueue[K](observer=QueueMetrics(name)) if queue is None else queue
+        self.queue: WorkQueue[K] = made
         self._reconcile = reconcile
         self._workers = workers
         self._on_terminal = on_terminal

@@ -99,7 +99,7 @@ class ControlGroups:
             folder.mkdir(parents=True, exist_ok=True)
             folders.append(folder)
         group = ControlGroup(tuple(folders), self._unified)
-        for name, value in (_v2_settings(limits) if self._unified else _v1_settings(limits)):
+        for name, value in _v2_settings(limits) if self._unified else _v1_settings(limits):
             _write_where_present(group, name, value)
         return group
 

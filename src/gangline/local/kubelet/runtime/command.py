@@ -20,7 +20,9 @@ _PRIVATE = ("/proc", "/dev", "/run", "/tmp")
 _LAUNCHERS = (b"unshare: failed to execute ", b"setpriv: failed to execute ", b"env: ")
 
 
-def check_command(plan: ContainerPlan, shared: tuple[Path, ...] = (), *, bare: bool = False) -> None:
+def check_command(
+    plan: ContainerPlan, shared: tuple[Path, ...] = (), *, bare: bool = False
+) -> None:
     """Refuse a command that is certain not to be there.
 
     ``bare`` says that the container will see the machine's files as they are.

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from gangline.local.kubelet.runtime.cgroups import ControlGroup, ControlGroups
 from gangline.local.kubelet.runtime.child import Child, spawn
@@ -217,8 +218,10 @@ class ProcessRuntime:
         check_command(plan, self._shared, bare=bare)
         group = self._limit(plan)
         try:
-            return await self._start_bare(plan, output) if bare else await self._start_apart(
-                plan, output, group
+            return (
+                await self._start_bare(plan, output)
+                if bare
+                else await self._start_apart(plan, output, group)
             )
         except OSError as error:
             raise _start_error(f"cannot set up the container: {error}") from error
@@ -227,7 +230,7 @@ class ProcessRuntime:
         tail = _environment(plan)
         container = ProcessContainer(plan, self._isolation, None, tail, output)
         workdir = Path(plan.workdir)
-        workdir.mkdir(parents=True, exist_ok=True)
+        os.makedirs(workdir, exist_ok=True)
         argv = [*self._isolation.enter(None), *tail, *plan.argv]
         child = await spawn(argv, container.take, stdin=plan.stdin, tty=plan.tty, cwd=workdir)
         container.begun(child)
@@ -297,11 +300,10 @@ class _Report:
         ready = asyncio.Event()
         loop.add_reader(self._fd, self._read, ready)
         done = asyncio.create_task(ready.wait())
+        either: set[asyncio.Future[Any]] = {done, child.exited}
         try:
             await asyncio.wait(
-                {done, child.exited},
-                timeout=_SET_UP_TIMEOUT_S,
-                return_when=asyncio.FIRST_COMPLETED,
+                either, timeout=_SET_UP_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED
             )
         finally:
             loop.remove_reader(self._fd)
@@ -347,5 +349,3 @@ def _enter_root(plan: ContainerPlan, view: RootView, level: Level) -> list[str]:
 
 def _start_error(message: str) -> StartFailed:
     return StartFailed(message.strip(), REASON_START_ERROR, EXIT_START_FAILED)
-
-

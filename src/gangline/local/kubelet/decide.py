@@ -1,0 +1,203 @@
+"""The kubelet's centre: what to start and stop for a pod, from its spec and its process table.
+
+`decide` is pure: the same pod, record and time give the same decision. The shell (`pod_worker`)
+carries a decision out, notes what came of it in the record, and asks again.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from gangline.api.container import Container
+from gangline.api.pod import Pod
+from gangline.local.kubelet.records import ContainerRecord, Failure, PodRecord, is_over
+from gangline.local.kubelet.restarts import (
+    ALWAYS,
+    NEVER,
+    BackoffSettings,
+    restart_at,
+    restarts,
+)
+
+DEFAULT_GRACE_S = 30
+DEADLINE_EXCEEDED = Failure(
+    "DeadlineExceeded", "Pod was active on the node longer than the specified deadline"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Ask a run to end, and kill it when it has not by then."""
+
+    container: str
+    by: datetime
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do now, and when to look again if nothing happens."""
+
+    prepare: bool = False
+    """Make the pod's network and volumes."""
+
+    start: tuple[str, ...] = ()
+    stop: tuple[Stop, ...] = ()
+    over: bool = False
+    """Nothing of it runs and nothing ever will."""
+
+    release: bool = False
+    """Take network and volumes back."""
+
+    remove: bool = False
+    """Remove the object: all that it stood for is gone."""
+
+    failure: Failure | None = None
+    """Why the pod has failed as a whole; to be remembered."""
+
+    look_again: datetime | None = None
+
+
+def decide(pod: Pod, record: PodRecord, now: datetime, backoff: BackoffSettings) -> Decision:
+    """Return what brings the pod's processes to what its spec asks for."""
+    deadline = _deadline(pod, record)
+    failure = record.failure
+    if failure is None and deadline is not None and deadline <= now and not _is_over(pod, record):
+        failure = DEADLINE_EXCEEDED
+    if record.leaving_since is not None:
+        return _leave(pod, record, failure)
+    if failure is not None:
+        return replace(_end(pod, record, now, failure.message), failure=failure)
+    if _is_over(pod, record):
+        return _end(pod, record, now, "all other containers of the pod have ended")
+    if not record.prepared:
+        retry = record.problem.retry_at if record.problem else now
+        due = retry <= now and not record.preparing
+        return Decision(prepare=due, look_again=_earliest([deadline, None if due else retry]))
+    return replace(_run(pod, record, now, backoff), failure=failure)
+
+
+def grace_s(pod: Pod) -> int:
+    """How long a pod's containers may take to end, in seconds."""
+    wanted = pod.metadata.deletion_grace_period_seconds
+    if wanted is None:
+        wanted = pod.spec.termination_grace_period_seconds
+    return DEFAULT_GRACE_S if wanted is None else max(wanted, 0)
+
+
+def is_sidecar(container: Container) -> bool:
+    """Whether an init container keeps running beside the others."""
+    return container.restart_policy == ALWAYS
+
+
+def has_initialized(pod: Pod, record: PodRecord) -> bool:
+    """Whether all init containers are done (or were, when the containers were first started)."""
+    if any(record.of(each.name).instance for each in pod.spec.containers):
+        return True
+    return all(_init_done(each, record.of(each.name)) for each in pod.spec.init_containers)
+
+
+def _init_done(container: Container, record: ContainerRecord) -> bool:
+    if is_sidecar(container):
+        return record.running and record.started
+    return record.ended is not None and record.ended.exit_code == 0
+
+
+def _deadline(pod: Pod, record: PodRecord) -> datetime | None:
+    seconds = pod.spec.active_deadline_seconds
+    return None if seconds is None else record.started_at + timedelta(seconds=seconds)
+
+
+def _is_over(pod: Pod, record: PodRecord) -> bool:
+    """Whether no container will run again but for sidecars, which only keep company."""
+    if is_over(pod):
+        return True
+    policy = pod.spec.restart_policy
+    if policy == NEVER and not has_initialized(pod, record):
+        return any(
+            record.of(each.name).ended and not _init_done(each, record.of(each.name))
+            for each in pod.spec.init_containers
+            if not is_sidecar(each)
+        )
+    mains = [record.of(each.name) for each in pod.spec.containers]
+    return bool(mains) and all(
+        each.idle and each.ended is not None and not restarts(policy, each.ended) for each in mains
+    )
+
+
+def _run(pod: Pod, record: PodRecord, now: datetime, backoff: BackoffSettings) -> Decision:
+    """Start what is due, end what is unhealthy."""
+    start: list[str] = []
+    times: list[datetime | None] = [_deadline(pod, record)]
+    for container, policy in _wanted(pod, record):
+        known = record.of(container.name)
+        if not known.idle or (known.ended and not restarts(policy, known.ended)):
+            continue
+        due = known.problem.retry_at if known.problem else restart_at(known, backoff)
+        if due is None or due <= now:
+            start.append(container.name)
+        else:
+            times.append(due)
+    stop = tuple(
+        Stop(name, now + _unhealthy_grace(pod, known), known.unhealthy)
+        for name, known in record.containers.items()
+        if known.running and known.unhealthy and known.stop_by is None
+    )
+    return Decision(start=tuple(start), stop=stop, look_again=_earliest(times))
+
+
+def _wanted(pod: Pod, record: PodRecord) -> list[tuple[Container, str]]:
+    """The containers that should run or have run by now, each with its restart policy."""
+    wanted: list[tuple[Container, str]] = []
+    initialized = has_initialized(pod, record)
+    for container in pod.spec.init_containers:
+        known = record.of(container.name)
+        if is_sidecar(container):
+            wanted.append((container, ALWAYS))
+        elif not initialized and not _init_done(container, known):
+            # Whether a failed one is retried was settled before: else the pod would be over.
+            wanted.append((container, ALWAYS))
+        if not initialized and not _init_done(container, known):
+            return wanted
+    return wanted + [(each, pod.spec.restart_policy) for each in pod.spec.containers]
+
+
+def _unhealthy_grace(pod: Pod, record: ContainerRecord) -> timedelta:
+    seconds = record.unhealthy_grace_s
+    return timedelta(seconds=grace_s(pod) if seconds is None else seconds)
+
+
+def _leave(pod: Pod, record: PodRecord, failure: Failure | None) -> Decision:
+    """End everything within the grace period, then let go of the pod."""
+    assert record.leaving_since is not None, "only pods that leave come here"
+    by = record.leaving_since + timedelta(seconds=grace_s(pod))
+    decision = _wind_down(pod, record, by, "the pod is being deleted")
+    return replace(decision, failure=failure, remove=decision.over and record.released)
+
+
+def _end(pod: Pod, record: PodRecord, now: datetime, why: str) -> Decision:
+    """End what still runs of a pod that is over."""
+    return _wind_down(pod, record, now + timedelta(seconds=grace_s(pod)), why)
+
+
+def _wind_down(pod: Pod, record: PodRecord, by: datetime, why: str) -> Decision:
+    """Ask containers to end: sidecars only after those that they serve."""
+    groups = [
+        [each.name for each in pod.spec.containers]
+        + [each.name for each in pod.spec.init_containers if not is_sidecar(each)],
+        [each.name for each in pod.spec.init_containers if is_sidecar(each)],
+    ]
+    for names in groups:
+        busy = [name for name in names if not record.of(name).idle]
+        if busy:
+            late = [name for name in busy if _must_stop(record.of(name), by)]
+            return Decision(stop=tuple(Stop(name, by, why) for name in late))
+    return Decision(over=True, release=not record.released and not record.preparing)
+
+
+def _must_stop(record: ContainerRecord, by: datetime) -> bool:
+    return record.running and (record.stop_by is None or by < record.stop_by)
+
+
+def _earliest(times: Iterable[datetime | None]) -> datetime | None:
+    return min((time for time in times if time is not None), default=None)

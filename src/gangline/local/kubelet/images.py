@@ -1,0 +1,129 @@
+"""Images without pulling: a map from image patterns to environments of this machine.
+
+The map is a YAML or JSON file, or a dict, looked through from top to bottom:
+
+    "registry.example.org/train:*":
+      env: /opt/venvs/train          # a virtual environment: its bin folder goes first on PATH
+      variables: {NCCL_DEBUG: WARN}
+    "busybox*":
+      root: /opt/images/busybox      # a folder that becomes the container's root
+      path: /opt/tools/bin           # more folders for PATH
+      command: [sh]                  # what runs when the container names no command
+
+What matches nothing runs in the Python environment of gangline itself.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+_INHERITED = ("LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH")
+
+
+class ImageMapError(Exception):
+    """The image map cannot be used; the message says where and why."""
+
+
+class ImageEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What an image stands for."""
+
+    env: str = ""
+    root: str = ""
+    path: str = ""
+    variables: dict[str, str] = {}
+    command: list[str] = []
+    workdir: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """What a container gets from its image."""
+
+    variables: Mapping[str, str]
+    root: Path | None = None
+    command: tuple[str, ...] = ()
+    workdir: str = "/"
+    matched: bool = False
+    description: str = ""
+    """Where it really runs, for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageMap:
+    """Patterns and what they stand for, in order."""
+
+    environment: Path
+    """The Python environment for images that match nothing."""
+
+    system_path: str
+    entries: Sequence[tuple[str, ImageEntry]] = field(default_factory=tuple)
+
+    def resolve(self, image: str) -> Image:
+        """What an image stands for on this machine."""
+        for pattern, entry in self.entries:
+            if fnmatchcase(image, pattern):
+                return self._mapped(entry)
+        return Image(
+            variables=self._variables(ImageEntry(env=str(self.environment))),
+            description=f"the current environment, {self.environment}",
+        )
+
+    def _mapped(self, entry: ImageEntry) -> Image:
+        return Image(
+            variables=self._variables(entry),
+            root=Path(entry.root) if entry.root else None,
+            command=tuple(entry.command),
+            workdir=entry.workdir or "/",
+            matched=True,
+            description=entry.root or entry.env or "the machine's own files",
+        )
+
+    def _variables(self, entry: ImageEntry) -> dict[str, str]:
+        inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+        folders = [f"{entry.env}/bin"] if entry.env else []
+        folders += [part for part in (entry.path, self.system_path) if part]
+        home = "/root" if os.geteuid() == 0 or entry.root else os.path.expanduser("~")
+        variables = {"PATH": ":".join(folders), "HOME": home}
+        if entry.env and Path(entry.env, "pyvenv.cfg").exists():
+            variables["VIRTUAL_ENV"] = entry.env
+        return {**({} if entry.root else inherited), **variables, **entry.variables}
+
+
+def load_image_map(source: Path | Mapping[str, Any] | None) -> list[tuple[str, ImageEntry]]:
+    """Read an image map.
+
+    Raises:
+        ImageMapError: it cannot be read, or names what does not exist.
+    """
+    if source is None:
+        return []
+    written = _read(source) if isinstance(source, Path) else source
+    where = f"image map {source}" if isinstance(source, Path) else "image map"
+    if not isinstance(written, Mapping):
+        raise ImageMapError(f"{where}: must map image patterns to settings")
+    entries = []
+    for pattern, settings in written.items():
+        try:
+            entry = msgspec.convert(settings, ImageEntry)
+        except msgspec.ValidationError as error:
+            raise ImageMapError(f"{where}: {pattern!r}: {error}") from error
+        for folder in (entry.env, entry.root):
+            if folder and not Path(folder).is_dir():
+                raise ImageMapError(f"{where}: {pattern!r}: there is no folder {folder}")
+        entries.append((str(pattern), entry))
+    return entries
+
+
+def _read(path: Path) -> Any:
+    try:
+        return yaml.safe_load(path.read_text()) or {}
+    except OSError as error:
+        raise ImageMapError(f"image map {path}: {error.strerror or error}") from error
+    except yaml.YAMLError as error:
+        raise ImageMapError(f"image map {path} is no YAML: {error}") from error

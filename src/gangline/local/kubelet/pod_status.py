@@ -1,0 +1,307 @@
+"""The status that the kubelet reports of a pod, from its record: phase, conditions, containers.
+
+Pure, as `decide` is. ``previous`` is the status reported before: it keeps transition times and what
+others have written.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from gangline.api.conditions import FALSE, TRUE, is_true, set_condition
+from gangline.api.container import Container
+from gangline.api.meta import Condition
+from gangline.api.pod import Pod
+from gangline.api.podstatus import (
+    ContainerState,
+    ContainerStateRunning,
+    ContainerStateTerminated,
+    ContainerStateWaiting,
+    ContainerStatus,
+    PodIP,
+    PodStatus,
+)
+from gangline.api.resourcelist import CPU, MEMORY, amounts
+from gangline.local.kubelet.decide import Decision, has_initialized, is_sidecar
+from gangline.local.kubelet.records import ContainerRecord, Instance, PodRecord, is_over
+from gangline.local.kubelet.restarts import (
+    ALWAYS,
+    NEVER,
+    BackoffSettings,
+    restart_at,
+    restarts,
+)
+
+CRASH_LOOP = "CrashLoopBackOff"
+OWN_CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady")
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a status says of the node, and the settings it depends on."""
+
+    host_ip: str
+    backoff: BackoffSettings
+
+
+def build_status(
+    pod: Pod,
+    record: PodRecord,
+    decision: Decision,
+    previous: PodStatus,
+    around: Surroundings,
+    now: datetime,
+) -> PodStatus:
+    """Return the whole status of a pod as it stands."""
+    inits = [
+        _container_status(pod, each, record, around.backoff, now)
+        for each in pod.spec.init_containers
+    ]
+    mains = [
+        _container_status(pod, each, record, around.backoff, now) for each in pod.spec.containers
+    ]
+    phase = _phase(pod, record, decision, mains)
+    failure = decision.failure
+    conditions = previous.conditions
+    for condition in _conditions(pod, record, phase, inits, mains):
+        conditions = set_condition(conditions, condition, _whole_second(now))
+    return msgspec.structs.replace(
+        previous,
+        phase=phase,
+        conditions=conditions,
+        reason=failure.reason if failure else "",
+        message=failure.message if failure else "",
+        host_ip=around.host_ip,
+        host_ips=[PodIP(around.host_ip)],
+        pod_ip=record.ip,
+        pod_ips=[PodIP(record.ip)] if record.ip else [],
+        start_time=_whole_second(record.started_at),
+        init_container_statuses=inits,
+        container_statuses=mains,
+        qos_class=previous.qos_class or qos_class(pod),
+    )
+
+
+def status_patch(status: PodStatus, uid: str) -> dict[str, Any]:
+    """A strategic merge patch that writes a status; what it no longer says is set to null.
+
+    Only conditions of the kubelet's own are in it, since others write conditions too. Fields that
+    clients insist on are there even when they hold nothing.
+    """
+    wire: dict[str, Any] = msgspec.to_builtins(status)
+    wire["conditions"] = [
+        each for each in wire.get("conditions", ()) if each["type"] in OWN_CONDITIONS
+    ]
+    for name in ("reason", "message", "podIP", "podIPs"):
+        wire.setdefault(name, None)
+    for container in [*wire.get("initContainerStatuses", ()), *wire.get("containerStatuses", ())]:
+        _fill_required(container)
+    return {"metadata": {"uid": uid}, "status": wire}
+
+
+def qos_class(pod: Pod) -> str:
+    """Who is evicted last: Guaranteed, Burstable or BestEffort."""
+    containers = [*pod.spec.containers, *pod.spec.init_containers]
+    wanted = [
+        (amounts(each.resources.requests), amounts(each.resources.limits)) for each in containers
+    ]
+    if not any(requests or limits for requests, limits in wanted):
+        return "BestEffort"
+    guaranteed = all(
+        limits.get(name) and requests.get(name, limits[name]) == limits[name]
+        for requests, limits in wanted
+        for name in (CPU, MEMORY)
+    )
+    return "Guaranteed" if guaranteed else "Burstable"
+
+
+def _fill_required(container: dict[str, Any]) -> None:
+    for name, nothing in (("ready", False), ("restartCount", 0), ("image", ""), ("imageID", "")):
+        container.setdefault(name, nothing)
+    for state in ("state", "lastState"):
+        terminated = container.setdefault(state, {}).get("terminated")
+        if terminated is not None:
+            terminated.setdefault("exitCode", 0)
+
+
+def _container_status(
+    pod: Pod, container: Container, record: PodRecord, backoff: BackoffSettings, now: datetime
+) -> ContainerStatus:
+    known = record.of(container.name)
+    newest = known.instance
+    state, last = _states(pod, container, record, backoff, now)
+    return ContainerStatus(
+        name=container.name,
+        state=state,
+        last_state=last,
+        ready=_is_ready(container, known, pod),
+        started=known.running and known.started,
+        restart_count=newest.number if newest else 0,
+        image=container.image,
+        image_id=container.image,
+        container_id=newest.container_id if newest else "",
+    )
+
+
+def _is_ready(container: Container, known: ContainerRecord, pod: Pod) -> bool:
+    if container in pod.spec.init_containers and not is_sidecar(container):
+        return known.ended is not None and known.ended.exit_code == 0
+    return known.running and known.started and known.ready
+
+
+def _states(
+    pod: Pod, container: Container, record: PodRecord, backoff: BackoffSettings, now: datetime
+) -> tuple[ContainerState, ContainerState]:
+    """How a container is, and how its last run ended."""
+    known = record.of(container.name)
+    before = _terminated(known.previous)
+    newest = known.instance
+    if newest is not None and newest.ended is None:
+        return ContainerState(
+            running=ContainerStateRunning(_whole_second(newest.started_at))
+        ), before
+    if known.problem is not None:
+        waiting = ContainerStateWaiting(known.problem.reason, known.problem.message)
+        return ContainerState(waiting=waiting), _terminated(newest)
+    if newest is None:
+        return ContainerState(waiting=_first_wait(pod, container, record)), ContainerState()
+    due = restart_at(known, backoff)
+    if due is not None and due > now and _will_restart(pod, container, record):
+        return ContainerState(waiting=_crash_loop(pod, container, known)), _terminated(newest)
+    return _terminated(newest), before
+
+
+def _first_wait(pod: Pod, container: Container, record: PodRecord) -> ContainerStateWaiting:
+    if record.problem is not None:
+        return ContainerStateWaiting("ContainerCreating", record.problem.message)
+    held_up = container in pod.spec.containers and not has_initialized(pod, record)
+    return ContainerStateWaiting("PodInitializing" if held_up else "ContainerCreating")
+
+
+def _will_restart(pod: Pod, container: Container, record: PodRecord) -> bool:
+    ended = record.of(container.name).ended
+    if ended is None or record.failure or record.leaving_since or is_over(pod):
+        return False
+    if container in pod.spec.init_containers:
+        return is_sidecar(container) or (ended.exit_code != 0 and pod.spec.restart_policy != NEVER)
+    return restarts(pod.spec.restart_policy, ended)
+
+
+def _crash_loop(pod: Pod, container: Container, known: ContainerRecord) -> ContainerStateWaiting:
+    delay_s = known.backoff.delay_s if known.backoff else 0
+    meta = pod.metadata
+    return ContainerStateWaiting(
+        CRASH_LOOP,
+        f"back-off {_duration(delay_s)} restarting failed container={container.name} "
+        f"pod={meta.name}_{meta.namespace}({meta.uid})",
+    )
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(seconds, 60)
+    return f"{minutes:.0f}m{rest:g}s" if minutes else f"{rest:g}s"
+
+
+def _terminated(instance: Instance | None) -> ContainerState:
+    if instance is None or instance.ended is None:
+        return ContainerState()
+    ended = instance.ended
+    return ContainerState(
+        terminated=ContainerStateTerminated(
+            exit_code=ended.exit_code,
+            reason=ended.reason,
+            message=ended.message,
+            started_at=_whole_second(instance.started_at),
+            finished_at=_whole_second(ended.finished_at),
+            container_id=instance.container_id,
+        )
+    )
+
+
+def _whole_second(time: datetime) -> datetime:
+    """Kubernetes' times have no fractions, and some clients insist."""
+    return time.replace(microsecond=0)
+
+
+def _phase(
+    pod: Pod, record: PodRecord, decision: Decision, mains: Sequence[ContainerStatus]
+) -> str:
+    if is_over(pod):
+        return pod.status.phase
+    if decision.failure is not None:
+        # The containers may still be ending; what is decided is decided.
+        return "Failed"
+    known = [record.of(each.name) for each in pod.spec.containers]
+    if not any(each.instance for each in known):
+        return "Failed" if decision.over and record.leaving_since is None else "Pending"
+    if decision.over and (record.leaving_since is None or not _restartable(pod, known)):
+        failed = any(each.ended and each.ended.exit_code != 0 for each in known)
+        return "Failed" if failed else "Succeeded"
+    if any(each.instance is None for each in known):
+        return "Pending"
+    return "Running"
+
+
+def _restartable(pod: Pod, known: Sequence[ContainerRecord]) -> bool:
+    """Whether some container would run again if the pod stayed."""
+    policy = pod.spec.restart_policy
+    return policy in (ALWAYS, "") or any(each.ended is None for each in known)
+
+
+def _conditions(
+    pod: Pod,
+    record: PodRecord,
+    phase: str,
+    inits: Sequence[ContainerStatus],
+    mains: Sequence[ContainerStatus],
+) -> list[Condition]:
+    sandbox = record.prepared and not record.released
+    finished = phase in ("Succeeded", "Failed")
+    initialized = has_initialized(pod, record) or phase == "Succeeded"
+    waiting = [each.name for each in inits if not each.ready]
+    containers_ready, ready = _readiness(pod, phase, [*inits, *mains], finished)
+    return [
+        Condition(type="PodReadyToStartContainers", status=TRUE if sandbox else FALSE),
+        Condition(type="Initialized", status=TRUE)
+        if initialized
+        else Condition(
+            type="Initialized",
+            status=FALSE,
+            reason="ContainersNotInitialized",
+            message=f"containers with incomplete status: [{' '.join(waiting)}]",
+        ),
+        ready,
+        containers_ready,
+    ]
+
+
+def _readiness(
+    pod: Pod, phase: str, statuses: Sequence[ContainerStatus], finished: bool
+) -> tuple[Condition, Condition]:
+    """The conditions ContainersReady and Ready."""
+    inits = {each.name for each in pod.spec.init_containers if not is_sidecar(each)}
+    unready = [each.name for each in statuses if not each.ready and each.name not in inits]
+    if finished:
+        reason = "PodCompleted" if phase == "Succeeded" else "PodFailed"
+        condition = Condition(status=FALSE, reason=reason)
+    elif unready:
+        message = f"containers with unready status: [{' '.join(unready)}]"
+        condition = Condition(status=FALSE, reason="ContainersNotReady", message=message)
+    else:
+        condition = Condition(status=TRUE)
+    containers = msgspec.structs.replace(condition, type="ContainersReady")
+    ready = msgspec.structs.replace(condition, type="Ready")
+    shut = [
+        gate.condition_type
+        for gate in pod.spec.readiness_gates
+        if not is_true(pod.status.conditions, gate.condition_type)
+    ]
+    if shut and ready.status == TRUE:
+        message = f"the status of pod readiness gates is not True: {' '.join(shut)}"
+        ready = Condition(
+            type="Ready", status=FALSE, reason="ReadinessGatesNotReady", message=message
+        )
+    return containers, ready

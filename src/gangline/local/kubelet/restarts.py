@@ -1,0 +1,46 @@
+"""When a container that ended is started again: restart policies and the crash loop's back-off.
+
+The back-off is the kubelet's: the first restart is at once, the next waits 10 seconds from the end
+of the run, then 20, and so on up to 5 minutes. A run that lasted twice the longest wait since the
+last change makes it all begin anew.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from gangline.local.kubelet.records import Backoff, ContainerRecord, Ended
+
+ALWAYS, ON_FAILURE, NEVER = "Always", "OnFailure", "Never"
+
+
+@dataclass(frozen=True, slots=True)
+class BackoffSettings:
+    """How long restarts wait, in seconds."""
+
+    base_s: float = 10.0
+    longest_s: float = 300.0
+
+
+def restarts(policy: str, ended: Ended) -> bool:
+    """Whether a run that ended like this is followed by another."""
+    return policy in (ALWAYS, "") or (policy == ON_FAILURE and ended.exit_code != 0)
+
+
+def restart_at(record: ContainerRecord, settings: BackoffSettings) -> datetime | None:
+    """When the ended run of a container may be followed by another; None is at once."""
+    ended, backoff = record.ended, record.backoff
+    if ended is None or backoff is None or _is_over(backoff, ended.finished_at, settings):
+        return None
+    return ended.finished_at + timedelta(seconds=backoff.delay_s)
+
+
+def next_backoff(record: ContainerRecord, now: datetime, settings: BackoffSettings) -> Backoff:
+    """The back-off that holds once a container is started again now."""
+    ended, backoff = record.ended, record.backoff
+    if ended is None or backoff is None or _is_over(backoff, ended.finished_at, settings):
+        return Backoff(settings.base_s, now)
+    return Backoff(min(backoff.delay_s * 2, settings.longest_s), now)
+
+
+def _is_over(backoff: Backoff, finished_at: datetime, settings: BackoffSettings) -> bool:
+    return finished_at - backoff.updated_at > timedelta(seconds=2 * settings.longest_s)

@@ -1,0 +1,157 @@
+"""The folders behind a pod's volumes: made before its containers start, removed after its end."""
+
+import os
+import shutil
+import stat
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from gangline.api.pod import Pod
+from gangline.api.volumes import HostPathVolumeSource, Volume
+from gangline.local.kubelet.environment import ConfigProblem, Sources
+from gangline.local.kubelet.projection import payload, write_payload
+
+SHARED_MEMORY = Path("/dev/shm")
+
+FindClaim = Callable[[str, str], Awaitable[Path]]
+"""Finds the folder of a claim by namespace and name; raises `ConfigProblem` while there is none."""
+
+_KINDS: dict[str, Callable[[int], bool]] = {
+    "Directory": stat.S_ISDIR,
+    "File": stat.S_ISREG,
+    "Socket": stat.S_ISSOCK,
+    "CharDevice": stat.S_ISCHR,
+    "BlockDevice": stat.S_ISBLK,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PodFolders:
+    """Where the files of one pod are."""
+
+    top: Path
+    memory: Path
+    """For volumes in memory; not below ``top``, but named after the pod."""
+
+    logs: Path
+
+    def volume(self, name: str) -> Path:
+        """The folder of a volume on disk."""
+        return self.top / "volumes" / name
+
+    def instance(self, container: str, number: int) -> Path:
+        """The folder of one run of a container."""
+        return self.top / "containers" / container / str(number)
+
+    def log(self, container: str, number: int) -> Path:
+        """The log of one run of a container."""
+        return self.logs / container / f"{number}.log"
+
+
+def folders_of(data: Path, cluster: str, pod: Pod) -> PodFolders:
+    """Where the files of a pod are kept."""
+    meta = pod.metadata
+    return PodFolders(
+        top=data / "pods" / meta.uid,
+        memory=SHARED_MEMORY / f"{memory_prefix(cluster)}{meta.uid}",
+        logs=data / "logs" / f"{meta.namespace}_{meta.name}_{meta.uid}",
+    )
+
+
+def memory_prefix(cluster: str) -> str:
+    """How the folders in memory of a cluster's pods begin."""
+    return f"gangline-{cluster}-"
+
+
+async def make_volumes(
+    pod: Pod, folders: PodFolders, sources: Sources, find_claim: FindClaim
+) -> dict[str, Path]:
+    """Make the folders of a pod's volumes; returns them by name.
+
+    Raises:
+        ConfigProblem: a volume cannot be made (yet); the message names it.
+        OSError: the disk is full, or a folder cannot be written.
+    """
+    made = {}
+    for volume in pod.spec.volumes:
+        try:
+            made[volume.name] = await _make(pod, volume, folders, sources, find_claim)
+        except ConfigProblem as error:
+            raise ConfigProblem(f'volume "{volume.name}": {error}') from error
+    return made
+
+
+def refresh_volumes(pod: Pod, folders: PodFolders, sources: Sources) -> None:
+    """Bring volumes made of API objects up to date.
+
+    Raises:
+        ConfigProblem: an object is gone; the volume stays as it was.
+        OSError: the disk is full, or a folder cannot be written.
+    """
+    for volume in pod.spec.volumes:
+        files = payload(pod, volume, sources)
+        if files is not None:
+            write_payload(folders.volume(volume.name), files)
+
+
+def remove_files(folders: PodFolders, *, logs: bool) -> None:
+    """Remove what a pod has written to its own folders, and its logs when told so."""
+    for folder in (folders.top, folders.memory, *([folders.logs] if logs else [])):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+async def _make(
+    pod: Pod, volume: Volume, folders: PodFolders, sources: Sources, find_claim: FindClaim
+) -> Path:
+    files = payload(pod, volume, sources)
+    folder = folders.volume(volume.name)
+    namespace = pod.metadata.namespace
+    if files is not None:
+        write_payload(folder, files)
+    elif volume.empty_dir is not None:
+        if volume.empty_dir.medium == "Memory":
+            folder = folders.memory / volume.name
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o777)
+    elif volume.host_path is not None:
+        return _host_path(volume.host_path)
+    elif volume.persistent_volume_claim is not None:
+        return await find_claim(namespace, volume.persistent_volume_claim.claim_name)
+    elif volume.ephemeral is not None:
+        return await find_claim(namespace, f"{pod.metadata.name}-{volume.name}")
+    else:
+        raise ConfigProblem("its type is not available on this cluster")
+    _give_to_group(pod, folder)
+    return folder
+
+
+def _host_path(source: HostPathVolumeSource) -> Path:
+    path, kind = Path(source.path), source.type
+    try:
+        if kind == "DirectoryOrCreate":
+            path.mkdir(parents=True, exist_ok=True)
+        elif kind == "FileOrCreate":
+            path.touch(exist_ok=True)
+        elif not kind and not path.exists():
+            # Container engines make a missing folder when no type is asked for.
+            path.mkdir(parents=True)
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise ConfigProblem(f"hostPath {path}: {error.strerror or error}") from error
+    if not _KINDS.get(kind.removesuffix("OrCreate"), lambda mode: True)(mode):
+        raise ConfigProblem(f"hostPath type check failed: {path} is not a {kind.lower()}")
+    return path
+
+
+def _give_to_group(pod: Pod, folder: Path) -> None:
+    """Let the pod's ``fsGroup`` write to a volume."""
+    context = pod.spec.security_context
+    if context is None or context.fs_group is None or os.geteuid() != 0:
+        return
+    for path in [folder, *folder.rglob("*")]:
+        if path.is_symlink():
+            continue
+        os.chown(path, -1, context.fs_group)
+        mode = path.stat().st_mode & 0o7777
+        path.chmod(mode | (0o2070 if path.is_dir() else (mode & 0o600) >> 3))

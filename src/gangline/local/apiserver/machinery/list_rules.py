@@ -18,6 +18,10 @@ from gangline.local.apiserver.machinery.value_rules import Rule
 
 def list_rule(schema: Json) -> list[Rule]:
     """Return the uniqueness rule that a list schema asks for, if it asks for one."""
+    if "x-kubernetes-patch-strategy" in schema:
+        # Lists of built-in kinds: their keys guide merges, and code says what must be unique (two
+        # variables of one name in a container are fine).
+        return []
     keys: list[str] = schema.get(MAP_KEYS, [])
     if schema.get(LIST_TYPE) == "map" and keys:
         fields: Json = schema.get("items", {}).get("properties", {})

@@ -19,64 +19,81 @@ EMBEDDED = "x-kubernetes-embedded-resource"
 
 _STRING: Json = {"type": "string"}
 _STRINGS: Json = {"type": "object", "additionalProperties": _STRING}
+_NUMBER: Json = {"type": "integer", "format": "int64"}
 _TIME: Json = {"type": "string", "format": "date-time"}
+
+
+def _about(schema: Json, description: str) -> Json:
+    return {**schema, "description": description}
+
+
+_OWNER: Json = {
+    "type": "object",
+    "description": "An object that this one belongs to; it is removed after its owners.",
+    MAP_TYPE: "atomic",
+    "required": ["apiVersion", "kind", "name", "uid"],
+    "properties": {
+        "apiVersion": _about(_STRING, "API version of the owner."),
+        "kind": _about(_STRING, "Kind of the owner."),
+        "name": _about(_STRING, "Name of the owner."),
+        "uid": _about(_STRING, "UID of the owner."),
+        "controller": _about({"type": "boolean"}, "Whether the owner manages this object."),
+        "blockOwnerDeletion": _about(
+            {"type": "boolean"}, "Whether a foreground deletion of the owner waits for this one."
+        ),
+    },
+}
+_ENTRY: Json = {
+    "type": "object",
+    "description": "The fields that one manager has set.",
+    "properties": {
+        "manager": _about(_STRING, "Name of the writer."),
+        "operation": _about(_STRING, "How it wrote: Apply or Update."),
+        "apiVersion": _about(_STRING, "Version that the fields are named in."),
+        "time": _about(_TIME, "When the fields of the entry last changed."),
+        "fieldsType": _about(_STRING, "Format of the fields: FieldsV1."),
+        "fieldsV1": _about({"type": "object", PRESERVE: True}, "The fields, as a tree."),
+        "subresource": _about(_STRING, "Subresource that was written, if it was one."),
+    },
+}
 
 OBJECT_META: Json = {
     "type": "object",
+    "description": "What every stored object has: its identity, labels and life cycle.",
     "properties": {
-        "name": _STRING,
-        "generateName": _STRING,
-        "namespace": _STRING,
-        "selfLink": _STRING,
-        "uid": _STRING,
-        "resourceVersion": _STRING,
-        "generation": {"type": "integer", "format": "int64"},
-        "creationTimestamp": {**_TIME, "nullable": True},
-        "deletionTimestamp": _TIME,
-        "deletionGracePeriodSeconds": {"type": "integer", "format": "int64"},
-        "labels": _STRINGS,
-        "annotations": _STRINGS,
+        "name": _about(_STRING, "Name, unique among the objects of the kind in the namespace."),
+        "generateName": _about(_STRING, "Start of a name that the server completes."),
+        "namespace": _about(_STRING, "Namespace that the object lives in."),
+        "selfLink": _about(_STRING, "No longer set."),
+        "uid": _about(_STRING, "Identity in time and space; a name can be used again."),
+        "resourceVersion": _about(_STRING, "Changes with every write; compare for equality only."),
+        "generation": _about(_NUMBER, "Counts the changes of what is wished for."),
+        "creationTimestamp": _about({**_TIME, "nullable": True}, "When it was stored."),
+        "deletionTimestamp": _about(_TIME, "When it is to be gone; set by a deletion."),
+        "deletionGracePeriodSeconds": _about(_NUMBER, "Seconds that it has to end in peace."),
+        "labels": _about(_STRINGS, "Names and values to select objects by."),
+        "annotations": _about(_STRINGS, "Names and values that tools keep with the object."),
         "ownerReferences": {
             "type": "array",
+            "description": "Objects that this one belongs to.",
             LIST_TYPE: "map",
             MAP_KEYS: ["uid"],
             "x-kubernetes-patch-strategy": "merge",
             "x-kubernetes-patch-merge-key": "uid",
-            "items": {
-                "type": "object",
-                MAP_TYPE: "atomic",
-                "required": ["apiVersion", "kind", "name", "uid"],
-                "properties": {
-                    "apiVersion": _STRING,
-                    "kind": _STRING,
-                    "name": _STRING,
-                    "uid": _STRING,
-                    "controller": {"type": "boolean"},
-                    "blockOwnerDeletion": {"type": "boolean"},
-                },
-            },
+            "items": _OWNER,
         },
         "finalizers": {
             "type": "array",
+            "description": "Who must agree before the object is removed.",
             LIST_TYPE: "set",
             "x-kubernetes-patch-strategy": "merge",
             "items": _STRING,
         },
         "managedFields": {
             "type": "array",
+            "description": "Which writer has set which fields.",
             LIST_TYPE: "atomic",
-            "items": {
-                "type": "object",
-                "properties": {
-                    "manager": _STRING,
-                    "operation": _STRING,
-                    "apiVersion": _STRING,
-                    "time": _TIME,
-                    "fieldsType": _STRING,
-                    "fieldsV1": {"type": "object", PRESERVE: True},
-                    "subresource": _STRING,
-                },
-            },
+            "items": _ENTRY,
         },
     },
 }
@@ -88,8 +105,8 @@ def with_object_parts(schema: Json) -> Json:
     own = schema.get("properties", {})
     metadata = own.get("metadata", {})
     parts = {
-        "apiVersion": own.get("apiVersion", _STRING),
-        "kind": own.get("kind", _STRING),
+        "apiVersion": own.get("apiVersion") or _about(_STRING, "Group and version of the API."),
+        "kind": own.get("kind") or _about(_STRING, "Kind of the object."),
         "metadata": {**OBJECT_META, "properties": dict(OBJECT_META["properties"])},
     }
     if "name" in metadata.get("properties", {}):

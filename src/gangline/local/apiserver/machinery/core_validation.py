@@ -1,0 +1,238 @@
+"""Validation of built-in kinds: what a schema cannot say, on creation and on update.
+
+``metadata`` is checked for every kind. Functions yield all mistakes; wrong JSON types are the
+schema's to report, so they are passed over here.
+"""
+
+import base64
+import binascii
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from gangline.api.meta import StatusCause
+from gangline.local.apiserver.machinery import field_errors as wrong
+from gangline.local.apiserver.machinery.field_errors import child, indexed
+from gangline.local.apiserver.machinery.meta_validation import (
+    metadata_causes,
+    metadata_update_causes,
+)
+from gangline.local.apiserver.machinery.name_rules import Causes, at_least, one_of
+from gangline.local.apiserver.machinery.pod_defaults import part
+from gangline.local.apiserver.machinery.pod_validation import pod_causes, pod_update_causes
+from gangline.local.apiserver.machinery.resource_validation import amount_causes
+from gangline.local.apiserver.machinery.schemas import Json
+from gangline.local.apiserver.machinery.service_validation import (
+    service_causes,
+    service_update_causes,
+)
+from gangline.local.apiserver.machinery.workload_validation import (
+    deployment_causes,
+    replica_set_causes,
+    selector_update_causes,
+)
+
+__all__ = ["validate_create", "validate_update"]
+
+Validator: TypeAlias = Callable[[Json], Causes]
+UpdateValidator: TypeAlias = Callable[[Json, Json], Causes]
+
+_KEY = re.compile(r"[-._a-zA-Z0-9]+", re.ASCII)
+
+STORED_LIMIT = 1024 * 1024
+"""The most bytes of the values of a ConfigMap or a Secret."""
+USER_PRIORITY_LIMIT = 1_000_000_000
+ACCESS_MODES = ("ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod")
+NOT_SOURCES = frozenset(
+    {
+        "accessModes", "capacity", "claimRef", "mountOptions", "nodeAffinity",
+        "persistentVolumeReclaimPolicy", "storageClassName", "volumeMode",
+        "volumeAttributesClassName",
+    }
+)  # fmt: skip
+
+
+def validate_create(group: str, kind: str, obj: Json, namespaced: bool) -> list[StatusCause]:
+    """Return every mistake in an object that is to be created."""
+    causes = list(metadata_causes(group, kind, obj, namespaced))
+    if (validator := VALIDATORS.get((group, kind))) is not None:
+        causes += validator(obj)
+    return causes
+
+
+def validate_update(
+    group: str, kind: str, old: Json, new: Json, namespaced: bool, subresource: str = ""
+) -> list[StatusCause]:
+    """Return every mistake in an object that is to replace ``old``, and in how it differs.
+
+    What a pod or a claim may change is little, so unchanged specs are not looked at again.
+    """
+    causes = list(metadata_update_causes(old, new))
+    if part(new, "metadata") != part(old, "metadata"):
+        causes += metadata_causes(group, kind, new, namespaced)
+    if subresource:
+        return causes
+    if (update := UPDATE_VALIDATORS.get((group, kind))) is not None:
+        causes += update(old, new)
+    validator = VALIDATORS.get((group, kind))
+    if validator is not None and _content(new) != _content(old):
+        causes += validator(new)
+    return causes
+
+
+def _content(obj: Json) -> Json:
+    return {name: value for name, value in obj.items() if name not in ("metadata", "status")}
+
+
+def _pod(obj: Json) -> Causes:
+    yield from pod_causes("spec", part(obj, "spec"))
+
+
+def _config_map(obj: Json) -> Causes:
+    yield from _stored_causes(obj, "data", "binaryData")
+
+
+def _secret(obj: Json) -> Causes:
+    yield from _stored_causes(obj, "data")
+    for key, value in part(obj, "data").items():
+        if isinstance(value, str) and not _is_base64(value):
+            yield wrong.invalid(
+                indexed("data", key), "…", "must be base64; use stringData for text"
+            )
+
+
+def _stored_causes(obj: Json, *fields: str) -> Causes:
+    size = 0
+    for field in fields:
+        for key, value in part(obj, field).items():
+            size += len(value.encode()) if isinstance(value, str) else 0
+            if not _KEY.fullmatch(key) or key == "." or key.startswith(".."):
+                detail = "use letters, digits, '-', '_' and '.', and neither '.' alone nor '..'"
+                yield wrong.invalid(indexed(field, key), key, detail)
+            if len(key) > 253:
+                yield wrong.too_long(indexed(field, key[:20] + "…"), 253, "characters")
+    if size > STORED_LIMIT:
+        yield wrong.too_long("", STORED_LIMIT)
+
+
+def _is_base64(text: str) -> bool:
+    try:
+        base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return False
+    return True
+
+
+def _stored_update(old: Json, new: Json) -> Causes:
+    if old.get("type") != new.get("type") and "type" in old:
+        yield wrong.invalid("type", new.get("type"), "field is immutable")
+    if old.get("immutable") is True:
+        if new.get("immutable") is not True:
+            yield wrong.forbidden("immutable", "field is immutable when `immutable` is set")
+        for field in ("data", "binaryData"):
+            if old.get(field) != new.get(field):
+                yield wrong.forbidden(field, "field is immutable when `immutable` is set")
+
+
+def _claim(obj: Json) -> Causes:
+    spec = part(obj, "spec")
+    yield from _access_mode_causes(spec)
+    requests = part(spec, "resources", "requests")
+    if "storage" not in requests:
+        yield wrong.required("spec.resources[storage]")
+    else:
+        yield from amount_causes("spec.resources[storage]", requests["storage"], positive=True)
+    yield from one_of("spec.volumeMode", spec.get("volumeMode"), ("Block", "Filesystem"))
+
+
+def _claim_update(old: Json, new: Json) -> Causes:
+    before, after = dict(part(old, "spec")), dict(part(new, "spec"))
+    for spec in (before, after):
+        spec.pop("resources", None)
+    if not before.get("volumeName"):
+        # The volume controller binds a claim by writing the name of its volume, once.
+        after.pop("volumeName", None)
+    if "storageClassName" not in before:
+        after.pop("storageClassName", None)
+    if before != after:
+        detail = "spec is immutable after creation except resources.requests for bound claims"
+        yield wrong.forbidden("spec", detail)
+
+
+def _volume(obj: Json) -> Causes:
+    spec = part(obj, "spec")
+    yield from _access_mode_causes(spec)
+    if "storage" not in part(spec, "capacity"):
+        yield wrong.required("spec.capacity", "the capacity of storage must be given")
+    else:
+        capacity = spec["capacity"]["storage"]
+        yield from amount_causes("spec.capacity[storage]", capacity, positive=True)
+    if not [name for name in spec if name not in NOT_SOURCES and spec[name] is not None]:
+        yield wrong.required("spec", "must specify a volume type")
+    policies = ("Delete", "Recycle", "Retain")
+    policy = spec.get("persistentVolumeReclaimPolicy")
+    yield from one_of("spec.persistentVolumeReclaimPolicy", policy, policies)
+
+
+def _access_mode_causes(spec: Json) -> Causes:
+    modes = spec.get("accessModes")
+    if not modes:
+        yield wrong.required("spec.accessModes", "at least 1 access mode is required")
+    for mode in modes if isinstance(modes, list) else ():
+        yield from one_of("spec.accessModes", mode, ACCESS_MODES)
+
+
+def _priority_class(obj: Json) -> Causes:
+    name, value = str(part(obj, "metadata").get("name", "")), obj.get("value", 0)
+    if isinstance(value, int) and value > USER_PRIORITY_LIMIT and not name.startswith("system-"):
+        detail = f"maximum allowed value of a user defined priority is {USER_PRIORITY_LIMIT}"
+        yield wrong.forbidden("value", detail)
+    policies = ("Never", "PreemptLowerPriority")
+    yield from one_of("preemptionPolicy", obj.get("preemptionPolicy"), policies)
+
+
+def _priority_class_update(old: Json, new: Json) -> Causes:
+    for field in ("value", "preemptionPolicy"):
+        if old.get(field) != new.get(field):
+            yield wrong.forbidden(field, "may not be changed in an update.")
+
+
+def _lease(obj: Json) -> Causes:
+    spec = part(obj, "spec")
+    yield from at_least("spec.leaseDurationSeconds", spec.get("leaseDurationSeconds"), 1)
+    yield from at_least("spec.leaseTransitions", spec.get("leaseTransitions"), 0)
+
+
+def _node(obj: Json) -> Causes:
+    for index, taint in enumerate(part(obj, "spec").get("taints") or []):
+        where = indexed("spec.taints", index)
+        effect: Any = taint.get("effect") if isinstance(taint, dict) else None
+        if not effect:
+            yield wrong.required(child(where, "effect"))
+        effects = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+        yield from one_of(child(where, "effect"), effect, effects)
+
+
+VALIDATORS: Mapping[tuple[str, str], Validator] = {
+    ("", "ConfigMap"): _config_map,
+    ("", "Node"): _node,
+    ("", "PersistentVolume"): _volume,
+    ("", "PersistentVolumeClaim"): _claim,
+    ("", "Pod"): _pod,
+    ("", "Secret"): _secret,
+    ("", "Service"): service_causes,
+    ("apps", "Deployment"): deployment_causes,
+    ("apps", "ReplicaSet"): replica_set_causes,
+    ("coordination.k8s.io", "Lease"): _lease,
+    ("scheduling.k8s.io", "PriorityClass"): _priority_class,
+}
+UPDATE_VALIDATORS: Mapping[tuple[str, str], UpdateValidator] = {
+    ("", "ConfigMap"): _stored_update,
+    ("", "PersistentVolumeClaim"): _claim_update,
+    ("", "Pod"): pod_update_causes,
+    ("", "Secret"): _stored_update,
+    ("", "Service"): service_update_causes,
+    ("apps", "Deployment"): selector_update_causes,
+    ("apps", "ReplicaSet"): selector_update_causes,
+    ("scheduling.k8s.io", "PriorityClass"): _priority_class_update,
+}

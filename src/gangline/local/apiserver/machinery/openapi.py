@@ -1,0 +1,189 @@
+"""The OpenAPI documents of the server, made of the schemas of its kinds.
+
+Version 2 is one document for everything, which older kubectl reads for ``explain``, validation and
+patches; version 3 is one for each group and version, which newer kubectl and its plugins read.
+Schemas are written out in full; only metadata is a definition that all share. The paths say just
+what clients look for: the kind behind a path, and that writes can be dry runs and validate fields.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gangline.local.apiserver.machinery.openapi_schemas import as_v2, as_v3
+from gangline.local.apiserver.machinery.schemas import OBJECT_META, Json, with_object_parts
+
+__all__ = ["OpenAPIEntry", "openapi_v2", "openapi_v3", "openapi_v3_index"]
+
+OBJECT_META_NAME = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
+GROUP_VERSION_KIND = "x-kubernetes-group-version-kind"
+
+_PATCH_TYPES = [
+    "application/json-patch+json",
+    "application/merge-patch+json",
+    "application/strategic-merge-patch+json",
+    "application/apply-patch+yaml",
+]
+_WRITES = {"post": "post", "put": "put", "patch": "patch", "delete": "delete"}
+_BUILT_IN = {"": "core", "apps": "apps"}
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAPIEntry:
+    """One kind that the server serves in one version."""
+
+    group: str
+    version: str
+    kind: str
+    plural: str
+    namespaced: bool
+    schema: Mapping[str, Any]
+
+    @property
+    def prefix(self) -> str:
+        """Where the group and version live, without a slash in front: ``apis/apps/v1``."""
+        return f"apis/{self.group}/{self.version}" if self.group else f"api/{self.version}"
+
+    @property
+    def definition(self) -> str:
+        """The name of the kind's schema in the documents."""
+        if self.group in _BUILT_IN or self.group.endswith(".k8s.io"):
+            group = _BUILT_IN.get(self.group) or self.group.partition(".")[0]
+            return f"io.k8s.api.{group}.{self.version}.{self.kind}"
+        reversed_group = ".".join(reversed(self.group.split(".")))
+        return f"{reversed_group}.{self.version}.{self.kind}"
+
+    @property
+    def collection(self) -> str:
+        """The path of the objects of one namespace, or of all where there are none."""
+        scope = "/namespaces/{namespace}" if self.namespaced else ""
+        return f"/{self.prefix}{scope}/{self.plural}"
+
+    @property
+    def identity(self) -> Json:
+        """The kind as the documents refer to it."""
+        return {"group": self.group, "kind": self.kind, "version": self.version}
+
+
+def openapi_v2(entries: Iterable[OpenAPIEntry], *, title: str, version: str) -> Json:
+    """Return the one document of version 2."""
+    definitions: Json = {OBJECT_META_NAME: as_v2(OBJECT_META)}
+    paths: Json = {}
+    for entry in entries:
+        definitions[entry.definition] = _named_schema(entry, as_v2, "#/definitions/")
+        paths.update(_paths(entry, _operation_v2))
+    return {
+        "swagger": "2.0",
+        "info": {"title": title, "version": version},
+        "paths": dict(sorted(paths.items())),
+        "definitions": dict(sorted(definitions.items())),
+    }
+
+
+def openapi_v3_index(entries: Sequence[OpenAPIEntry]) -> Json:
+    """Return where the documents of version 3 are; the hash makes a changed one a new address."""
+    prefixes = sorted({entry.prefix for entry in entries})
+    return {
+        "paths": {prefix: {"serverRelativeURL": _address(entries, prefix)} for prefix in prefixes}
+    }
+
+
+def openapi_v3(entries: Iterable[OpenAPIEntry], group: str, version: str) -> Json | None:
+    """Return the document of one group and version; None when it serves nothing."""
+    schemas: Json = {OBJECT_META_NAME: as_v3(OBJECT_META)}
+    paths: Json = {}
+    for entry in entries:
+        if (entry.group, entry.version) == (group, version):
+            schemas[entry.definition] = _named_schema(entry, as_v3, "#/components/schemas/")
+            paths.update(_paths(entry, _operation_v3))
+    if not paths:
+        return None
+    return {
+        "openapi": "3.0.0",
+        "info": {"title": "Gangline", "version": version},
+        "paths": dict(sorted(paths.items())),
+        "components": {"schemas": dict(sorted(schemas.items()))},
+    }
+
+
+def _named_schema(entry: OpenAPIEntry, convert: Any, prefix: str) -> Json:
+    whole = with_object_parts(dict(entry.schema))
+    schema: Json = convert(whole)
+    if "properties" in schema:
+        reference = {"$ref": prefix + OBJECT_META_NAME}
+        description = whole["properties"]["metadata"].get("description", "")
+        # A reference can have no sibling in version 3, so a description needs a wrapper there.
+        wrapped = {"allOf": [reference]} if prefix.startswith("#/components") else reference
+        schema["properties"]["metadata"] = {**wrapped, "description": description}
+    return {**schema, GROUP_VERSION_KIND: [entry.identity]}
+
+
+def _paths(entry: OpenAPIEntry, operation: Any) -> Json:
+    collection = {verb: operation(entry, verb) for verb in ("get", "post")}
+    item = {verb: operation(entry, verb) for verb in ("get", "put", "patch", "delete")}
+    in_path = ["namespace"] if entry.namespaced else []
+    found = {
+        entry.collection: {**collection, "parameters": _path_parameters(in_path, operation)},
+        entry.collection + "/{name}": {
+            **item,
+            "parameters": _path_parameters([*in_path, "name"], operation),
+        },
+    }
+    if entry.namespaced:
+        everywhere = f"/{entry.prefix}/{entry.plural}"
+        found[everywhere] = {"get": operation(entry, "get")}
+    return found
+
+
+def _path_parameters(names: Iterable[str], operation: Any) -> list[Json]:
+    return [_parameter(name, "path", operation is _operation_v3) for name in names]
+
+
+def _parameter(name: str, place: str, nested: bool) -> Json:
+    kind = {"schema": {"type": "string"}} if nested else {"type": "string"}
+    return {"name": name, "in": place, "required": place == "path", **kind}
+
+
+def _query_parameters(verb: str, nested: bool) -> list[Json]:
+    if verb not in _WRITES:
+        return []
+    names = ["dryRun"] if verb == "delete" else ["dryRun", "fieldManager", "fieldValidation"]
+    if verb == "patch":
+        names.append("force")
+    return [_parameter(name, "query", nested) for name in names]
+
+
+def _operation_v2(entry: OpenAPIEntry, verb: str) -> Json:
+    return {
+        "operationId": f"{verb}{entry.definition}",
+        "consumes": _PATCH_TYPES if verb == "patch" else ["*/*"],
+        "produces": ["application/json"],
+        "parameters": _query_parameters(verb, nested=False),
+        "responses": {
+            "200": {"description": "OK", "schema": {"$ref": f"#/definitions/{entry.definition}"}}
+        },
+        "x-kubernetes-action": verb,
+        GROUP_VERSION_KIND: entry.identity,
+    }
+
+
+def _operation_v3(entry: OpenAPIEntry, verb: str) -> Json:
+    schema = {"$ref": f"#/components/schemas/{entry.definition}"}
+    body = {"content": {"application/json": {"schema": schema}}}
+    return {
+        "operationId": f"{verb}{entry.definition}",
+        "parameters": _query_parameters(verb, nested=True),
+        "responses": {"200": {"description": "OK", **body}},
+        "x-kubernetes-action": verb,
+        GROUP_VERSION_KIND: entry.identity,
+        **({"requestBody": body} if verb in ("post", "put") else {}),
+        **({"requestBody": {"content": {t: {} for t in _PATCH_TYPES}}} if verb == "patch" else {}),
+    }
+
+
+def _address(entries: Sequence[OpenAPIEntry], prefix: str) -> str:
+    served = [[each.kind, each.schema] for each in entries if each.prefix == prefix]
+    digest = hashlib.sha256(json.dumps(served, sort_keys=True, default=str).encode())
+    return f"/openapi/v3/{prefix}?hash={digest.hexdigest().upper()[:32]}"

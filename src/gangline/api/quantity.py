@@ -31,7 +31,13 @@ _LIKELY = {"K": "Ki or k", "KI": "Ki", "KB": "Ki or k", "MB": "Mi or M", "GB": "
 
 
 class QuantityError(ValueError):
-    """The text is not an amount. The message says what would be right."""
+    """What was written is not an amount: what is wrong with it, and what would be right."""
+
+    def __init__(self, written: object, problem: str, remedy: str) -> None:
+        self.problem = problem
+        self.remedy = remedy
+        text = repr(written)
+        super().__init__(f"{text[:40]}{'…' if len(text) > 40 else ''} {problem}; {remedy}")
 
 
 class Form(StrEnum):
@@ -99,7 +105,7 @@ def parse_quantity(written: str | int | float) -> Quantity:
         QuantityError: it is not an amount; the message says what would be right.
     """
     if isinstance(written, bool) or not isinstance(written, str | int | float):
-        raise QuantityError(f"{written!r} is not an amount; write a number such as 2 or 500m")
+        raise QuantityError(written, "is not an amount", "write a number such as 2 or 500m")
     if isinstance(written, int):
         return Quantity(_capped(written * _NANO))
     return _parse(repr(written) if isinstance(written, float) else written)
@@ -135,12 +141,13 @@ def whole(written: str | int | float) -> int:
 @lru_cache(maxsize=8192)
 def _parse(text: str) -> Quantity:
     if len(text) > _LONGEST_TEXT:
-        raise QuantityError(f"an amount of {len(text)} characters; at most {_LONGEST_TEXT}")
+        problem = f"has {len(text)} characters"
+        raise QuantityError(text, problem, f"write at most {_LONGEST_TEXT}")
     found = _TEXT.fullmatch(text)
     sign, integer, fraction, suffix = found.groups() if found else ("", "", None, text)
     fraction = fraction or ""
     if not integer and not fraction:
-        raise QuantityError(_advice(text, suffix))
+        raise _refusal(text, suffix)
     digits = int(integer + fraction)
     nano, form = _nano(digits, 9 - len(fraction), suffix, text)
     return Quantity(_capped(-nano if sign == "-" else nano), form)
@@ -154,7 +161,7 @@ def _nano(digits: int, power: int, suffix: str, text: str) -> tuple[int, Form]:
         return _times_ten(digits << _BINARY[suffix], power), Form.BINARY
     if exponent := _EXPONENT.fullmatch(suffix):
         return _times_ten(digits, power + int(exponent[1])), Form.EXPONENT
-    raise QuantityError(_advice(text, suffix))
+    raise _refusal(text, suffix)
 
 
 def _times_ten(digits: int, power: int) -> int:
@@ -189,17 +196,20 @@ def _exponent_suffix(power: int) -> str:
     return f"e{power - 9}" if power != 9 else ""
 
 
-def _advice(text: str, suffix: str) -> str:
+def _refusal(text: str, suffix: str) -> QuantityError:
     if not text.strip():
-        return "an empty amount; write a number such as 2, 500m or 4Gi"
-    if " " in text.strip() or text != text.strip():
-        return f"{text!r} has spaces; write {''.join(text.split())!r}"
-    if text.count(",") == 1 and text.replace(",", ".", 1) != text:
-        return f"{text!r} has a comma; write {text.replace(',', '.')!r}"
+        return QuantityError(text, "is empty", "write a number such as 2, 500m or 4Gi")
+    if any(sign.isspace() for sign in text):
+        return QuantityError(text, "has spaces", f"write {''.join(text.split())!r}")
+    if text.count(",") == 1:
+        return QuantityError(text, "has a comma", f"write {text.replace(',', '.')!r}")
     likely = _LIKELY.get(suffix) or _LIKELY.get(suffix.upper())
     if likely and suffix != text:
-        return f"{text!r} ends in {suffix!r}, which is no unit; did you mean {likely}?"
-    return (
-        f"{text!r} is not an amount; write a number, or one with a suffix: "
-        "m for thousandths, k M G T P E for powers of 1000, Ki Mi Gi Ti Pi Ei for powers of 1024"
+        problem = f"ends in {suffix!r}, which is no unit"
+        return QuantityError(text, problem, f"did you mean {likely}?")
+    return QuantityError(
+        text,
+        "is not an amount",
+        "write a number, or one with a suffix: m for thousandths, k M G T P E for powers of "
+        "1000, Ki Mi Gi Ti Pi Ei for powers of 1024",
     )

@@ -1,0 +1,202 @@
+"""Jobs of a cluster: submit, list, get, wait, delete. Asynchronous; one request for each kind."""
+
+import asyncio
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gangline.api.kubeflow import PyTorchJob
+from gangline.api.pod import Pod
+from gangline.api.resources import BUILT_IN, CUSTOM, POD_GROUPS, PODS
+from gangline.api.scheduling import PodGroup
+from gangline.kube.client import Client
+from gangline.kube.errors import NotFound
+from gangline.kube.informer import Informer
+from gangline.sdk.jobs import JOB_KINDS, JOB_NAME_LABEL, Job, JobKind, describe
+
+Manifest = Mapping[str, Any]
+
+
+class JobError(Exception):
+    """What was asked of a job cannot be done; the message says why."""
+
+
+class NoSuchJob(JobError):
+    """There is no job of this name."""
+
+
+class AmbiguousJob(JobError):
+    """Jobs of several kinds have this name."""
+
+
+class UnknownKind(JobError):
+    """The cluster does not know a kind."""
+
+
+class JobClient:
+    """Works with the training jobs of one cluster."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+
+    async def submit(
+        self, manifest: Manifest, namespace: str | None = None, *, dry_run: bool = False
+    ) -> dict[str, Any]:
+        """Create an object and return it as the server has it; unknown fields are refused.
+
+        Args:
+            manifest: the object, with ``apiVersion`` and ``kind``.
+            namespace: where, unless the object says so itself.
+            dry_run: let the server check it only.
+
+        Raises:
+            AlreadyExists: there is one of this name.
+            Invalid, BadRequest: it breaks rules of its kind.
+            UnknownKind: the cluster has no such kind.
+        """
+        path = await self._collection(manifest, namespace)
+        params = {"fieldValidation": "Strict"} | ({"dryRun": "All"} if dry_run else {})
+        created: dict[str, Any] = await self.client.request_json(
+            "POST", path, body=manifest, params=params
+        )
+        return created
+
+    async def list(self, namespace: str | None = None) -> list[Job]:
+        """Return the jobs of a namespace (None: of all), the newest first."""
+        kinds = await asyncio.gather(*(self._jobs(kind, namespace) for kind in JOB_KINDS))
+        pods, groups = await asyncio.gather(self._pods(namespace), self._groups(namespace))
+        jobs = [
+            describe(kind, job, pods.get(job.metadata.uid, []), groups.get(job.metadata.uid, []))
+            for kind, found in zip(JOB_KINDS, kinds, strict=True)
+            for job in found
+        ]
+        return sorted(jobs, key=lambda job: (job.created, job.name), reverse=True)
+
+    async def get(self, name: str, namespace: str) -> Job:
+        """Return one job.
+
+        Raises:
+            NoSuchJob: there is none of this name.
+            AmbiguousJob: there are several, of different kinds.
+        """
+        kind, job = await self._find(name, namespace)
+        pods, groups = await asyncio.gather(self._pods(namespace, name), self._groups(namespace))
+        uid = job.metadata.uid
+        return describe(kind, job, pods.get(uid, []), groups.get(uid, []))
+
+    async def manifest(self, name: str, namespace: str) -> dict[str, Any]:
+        """Return a job as the server has it.
+
+        Raises:
+            NoSuchJob, AmbiguousJob: as ``get``.
+        """
+        kind, _ = await self._find(name, namespace)
+        found: dict[str, Any] = await self.client.request_json(
+            "GET", kind.resource.path(namespace, name)
+        )
+        return found
+
+    async def delete(self, name: str, namespace: str) -> None:
+        """Delete a job; its pods and services follow.
+
+        Raises:
+            NoSuchJob, AmbiguousJob: as ``get``.
+        """
+        kind, job = await self._find(name, namespace)
+        await self.client.delete(
+            kind.resource, name, namespace, propagation="Background", uid=job.metadata.uid
+        )
+
+    async def wait(self, name: str, namespace: str) -> Job:
+        """Wait until a job has ended, and return it. Interruptions of the connection are survived.
+
+        Raises:
+            NoSuchJob: there is none of this name, or it was deleted meanwhile.
+            AmbiguousJob: as ``get``.
+        """
+        kind, _ = await self._find(name, namespace)
+        informer: Informer[PyTorchJob] = Informer(
+            self.client, kind.resource, namespace, fields=f"metadata.name={name}"
+        )
+        changed = asyncio.Event()
+        informer.add_listener(lambda _old, _new: changed.set())
+        following = asyncio.create_task(informer.run())
+        try:
+            await informer.synced()
+            while True:
+                changed.clear()
+                job = informer.get(namespace, name)
+                if job is None:
+                    raise NoSuchJob(f"job {name!r} was deleted while it was waited for")
+                if describe(kind, job, [], []).state.finished:
+                    return await self.get(name, namespace)
+                await changed.wait()
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+
+    async def _find(self, name: str, namespace: str) -> tuple[JobKind, PyTorchJob]:
+        found: list[tuple[JobKind, PyTorchJob]] = []
+        for kind in JOB_KINDS:
+            try:
+                found.append((kind, await self.client.get(kind.resource, name, namespace)))
+            except NotFound:
+                continue
+        if not found:
+            raise NoSuchJob(f"there is no job {name!r} in namespace {namespace!r}")
+        if len(found) > 1:
+            kinds = ", ".join(kind.trainer for kind, _ in found)
+            raise AmbiguousJob(f"jobs of several kinds are named {name!r}: {kinds}")
+        return found[0]
+
+    async def _jobs(self, kind: JobKind, namespace: str | None) -> Sequence[PyTorchJob]:
+        try:
+            return (await self.client.list(kind.resource, namespace)).items
+        except NotFound:
+            # The kind is not installed: there are no jobs of it.
+            return []
+
+    async def _pods(self, namespace: str | None, name: str = "") -> Mapping[str, Sequence[Pod]]:
+        """Return the pods of jobs by the job's uid; those of former jobs of the name stay out."""
+        labels = f"{JOB_NAME_LABEL}={name}" if name else JOB_NAME_LABEL
+        by_owner: defaultdict[str, deque[Pod]] = defaultdict(deque)
+        for pod in (await self.client.list(PODS, namespace, labels=labels)).items:
+            if owner := pod.metadata.controller:
+                by_owner[owner.uid].append(pod)
+        return by_owner
+
+    async def _groups(self, namespace: str | None) -> Mapping[str, Sequence[PodGroup]]:
+        by_owner: defaultdict[str, deque[PodGroup]] = defaultdict(deque)
+        try:
+            listing = await self.client.list(POD_GROUPS, namespace)
+        except NotFound:
+            return by_owner
+        for group in listing.items:
+            if owner := group.metadata.controller:
+                by_owner[owner.uid].append(group)
+        return by_owner
+
+    async def _collection(self, manifest: Manifest, namespace: str | None) -> str:
+        """Return the path to create an object at."""
+        api_version, kind = str(manifest.get("apiVersion", "")), str(manifest.get("kind", ""))
+        metadata = manifest.get("metadata") or {}
+        for resource in (*CUSTOM, *BUILT_IN):
+            if (resource.api_version, resource.kind) == (api_version, kind):
+                plural, namespaced = resource.plural, resource.namespaced
+                break
+        else:
+            plural, namespaced = await self._discover(api_version, kind)
+        prefix = f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
+        where = metadata.get("namespace") or namespace or self.client.config.namespace
+        return f"{prefix}/namespaces/{where}/{plural}" if namespaced else f"{prefix}/{plural}"
+
+    async def _discover(self, api_version: str, kind: str) -> tuple[str, bool]:
+        prefix = "/apis" if "/" in api_version else "/api"
+        try:
+            found = await self.client.request_json("GET", f"{prefix}/{api_version}")
+        except NotFound:
+            found = {}
+        for resource in found.get("resources", []):
+            if resource["kind"] == kind and "/" not in resource["name"]:
+                return str(resource["name"]), bool(resource["namespaced"])
+        raise UnknownKind(f"the cluster knows no kind {kind!r} in apiVersion {api_version!r}")

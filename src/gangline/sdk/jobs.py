@@ -1,0 +1,286 @@
+"""What a job is to a person: its state in one word, its replicas, and why it waits or failed.
+
+Made from what the cluster holds: the job's conditions, its pods, its pod group. Pure.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+from gangline.api.conditions import find_condition, is_true
+from gangline.api.kubeflow import PyTorchJob, ReplicaSpec
+from gangline.api.meta import Condition
+from gangline.api.pod import Pod
+from gangline.api.podstatus import ContainerStatus
+from gangline.api.resource import Resource
+from gangline.api.resourcelist import GPU, pod_request
+from gangline.api.resources import PYTORCH_JOBS
+from gangline.api.scheduling import PodGroup
+
+JOB_NAME_LABEL = "training.kubeflow.org/job-name"
+ROLE_LABEL = "training.kubeflow.org/replica-type"
+INDEX_LABEL = "training.kubeflow.org/replica-index"
+
+
+class State(StrEnum):
+    """Where a job is in its life, in the words of job lists."""
+
+    PENDING = "PENDING"
+    QUEUING = "QUEUING"
+    """Its gang waits for room."""
+    RUNNING = "RUNNING"
+    RESTARTING = "RESTARTING"
+    SUSPENDED = "SUSPENDED"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+
+    @property
+    def finished(self) -> bool:
+        """The job has ended, for good."""
+        return self in {State.SUCCEEDED, State.FAILED}
+
+
+@dataclass(frozen=True, slots=True)
+class JobKind:
+    """A kind of training job."""
+
+    resource: Resource[PyTorchJob]
+    trainer: str
+    """Its word in lists and flags."""
+    roles: tuple[str, ...]
+    """Its roles, the leading one first."""
+
+
+JOB_KINDS = (JobKind(PYTORCH_JOBS, "pytorchjob", ("Master", "Worker")),)
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One pod of a job."""
+
+    name: str
+    role: str
+    index: int
+    status: str
+    """In kubectl's words: Running, ContainerCreating, Error, ..."""
+    chief: bool
+    node: str = ""
+    ip: str = ""
+    node_ip: str = ""
+    restarts: int = 0
+    exit_code: int | None = None
+    gpus: int = 0
+    created: datetime | None = None
+    message: str = ""
+    """Why it is not running, where somebody has said so."""
+
+    @property
+    def short_name(self) -> str:
+        """Its role and number, such as ``worker-3``."""
+        return f"{self.role}-{self.index}" if self.role else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job with its replicas."""
+
+    kind: JobKind
+    name: str
+    namespace: str
+    uid: str
+    state: State
+    reason: str
+    """Why it waits, or why it failed; empty when there is nothing to explain."""
+    replicas: tuple[Replica, ...]
+    wanted: int
+    """How many pods it asks for."""
+    requested_gpus: int
+    created: datetime
+    started: datetime | None = None
+    finished: datetime | None = None
+    priority: str = ""
+    queue: str = ""
+
+    @property
+    def running(self) -> int:
+        """How many of its replicas run."""
+        return sum(replica.status == "Running" for replica in self.replicas)
+
+    @property
+    def restarts(self) -> int:
+        """How often its containers were restarted in place, over all replicas."""
+        return sum(replica.restarts for replica in self.replicas)
+
+    @property
+    def allocated_gpus(self) -> int:
+        """GPUs of the replicas that have a node and have not ended."""
+        if self.state.finished:
+            return 0
+        return sum(replica.gpus for replica in self.replicas if replica.node)
+
+    @property
+    def chief(self) -> Replica | None:
+        """The replica that leads: the master, or else the first worker."""
+        return next((replica for replica in self.replicas if replica.chief), None)
+
+
+def describe(
+    kind: JobKind, job: PyTorchJob, pods: Sequence[Pod], groups: Sequence[PodGroup]
+) -> Job:
+    """Put together what the cluster holds about a job."""
+    specs = job.spec.pytorch_replica_specs
+    leader = next((role for role in kind.roles if role in specs), "").lower()
+    replicas = sorted(
+        (read_replica(pod, leader) for pod in pods),
+        key=lambda replica: (replica.role != leader, replica.role, replica.index),
+    )
+    state = _state(job, replicas, groups)
+    policy = job.spec.run_policy.scheduling_policy
+    return Job(
+        kind=kind,
+        name=job.metadata.name,
+        namespace=job.metadata.namespace,
+        uid=job.metadata.uid,
+        state=state,
+        reason=_reason(job, state, pods, groups, replicas),
+        replicas=tuple(replicas),
+        wanted=sum(_count(spec) for spec in specs.values()),
+        requested_gpus=sum(_count(spec) * _gpus(spec) for spec in specs.values()),
+        created=job.metadata.creation_timestamp or datetime.now(UTC),
+        started=job.status.start_time,
+        finished=job.status.completion_time or _ended(job.status.conditions),
+        priority=policy.priority_class if policy else "",
+        queue=policy.queue if policy else "",
+    )
+
+
+def read_replica(pod: Pod, leader: str) -> Replica:
+    """Read one pod of a job; ``leader`` is the role whose first replica leads."""
+    labels, statuses = pod.metadata.labels, pod.status.container_statuses
+    role, index = labels.get(ROLE_LABEL, ""), int(labels.get(INDEX_LABEL, "0") or 0)
+    ended = [status.state.terminated for status in statuses if status.state.terminated]
+    return Replica(
+        name=pod.metadata.name,
+        role=role,
+        index=index,
+        status=status_word(pod),
+        chief=role == leader and index == 0,
+        node=pod.spec.node_name,
+        ip=pod.status.pod_ip,
+        node_ip=pod.status.host_ip,
+        restarts=sum(status.restart_count for status in statuses),
+        exit_code=max((each.exit_code for each in ended), default=None),
+        gpus=pod_request(pod.spec).get(GPU, 0),
+        created=pod.metadata.creation_timestamp,
+        message=_trouble(pod),
+    )
+
+
+def status_word(pod: Pod) -> str:
+    """Say how a pod is, as ``kubectl get pods`` does."""
+    word = pod.status.reason or pod.status.phase or "Pending"
+    for status in pod.status.init_container_statuses:
+        if status.state.terminated and status.state.terminated.exit_code == 0:
+            continue
+        if status.started and status.state.running:
+            continue  # a sidecar: it stays
+        return f"Init:{_container_word(status) or 'Running'}"
+    for status in reversed(pod.status.container_statuses):
+        word = _container_word(status) or word
+    if pod.metadata.deletion_timestamp is not None:
+        return "Terminating"
+    return word
+
+
+def _container_word(status: ContainerStatus) -> str:
+    if status.state.waiting is not None:
+        return status.state.waiting.reason
+    if ended := status.state.terminated:
+        by_signal = f"Signal:{ended.signal}" if ended.signal else f"ExitCode:{ended.exit_code}"
+        return ended.reason or by_signal
+    return ""
+
+
+def _state(job: PyTorchJob, replicas: Sequence[Replica], groups: Sequence[PodGroup]) -> State:
+    conditions = job.status.conditions
+    for type_, state in (
+        ("Failed", State.FAILED),
+        ("Succeeded", State.SUCCEEDED),
+        ("Suspended", State.SUSPENDED),
+        ("Restarting", State.RESTARTING),
+        ("Running", State.RUNNING),
+    ):
+        if is_true(conditions, type_):
+            return state
+    waits = any(_waits(group) for group in groups) and not any(r.node for r in replicas)
+    return State.QUEUING if waits else State.PENDING
+
+
+def _reason(
+    job: PyTorchJob,
+    state: State,
+    pods: Sequence[Pod],
+    groups: Sequence[PodGroup],
+    replicas: Sequence[Replica],
+) -> str:
+    """The one sentence that says most about why a job does not run."""
+    conditions = job.status.conditions
+    if state is State.SUCCEEDED:
+        return ""
+    for type_ in ("Failed", "InvalidSpec", "Stalled", "Suspended"):
+        found = find_condition(conditions, type_)
+        if found is not None and found.status == "True":
+            return found.message or found.reason
+    waiting = [_waits(group) for group in groups if _waits(group)]
+    troubles = [
+        f"{replica.short_name}: {replica.message}" for replica in replicas if replica.message
+    ]
+    return next(iter([*waiting, *troubles]), "")
+
+
+def _waits(group: PodGroup) -> str:
+    for condition in group.status.conditions:
+        if condition.type == "Unschedulable" and condition.status == "True":
+            return condition.message or condition.reason
+    return ""
+
+
+def _trouble(pod: Pod) -> str:
+    """Why a pod does not run, from whoever has said so: scheduler, kubelet, container."""
+    scheduled = find_condition(pod.status.conditions, "PodScheduled")
+    if scheduled is not None and scheduled.status == "False":
+        return scheduled.message or scheduled.reason
+    for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
+        waiting, ended = status.state.waiting, status.state.terminated
+        if waiting is not None and waiting.reason not in {"ContainerCreating", "PodInitializing"}:
+            return " ".join(part for part in (waiting.reason, waiting.message) if part)
+        if ended is not None and ended.exit_code:
+            word = ended.reason or "Error"
+            detail = f": {ended.message}" if ended.message else ""
+            return f"{word}, exit code {ended.exit_code}{detail}"
+    return pod.status.message
+
+
+def _ended(conditions: Iterable[Condition]) -> datetime | None:
+    for condition in conditions:
+        if condition.type in {"Failed", "Succeeded"} and condition.status == "True":
+            return condition.last_transition_time
+    return None
+
+
+def _count(spec: ReplicaSpec) -> int:
+    return 1 if spec.replicas is None else spec.replicas
+
+
+def _gpus(spec: ReplicaSpec) -> int:
+    """GPUs of one replica, from the template as the user wrote it."""
+    containers: list[dict[str, Any]] = (spec.template.get("spec") or {}).get("containers") or []
+    total = 0
+    for container in containers:
+        resources = container.get("resources") or {}
+        asked = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+        amount = str(asked.get(GPU, 0))
+        total += int(amount) if amount.isdecimal() else 0
+    return total

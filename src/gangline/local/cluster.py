@@ -18,11 +18,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
-from gangline import __version__
+from gangline.api.resources import NODES
 from gangline.kube.client import Client
 from gangline.kube.shared import SharedInformers
-from gangline.local import leftovers, ports
+from gangline.local import leftovers, machine, ports
 from gangline.local.apiserver.server import ApiServer, ServerSettings
+from gangline.local.daemon import tell_ready
 from gangline.local.home import ClusterError, Lock, RunNote, process_start
 from gangline.local.network.contract import NetworkError
 from gangline.local.network.plane import ClusterNetwork
@@ -106,6 +107,7 @@ class Cluster:
         Raises:
             ClusterError: it cannot be started.
         """
+        self._shapes = machine.divide(self._settings, machine.look())
         self._home.prepare()
         with Lock(self._home):
             await leftovers.remove(self._home.folder)
@@ -113,7 +115,6 @@ class Cluster:
                 stack.push_async_callback(leftovers.remove, self._home.folder)
                 network = await stack.enter_async_context(self._network())
                 server = await stack.enter_async_context(self._server(network))
-                stack.callback(self._home.remove_note)
                 self._publish(server, network)
                 await self._work(server, network, stop, hurry)
 
@@ -165,17 +166,19 @@ class Cluster:
     def _publish(self, server: ApiServer, network: ClusterNetwork) -> None:
         pid = os.getpid()
         now = datetime.now(UTC)
-        self._home.write_note(RunNote(pid, process_start(pid), server.url, now, __version__))
+        self._home.write_note(RunNote(pid, process_start(pid), server.url, now))
         kubeconfig = self._home.publish_kubeconfig()
         self._announce(Ready(server.url, str(kubeconfig), network.shortcoming))
+        tell_ready()
 
     async def _work(
         self, server: ApiServer, network: ClusterNetwork, stop: asyncio.Event, hurry: asyncio.Event
     ) -> None:
-        # Imported when the API server answers already: whoever waits for it need not wait for these.
+        # Imported when the API server answers already: who waits for it need not wait for these.
         from gangline.local import definitions  # noqa: PLC0415
         from gangline.local.controllers import manager  # noqa: PLC0415
         from gangline.local.controllers.context import ControllerSettings  # noqa: PLC0415
+        from gangline.local.kubelets import make_agents  # noqa: PLC0415
         from gangline.local.nodes import Nodes  # noqa: PLC0415
 
         async with Client(server.config, user_agent="gangline-cluster") as client:
@@ -188,10 +191,11 @@ class Cluster:
             controlling = ControllerSettings(
                 volumes=self._home.volumes, node_silence_s=self._settings.node_silence_s
             )
-            nodes = Nodes(client, self._settings, network.pods, informers)
+            agents = make_agents(client, self._settings, network)
+            nodes = Nodes(client, self._shapes, informers.informer(NODES), agents)
             halt = asyncio.Event()
             tasks = [
-                _supervised("network", lambda: publisher.run(), halt),
+                _supervised("network", publisher.run, halt),
                 _supervised(
                     "controllers", lambda: manager.run(client, controlling, informers), halt
                 ),

@@ -49,7 +49,6 @@ class RunNote(msgspec.Struct, frozen=True):
 
     url: str
     since: datetime
-    version: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +126,6 @@ class ClusterHome:
             return msgspec.json.decode(self._run_note.read_bytes(), type=RunNote)
         except (OSError, msgspec.DecodeError):
             return None
-
-    def remove_note(self) -> None:
-        """Forget who ran the cluster."""
-        self._run_note.unlink(missing_ok=True)
 
     def publish_kubeconfig(self) -> Path:
         """Let clients find the default cluster; return the file to name to people."""

@@ -38,11 +38,13 @@ class Context:
 class Loop(Protocol):
     """One controller: its constructor asks for informers, ``run`` starts once they have synced."""
 
+    def __init__(self, context: Context) -> None: ...
+
     async def run(self) -> None:
         """Work until cancelled."""
         ...
 
 
 def now() -> datetime:
-    """The present, as objects have it."""
-    return datetime.now(UTC)
+    """The present, as objects have it: in whole seconds."""
+    return datetime.now(UTC).replace(microsecond=0)

@@ -7,9 +7,10 @@ come first those that cost least: without a node, not running, not ready, then t
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any
+from typing import Any
 
-from gangline.api.core import ReplicaSet
+import msgspec
+
 from gangline.api.meta import LabelSelector, Object, Wire
 from gangline.api.pod import Pod
 from gangline.api.resource import Resource
@@ -18,7 +19,8 @@ from gangline.local.controllers.endpoints import ENDED, is_ready
 
 BURST = 100
 """Most creations or deletions in one pass, so that a typo in a number does not fill the store."""
-Template = Annotated[dict[str, Any], "a pod template just as its author wrote it"]
+Template = dict[str, Any]
+"""A pod template just as its author wrote it."""
 
 
 class SetSpec(Wire):
@@ -27,7 +29,7 @@ class SetSpec(Wire):
     replicas: int | None = None
     min_ready_seconds: int = 0
     selector: LabelSelector = LabelSelector()
-    template: Template = {}
+    template: Template = msgspec.field(default_factory=dict)
 
 
 class Set(Object):
@@ -43,7 +45,6 @@ class Set(Object):
 
 
 SETS: Resource[Set] = Resource(Set, "apps", "v1", "replicasets", "ReplicaSet")
-assert ReplicaSet.__name__ == SETS.kind
 
 
 @dataclass(frozen=True, slots=True)

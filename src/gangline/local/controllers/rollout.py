@@ -1,7 +1,7 @@
-"""Deployments: which ReplicaSet is current, how large each should be, and what the status is. Pure.
+"""Deployments: which ReplicaSet is current, how large each should be, what the status is. Pure.
 
-A rolling update keeps, at every moment, at least ``replicas - maxUnavailable`` pods available and at
-most ``replicas + maxSurge`` in all; ``Recreate`` empties the old sets before it fills the new one.
+A rolling update keeps, at every moment, at least ``replicas - maxUnavailable`` pods available and
+at most ``replicas + maxSurge`` in all; ``Recreate`` empties the old sets before it fills the new.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ class DeploymentSpec(Wire):
 
     replicas: int | None = None
     selector: LabelSelector = LabelSelector()
-    template: Template = {}
+    template: Template = msgspec.field(default_factory=dict)
     strategy: DeploymentStrategy = DeploymentStrategy()
     min_ready_seconds: int = 0
     revision_history_limit: int | None = None

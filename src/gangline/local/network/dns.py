@@ -9,6 +9,7 @@ import logging
 import struct
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 from gangline.local.network.dns_wire import (
     Answer,
@@ -64,8 +65,8 @@ class _Datagrams(asyncio.DatagramProtocol):
         self._server = server
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.DatagramTransport)
-        self.transport = transport
+        # Not every loop's UDP transport is derived from asyncio's class.
+        self.transport = cast(asyncio.DatagramTransport, transport)
 
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
         try:

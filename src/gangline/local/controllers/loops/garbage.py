@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 REDISCOVER_S = 60.0
 SETTLE_S = 0.2
 """A new definition's routes appear just after it; several definitions often come together."""
+SYNC_WITHIN_S = 10.0
 UNKNOWN_OWNER_S = 15.0
 
 
@@ -91,8 +92,12 @@ class GarbageLoop:
                 self._watches[kind] = tasks.create_task(informer.run())
                 informers.append(informer)
         self._kinds = found
-        for informer in informers if wait else ():
-            await informer.synced()
+        # A kind that cannot be listed must not hold up the rest for ever; an owner that is not in
+        # the graph yet is asked for before anything is deleted on its account.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SYNC_WITHIN_S if wait else 0):
+                for informer in informers:
+                    await informer.synced()
 
     def _changed(self, kind: Kind, old: Object | None, new: Object | None) -> None:
         affected: set[str] = set()

@@ -8,6 +8,7 @@ import msgspec
 
 from gangline.api.meta import Object
 from gangline.api.pod import Pod
+from gangline.api.reference import ObjectReference
 from gangline.api.resources import PODS
 from gangline.kube.client import PatchKind
 from gangline.kube.controller import After, Controller, Done, Result
@@ -26,6 +27,17 @@ def owners(found: Object) -> Iterable[str]:
     """The uid of the object's controller, for an index."""
     controller = found.metadata.controller
     return [controller.uid] if controller else []
+
+
+def _reference(found: Set | Deployment) -> ObjectReference:
+    resource = SETS if isinstance(found, Set) else DEPLOYMENTS
+    return ObjectReference(
+        api_version=resource.api_version,
+        kind=resource.kind,
+        namespace=found.metadata.namespace,
+        name=found.metadata.name,
+        uid=found.metadata.uid,
+    )
 
 
 class ReplicaSetsLoop:
@@ -78,11 +90,11 @@ class ReplicaSetsLoop:
             try:
                 pod = await self._client.create(PODS, body, key.namespace)
             except ApiError as error:
-                self._recorder.event(found, "Warning", "FailedCreate", str(error))
+                self._recorder.event(_reference(found), "Warning", "FailedCreate", str(error))
                 raise
             self._expected.created(key, pod)
             message = f"Created pod: {pod.metadata.name}"
-            self._recorder.event(found, "Normal", "SuccessfulCreate", message)
+            self._recorder.event(_reference(found), "Normal", "SuccessfulCreate", message)
         await asyncio.gather(*(self._delete(key, found, pod) for pod in plan.delete))
 
     async def _delete(self, key: Key, found: Set, pod: Pod) -> None:
@@ -90,7 +102,7 @@ class ReplicaSetsLoop:
             await self._client.delete(PODS, pod.metadata.name, key.namespace, uid=pod.metadata.uid)
         self._expected.deleted(key, pod)
         message = f"Deleted pod: {pod.metadata.name}"
-        self._recorder.event(found, "Normal", "SuccessfulDelete", message)
+        self._recorder.event(_reference(found), "Normal", "SuccessfulDelete", message)
 
     async def _write_status(self, found: Set, plan: replicas.Plan) -> None:
         meta = found.metadata
@@ -150,8 +162,8 @@ class DeploymentsLoop:
             await self._patch_set(namespace, name, {"spec": {"replicas": size}})
             self._tell_scaled(found, name, size)
         for name, revision in plan.mark.items():
-            patch = {"metadata": {"annotations": {REVISION: revision}}}
-            await self._patch_set(namespace, name, patch)
+            mark: dict[str, object] = {"metadata": {"annotations": {REVISION: revision}}}
+            await self._patch_set(namespace, name, mark)
         for name in plan.delete:
             with contextlib.suppress(NotFound):
                 await self._client.delete(SETS, name, namespace)
@@ -162,7 +174,7 @@ class DeploymentsLoop:
 
     def _tell_scaled(self, found: Deployment, name: str, size: int) -> None:
         message = f"Scaled replica set {name} to {size}"
-        self._recorder.event(found, "Normal", "ScalingReplicaSet", message)
+        self._recorder.event(_reference(found), "Normal", "ScalingReplicaSet", message)
 
     async def _write(self, found: Deployment, plan: rollout.Plan) -> None:
         meta = found.metadata

@@ -1,0 +1,185 @@
+"""A cluster in the background: starting it detached, asking how it is, stopping it."""
+
+import asyncio
+import contextlib
+import os
+import select
+import signal
+import subprocess
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from gangline.local import leftovers
+from gangline.local.home import ClusterError, ClusterHome, NotRunning, RunNote, process_start
+from gangline.local.settings import ClusterSettings
+
+READY_FD = "GANGLINE_READY_FD"
+"""The environment variable that names the pipe a detached cluster says "ready" on."""
+STARTS_WITHIN_S = 60.0
+STOPS_WITHIN_S = 15.0
+SHOWN_LINES = 15
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStatus:
+    """How a cluster is."""
+
+    name: str
+    folder: Path
+    running: bool
+    pid: int = 0
+    url: str = ""
+    since: datetime | None = None
+    kubeconfig: Path = Path()
+    answers: bool = False
+    """Whether its API server answered; the rest is only known then."""
+
+    nodes: tuple[tuple[str, bool], ...] = ()
+    """Each node and whether it is ready."""
+
+    pods: tuple[tuple[str, int], ...] = ()
+    """How many pods are in each phase."""
+
+
+def start_detached(settings: ClusterSettings, command: Sequence[str]) -> RunNote:
+    """Run ``command``, which is to run the cluster in the foreground, in the background.
+
+    Returns when the API server answers; what the cluster prints is in its log file.
+
+    Raises:
+        ClusterError: it did not come up; the message holds the last lines it printed.
+    """
+    home = settings.cluster_home
+    home.prepare()
+    if (note := home.read_note()) is not None:
+        raise ClusterError(f"cluster {home.name} runs already at {note.url} (process {note.pid})")
+    reading, writing = os.pipe()
+    try:
+        with home.log.open("ab") as log:
+            begin = log.tell()
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                pass_fds=(writing,),
+                env={**os.environ, READY_FD: str(writing)},
+                start_new_session=True,
+            )
+        os.close(writing)
+        if _told_ready(reading) and (note := home.read_note()) is not None:
+            process.returncode = 0  # It outlives us on purpose: do not warn about it.
+            return note
+    finally:
+        os.close(reading)
+    with contextlib.suppress(ProcessLookupError):
+        process.terminate()
+    raise ClusterError(f"cluster {home.name} did not start:\n{_tail(home.log, begin)}")
+
+
+def _told_ready(reading: int) -> bool:
+    """Wait for the word of the new process; its end closes the pipe without one."""
+    readable, _, _ = select.select([reading], [], [], STARTS_WITHIN_S)
+    return bool(readable) and os.read(reading, 1) != b""
+
+
+def tell_ready() -> None:
+    """Tell who started us detached that the API server answers; does nothing otherwise."""
+    descriptor = os.environ.pop(READY_FD, "")
+    if descriptor.isdigit():
+        with contextlib.suppress(OSError):
+            os.write(int(descriptor), b"r")
+            os.close(int(descriptor))
+
+
+def _tail(log: Path, begin: int) -> str:
+    with log.open("rb") as file:
+        file.seek(begin)
+        lines = file.read().decode(errors="replace").splitlines()
+    return "\n".join(lines[-SHOWN_LINES:]) or "(it printed nothing)"
+
+
+async def status(home: ClusterHome) -> ClusterStatus:
+    """Find out how a cluster is; a cluster that does not answer is still reported."""
+    note = home.read_note()
+    if note is None:
+        return ClusterStatus(home.name, home.folder, running=False)
+    known = ClusterStatus(
+        home.name,
+        home.folder,
+        running=True,
+        pid=note.pid,
+        url=note.url,
+        since=note.since,
+        kubeconfig=home.kubeconfig,
+    )
+    return await _asked(known)
+
+
+async def _asked(known: ClusterStatus) -> ClusterStatus:
+    # Only this one function speaks to the cluster, and starting one should not pay for it.
+    import dataclasses  # noqa: PLC0415
+
+    from gangline.api.conditions import is_true  # noqa: PLC0415
+    from gangline.api.resources import NODES, PODS  # noqa: PLC0415
+    from gangline.kube.client import Client  # noqa: PLC0415
+    from gangline.kube.config import load_config  # noqa: PLC0415
+    from gangline.kube.errors import KubeError  # noqa: PLC0415
+
+    try:
+        async with asyncio.timeout(5.0), Client(load_config(str(known.kubeconfig))) as client:
+            nodes = (await client.list(NODES)).items
+            pods = (await client.list(PODS)).items
+    except (KubeError, TimeoutError):
+        return known
+    phases = Counter(pod.status.phase or "Pending" for pod in pods)
+    ready = ((node.metadata.name, is_true(node.status.conditions, "Ready")) for node in nodes)
+    return dataclasses.replace(
+        known, answers=True, nodes=tuple(sorted(ready)), pods=tuple(sorted(phases.items()))
+    )
+
+
+def stop(home: ClusterHome) -> RunNote | None:
+    """Stop a cluster and remove what it may have left; None if it did not run.
+
+    Raises:
+        NotRunning: there is no such cluster at all.
+        ClusterError: it belongs to somebody else.
+    """
+    if not home.folder.is_dir():
+        raise NotRunning(f"there is no cluster {home.name} in {home.root}")
+    note = home.read_note()
+    if note is not None:
+        _end(note)
+    asyncio.run(leftovers.remove(home.folder))
+    return note
+
+
+def _end(note: RunNote) -> None:
+    """Ask the process to stop, then insist; never touch another process of the same number."""
+    try:
+        handle = os.pidfd_open(note.pid)
+    except ProcessLookupError:
+        return
+    try:
+        if process_start(note.pid) != note.process_start:
+            return
+        signal.pidfd_send_signal(handle, signal.SIGTERM)
+        if not _ends(handle, STOPS_WITHIN_S):
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+            _ends(handle, STOPS_WITHIN_S)
+    except ProcessLookupError:
+        return
+    except PermissionError as error:
+        raise ClusterError(f"process {note.pid} belongs to another user: {error}") from error
+    finally:
+        os.close(handle)
+
+
+def _ends(handle: int, within_s: float) -> bool:
+    """Wait for the process of a handle to end."""
+    readable, _, _ = select.select([handle], [], [], within_s)
+    return bool(readable)

@@ -1,0 +1,184 @@
+"""The virtual nodes: one kubelet for each, switched off and on as the Node objects say.
+
+Annotations on a Node say what a person wants done to it, so that any client can do it and a test
+needs no back door:
+
+``gangline.dev/stopped: "true"``
+    The machine loses power: its containers die at once, nothing is reported. Without the
+    annotation again it boots.
+``gangline.dev/cut: "true"``
+    The machine loses its network: containers go on, but the cluster hears nothing of it.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import Protocol
+
+from gangline.api.core import Node
+from gangline.api.resources import NODES
+from gangline.kube.client import Client
+from gangline.kube.errors import NotFound
+from gangline.kube.informer import Informer
+from gangline.local.machine import NodeShape
+
+log = logging.getLogger(__name__)
+
+STOPPED = "gangline.dev/stopped"
+CUT = "gangline.dev/cut"
+VIRTUAL = "gangline.dev/virtual"
+"""A label of the nodes that a cluster makes itself, and may remove again."""
+
+
+class Agent(Protocol):
+    """What runs a node: a kubelet."""
+
+    async def run(self) -> None:
+        """Work until cancelled; may be run again afterwards and picks up what it left."""
+        ...
+
+    async def stop(self, grace_s: float) -> None:
+        """End all containers, killing those that take longer than ``grace_s``."""
+        ...
+
+
+class Power(Enum):
+    """What a node should be doing."""
+
+    ON = auto()
+    CUT = auto()
+    STOPPED = auto()
+
+
+def wanted_power(node: Node | None) -> Power:
+    """Read from a node's annotations what it should be doing."""
+    annotations = node.metadata.annotations if node is not None else {}
+    if annotations.get(STOPPED) == "true":
+        return Power.STOPPED
+    return Power.CUT if annotations.get(CUT) == "true" else Power.ON
+
+
+class VirtualNode:
+    """One node's agent, and whether it runs."""
+
+    def __init__(self, name: str, make: Callable[[], Agent]) -> None:
+        self.name = name
+        self._make = make
+        self._agent: Agent | None = None
+        self._running: asyncio.Task[None] | None = None
+        self._wish = asyncio.Event()
+        self._wanted = Power.ON
+
+    def want(self, power: Power) -> None:
+        """Say what the node should be doing."""
+        if power is not self._wanted:
+            self._wanted = power
+            self._wish.set()
+
+    async def run(self) -> None:
+        """Keep the node as it should be, until cancelled."""
+        try:
+            while True:
+                self._wish.clear()
+                await self._switch(self._wanted)
+                await self._wait()
+        finally:
+            await self._halt()
+
+    async def stop(self, grace_s: float) -> None:
+        """End all containers of the node."""
+        await self._halt()
+        if self._agent is not None:
+            agent, self._agent = self._agent, None
+            await agent.stop(grace_s)
+
+    async def _switch(self, power: Power) -> None:
+        match power:
+            case Power.ON if self._running is None:
+                self._agent = self._agent or self._make()
+                self._running = asyncio.create_task(self._agent.run(), name=self.name)
+            case Power.CUT:
+                await self._halt()
+            case Power.STOPPED:
+                await self.stop(0.0)
+
+    async def _wait(self) -> None:
+        """Wait for a new wish; an agent that breaks breaks us."""
+        wish = asyncio.create_task(self._wish.wait())
+        watched = {wish} | ({self._running} if self._running is not None else set())
+        try:
+            await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            wish.cancel()
+        if self._running is not None and self._running.done():
+            ended, self._running = self._running, None
+            ended.result()
+
+    async def _halt(self) -> None:
+        if self._running is not None:
+            running, self._running = self._running, None
+            running.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await running
+
+
+class Nodes:
+    """All virtual nodes of a cluster. ``make`` builds the agent of a node."""
+
+    def __init__(
+        self,
+        client: Client,
+        shapes: list[NodeShape],
+        informer: Informer[Node],
+        make: Callable[[NodeShape], Agent],
+    ) -> None:
+        self._client = client
+        self._informer = informer
+        self._nodes = {shape.name: self._node(shape, make) for shape in shapes}
+        informer.add_listener(self._changed)
+
+    def _node(self, shape: NodeShape, make: Callable[[NodeShape], Agent]) -> VirtualNode:
+        return VirtualNode(shape.name, lambda: make(shape))
+
+    async def run(self) -> None:
+        """Run all nodes until cancelled."""
+        await self._informer.synced()
+        await self._remove_surplus()
+        async with asyncio.TaskGroup() as tasks:
+            for node in self._nodes.values():
+                tasks.create_task(self._keep(node))
+
+    async def stop(self, grace_s: float, hurry: asyncio.Event) -> None:
+        """End all containers, at once when ``hurry`` is set."""
+        ending = asyncio.create_task(self._stop_all(grace_s))
+        hurried = asyncio.create_task(hurry.wait())
+        await asyncio.wait((ending, hurried), return_when=asyncio.FIRST_COMPLETED)
+        hurried.cancel()
+        ending.cancel()  # Does nothing to what has ended; what has not dies with this process.
+        await asyncio.gather(ending, hurried, return_exceptions=True)
+
+    async def _stop_all(self, grace_s: float) -> None:
+        await asyncio.gather(*(node.stop(grace_s) for node in self._nodes.values()))
+
+    async def _keep(self, node: VirtualNode) -> None:
+        """Run one node; when its agent breaks, that is told and it is started again."""
+        while True:
+            try:
+                await node.run()
+            except Exception:  # The outermost loop of a node: the others go on.
+                log.exception("node broke and is started again", extra={"node": node.name})
+                await asyncio.sleep(1.0)
+
+    def _changed(self, _: Node | None, new: Node | None) -> None:
+        if new is not None and new.metadata.name in self._nodes:
+            self._nodes[new.metadata.name].want(wanted_power(new))
+
+    async def _remove_surplus(self) -> None:
+        """Remove the nodes of an earlier run with more of them."""
+        for node in list(self._informer.items()):
+            ours = node.metadata.labels.get(VIRTUAL) == "true"
+            if ours and node.metadata.name not in self._nodes:
+                with contextlib.suppress(NotFound):
+                    await self._client.delete(NODES, node.metadata.name)

@@ -57,6 +57,8 @@ class FakeServer:
     watch_faults: list[Answer] = field(default_factory=list)
     """The same for watches only."""
     routes: dict[tuple[str, str], Answer] = field(default_factory=dict)
+    handle_other: Answer | None = None
+    """Answers what nothing else does, in place of the collection of things."""
     watches: int = 0
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
     _stopped: bool = False
@@ -114,6 +116,8 @@ class FakeServer:
             return await self.faults.pop(0)(request)
         if answer := self.routes.get((request.method, request.path)):
             return await answer(request)
+        if self.handle_other is not None:
+            return await self.handle_other(request)
         if request.query.get("watch"):
             if self.watch_faults:
                 return await self.watch_faults.pop(0)(request)

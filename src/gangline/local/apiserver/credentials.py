@@ -37,6 +37,7 @@ class Authenticator:
 
     def __init__(self, folder: Path) -> None:
         self.admin_token = _secret(folder / "admin.token")
+        self.kubelet_token = _secret(folder / "kubelet.token")
         self._key = _secret(folder / "signing.key").encode()
         self._known = {self.admin_token: ADMIN}
 

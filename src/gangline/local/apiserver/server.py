@@ -23,8 +23,10 @@ from gangline.local.apiserver.crds import TOPIC as CRD_TOPIC
 from gangline.local.apiserver.crds import Definitions
 from gangline.local.apiserver.credentials import Authenticator
 from gangline.local.apiserver.database import Database
-from gangline.local.apiserver.http import Api, Handler, Handlers, make_server
+from gangline.local.apiserver.http import Api, Exchange, Handler, Handlers, make_server
 from gangline.local.apiserver.kinds import built_in
+from gangline.local.apiserver.kubelet_link import KubeletLink
+from gangline.local.apiserver.logs import Logs
 from gangline.local.apiserver.metrics import Metrics
 from gangline.local.apiserver.negotiation import read_json
 from gangline.local.apiserver.pages import Pages
@@ -32,7 +34,9 @@ from gangline.local.apiserver.rbac import Authorizer
 from gangline.local.apiserver.registry import Registry
 from gangline.local.apiserver.rest import Rest
 from gangline.local.apiserver.reviews import Reviews
+from gangline.local.apiserver.spdy_streams import SpdyStreams
 from gangline.local.apiserver.store import Store
+from gangline.local.apiserver.streams import Streams
 from gangline.local.apiserver.subresources import Subresources
 from gangline.local.apiserver.watch_exchange import WatchExchange
 from gangline.local.apiserver.watching import Broadcasts
@@ -63,6 +67,8 @@ class ServerSettings:
     """How long changes are kept for watches to resume from (seconds)."""
     history_bytes: int = 32 << 20
     """How much of them at most."""
+    kubelet_token: str = ""
+    """What kubelets know this server by; empty: one that is made and kept in the data folder."""
     context: str = "gangline"
     """The name of the cluster in the kubeconfig."""
 
@@ -120,6 +126,7 @@ class ApiServer:
         settings = self.settings
         self.certificates = pki.prepare(settings.data / "pki", self._names())
         self.authenticator = Authenticator(settings.data / "pki")
+        self.kubelet_token = settings.kubelet_token or self.authenticator.kubelet_token
         self._assemble()
         await self._listen()
         first_address = str(ipaddress.ip_network(settings.service_cidr)[1])
@@ -135,6 +142,7 @@ class ApiServer:
         if self._runner is not None:
             self.broadcasts.end_all()
             await self._runner.cleanup()
+            await self._kubelets.close()
         if hasattr(self, "store"):
             await self.store.close()
 
@@ -160,13 +168,14 @@ class ApiServer:
         self.writer = Writer(self.store, admission)
         self.broadcasts = Broadcasts()
         pages = Pages(self.registry, self.metrics, lambda: self.url.removeprefix("https://"))
+        self._kubelets = KubeletLink(self.store, self.kubelet_token)
         self._authorizer = Authorizer(self.store)
         rest = Rest(self.store, self.writer)
         handlers = Handlers(
             page=pages.page,
             objects=rest.answer,
             special=self._special(rest),
-            exchanges={"watch": WatchExchange(self.store, self.broadcasts)},
+            exchanges=self._exchanges(),
             authorize=self._authorizer.check,
         )
         self._api = Api(self.registry, self.authenticator, handlers, self.metrics)
@@ -186,6 +195,16 @@ class ApiServer:
             "token": parts.token,
         }
         return found | {kind.topic: asked.answer for kind in reviews.kinds()}
+
+    def _exchanges(self) -> dict[str, Exchange]:
+        """Who answers requests that keep their connection."""
+        streams = Streams(self._kubelets, SpdyStreams(self._kubelets))
+        return {
+            "watch": WatchExchange(self.store, self.broadcasts),
+            "log": Logs(self._kubelets),
+            "exec": streams,
+            "attach": streams,
+        }
 
     def _index(self, topic: str, body: bytes) -> tuple[dict[str, str], dict[str, str]]:
         plural, _, group = topic.partition(".")

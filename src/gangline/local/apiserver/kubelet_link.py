@@ -1,0 +1,117 @@
+"""The way from the API server to the kubelet of a pod."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import aiohttp
+
+from gangline.local.apiserver.errors import bad_request, not_found, unavailable
+from gangline.local.apiserver.negotiation import read_json
+from gangline.local.apiserver.registry import Json
+from gangline.local.apiserver.request import Call
+from gangline.local.apiserver.store import Store
+
+DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
+CONNECT_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=5.0)
+
+
+class Target(NamedTuple):
+    """A container, and the address of the kubelet that runs it."""
+
+    base: str
+    namespace: str
+    pod: str
+    container: str
+
+    def url(self, endpoint: str, *, with_container: bool = True) -> str:
+        """The address of an endpoint of the kubelet."""
+        parts = [endpoint, quote(self.namespace), quote(self.pod)]
+        if with_container:
+            parts.append(quote(self.container))
+        return f"{self.base}/{'/'.join(parts)}"
+
+
+class KubeletLink:
+    """Finds kubelets and speaks to them."""
+
+    def __init__(self, store: Store, token: str) -> None:
+        self._store = store
+        self._token = token
+        self._session: aiohttp.ClientSession | None = None
+
+    @property
+    def session(self) -> aiohttp.ClientSession:
+        """The connections to kubelets."""
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                timeout=CONNECT_TIMEOUT,
+                headers={"Authorization": f"Bearer {self._token}"} if self._token else {},
+                read_bufsize=1 << 18,
+            )
+        return self._session
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._session is not None:
+            await self._session.close()
+
+    def target(self, call: Call, container: str) -> Target:
+        """The container that a request means.
+
+        Raises:
+            StatusError: there is no such pod or container, or no node that runs it.
+        """
+        record = self._store.topic("pods.").records.get(call.key)
+        if record is None:
+            raise not_found("pods", "", call.name)
+        pod = read_json(record.body)
+        chosen = choose_container(pod, container)
+        node = pod["spec"].get("nodeName")
+        if not node:
+            raise bad_request(f"pod {call.name} does not have a host assigned")
+        return Target(self.address(node), call.namespace or "", call.name, chosen)
+
+    def address(self, node: str) -> str:
+        """Where the kubelet of a node answers.
+
+        Raises:
+            StatusError: there is no such node, or its kubelet has not said where it is.
+        """
+        record = self._store.topic("nodes.").records.get(node)
+        if record is None:
+            raise not_found("nodes", "", node)
+        status: Json = read_json(record.body).get("status") or {}
+        endpoint: Mapping[str, Any] = (status.get("daemonEndpoints") or {}).get(
+            "kubeletEndpoint"
+        ) or {}
+        addresses = {a.get("type"): a.get("address") for a in status.get("addresses") or ()}
+        host, port = addresses.get("InternalIP"), endpoint.get("Port")
+        if not host or not port:
+            raise unavailable(f'the kubelet of node "{node}" has not said where it can be reached')
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def choose_container(pod: Json, wanted: str) -> str:
+    """The container that is meant: the one named, the default one, or the only one.
+
+    Raises:
+        StatusError: 400, it does not exist, or it is not clear which is meant.
+    """
+    spec, meta = pod["spec"], pod["metadata"]
+    every = [*spec.get("initContainers", []), *spec["containers"]]
+    names = [container["name"] for container in every]
+    if wanted:
+        if wanted not in names:
+            raise bad_request(f"container {wanted} is not valid for pod {meta['name']}")
+        return wanted
+    default = (meta.get("annotations") or {}).get(DEFAULT_CONTAINER)
+    if default in names:
+        return str(default)
+    main = [container["name"] for container in spec["containers"]]
+    if len(main) == 1:
+        return str(main[0])
+    raise bad_request(
+        f"a container name must be specified for pod {meta['name']}, "
+        f"choose one of: [{' '.join(main)}]"
+    )

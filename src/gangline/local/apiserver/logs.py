@@ -1,0 +1,70 @@
+"""The logs of a container, passed on from its kubelet as they come."""
+
+import aiohttp
+from aiohttp import web
+
+from gangline.local.apiserver.errors import bad_request, reason_of, refusal, unavailable
+from gangline.local.apiserver.kubelet_link import KubeletLink
+from gangline.local.apiserver.request import Call
+
+PASSED_ON = (
+    "follow", "tailLines", "sinceSeconds", "sinceTime", "timestamps", "previous", "limitBytes",
+)  # fmt: skip
+NUMBERS = ("tailLines", "sinceSeconds", "limitBytes")
+CHUNK = 1 << 16
+
+
+class Logs:
+    """Answers requests for logs."""
+
+    def __init__(self, link: KubeletLink) -> None:
+        self._link = link
+
+    async def __call__(self, request: web.BaseRequest, call: Call) -> web.StreamResponse:
+        """Stream the log that a request asks for.
+
+        Raises:
+            StatusError: there is no such log, or its kubelet cannot be reached.
+        """
+        check_options(call)
+        target = self._link.target(call, call.params.get("container", ""))
+        options = {name: call.params[name] for name in PASSED_ON if call.params.get(name)}
+        try:
+            source = await self._link.session.get(target.url("containerLogs"), params=options)
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise unavailable(
+                f"the kubelet of pod {call.name} cannot be reached: {error}"
+            ) from None
+        async with source:
+            if source.status >= 400:
+                text = (await source.text()).strip()
+                raise refusal(source.status, reason_of(source.status), text)
+            return await _pass_on(request, source)
+
+
+async def _pass_on(request: web.BaseRequest, source: aiohttp.ClientResponse) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": "text/plain"})
+    await response.prepare(request)
+    try:
+        async for chunk in source.content.iter_any():
+            await response.write(chunk)
+    except aiohttp.ClientError:
+        # The kubelet has gone in mid-stream: a cut connection tells the client, an end would not.
+        if request.transport is not None:
+            request.transport.abort()
+    return response
+
+
+def check_options(call: Call) -> None:
+    """Refuse options that make no sense.
+
+    Raises:
+        StatusError: 400.
+    """
+    for name in NUMBERS:
+        number = call.number(name)
+        if number is not None and number < (name != "tailLines"):
+            least = int(name != "tailLines")
+            raise bad_request(f"{name}: Invalid value: {number}: must be at least {least}")
+    if call.params.get("sinceSeconds") and call.params.get("sinceTime"):
+        raise bad_request("at most one of `sinceTime` or `sinceSeconds` may be specified")

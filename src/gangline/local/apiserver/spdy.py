@@ -1,0 +1,200 @@
+"""SPDY/3.1 as far as Kubernetes' clients use it: many streams over one connection. No I/O.
+
+A ``Session`` is fed what came from the peer and writes through a function; its owner learns of new
+streams by a call. Flow control is not used: those clients neither wait for window updates nor send
+them. Header blocks are compressed with one context for each direction, primed with the dictionary
+of the protocol.
+"""
+
+import asyncio
+import struct
+import zlib
+from collections.abc import Callable, Mapping
+
+SYN_STREAM, SYN_REPLY, RST_STREAM, PING, GOAWAY = 1, 2, 3, 6, 7
+FIN = 0x01
+VERSION = 3
+LARGEST_DATA = 1 << 16
+
+_NAMES = (
+    "options head post put delete trace accept accept-charset accept-encoding accept-language "
+    "accept-ranges age allow authorization cache-control connection content-base "
+    "content-encoding content-language content-length content-location content-md5 "
+    "content-range content-type date etag expect expires from host if-match if-modified-since "
+    "if-none-match if-range if-unmodified-since last-modified location max-forwards pragma "
+    "proxy-authenticate proxy-authorization range referer retry-after server te trailer "
+    "transfer-encoding upgrade user-agent vary via warning www-authenticate method get status"
+)
+_VALUES = ("200 OK", "version", "HTTP/1.1", "url", "public", "set-cookie", "keep-alive", "origin")
+_TAIL = (
+    "100101201202205206300302303304305306307402405406407408409410411412413414415416417502504505"
+    "203 Non-Authoritative Information204 No Content301 Moved Permanently400 Bad Request"
+    "401 Unauthorized403 Forbidden404 Not Found500 Internal Server Error501 Not Implemented"
+    "503 Service UnavailableJan Feb Mar Apr May Jun Jul Aug Sept Oct Nov Dec 00:00:00 "
+    "Mon, Tue, Wed, Thu, Fri, Sat, Sun, GMTchunked,text/html,image/png,image/jpg,image/gif,"
+    "application/xml,application/xhtml+xml,text/plain,text/javascript,publicprivatemax-age="
+    "gzip,deflate,sdchcharset=utf-8charset=iso-8859-1,utf-,*,enq=0."
+)
+
+
+def _text(text: str) -> bytes:
+    return struct.pack(">I", len(text)) + text.encode()
+
+
+DICTIONARY = b"".join(map(_text, (*_NAMES.split(), *_VALUES))) + _TAIL.encode()
+
+
+class SpdyError(Exception):
+    """The peer breaks the protocol."""
+
+
+class Stream:
+    """One stream: what came in waits to be read, what goes out is framed."""
+
+    def __init__(self, session: "Session", identity: int, headers: Mapping[str, str]) -> None:
+        self.headers = headers
+        self._session = session
+        self._identity = identity
+        self._arrived: asyncio.Queue[bytes] = asyncio.Queue()
+        self._ended = False
+        self._closed = False
+
+    async def read(self) -> bytes:
+        """The next piece that came in; empty at the end."""
+        if self._ended and self._arrived.empty():
+            return b""
+        piece = await self._arrived.get()
+        self._session.taken(len(piece))
+        return piece
+
+    def write(self, content: bytes) -> None:
+        """Send something."""
+        if self._closed:
+            return
+        for start in range(0, len(content), LARGEST_DATA):
+            self._session.send_data(self._identity, content[start : start + LARGEST_DATA], 0)
+
+    def close(self) -> None:
+        """Say that nothing more is sent."""
+        if not self._closed:
+            self._closed = True
+            self._session.send_data(self._identity, b"", FIN)
+
+    def arrived(self, content: bytes, *, last: bool) -> None:
+        """Take what came in."""
+        if content:
+            self._arrived.put_nowait(content)
+        if last and not self._ended:
+            self._ended = True
+            self._arrived.put_nowait(b"")
+
+
+class Session:
+    """One connection with its streams."""
+
+    def __init__(
+        self,
+        write: Callable[[bytes], None],
+        opened: Callable[[Stream], None],
+        waiting: Callable[[int], None] = lambda size: None,
+    ) -> None:
+        """``waiting`` is told how many bytes nobody has read yet, so that reading can pause."""
+        self._write = write
+        self._opened = opened
+        self._waiting = waiting
+        self._unread = 0
+        self._buffer = b""
+        self._streams: dict[int, Stream] = {}
+        self._inflate = zlib.decompressobj(zdict=DICTIONARY)
+        self._deflate = zlib.compressobj(zdict=DICTIONARY)
+
+    def feed(self, content: bytes) -> None:
+        """Take what came from the peer.
+
+        Raises:
+            SpdyError: it is not SPDY.
+        """
+        self._buffer += content
+        while len(self._buffer) >= 8:
+            first, second = struct.unpack_from(">II", self._buffer)
+            length = second & 0xFFFFFF
+            if len(self._buffer) < 8 + length:
+                return
+            payload, self._buffer = self._buffer[8 : 8 + length], self._buffer[8 + length :]
+            if first & 0x80000000:
+                self._control((first >> 16) & 0x7FFF, first & 0xFFFF, second >> 24, payload)
+            else:
+                self._data(first, second >> 24, payload)
+
+    def end(self) -> None:
+        """The connection is gone: every stream has ended."""
+        for stream in self._streams.values():
+            stream.arrived(b"", last=True)
+
+    def taken(self, size: int) -> None:
+        """Something that had waited was read."""
+        self._unread -= size
+        self._waiting(self._unread)
+
+    def send_data(self, identity: int, content: bytes, flags: int) -> None:
+        """Send a data frame."""
+        self._write(struct.pack(">II", identity, flags << 24 | len(content)) + content)
+
+    def _control(self, version: int, type_: int, flags: int, payload: bytes) -> None:
+        if version != VERSION:
+            raise SpdyError(f"SPDY version {version} is not spoken here")
+        if type_ == SYN_STREAM:
+            self._syn_stream(flags, payload)
+        elif type_ == RST_STREAM:
+            stream = self._streams.pop(_identity(payload), None)
+            if stream is not None:
+                stream.arrived(b"", last=True)
+        elif type_ == PING:
+            self._send_control(PING, payload)
+        # Settings, window updates and farewells ask for nothing.
+
+    def _syn_stream(self, flags: int, payload: bytes) -> None:
+        if len(payload) < 10:
+            raise SpdyError("a SYN_STREAM frame is cut short")
+        identity = _identity(payload)
+        stream = Stream(self, identity, self._headers(payload[10:]))
+        self._streams[identity] = stream
+        reply = self._deflate.compress(struct.pack(">I", 0))
+        reply += self._deflate.flush(zlib.Z_SYNC_FLUSH)
+        self._send_control(SYN_REPLY, struct.pack(">I", identity) + reply)
+        if flags & FIN:
+            stream.arrived(b"", last=True)
+        self._opened(stream)
+
+    def _headers(self, block: bytes) -> dict[str, str]:
+        try:
+            raw = self._inflate.decompress(block)
+            (count,) = struct.unpack_from(">I", raw)
+            position = 4
+            texts: list[str] = []
+            for _ in range(2 * count):
+                (size,) = struct.unpack_from(">I", raw, position)
+                position += 4
+                texts.append(raw[position : position + size].decode())
+                position += size
+        except (zlib.error, struct.error, UnicodeDecodeError) as error:
+            raise SpdyError(f"headers cannot be read: {error}") from error
+        return dict(zip(texts[::2], texts[1::2], strict=True))
+
+    def _data(self, identity: int, flags: int, payload: bytes) -> None:
+        stream = self._streams.get(identity)
+        if stream is None:
+            return
+        self._unread += len(payload)
+        self._waiting(self._unread)
+        stream.arrived(payload, last=bool(flags & FIN))
+
+    def _send_control(self, type_: int, payload: bytes) -> None:
+        head = struct.pack(">HHI", 0x8000 | VERSION, type_, len(payload))
+        self._write(head + payload)
+
+
+def _identity(payload: bytes) -> int:
+    if len(payload) < 4:
+        raise SpdyError("a frame is cut short")
+    return int.from_bytes(payload[:4]) & 0x7FFFFFFF

@@ -1,0 +1,130 @@
+"""exec, attach and port-forward over WebSockets: messages passed between client and kubelet.
+
+Both sides speak Kubernetes' channel framing (the first byte of a message names its channel), so a
+message is passed on as it is. Clients of the older SPDY protocol are served by ``spdy_streams``.
+"""
+
+import asyncio
+import base64
+import contextlib
+from collections.abc import Awaitable, Callable
+
+import aiohttp
+from aiohttp import WSMsgType, web
+
+from gangline.local.apiserver.errors import bad_request, reason_of, refusal, unavailable
+from gangline.local.apiserver.kubelet_link import KubeletLink
+from gangline.local.apiserver.request import Call
+
+KUBELET_PROTOCOL = "v5.channel.k8s.io"
+CHANNELS = ("v5.channel.k8s.io", "v4.channel.k8s.io", "channel.k8s.io")
+BASE64_CHANNELS = ("base64.channel.k8s.io", "v4.base64.channel.k8s.io")
+LARGEST_MESSAGE = 4 << 20
+CLOSED = (WSMsgType.CLOSE, WSMsgType.CLOSING, WSMsgType.CLOSED, WSMsgType.ERROR)
+STREAM_OPTIONS = ("stdin", "stdout", "stderr", "tty")
+
+Upgrade = Callable[[web.BaseRequest, Call], Awaitable[web.StreamResponse]]
+
+
+def is_websocket(request: web.BaseRequest) -> bool:
+    """Whether a client asks for a WebSocket."""
+    return request.headers.get("Upgrade", "").lower() == "websocket"
+
+
+def exec_options(call: Call) -> list[tuple[str, str]]:
+    """The options of exec and attach, for the kubelet.
+
+    Raises:
+        StatusError: 400, no stream is asked for, or no command is given.
+    """
+    options = [("command", part) for part in call.repeated.get("command", [])]
+    if call.subresource == "exec" and not options:
+        raise bad_request("you must specify at least one command to run")
+    wanted = [name for name in STREAM_OPTIONS if call.flag(name)]
+    if not {*wanted} - {"tty"}:
+        raise bad_request("you must specify at least one of stdin, stdout, stderr")
+    return options + [(name, "true") for name in wanted]
+
+
+async def open_kubelet(
+    link: KubeletLink, url: str, options: list[tuple[str, str]]
+) -> aiohttp.ClientWebSocketResponse:
+    """Open a WebSocket to a kubelet.
+
+    Raises:
+        StatusError: it refuses, or cannot be reached.
+    """
+    try:
+        return await link.session.ws_connect(
+            url, params=options, protocols=(KUBELET_PROTOCOL,), max_msg_size=LARGEST_MESSAGE
+        )
+    except aiohttp.WSServerHandshakeError as error:
+        raise refusal(error.status, reason_of(error.status), error.message) from None
+    except (aiohttp.ClientError, TimeoutError) as error:
+        raise unavailable(f"the kubelet cannot be reached: {error}") from None
+
+
+class Streams:
+    """Answers exec and attach."""
+
+    def __init__(self, link: KubeletLink, spdy: Upgrade) -> None:
+        self._link = link
+        self._spdy = spdy
+
+    async def __call__(self, request: web.BaseRequest, call: Call) -> web.StreamResponse:
+        """Connect a client with a command in a container."""
+        if not is_websocket(request):
+            return await self._spdy(request, call)
+        options = exec_options(call)
+        target = self._link.target(call, call.params.get("container", ""))
+        async with contextlib.AsyncExitStack() as stack:
+            kubelet = await open_kubelet(self._link, target.url(call.subresource), options)
+            stack.push_async_callback(kubelet.close)
+            socket = web.WebSocketResponse(
+                protocols=(*CHANNELS, *BASE64_CHANNELS), max_msg_size=LARGEST_MESSAGE
+            )
+            await socket.prepare(request)
+            await bridge(socket, kubelet, encoded=socket.ws_protocol in BASE64_CHANNELS)
+        return socket
+
+
+async def bridge(
+    client: web.WebSocketResponse, kubelet: aiohttp.ClientWebSocketResponse, *, encoded: bool
+) -> None:
+    """Pass messages both ways until one side ends."""
+    up = asyncio.create_task(_up(client, kubelet, encoded))
+    try:
+        await _down(kubelet, client, encoded)
+    finally:
+        up.cancel()
+        await asyncio.wait([up])
+        await client.close()
+
+
+async def _down(
+    kubelet: aiohttp.ClientWebSocketResponse, client: web.WebSocketResponse, encoded: bool
+) -> None:
+    with contextlib.suppress(ConnectionError):
+        async for message in kubelet:
+            if message.type in CLOSED:
+                return
+            if encoded:
+                text = base64.b64encode(message.data[1:]).decode()
+                await client.send_str(f"{message.data[0]}{text}")
+            else:
+                await client.send_bytes(message.data)
+
+
+async def _up(
+    client: web.WebSocketResponse, kubelet: aiohttp.ClientWebSocketResponse, encoded: bool
+) -> None:
+    with contextlib.suppress(ConnectionError):
+        async for message in client:
+            if message.type in CLOSED:
+                break
+            raw = message.data.encode() if isinstance(message.data, str) else message.data
+            if encoded and raw:
+                raw = bytes([raw[0] - ord("0")]) + base64.b64decode(raw[1:])
+            if raw:
+                await kubelet.send_bytes(raw)
+        await kubelet.close()

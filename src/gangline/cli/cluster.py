@@ -1,0 +1,218 @@
+"""``up``, ``down``, ``status``: the cluster on this machine."""
+
+import asyncio
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from gangline.cli.errors import CommandError
+from gangline.cli.exit_codes import ExitCode
+from gangline.cli.log_format import LEVELS, start_logging
+from gangline.cli.options import debug_option
+
+if TYPE_CHECKING:
+    from gangline.local.cluster import Component, Ready
+    from gangline.local.daemon import ClusterStatus
+    from gangline.local.settings import ClusterSettings
+
+EMBEDDED_SCHEDULER_NAMES = frozenset({"gangline", "volcano", "default-scheduler"})
+"""The embedded cluster has no other scheduler, so ours answers to the default name as well."""
+
+name_option = click.option(
+    "--name", default="default", show_default=True, help="Which cluster; several may run at once."
+)
+
+
+@click.command("up")
+@name_option
+@click.option("--nodes", type=click.IntRange(1, 1000), default=1, show_default=True)
+@click.option("--cpus", type=float, help="Processors of each node; the machine's share if not set.")
+@click.option("--memory", help="Memory of each node, such as 8Gi; the machine's share if not set.")
+@click.option(
+    "--gpus", type=click.IntRange(0), help="GPUs of each node; more than there are are pretended."
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), help="0 takes a free one.")
+@click.option("--pod-cidr", help="Range of addresses for pods and services.")
+@click.option(
+    "--network",
+    type=click.Choice(["auto", "bridge", "host"]),
+    default="auto",
+    show_default=True,
+    help="A network for each pod (bridge; needs root), or the host's for all.",
+)
+@click.option(
+    "--image-map",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="File that says which environment stands for which image.",
+)
+@click.option(
+    "--without",
+    multiple=True,
+    type=click.Choice(["operator", "scheduler"]),
+    help="Leave a component out, to run it alone; may be repeated.",
+)
+@click.option("--fake-runtime", is_flag=True, hidden=True)
+@click.option("--detach", "-d", is_flag=True, help="Run in the background, return when it answers.")
+@click.option("--log-level", type=click.Choice(LEVELS), default="warning", show_default=True)
+@debug_option
+@click.pass_context
+def up_command(
+    context: click.Context,
+    /,
+    without: tuple[str, ...],
+    detach: bool,
+    log_level: str,
+    **options: Any,
+) -> None:
+    """Start a cluster on this machine: API server, nodes, operator, scheduler.
+
+    It runs until Ctrl-C, or with --detach until 'gangline down'. Its jobs and everything else in
+    it are kept, and go on when it is started again.
+    """
+    from gangline.local.settings import ClusterSettings  # noqa: PLC0415
+
+    settings = ClusterSettings(**options)
+    with _cluster_errors():
+        if detach:
+            _start_in_background(settings, _same_again(context))
+        else:
+            start_logging(log_level)
+            _run(settings, frozenset(without))
+
+
+@click.command("down")
+@name_option
+@debug_option
+def down_command(name: str) -> None:
+    """Stop the cluster that 'up' has started. What is stored in it is kept."""
+    from gangline.local.daemon import stop  # noqa: PLC0415
+    from gangline.local.home import ClusterHome, default_home  # noqa: PLC0415
+
+    with _cluster_errors():
+        note = stop(ClusterHome(default_home(), name))
+    click.echo(f"Cluster {name} is stopped." if note else f"Cluster {name} was not running.")
+
+
+@click.command("status")
+@name_option
+@debug_option
+def status_command(name: str) -> int:
+    """Show whether the cluster runs, its nodes and how many pods it has."""
+    from gangline.local.daemon import status  # noqa: PLC0415
+    from gangline.local.home import ClusterHome, default_home  # noqa: PLC0415
+
+    found = asyncio.run(status(ClusterHome(default_home(), name)))
+    for line in _status_lines(found):
+        click.echo(line)
+    return ExitCode.DONE if found.answers else ExitCode.UNREACHABLE
+
+
+def _run(settings: "ClusterSettings", without: frozenset[str]) -> None:
+    began = time.monotonic()
+    from gangline.local.cluster import run_foreground  # noqa: PLC0415
+
+    def announce(ready: "Ready") -> None:
+        click.echo(_welcome(ready.url, ready.kubeconfig, time.monotonic() - began))
+        click.echo("Ctrl-C stops it; what is stored is kept.")
+        if ready.shortcoming:
+            click.echo(f"Note: {ready.shortcoming}", err=True)
+
+    run_foreground(settings, _components(without), announce)
+
+
+def _components(without: frozenset[str]) -> "list[Component]":
+    """Return what runs with the cluster; imported when the API server answers, not before."""
+    from gangline.local.cluster import Component  # noqa: PLC0415
+
+    async def operate(client: Any, stop: asyncio.Event) -> None:
+        from gangline.operator.main import run  # noqa: PLC0415
+        from gangline.operator.settings import OperatorSettings  # noqa: PLC0415
+
+        await run(client, OperatorSettings(), stop)
+
+    async def schedule(client: Any, stop: asyncio.Event) -> None:
+        from gangline.scheduler.main import run  # noqa: PLC0415
+        from gangline.scheduler.settings import SchedulerSettings  # noqa: PLC0415
+
+        await run(client, SchedulerSettings(scheduler_names=EMBEDDED_SCHEDULER_NAMES), stop)
+
+    components = [Component("operator", operate), Component("scheduler", schedule)]
+    return [component for component in components if component.name not in without]
+
+
+def _start_in_background(settings: "ClusterSettings", arguments: list[str]) -> None:
+    from gangline.local.daemon import start_detached  # noqa: PLC0415
+
+    began = time.monotonic()
+    note = start_detached(settings, [sys.executable, "-m", "gangline", "up", *arguments])
+    home = settings.cluster_home
+    kubeconfig = home.default_kubeconfig if settings.name == "default" else home.kubeconfig
+    click.echo(_welcome(note.url, str(kubeconfig), time.monotonic() - began))
+    stop = (
+        "gangline down" if settings.name == "default" else f"gangline down --name {settings.name}"
+    )
+    click.echo(f"'{stop}' stops it; it logs to {home.log}.")
+
+
+def _same_again(context: click.Context) -> list[str]:
+    """Return the options that this command was given, but for --detach."""
+    arguments: list[str] = []
+    for parameter in context.command.params:
+        name = str(parameter.name)
+        given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        value = context.params.get(name)
+        if not given or name == "detach":
+            continue
+        flag = max(parameter.opts, key=len)
+        if isinstance(parameter, click.Option) and parameter.is_flag:
+            arguments += [flag] if value else []
+        else:
+            values = value if isinstance(value, tuple) else (value,)
+            arguments += [part for each in values for part in (flag, str(each))]
+    return arguments
+
+
+def _welcome(url: str, kubeconfig: str, took_s: float) -> str:
+    return (
+        f"Cluster is up at {url} after {took_s:.1f} s.\n"
+        "  gangline submit -f job.yaml     starts a training job\n"
+        "  gangline list                   shows the jobs\n"
+        f"  export KUBECONFIG={kubeconfig}   lets kubectl see it"
+    )
+
+
+def _status_lines(found: "ClusterStatus") -> Iterator[str]:
+    if not found.running:
+        yield f"Cluster {found.name} does not run; 'gangline up' starts it."
+        return
+    since = f"{found.since:%Y-%m-%d %H:%M:%S} UTC" if found.since else "?"
+    yield f"Cluster:     {found.name}, process {found.pid}, since {since}"
+    yield f"API server:  {found.url}" + ("" if found.answers else " (does not answer)")
+    yield f"Kubeconfig:  {found.kubeconfig}"
+    if found.answers:
+        nodes = ", ".join(f"{name}{'' if ready else ' (not ready)'}" for name, ready in found.nodes)
+        pods = ", ".join(f"{count} {phase.lower()}" for phase, count in found.pods)
+        yield f"Nodes:       {nodes or 'none'}"
+        yield f"Pods:        {pods or 'none'}"
+
+
+@contextmanager
+def _cluster_errors() -> Iterator[None]:
+    """Turn what the local cluster complains of into messages with an exit status."""
+    from gangline.local.home import AlreadyRunning, ClusterError, NotRunning  # noqa: PLC0415
+
+    try:
+        yield
+    except AlreadyRunning as error:
+        raise CommandError(str(error), code=ExitCode.EXISTS) from error
+    except NotRunning as error:
+        raise CommandError(str(error), code=ExitCode.NOT_FOUND) from error
+    except ClusterError as error:
+        raise CommandError(str(error)) from error

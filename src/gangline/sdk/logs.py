@@ -1,0 +1,293 @@
+"""What the replicas of a job write, as one stream.
+
+Without following, the lines that are there are merged by time. With following, each replica is
+read as it writes; pods that are not there yet are waited for, restarted and replaced ones are
+picked up, and a broken connection is resumed where it stopped: the kubelet's timestamps say which
+lines have been seen.
+"""
+
+import asyncio
+import heapq
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+from gangline.api.kubeflow import PyTorchJob
+from gangline.api.meta import Object
+from gangline.api.pod import Pod
+from gangline.api.resources import PODS
+from gangline.kube.client import Client
+from gangline.kube.errors import ApiError, NotFound
+from gangline.kube.informer import Informer
+from gangline.sdk.jobs import INDEX_LABEL, JOB_NAME_LABEL, ROLE_LABEL, Job, describe
+
+QUEUED_LINES = 10_000
+"""Lines read but not taken yet: then replicas have to wait, and memory stays flat."""
+RESUME_S = 0.5
+"""How soon a stream that ended early is opened again."""
+LAST_LINES_S = 1.0
+"""How long after a job's end its replicas' last lines are waited for."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class LogLine:
+    """A line that a replica wrote."""
+
+    time: str
+    """When, as the kubelet has it (RFC 3339, nanoseconds): sorts as text."""
+    replica: str
+    """Which replica, such as ``worker-3``."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """Which lines are wanted."""
+
+    tail: int | None = None
+    """Only so many of the last lines of each replica."""
+    since_seconds: int | None = None
+    previous: bool = False
+    """Those of the containers before the last restart."""
+    replica: str = ""
+    """Only of the replica of this name (``worker-3``, or the pod's name)."""
+    container: str = ""
+    """Which container; the first when not given."""
+
+
+EVERYTHING = LogOptions()
+
+
+async def read_logs(
+    client: Client, job: Job, options: LogOptions = EVERYTHING
+) -> AsyncIterator[LogLine]:
+    """Yield the lines that are there, of all replicas, in order of time."""
+    label = f"{JOB_NAME_LABEL}={job.name}"
+    pods = (await client.list(PODS, job.namespace, labels=label)).items
+    readers = [
+        stamped(client, pod, options)
+        for pod in pods
+        if is_meant(pod, job.uid, options) and has_started(pod, options.container)
+    ]
+    heads: list[tuple[LogLine, int]] = []
+    for number, reader in enumerate(readers):
+        if (line := await anext(reader, None)) is not None:
+            heapq.heappush(heads, (line, number))
+    while heads:
+        line, number = heads[0]
+        yield line
+        following = await anext(readers[number], None)
+        if following is None:
+            heapq.heappop(heads)
+        else:
+            heapq.heapreplace(heads, (following, number))
+
+
+@asynccontextmanager
+async def following_logs(
+    client: Client, job: Job, options: LogOptions = EVERYTHING
+) -> AsyncIterator[AsyncIterator[LogLine]]:
+    """Open a stream of lines as they are written; it ends when the job has ended and all is read.
+
+    A job that is deleted meanwhile ends the stream as well.
+    """
+    follower = Follower(client, job, options)
+    work = asyncio.create_task(follower.run(), name=f"logs of {job.name}")
+    try:
+        yield follower.taken()
+        if work.done():
+            work.result()
+    finally:
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+
+
+class Follower:
+    """Reads all replicas of a job as they write, each in a task of its own."""
+
+    def __init__(self, client: Client, job: Job, options: LogOptions) -> None:
+        self._client = client
+        self._job = job
+        self._options = options
+        self._lines: asyncio.Queue[LogLine | None] = asyncio.Queue(QUEUED_LINES)
+        self._tick = asyncio.Event()
+        """Set by the next change, and replaced: take it before looking, wait for it after."""
+        labels = f"{JOB_NAME_LABEL}={job.name}"
+        self._pods: Informer[Pod] = Informer(client, PODS, job.namespace, labels=labels)
+        self._jobs: Informer[PyTorchJob] = Informer(
+            client, job.kind.resource, job.namespace, fields=f"metadata.name={job.name}"
+        )
+        self._pods.add_listener(self._note)
+        self._jobs.add_listener(self._note)
+        self._readers: dict[str, asyncio.Task[None]] = {}
+
+    async def taken(self) -> AsyncIterator[LogLine]:
+        """Yield the lines until there are no more."""
+        while (line := await self._lines.get()) is not None:
+            yield line
+
+    async def run(self) -> None:
+        """Read until the job has ended and every replica has been read to its end."""
+        informers = [asyncio.create_task(each.run()) for each in (self._pods, self._jobs)]
+        try:
+            await self._pods.synced()
+            await self._jobs.synced()
+            while True:
+                tick = self._tick
+                if await self._finish():
+                    return
+                await tick.wait()
+        finally:
+            tasks = [*informers, *self._readers.values()]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._lines.put(None)
+
+    def _note(self, _old: Object | None, _new: Object | None) -> None:
+        self._tick.set()
+        self._tick = asyncio.Event()
+
+    async def _finish(self) -> bool:
+        """Start reading new pods; say whether everything has come to its end."""
+        for pod in self._pods.items():
+            uid = pod.metadata.uid
+            if uid not in self._readers and is_meant(pod, self._job.uid, self._options):
+                reading = self._read(pod.metadata.name, uid)
+                self._readers[uid] = asyncio.create_task(reading, name=f"log of {uid}")
+        job = self._jobs.get(self._job.namespace, self._job.name)
+        goes_on = (
+            job is not None
+            and job.metadata.uid == self._job.uid
+            and not describe(self._job.kind, job, [], []).state.finished
+        )
+        if goes_on:
+            return False
+        await self._drain()
+        return True
+
+    async def _drain(self) -> None:
+        """Read replicas that have ended to their end; others get a moment for their last lines."""
+        while pending := {task for task in self._readers.values() if not task.done()}:
+            running = any(
+                not self._has_ended(uid) for uid, t in self._readers.items() if t in pending
+            )
+            timeout = LAST_LINES_S if running else None
+            done, _ = await asyncio.wait(
+                pending, timeout=timeout, return_when=asyncio.FIRST_COMPLETED
+            )
+            if not done:
+                return
+
+    def _has_ended(self, uid: str) -> bool:
+        pod = self._pod(uid)
+        return pod is None or pod.status.phase in {"Succeeded", "Failed"}
+
+    def _pod(self, uid: str) -> Pod | None:
+        return next((pod for pod in self._pods.items() if pod.metadata.uid == uid), None)
+
+    async def _read(self, name: str, uid: str) -> None:
+        """Read one pod from start to end, over restarts and broken connections."""
+        seen = Seen()
+        options = self._options
+        while (pod := self._pod(uid)) is not None:
+            if not has_started(pod, options.container):
+                await self._pause(uid, pod)
+                continue
+            seen.resume()
+            try:
+                async for line in stamped(self._client, pod, options, follow=True, since=seen.last):
+                    if seen.is_new(line):
+                        await self._lines.put(line)
+            except NotFound:
+                return
+            except ApiError:
+                await asyncio.sleep(RESUME_S)
+                continue
+            if self._has_ended(uid):
+                return
+            # Only at first is a part of what was written skipped.
+            options = replace(options, tail=None, since_seconds=None)
+            await asyncio.sleep(RESUME_S)
+
+    async def _pause(self, uid: str, known: Pod) -> None:
+        """Wait until a pod is not any more as it was."""
+        while True:
+            tick = self._tick
+            if self._pod(uid) is not known:
+                return
+            await tick.wait()
+
+
+@dataclass(slots=True)
+class Seen:
+    """Which lines of a replica have been passed on: those before a time, and some of that time."""
+
+    last: str = ""
+    at_last: list[str] = field(default_factory=list)
+    """Texts passed on with exactly that time; how often each matters."""
+    _again: list[str] = field(default_factory=list)
+
+    def resume(self) -> None:
+        """Expect lines of the last time to come once more."""
+        self._again = list(self.at_last)
+
+    def is_new(self, line: LogLine) -> bool:
+        """Say whether a line has not been passed on yet, and note it."""
+        if line.time < self.last:
+            return False
+        if line.time > self.last:
+            self.last, self.at_last, self._again = line.time, [line.text], []
+            return True
+        if line.text in self._again:
+            self._again.remove(line.text)
+            return False
+        self.at_last.append(line.text)
+        return True
+
+
+async def stamped(
+    client: Client, pod: Pod, options: LogOptions, *, follow: bool = False, since: str = ""
+) -> AsyncIterator[LogLine]:
+    """Yield the lines of one pod with their times; ``since`` resumes after a broken connection."""
+    replica = short_name(pod)
+    lines = client.logs(
+        pod.metadata.name,
+        pod.metadata.namespace,
+        container=options.container or pod.spec.containers[0].name,
+        follow=follow,
+        tail=None if since else options.tail,
+        since_seconds=None if since else options.since_seconds,
+        since_time=f"{since[:19]}Z" if since else "",
+        timestamps=True,
+        previous=options.previous,
+    )
+    async with aclosing(lines) as stream:
+        async for line in stream:
+            time, _, text = line.decode(errors="replace").partition(" ")
+            yield LogLine(time, replica, text)
+
+
+def has_started(pod: Pod, container: str) -> bool:
+    """Say whether a container has written, or could have."""
+    wanted = container or pod.spec.containers[0].name
+    return any(
+        status.name == wanted
+        and (status.state.running or status.state.terminated or status.restart_count)
+        for status in (*pod.status.init_container_statuses, *pod.status.container_statuses)
+    )
+
+
+def is_meant(pod: Pod, job_uid: str, options: LogOptions) -> bool:
+    """Say whether a pod belongs to the job and is one of those asked for."""
+    owner = pod.metadata.controller
+    if owner is None or owner.uid != job_uid:
+        return False
+    return not options.replica or options.replica in {pod.metadata.name, short_name(pod)}
+
+
+def short_name(pod: Pod) -> str:
+    """The role and number of a pod, such as ``worker-3``."""
+    labels = pod.metadata.labels
+    role = labels.get(ROLE_LABEL, "")
+    return f"{role}-{labels.get(INDEX_LABEL, '0')}" if role else pod.metadata.name

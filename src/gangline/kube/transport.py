@@ -145,12 +145,21 @@ class Transport:
                 )
         except Unreachable as error:
             if isinstance(error.__cause__, aiohttp.WSServerHandshakeError):
-                raise error_from_answer(error.__cause__.status, b"") from error
+                raise await self._refusal(request, error.__cause__.status) from error
             raise
         try:
             yield connection
         finally:
             await connection.close()
+
+    async def _refusal(self, request: Request, code: int) -> ApiError:
+        """Why a WebSocket was refused: the handshake tells the code only, a plain request more."""
+        try:
+            await self.send(request)
+        except ApiError as error:
+            if error.code == code:
+                return error
+        return error_from_answer(code, b"")
 
     async def _open(
         self, request: Request, timeout_s: float | None, refresh: bool
@@ -238,6 +247,8 @@ def retry_delay(error: ApiError, request: Request, attempt: int) -> float | None
         if request.path.endswith("/eviction") or error.retry_after_s > MAX_RETRY_AFTER_S:
             return None
         return error.retry_after_s * (1 + random.random() / 4)
+    if isinstance(error.__cause__, aiohttp.ClientConnectorCertificateError):
+        return None
     if isinstance(error, Unreachable) and request.repeatable:
         return CONNECT_BACKOFF_S * (1 << (attempt - 1)) * (0.5 + random.random())
     return None

@@ -11,6 +11,7 @@ from gangline.api.meta import StatusCause
 from gangline.local.apiserver.errors import bad_request, invalid, too_large
 from gangline.local.apiserver.lifecycle import generated_name
 from gangline.local.apiserver.machinery.core_defaults import apply_core_defaults
+from gangline.local.apiserver.machinery.core_validation import validate_create, validate_update
 from gangline.local.apiserver.machinery.ownership import (
     manager_of,
     track_update,
@@ -125,6 +126,8 @@ def validate_new(kind: Kind, obj: Json) -> None:
         StatusError: 422.
     """
     causes = kind.schema.validate(obj)
+    # Wrong types are told alone: other rules would stumble over them.
+    causes = causes or validate_create(kind.group, kind.kind, obj, kind.namespaced)
     if causes:
         raise invalid(kind.group, kind.kind, obj["metadata"].get("name", ""), causes)
 
@@ -137,6 +140,9 @@ def validate_changed(call: Call, old: Json, new: Json) -> None:
     """
     kind = call.kind
     causes = kind.schema.validate(new)
+    causes = causes or validate_update(
+        kind.group, kind.kind, old, new, kind.namespaced, call.subresource
+    )
     if causes:
         raise invalid(kind.group, kind.kind, call.name, causes)
 

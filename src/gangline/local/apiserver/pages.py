@@ -4,6 +4,7 @@ import platform
 from collections.abc import Callable
 
 from gangline.local.apiserver import discovery
+from gangline.local.apiserver.documents import Documents
 from gangline.local.apiserver.errors import unknown_path
 from gangline.local.apiserver.metrics import Metrics
 from gangline.local.apiserver.negotiation import JSON, choose, encode
@@ -39,6 +40,7 @@ class Pages:
     """The pages of one server."""
 
     def __init__(self, registry: Registry, metrics: Metrics, address: Callable[[], str]) -> None:
+        self._documents = Documents(registry, VERSION)
         self._registry = registry
         self._metrics = metrics
         self._address = address
@@ -65,6 +67,8 @@ class Pages:
                 return _json(discovery.group(self._registry, name))
             case ["apis", name, version_name]:
                 return _json(discovery.resources(self._registry, name, version_name))
+            case ["openapi", *_]:
+                return await self._documents.page(parts, accept)
             case []:
                 return _json({"paths": self._paths()})
         raise unknown_path()

@@ -58,8 +58,8 @@ class Kind:
     selectable: tuple[str, ...] = ()
     """Paths that field selectors may name, besides name and namespace."""
     schema_source: Callable[[], Json] | None = None
-    columns: tuple[Json, ...] | None = None
-    scale: Json | None = None
+    columns: tuple[Json, ...] | None = field(default=None, hash=False)
+    scale: Json | None = field(default=None, hash=False)
     """The paths of a custom kind's scale subresource."""
     note: str = ""
     """A warning for those who create objects of this kind."""
@@ -84,10 +84,15 @@ class Kind:
         """The lower-case name of one."""
         return self.singular or self.kind.lower()
 
+    @property
+    def plain_schema(self) -> Json:
+        """The schema as documents show it; one that accepts everything, where none is known."""
+        return self.schema_source() if self.schema_source else PRESERVE
+
     @cached_property
     def schema(self) -> StructuralSchema:
-        """The compiled schema; one that accepts everything, where none is known."""
-        return StructuralSchema(self.schema_source() if self.schema_source else PRESERVE)
+        """The compiled schema."""
+        return StructuralSchema(self.plain_schema)
 
     @cached_property
     def selectable_paths(self) -> tuple[tuple[str, tuple[str, ...]], ...]:

@@ -19,6 +19,7 @@ from gangline.kube.credentials import Credential, FixedCredential
 from gangline.local.apiserver import kubeconfig, pki, reviews
 from gangline.local.apiserver.admission import Admission
 from gangline.local.apiserver.bootstrap import populate
+from gangline.local.apiserver.crd_cleanup import Cleanup
 from gangline.local.apiserver.crds import TOPIC as CRD_TOPIC
 from gangline.local.apiserver.crds import Definitions
 from gangline.local.apiserver.credentials import Authenticator
@@ -131,6 +132,7 @@ class ApiServer:
         await self._listen()
         first_address = str(ipaddress.ip_network(settings.service_cidr)[1])
         await populate(self.registry, self.writer, first_address, self._port)
+        self._cleanup.start()
         config = kubeconfig.content(settings.context, self.url, self.certificates, self.admin_token)
         kubeconfig.write(self.kubeconfig, config)
         self._tasks.append(asyncio.create_task(self._compact_forever()))
@@ -140,6 +142,7 @@ class ApiServer:
         for task in self._tasks:
             task.cancel()
         if self._runner is not None:
+            self._cleanup.stop()
             self.broadcasts.end_all()
             await self._runner.cleanup()
             await self._kubelets.close()
@@ -166,6 +169,12 @@ class ApiServer:
         self.definitions.load(self.store)
         admission = Admission(self.store, self.registry, settings.service_cidr)
         self.writer = Writer(self.store, admission)
+        crds = self.registry.by_plural("apiextensions.k8s.io", "customresourcedefinitions")
+        pods = self.registry.by_plural("", "pods")
+        if crds is None or pods is None:
+            raise ValueError("these kinds are always served")
+        self._pods = pods
+        self._cleanup = Cleanup(self.store, self.writer, crds)
         self.broadcasts = Broadcasts()
         pages = Pages(self.registry, self.metrics, lambda: self.url.removeprefix("https://"))
         self._kubelets = KubeletLink(self.store, self.kubelet_token)
@@ -182,10 +191,7 @@ class ApiServer:
 
     def _special(self, rest: Rest) -> dict[str, Handler]:
         """Who answers requests that are not about stored objects as they are."""
-        pods = self.registry.by_plural("", "pods")
-        if pods is None:
-            raise ValueError("pods are always served")
-        parts = Subresources(self.store, self.writer, rest, self.authenticator, pods)
+        parts = Subresources(self.store, self.writer, rest, self.authenticator, self._pods)
         asked = Reviews(self._authorizer, self.authenticator)
         found: dict[str, Handler] = {
             "scale": parts.scale,

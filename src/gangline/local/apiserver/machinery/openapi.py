@@ -40,6 +40,13 @@ class OpenAPIEntry:
     plural: str
     namespaced: bool
     schema: Mapping[str, Any]
+    custom: bool = False
+    """Whether a CustomResourceDefinition made it; such kinds take no strategic merge patches."""
+
+    @property
+    def patch_types(self) -> list[str]:
+        """The media types of patches that the kind takes; clients choose by them."""
+        return [each for each in _PATCH_TYPES if not (self.custom and "strategic" in each)]
 
     @property
     def prefix(self) -> str:
@@ -158,7 +165,7 @@ def _query_parameters(verb: str, nested: bool) -> list[Json]:
 def _operation_v2(entry: OpenAPIEntry, verb: str) -> Json:
     return {
         "operationId": f"{verb}{entry.definition}",
-        "consumes": _PATCH_TYPES if verb == "patch" else ["*/*"],
+        "consumes": entry.patch_types if verb == "patch" else ["*/*"],
         "produces": ["application/json"],
         "parameters": _query_parameters(verb, nested=False),
         "responses": {
@@ -179,8 +186,12 @@ def _operation_v3(entry: OpenAPIEntry, verb: str) -> Json:
         "x-kubernetes-action": verb,
         GROUP_VERSION_KIND: entry.identity,
         **({"requestBody": body} if verb in ("post", "put") else {}),
-        **({"requestBody": {"content": {t: {} for t in _PATCH_TYPES}}} if verb == "patch" else {}),
+        **({"requestBody": _patch_body(entry)} if verb == "patch" else {}),
     }
+
+
+def _patch_body(entry: OpenAPIEntry) -> Json:
+    return {"content": {media: {} for media in entry.patch_types}}
 
 
 def _address(entries: Sequence[OpenAPIEntry], prefix: str) -> str:

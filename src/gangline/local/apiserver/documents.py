@@ -1,0 +1,92 @@
+"""The OpenAPI documents of what is served now. Made when asked for, kept until kinds change."""
+
+import asyncio
+from collections.abc import Callable
+
+from gangline.local.apiserver.errors import unknown_path
+from gangline.local.apiserver.machinery.openapi import (
+    OpenAPIEntry,
+    openapi_v2,
+    openapi_v3,
+    openapi_v3_index,
+)
+from gangline.local.apiserver.machinery.openapi_protobuf import openapi_v2_protobuf
+from gangline.local.apiserver.negotiation import JSON, encode
+from gangline.local.apiserver.registry import Json, Registry
+from gangline.local.apiserver.rest import Answer
+
+PROTOBUF = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+PROTOBUF_OFFERS = (
+    PROTOBUF,
+    # What clients ask for; the at sign is not allowed in an answer's media type.
+    "application/com.github.proto-openapi.spec.v2@v1.0+protobuf",
+)
+
+
+class Documents:
+    """Serves ``/openapi``."""
+
+    def __init__(self, registry: Registry, version: str) -> None:
+        self._registry = registry
+        self._version = version
+        self._generation = -1
+        self._made: dict[str, Answer] = {}
+
+    async def page(self, parts: list[str], accept: str) -> Answer:
+        """The document under a path, which is split.
+
+        Raises:
+            StatusError: 404, there is none.
+        """
+        match parts:
+            case ["openapi", "v2"]:
+                if any(offer in accept for offer in PROTOBUF_OFFERS):
+                    return await self._once("v2 protobuf", self._v2_protobuf)
+                return await self._once("v2", self._v2)
+            case ["openapi", "v3"]:
+                return await self._once("v3", lambda: _json(openapi_v3_index(self._entries())))
+            case ["openapi", "v3", "api", version]:
+                return await self._once(f"v3 {version}", lambda: self._v3("", version))
+            case ["openapi", "v3", "apis", group, version]:
+                return await self._once(f"v3 {group} {version}", lambda: self._v3(group, version))
+        raise unknown_path()
+
+    async def _once(self, name: str, make: Callable[[], Answer]) -> Answer:
+        generation = self._registry.generation
+        if generation != self._generation:
+            self._made, self._generation = {}, generation
+        if name not in self._made:
+            # The documents are large; other requests go on while one is made.
+            made = await asyncio.to_thread(make)
+            if self._registry.generation == generation:
+                self._made[name] = made
+            return made
+        return self._made[name]
+
+    def _entries(self) -> list[OpenAPIEntry]:
+        return [
+            OpenAPIEntry(
+                k.group, k.version, k.kind, k.plural, k.namespaced, k.plain_schema, k.custom
+            )
+            for k in list(self._registry)
+            if "list" in k.verbs
+        ]
+
+    def _document(self) -> Json:
+        return openapi_v2(self._entries(), title="Gangline", version=self._version)
+
+    def _v2(self) -> Answer:
+        return _json(self._document())
+
+    def _v2_protobuf(self) -> Answer:
+        return Answer(openapi_v2_protobuf(self._document()), media=PROTOBUF)
+
+    def _v3(self, group: str, version: str) -> Answer:
+        found = openapi_v3(self._entries(), group, version)
+        if found is None:
+            raise unknown_path()
+        return _json(found)
+
+
+def _json(document: Json) -> Answer:
+    return Answer(encode(document), media=JSON)

@@ -178,7 +178,8 @@ def _unwrapped(annotation: Any) -> tuple[Any, msgspec.Meta | None]:
         origin = get_origin(annotation)
         if origin is Annotated:
             annotation, *notes = get_args(annotation)
-            meta = meta or next((note for note in notes if isinstance(note, msgspec.Meta)), None)
+            metas = (note for note in notes if isinstance(note, msgspec.Meta) and note.description)
+            meta = meta or next(metas, None)
         elif origin in (Union, UnionType) and NoneType in get_args(annotation):
             rest = [each for each in get_args(annotation) if each is not NoneType]
             annotation = Union[tuple(rest)] if len(rest) > 1 else rest[0]  # noqa: UP007

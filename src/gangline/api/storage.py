@@ -3,6 +3,8 @@
 from datetime import datetime
 from typing import Annotated
 
+import msgspec
+
 from gangline.api.affinity import NodeSelector
 from gangline.api.describe import FreeForm, ResourceList, about
 from gangline.api.meta import Condition, LabelSelector, Object, Wire
@@ -137,6 +139,22 @@ class PersistentVolumeSpec(Wire):
     fc: Annotated[FreeForm | None, about("A Fibre Channel disk.")] = None
     cephfs: Annotated[FreeForm | None, about("A CephFS folder (old form).")] = None
     rbd: Annotated[FreeForm | None, about("A Ceph block device (old form).")] = None
+    aws_elastic_block_store: Annotated[FreeForm | None, about("An AWS disk (old form).")] = None
+    azure_disk: Annotated[FreeForm | None, about("An Azure disk (old form).")] = None
+    azure_file: Annotated[FreeForm | None, about("An Azure file share (old form).")] = None
+    cinder: Annotated[FreeForm | None, about("An OpenStack disk (old form).")] = None
+    flex_volume: Annotated[FreeForm | None, about("A FlexVolume (old form).")] = None
+    flocker: Annotated[FreeForm | None, about("A Flocker volume (old form).")] = None
+    gce_persistent_disk: Annotated[FreeForm | None, about("A Google disk (old form).")] = None
+    glusterfs: Annotated[FreeForm | None, about("A GlusterFS folder (old form).")] = None
+    photon_persistent_disk: Annotated[FreeForm | None, about("A Photon disk (old form).")] = None
+    portworx_volume: Annotated[FreeForm | None, about("A Portworx volume (old form).")] = None
+    quobyte: Annotated[FreeForm | None, about("A Quobyte volume (old form).")] = None
+    storageos: Annotated[FreeForm | None, about("A StorageOS volume (old form).")] = None
+    vsphere_volume: Annotated[FreeForm | None, about("A vSphere disk (old form).")] = None
+    scale_io: Annotated[FreeForm | None, about("A ScaleIO volume (old form).")] = msgspec.field(
+        name="scaleIO", default=None
+    )
 
 
 class PersistentVolumeStatus(Wire):

@@ -62,13 +62,12 @@ async def _elected(client: Client, settings: OperatorSettings, health: Health) -
 async def _work(client: Client, settings: OperatorSettings, health: Health) -> None:
     """Run the engine; begin anew when the cluster has come to know pod groups."""
     while True:
-        with_groups = settings.gang_scheduling is not GangScheduling.OFF and await _has_groups(
-            client
-        )
+        wanted = settings.gang_scheduling != GangScheduling.OFF
+        with_groups = wanted and await _has_groups(client)
         log.info("operator starts", extra={"gang_scheduling": with_groups})
         appeared = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
-            if settings.gang_scheduling is GangScheduling.AUTO and not with_groups:
+            if wanted and not with_groups:
                 tasks.create_task(_look_for_groups(client, appeared))
             tasks.create_task(
                 _until(appeared, _engine(client, settings, health, with_groups=with_groups))

@@ -1,0 +1,23 @@
+"""Fixtures of the operator's integration tests."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gangline.kube.client import Client
+from integration.operator.cluster import Scene, install, scene
+
+
+@pytest.fixture
+async def stage(client: Client) -> AsyncIterator[Scene]:
+    """A cluster with our kinds and kubelets; the test starts the operator."""
+    await install(client)
+    async with scene(client) as ready:
+        yield ready
+
+
+@pytest.fixture
+async def bare_stage(client: Client) -> AsyncIterator[Scene]:
+    """A cluster with kubelets and none of our kinds."""
+    async with scene(client) as ready:
+        yield ready

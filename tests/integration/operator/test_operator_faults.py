@@ -1,0 +1,159 @@
+"""What can go wrong around the operator: kills, lost answers, conflicts, refusals, other owners."""
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+
+from gangline.api.resources import PODS, PYTORCH_JOBS, SERVICES
+from gangline.kube.errors import NotFound
+from integration.operator.cluster import NAMESPACE, Scene
+from integration.operator.faults import faulty
+
+RUNNING = {"master-0": "Running", "worker-0": "Running"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["stop", "hang"])
+async def test_an_operator_killed_at_any_write_is_followed_by_one_that_finishes(
+    stage: Scene, how: str
+) -> None:
+    """``stop``: just before the write takes effect; ``hang``: just after."""
+    number = 0
+    while True:
+        number += 1
+        name = f"hit-{number}"
+
+        def fault(_: object, count: int, number: int = number) -> str:
+            return "" if count < number else how
+
+        async with faulty(stage.client.config, fault) as (client, transport):
+            await stage.start_operator(client)
+            await stage.submit(1, 1, name=name, restart="ExitCode", cleanPodPolicy="All")
+            killed = await _hit_or_running(stage, transport, name)
+            await stage.kill_operator()
+        await stage.start_operator()
+        await stage.until_pods(RUNNING, name)
+        await stage.until_condition("Running", name)
+        assert (await stage.job(name)).status.restarts.total == 0
+        await stage.kill_operator()
+        await stage.client.delete(PYTORCH_JOBS, name, NAMESPACE)
+        if not killed:
+            break
+    assert number > 5
+
+
+async def _hit_or_running(stage: Scene, transport, name: str) -> bool:
+    async def settled() -> bool:
+        if transport.hanging.is_set():
+            return True
+        job = await stage.job(name)
+        return any(c.type == "Running" for c in job.status.conditions)
+
+    await stage.until(settled, "the write hangs or the job runs")
+    return transport.hanging.is_set()
+
+
+@pytest.mark.slow
+async def test_a_failure_is_counted_once_wherever_the_operator_dies(stage: Scene) -> None:
+    await stage.start_operator()
+    await stage.submit(1, 1, restart="ExitCode")
+    await stage.until_pods(RUNNING)
+    await stage.until_condition("Running")
+    for number in range(1, 6):
+        await stage.kill_operator()
+        await stage.kubelets.end("train-worker-0", 137)
+
+        def fault(_: object, count: int, number: int = number) -> str:
+            return "" if count < number else "hang"
+
+        async with faulty(stage.client.config, fault) as (client, transport):
+            await stage.start_operator(client)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(1):
+                    await transport.hanging.wait()
+            await stage.kill_operator()
+        await stage.start_operator()
+        await stage.until_pods(RUNNING)
+        await stage.until_condition("Running")
+        assert (await stage.job()).status.restarts.total == number
+        await _forget_the_pace(stage)
+
+
+async def _forget_the_pace(stage: Scene) -> None:
+    await stage.client.patch(
+        PYTORCH_JOBS,
+        "train",
+        {"status": {"restarts": {"bursts": 0, "burstStart": None}}},
+        NAMESPACE,
+        subresource="status",
+    )
+
+
+@pytest.mark.parametrize("how", ["before", "after"])
+async def test_every_first_try_of_a_write_fails_and_the_job_runs(stage: Scene, how: str) -> None:
+    tried: set[tuple[str, str, bytes | None]] = set()
+
+    def fault(request, _: int) -> str:
+        key = (request.method, request.path, request.body if request.method == "POST" else None)
+        if key in tried:
+            return ""
+        tried.add(key)
+        return how
+
+    async with faulty(stage.client.config, fault) as (client, _):
+        await stage.start_operator(client)
+        await stage.submit(1, 1)
+        await stage.until_condition("Running")
+        await stage.kubelets.end("train-master-0", 0)
+        await stage.until_condition("Succeeded")
+        await stage.kill_operator()
+    assert (await stage.job()).status.restarts.total == 0
+
+
+@pytest.mark.parametrize("resource", [PODS, SERVICES], ids=["pod", "service"])
+async def test_a_name_that_belongs_to_somebody_else_is_told_and_taken_once_it_is_free(
+    stage: Scene, resource
+) -> None:
+    spec = (
+        {"containers": [{"name": "c", "image": "x"}]}
+        if resource is PODS
+        else {"clusterIP": "None", "ports": []}
+    )
+    squatter = {"metadata": {"name": "train-worker-0"}, "spec": spec}
+    await stage.client.create(resource, squatter, NAMESPACE)
+    await stage.start_operator()
+    await stage.submit(1, 1)
+    job = await stage.until_condition("Stalled")
+    why = next(c.message for c in job.status.conditions if c.type == "Stalled")
+    assert "train-worker-0 exists already and belongs to nobody" in why
+    await stage.client.delete(resource, "train-worker-0", NAMESPACE, grace_seconds=0)
+    await stage.until_pods(RUNNING)
+    await stage.until_condition("Running")
+
+    async def no_longer_stalled() -> bool:
+        return not any(c.type == "Stalled" for c in (await stage.job()).status.conditions)
+
+    await stage.until(no_longer_stalled, "the job is not stalled")
+
+
+async def test_a_job_whose_pods_are_refused_hurts_no_other(stage: Scene) -> None:
+    await stage.start_operator()
+    await stage.submit(1, 0, name="bad", template={"containers": []})
+    await stage.submit(1, 0, name="good")
+    await stage.until_condition("Running", "good")
+    job = await stage.until_wrong("bad")
+    assert not await stage.pods("bad")
+    assert "containers" in job.status.conditions[-1].message
+
+
+async def test_a_deleted_job_is_left_alone(stage: Scene) -> None:
+    await stage.start_operator()
+    await stage.submit(1, 1)
+    await stage.until_condition("Running")
+    await stage.client.delete(PYTORCH_JOBS, "train", NAMESPACE, propagation="Foreground")
+    await stage.client.delete(PODS, "train-worker-0", NAMESPACE)
+    await stage.until_pods({"master-0": "Running"})
+    for name in ("train-worker-0",):
+        with pytest.raises(NotFound):
+            await stage.client.get(PODS, name, NAMESPACE)

@@ -1,0 +1,196 @@
+"""A job's life on a real API server, with kubelets that do as they are told."""
+
+import pytest
+
+from gangline.api.resources import EVENTS, NODES, POD_GROUPS, PODS, PYTORCH_JOBS, SERVICES
+from gangline.kube.errors import NotFound
+from gangline.operator.conditions import holds
+from integration.operator.cluster import NAMESPACE, Scene, told
+
+SELECTOR = "training.kubeflow.org/job-name=train"
+RUNNING = {"master-0": "Running", "worker-0": "Running"}
+
+
+async def test_a_job_gets_its_pods_services_and_group_and_succeeds(stage: Scene) -> None:
+    await stage.start_operator()
+    await stage.submit(1, 2)
+    await stage.until_condition("Running")
+    assert set(await stage.pods()) == {"train-master-0", "train-worker-0", "train-worker-1"}
+    services = await stage.client.list(SERVICES, NAMESPACE, labels=SELECTOR)
+    assert {s.metadata.name for s in services.items} == set(await stage.pods())
+    assert (await stage.client.get(POD_GROUPS, "train", NAMESPACE)).spec.min_member == 3
+    await stage.kubelets.end("train-master-0", 0)
+    job = await stage.until_condition("Succeeded")
+    assert job.status.completion_time
+    assert told(job) == ["(Running)", "Created", "Succeeded"]
+    await stage.until_gone(POD_GROUPS, "train")
+
+
+@pytest.mark.parametrize("policy", ["OnFailure", "Always", "ExitCode"])
+async def test_a_failed_pod_is_replaced_and_counted(stage: Scene, policy: str) -> None:
+    await stage.start_operator()
+    await stage.submit(1, 1, restart=policy)
+    await stage.until_pods(RUNNING)
+    first = (await stage.pods())["train-worker-0"].metadata.uid
+    await stage.kubelets.end("train-worker-0", 137)
+
+    async def back() -> bool:
+        status = (await stage.job()).status
+        return status.restarts.total == 1 and holds(status.conditions, "Running")
+
+    await stage.until(back, "the job runs after one restart")
+    assert (await stage.pods())["train-worker-0"].metadata.uid != first
+    events = await stage.client.list(EVENTS, NAMESPACE)
+    reasons = [e.reason for e in events.items if e.involved_object.name == "train"]
+    assert reasons.count("PyTorchJobRestarting") == 1
+
+
+@pytest.mark.parametrize("policy", ["OnFailure", "ExitCode"])
+async def test_a_job_that_keeps_failing_ends_at_its_limit(stage: Scene, policy: str) -> None:
+    stage.kubelets.verdict = lambda pod: 137 if "worker" in pod.metadata.name else None
+    await stage.start_operator()
+    await stage.submit(1, 1, restart=policy, backoffLimit=2, cleanPodPolicy="Running")
+    job = await stage.until_condition("Failed")
+    assert job.status.restarts.total == 3
+    await stage.until_pods({"worker-0": "Failed"})
+
+
+async def test_a_fatal_failure_ends_the_job(stage: Scene) -> None:
+    stage.kubelets.verdict = lambda pod: 2 if "worker" in pod.metadata.name else None
+    await stage.start_operator()
+    await stage.submit(1, 1, restart="ExitCode", cleanPodPolicy="All")
+    await stage.until_condition("Failed")
+    await stage.until_pods({})
+
+
+async def test_the_deadline_fires_in_a_quiet_job(stage: Scene) -> None:
+    await stage.start_operator()
+    await stage.submit(1, 0, activeDeadlineSeconds=2)
+    job = await stage.until_condition("Failed")
+    assert job.status.completion_time
+    assert job.status.start_time
+    lived = (job.status.completion_time - job.status.start_time).total_seconds()
+    assert 2 <= lived <= 3
+
+
+async def test_a_finished_job_and_all_of_its_own_is_removed_in_time(stage: Scene) -> None:
+    stage.kubelets.verdict = lambda _: 0
+    await stage.start_operator()
+    await stage.submit(1, 0, ttlSecondsAfterFinished=1)
+    await stage.until_gone(PYTORCH_JOBS, "train")
+
+
+async def test_suspend_and_resume(stage: Scene) -> None:
+    await stage.start_operator()
+    await stage.submit(1, 1, suspend=True)
+    await stage.until_condition("Suspended")
+    assert not await stage.pods()
+    for suspended, pods in ((False, RUNNING), (True, {}), (False, RUNNING)):
+        change = {"spec": {"runPolicy": {"suspend": suspended}}}
+        await stage.client.patch(PYTORCH_JOBS, "train", change, NAMESPACE)
+        await stage.until_pods(pods)
+    await stage.until_condition("Running")
+
+
+async def test_scaling_by_the_subresource(stage: Scene) -> None:
+    await stage.start_operator()
+    await stage.submit(1, 1)
+    await stage.until_pods(RUNNING)
+    for replicas in (3, 1):
+        await stage.client.patch(
+            PYTORCH_JOBS, "train", {"spec": {"replicas": replicas}}, NAMESPACE, subresource="scale"
+        )
+        workers = {f"worker-{index}": "Running" for index in range(replicas)}
+        await stage.until_pods({"master-0": "Running", **workers})
+    services = await stage.client.list(SERVICES, NAMESPACE, labels=SELECTOR)
+    assert len(services.items) == 2
+
+
+async def test_a_deleted_pod_comes_back_and_is_no_restart(stage: Scene) -> None:
+    await stage.start_operator()
+    await stage.submit(1, 1, restart="Never")
+    await stage.until_pods(RUNNING)
+    first = (await stage.pods())["train-worker-0"].metadata.uid
+    await stage.client.delete(PODS, "train-worker-0", NAMESPACE)
+
+    async def replaced() -> bool:
+        pod = (await stage.pods()).get("train-worker-0")
+        return pod is not None and pod.metadata.uid != first
+
+    await stage.until(replaced, "worker-0 is a new pod")
+    await stage.until_pods(RUNNING)
+    assert (await stage.job()).status.restarts.total == 0
+
+
+async def test_a_job_deleted_and_made_again_at_once_gets_pods_of_its_own(stage: Scene) -> None:
+    await stage.start_operator()
+    await stage.submit(1, 1)
+    await stage.until_pods(RUNNING)
+    old = await stage.pods()
+    await stage.client.delete(PYTORCH_JOBS, "train", NAMESPACE, propagation="Background")
+    await stage.until_gone(PYTORCH_JOBS, "train")
+    fresh = await stage.submit(1, 1)
+    # Nobody collects garbage on this server: the old job's things go when the test says so.
+    for name in old:
+        await stage.client.delete(PODS, name, NAMESPACE)
+        await stage.client.delete(SERVICES, name, NAMESPACE)
+    await stage.client.delete(POD_GROUPS, "train", NAMESPACE)
+
+    async def own() -> bool:
+        owners = {pod.metadata.owner_references[0].uid for pod in (await stage.pods()).values()}
+        return owners == {fresh.metadata.uid} and len(await stage.pods()) == 2
+
+    await stage.until(own, "all pods are the new job's")
+    await stage.until_condition("Running")
+
+
+async def test_a_pod_stuck_on_a_lost_node_is_replaced(stage: Scene) -> None:
+    ready = {"type": "Ready", "status": "True"}
+    node = {"metadata": {"name": "doomed"}, "status": {"conditions": [ready]}}
+    await stage.client.create(NODES, node)
+    await stage.start_operator(force_delete_after_s=0.5)
+    await stage.submit(1, 0)
+    await stage.until_pods({"master-0": "Running"})
+    await stage.client.bind("train-master-0", NAMESPACE, "doomed")
+    first = (await stage.pods())["train-master-0"].metadata.uid
+    stage.kubelets.holding_on = True
+    await stage.client.delete(PODS, "train-master-0", NAMESPACE, grace_seconds=1)
+    lost = {"status": {"conditions": [{**ready, "status": "Unknown"}]}}
+    await stage.client.patch(NODES, "doomed", lost, subresource="status")
+
+    async def replaced() -> bool:
+        pod = (await stage.pods()).get("train-master-0")
+        return pod is not None and pod.metadata.uid != first
+
+    await stage.until(replaced, "a new pod has the name")
+
+
+async def test_groups_are_made_as_soon_as_the_cluster_knows_them(
+    bare_stage: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gangline.operator.main.LOOK_FOR_GROUPS_S", 0.05)
+    stage = bare_stage
+    await stage.install("kubeflow.org_pytorchjobs")
+    await stage.start_operator()
+    await stage.submit(1, 0, name="before")
+    await stage.until_condition("Running", "before")
+    assert (await stage.pods("before"))["before-master-0"].spec.scheduler_name != "gangline"
+    await stage.install("scheduling.volcano.sh_podgroups")
+
+    async def grouped() -> bool:
+        try:
+            return bool(await stage.client.get(POD_GROUPS, "before", NAMESPACE))
+        except NotFound:
+            return False
+
+    await stage.until(grouped, "the job has a group")
+    await stage.submit(1, 0, name="after")
+    await stage.until_condition("Running", "after")
+    assert (await stage.pods("after"))["after-master-0"].spec.scheduler_name == "gangline"
+
+
+async def test_gang_scheduling_can_be_switched_off(stage: Scene) -> None:
+    await stage.start_operator(gang_scheduling="off")
+    await stage.submit(1, 0)
+    await stage.until_condition("Running")
+    assert not (await stage.client.list(POD_GROUPS, NAMESPACE)).items

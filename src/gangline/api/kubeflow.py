@@ -17,11 +17,6 @@ VERSION = "v1"
 MANAGED_BY_US = "kubeflow.org/training-operator"
 MANAGED_BY_MULTI_KUEUE = "kueue.x-k8s.io/multikueue"
 
-_IMMUTABLE = {
-    "x-kubernetes-validations": [{"rule": "self == oldSelf", "message": "cannot be changed"}]
-}
-"""A transition rule: it is looked at only where both the old and the new object have the field."""
-
 
 class SchedulingPolicy(Wire):
     """What the gang scheduler is told about a job."""
@@ -30,9 +25,7 @@ class SchedulingPolicy(Wire):
         int | None,
         about("Pods that must fit at once; all of them when not given.", minimum=0),
     ] = None
-    queue: Annotated[
-        str, about("Queue that pays for the job; default when not given.", **_IMMUTABLE)
-    ] = ""
+    queue: Annotated[str, about("Queue that pays for the job; default when not given.")] = ""
     min_resources: Annotated[
         ResourceList | None,
         about("Resources that must be free; computed from the pods when not given."),
@@ -78,7 +71,6 @@ class RunPolicy(Wire):
         about(
             "Controller that runs the job; cannot be changed.",
             values=(MANAGED_BY_US, MANAGED_BY_MULTI_KUEUE),
-            **_IMMUTABLE,
         ),
     ] = None
 

@@ -31,7 +31,7 @@ class Shape:
     sound: Json
     """The object without the parts that have the wrong type."""
     dropped: frozenset[str]
-    """The paths of those parts."""
+    """The paths of those parts, and of what is missing altogether."""
 
 
 def check_shape(manifest: Mapping[str, Any], type_: type[msgspec.Struct]) -> Shape:
@@ -46,6 +46,7 @@ def check_shape(manifest: Mapping[str, Any], type_: type[msgspec.Struct]) -> Sha
         if found.kind.name in ("type", "anyOf"):
             wrong.append(segments)
     dropped = {_drop(sound, segments) for segments in wrong}
+    dropped |= {error.path for error in errors if error.problem == _MISSING}
     return Shape(sorted(errors, key=lambda error: error.path), sound, frozenset(dropped))
 
 
@@ -55,6 +56,7 @@ def unknown_fields(errors: list[FieldError]) -> list[FieldError]:
 
 
 _UNKNOWN = "is not a known field"
+_MISSING = "is missing"
 
 
 @cache
@@ -178,7 +180,7 @@ def _missing(
 ) -> list[FieldError]:
     path = (*segments, found.kind.value)
     meaning = _schema_at(schema, path).get("description", "")
-    return [FieldError(path_of(path), None, "is missing", f"give it: {meaning}" if meaning else "")]
+    return [FieldError(path_of(path), None, _MISSING, f"give it: {meaning}" if meaning else "")]
 
 
 def _type(

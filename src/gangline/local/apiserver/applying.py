@@ -6,7 +6,9 @@ from typing import Any
 from gangline.api.meta import StatusDetails
 from gangline.local.apiserver.errors import bad_request, invalid, refusal
 from gangline.local.apiserver.machinery.apply import ApplyConflict, ApplyError, apply
+from gangline.local.apiserver.machinery.core_defaults import normalize
 from gangline.local.apiserver.machinery.field_errors import required
+from gangline.local.apiserver.machinery.schemas import copied
 from gangline.local.apiserver.negotiation import read_json, read_yaml
 from gangline.local.apiserver.registry import Json
 from gangline.local.apiserver.request import Call
@@ -45,12 +47,14 @@ def applied_to(call: Call, live: Json | None, applied: Json) -> Json:
         StatusError: 409, other managers own fields that it would change.
     """
     kind = call.kind
-    given = {**applied, "metadata": {**applied["metadata"]}}
+    given: Json = copied(applied)
     revision = given["metadata"].pop("resourceVersion", None)
     if call.subresource == "status":
         given = {k: given[k] for k in ("apiVersion", "kind", "metadata", "status") if k in given}
     elif kind.resets_status:
         given.pop("status", None)
+    if not kind.custom:
+        normalize(kind.group, kind.kind, given)
     try:
         merged = apply(
             live,

@@ -107,16 +107,16 @@ def _wanted(kind: Kind, obj: Json) -> Any:
 
 
 def unchanged(old: Json, new: Json) -> bool:
-    """Whether an update changes nothing but the bookkeeping of who updated."""
+    """Whether an update changes nothing, neither what is there nor who it belongs to."""
     if old.keys() != new.keys():
         return False
     if any(old[name] != new[name] for name in old if name != "metadata"):
         return False
-    return _without_bookkeeping(old["metadata"]) == _without_bookkeeping(new["metadata"])
+    return _without_revision(old["metadata"]) == _without_revision(new["metadata"])
 
 
-def _without_bookkeeping(meta: Json) -> Json:
-    return {k: v for k, v in meta.items() if k not in ("managedFields", "resourceVersion")}
+def _without_revision(meta: Json) -> Json:
+    return {name: value for name, value in meta.items() if name != "resourceVersion"}
 
 
 def is_going(obj: Json) -> bool:

@@ -97,9 +97,9 @@ class Writer:
         objects.check_fields(call, new)
         new = conversion.to_stored(kind, new)
         self._restrict(call, stored, new)
+        objects.set_defaults(kind, new)
         if not owner_tracked:
             objects.track(call, stored, new, now())
-        objects.set_defaults(kind, new)
         if not call.subresource:
             self._admission.admit_update(kind, stored, new)
         lifecycle.count_generation(kind, stored, new)

@@ -35,6 +35,8 @@ once. ``now`` is an aware datetime.
                       openapi_v2(entries, *, title, version) -> Json
                       openapi_v3_index(entries) -> Json, openapi_v3(entries, group, version) -> Json
 ``core_defaults``     apply_core_defaults(group, kind, obj) -> None   in place, built-in kinds
+                      normalize(group, kind, obj) -> None   in place, before ``apply``
+                      initial_status(group, kind, obj) -> Json | None
 ``core_validation``   validate_create(group, kind, obj, namespaced) -> list[StatusCause]
                       validate_update(group, kind, old, new, namespaced, subresource="")
                       -> list[StatusCause]; metadata of every kind, the rest of built-in kinds

@@ -8,7 +8,9 @@ import base64
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
+from gangline.local.apiserver.machinery.amounts import canonicalize
 from gangline.local.apiserver.machinery.pod_defaults import (
+    canonicalize_pod_spec,
     default_pod,
     default_template,
     fill,
@@ -18,7 +20,7 @@ from gangline.local.apiserver.machinery.pod_defaults import (
 from gangline.local.apiserver.machinery.quality import qos_class
 from gangline.local.apiserver.machinery.schemas import Json
 
-__all__ = ["apply_core_defaults", "apply_priority", "initial_status"]
+__all__ = ["apply_core_defaults", "apply_priority", "initial_status", "normalize"]
 
 Defaulter: TypeAlias = Callable[[Json], None]
 
@@ -28,10 +30,30 @@ RBAC = "rbac.authorization.k8s.io"
 
 
 def apply_core_defaults(group: str, kind: str, obj: Json) -> None:
-    """Fill in, in place, the defaults of a built-in kind; other kinds are left alone."""
+    """Normalize and fill in, in place, an object of a built-in kind; others are left alone."""
+    normalize(group, kind, obj)
     defaulter = DEFAULTERS.get((group, kind))
     if defaulter is not None:
         defaulter(obj)
+
+
+def normalize(group: str, kind: str, obj: Json) -> None:
+    """Write, in place, what was given the way it is stored, and add nothing.
+
+    Amounts get one spelling (``1000m`` of a cpu is ``1``), a secret's texts become data. What is
+    applied must be normalized first, or it would seem to change what others own.
+    """
+    match (group, kind):
+        case ("", "Pod"):
+            canonicalize_pod_spec(part(obj, "spec"))
+        case ("apps", "Deployment" | "ReplicaSet"):
+            canonicalize_pod_spec(part(obj, "spec", "template", "spec"))
+        case ("", "PersistentVolume"):
+            canonicalize(part(obj, "spec").get("capacity"))
+        case ("", "PersistentVolumeClaim"):
+            canonicalize(part(obj, "spec", "resources").get("requests"))
+        case ("", "Secret"):
+            _encode_texts(obj)
 
 
 def apply_priority(pod: Json, classes: Mapping[str, Json], default_class: Json | None) -> bool:
@@ -120,6 +142,9 @@ def _namespace(obj: Json) -> None:
 
 def _secret(obj: Json) -> None:
     fill(obj, {"type": "Opaque"})
+
+
+def _encode_texts(obj: Json) -> None:
     texts = obj.get("stringData")
     if isinstance(texts, dict) and all(isinstance(text, str) for text in texts.values()):
         del obj["stringData"]

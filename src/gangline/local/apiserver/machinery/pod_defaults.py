@@ -7,6 +7,7 @@ limits, service links, a service account and the tolerations of node trouble.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from gangline.local.apiserver.machinery.amounts import canonicalize
 from gangline.local.apiserver.machinery.schemas import Json
 
 SPEC_DEFAULTS: Mapping[str, Any] = {
@@ -88,6 +89,15 @@ def default_template(template: Json) -> None:
     """Fill in, in place, a pod template."""
     if spec := part(template, "spec"):
         default_pod_spec(spec)
+
+
+def canonicalize_pod_spec(spec: Json) -> None:
+    """Give the amounts in a pod spec one spelling, in place."""
+    for container in all_containers(spec):
+        resources = part(container, "resources")
+        canonicalize(resources.get("limits"))
+        canonicalize(resources.get("requests"))
+    canonicalize(spec.get("overhead"))
 
 
 def pull_policy(image: str) -> str:

@@ -139,7 +139,8 @@ def _host_path(source: HostPathVolumeSource) -> Path:
         mode = path.stat().st_mode
     except OSError as error:
         raise ConfigProblem(f"hostPath {path}: {error.strerror or error}") from error
-    if not _KINDS.get(kind.removesuffix("OrCreate"), lambda mode: True)(mode):
+    is_of_kind = _KINDS.get(kind.removesuffix("OrCreate"))
+    if is_of_kind is not None and not is_of_kind(mode):
         raise ConfigProblem(f"hostPath type check failed: {path} is not a {kind.lower()}")
     return path
 

@@ -1,0 +1,141 @@
+"""Fetches the ConfigMaps, Secrets and claims that pods of a node refer to."""
+
+import base64
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from gangline.api.container import Container
+from gangline.api.pod import Pod
+from gangline.api.resources import (
+    CONFIG_MAPS,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
+    SECRETS,
+)
+from gangline.api.storage import PersistentVolumeSpec
+from gangline.kube.client import Client
+from gangline.kube.errors import NotFound
+from gangline.local.kubelet.environment import ConfigProblem
+
+Content = Mapping[str, bytes]
+Names = tuple[set[str], set[str]]
+"""Names of ConfigMaps and of Secrets."""
+
+_FRESH_S = 2.0
+"""Content this new is not fetched again: pods of one job start together and read the same."""
+
+
+class ConfigSource:
+    """Reads configuration objects, each at most once in a short while."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._cache: dict[tuple[str, str, str], tuple[float, Content | None]] = {}
+
+    async def collect(
+        self, namespace: str, names: Names
+    ) -> tuple[dict[str, Content], dict[str, Content]]:
+        """The content of ConfigMaps and Secrets by name; what does not exist is left out.
+
+        Raises:
+            ApiError: the API server does not answer.
+        """
+        self._forget_old()
+        maps = {name: await self._read("configmap", namespace, name) for name in sorted(names[0])}
+        secrets = {name: await self._read("secret", namespace, name) for name in sorted(names[1])}
+        return _present(maps), _present(secrets)
+
+    async def claimed_folder(self, namespace: str, name: str) -> Path:
+        """The folder behind a claim.
+
+        Raises:
+            ConfigProblem: the claim does not exist, or is not bound yet.
+            ApiError: the API server does not answer.
+        """
+        try:
+            claim = await self._client.get(PERSISTENT_VOLUME_CLAIMS, name, namespace)
+        except NotFound as error:
+            raise ConfigProblem(f'persistentvolumeclaim "{name}" not found') from error
+        if not claim.spec.volume_name or claim.status.phase != "Bound":
+            raise ConfigProblem(f'persistentvolumeclaim "{name}" is not bound yet')
+        spec = (await self._client.get(PERSISTENT_VOLUMES, claim.spec.volume_name)).spec
+        return _folder(claim.spec.volume_name, spec)
+
+    async def _read(self, kind: str, namespace: str, name: str) -> Content | None:
+        key = (kind, namespace, name)
+        if key not in self._cache:
+            self._cache[key] = (time.monotonic(), await self._fetch(*key))
+        return self._cache[key][1]
+
+    async def _fetch(self, kind: str, namespace: str, name: str) -> Content | None:
+        try:
+            if kind == "configmap":
+                found = await self._client.get(CONFIG_MAPS, name, namespace)
+                text = {key: value.encode() for key, value in found.data.items()}
+                return {**text, **_decoded(found.binary_data)}
+            return _decoded((await self._client.get(SECRETS, name, namespace)).data)
+        except NotFound:
+            return None
+
+    def _forget_old(self) -> None:
+        limit = time.monotonic() - _FRESH_S
+        self._cache = {key: entry for key, entry in self._cache.items() if entry[0] > limit}
+
+
+def names_in_environment(container: Container) -> Names:
+    """The ConfigMaps and Secrets that a container's environment refers to."""
+    maps: set[str] = set()
+    secrets: set[str] = set()
+    for source in container.env_from:
+        if source.config_map_ref is not None:
+            maps.add(source.config_map_ref.name)
+        if source.secret_ref is not None:
+            secrets.add(source.secret_ref.name)
+    for variable in container.env:
+        if (origin := variable.value_from) is None:
+            continue
+        if origin.config_map_key_ref is not None:
+            maps.add(origin.config_map_key_ref.name)
+        if origin.secret_key_ref is not None:
+            secrets.add(origin.secret_key_ref.name)
+    return maps, secrets
+
+
+def names_in_volumes(pod: Pod) -> Names:
+    """The ConfigMaps and Secrets that a pod's volumes are made of."""
+    maps = {each.config_map.name for each in pod.spec.volumes if each.config_map}
+    secrets = {each.secret.secret_name for each in pod.spec.volumes if each.secret}
+    for volume in pod.spec.volumes:
+        for part in volume.projected.sources if volume.projected else ():
+            if part.config_map is not None:
+                maps.add(part.config_map.name)
+            if part.secret is not None:
+                secrets.add(part.secret.name)
+    return maps, secrets
+
+
+def has_refreshed_volumes(pod: Pod) -> bool:
+    """Whether a pod has volumes that follow changes of API objects."""
+    return any(
+        each.config_map or each.secret or each.projected or each.downward_api
+        for each in pod.spec.volumes
+    )
+
+
+def _folder(volume: str, spec: PersistentVolumeSpec) -> Path:
+    path = (spec.host_path and spec.host_path.path) or (spec.local and spec.local.path)
+    if not path:
+        raise ConfigProblem(f'persistentvolume "{volume}" is no folder of this machine')
+    if not os.path.isdir(path):
+        raise ConfigProblem(f"{path}, the folder behind the claim, is not there")
+    return Path(path)
+
+
+def _decoded(data: Mapping[str, str]) -> Content:
+    return {key: base64.b64decode(value) for key, value in data.items()}
+
+
+def _present(found: Mapping[str, Content | None]) -> dict[str, Content]:
+    return {name: content for name, content in found.items() if content is not None}

@@ -1,0 +1,209 @@
+"""Carries out what was decided for one container: starts its runs, cares for them, ends them."""
+
+import asyncio
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from gangline.api.container import Container
+from gangline.kube.errors import ApiError
+from gangline.local.kubelet.environment import ConfigProblem
+from gangline.local.kubelet.log_writer import LogWriter, rotated_files
+from gangline.local.kubelet.planning import NoCommand, termination_message
+from gangline.local.kubelet.pod_home import PodHome
+from gangline.local.kubelet.probe_checks import Target, run_hook
+from gangline.local.kubelet.prober import look_after
+from gangline.local.kubelet.records import ContainerRecord, Ended, Instance, Problem
+from gangline.local.kubelet.restarts import next_backoff
+from gangline.local.kubelet.run_setup import plan_run
+from gangline.local.kubelet.runtime.contract import (
+    ContainerPlan,
+    Exit,
+    RunningContainer,
+    StartFailed,
+)
+
+_LEAST_GRACE_S = 2.0
+"""What a process still gets after a hook has used up the grace period, as in Kubernetes."""
+
+_KEPT_LOGS = 2
+_TAIL_BYTES = 2048
+
+
+class ContainerWorker:
+    """One container of a pod, from its first start to its last end."""
+
+    def __init__(self, home: PodHome, container: Container) -> None:
+        self.container = container
+        self.running: RunningContainer | None = None
+        self.writer: LogWriter | None = None
+        self._home = home
+        self._tail = b""
+        self._stopper: asyncio.Task[None] | None = None
+
+    @property
+    def record(self) -> ContainerRecord:
+        """What is known of it."""
+        return self._home.record.of(self.container.name)
+
+    def start(self) -> None:
+        """Begin one run; what comes of it appears in the record."""
+        self._note(lambda known: replace(known, starting=True, problem=None))
+        self._home.spawn(self._run(), f"container {self.container.name}")
+
+    def stop(self, by: datetime, why: str) -> None:
+        """Ask the run to end, and kill it at a time if it has not."""
+        first = self.record.stop_by is None
+        self._note(lambda known: replace(known, stop_by=by))
+        if first:
+            message = f"Stopping container {self.container.name}: {why}"
+            self._home.tell("Normal", "Killing", message)
+        if self._stopper is not None:
+            self._stopper.cancel()
+        if self.running is not None:
+            self._stopper = self._home.spawn(
+                self._end(self.running, by, hook=first), f"end of {self.container.name}"
+            )
+
+    async def _run(self) -> None:
+        """One run, from its plan to its end."""
+        before = self.record
+        number = before.instance.number + 1 if before.instance else 0
+        try:
+            plan = await plan_run(self._home, self.container, number)
+            self.writer = self._open_log(number)
+            self.running = await self._home.context.runtime.start(plan, self._output)
+        except StartFailed as error:
+            self._never_ran(number, error)
+            return
+        except (ConfigProblem, ApiError) as error:
+            self._hold("CreateContainerConfigError", str(error))
+            return
+        except (NoCommand, OSError) as error:
+            self._hold("CreateContainerError", str(error))
+            return
+        try:
+            await self._live(number, plan, self.running)
+        finally:
+            # Also when the kubelet ends: nothing of a container outlives the task that tends it.
+            self.running.kill()
+
+    async def _live(self, number: int, plan: ContainerPlan, running: RunningContainer) -> None:
+        now = self._home.context.clock()
+        instance = Instance(number, running.container_id, running.started_at)
+        backoff = next_backoff(self.record, now, self._home.context.settings.backoff)
+        self._note(
+            lambda known: ContainerRecord(
+                instance=instance,
+                previous=known.instance if known.ended else known.previous,
+                backoff=backoff,
+            )
+        )
+        self._home.tell("Normal", "Started", f"Started container {self.container.name}")
+        target = Target(self.container, running, self._home.record.ip)
+        care = asyncio.create_task(look_after(target, self._note, self._home.tell))
+        try:
+            exit_ = await running.wait()
+        finally:
+            care.cancel()
+            await asyncio.wait({care})
+        if not care.cancelled() and (error := care.exception()) is not None:
+            raise error
+        self._ended(instance, plan, exit_)
+
+    def _ended(self, instance: Instance, plan: ContainerPlan, exit_: Exit) -> None:
+        if self.writer is not None:
+            self.writer.close()
+        message = exit_.message or termination_message(
+            self.container, plan.state_dir, self._tail, exit_.code
+        )
+        ended = Ended(exit_.code, _reason(exit_), exit_.finished_at, message)
+        self.running = None
+        if self._stopper is not None:
+            self._stopper.cancel()
+            self._stopper = None
+        self._note(
+            lambda known: replace(
+                known,
+                instance=replace(instance, ended=ended),
+                started=False,
+                ready=False,
+                unhealthy="",
+                stop_by=None,
+            )
+        )
+        self._home.spawn(
+            asyncio.to_thread(shutil.rmtree, plan.state_dir, ignore_errors=True), "clean-up"
+        )
+
+    def _never_ran(self, number: int, error: StartFailed) -> None:
+        """The run ended before it began: that counts as one, and has an exit code."""
+        if self.writer is not None:
+            self.writer.close()
+        home, now = self._home, self._home.context.clock()
+        plan_id = f"gangline://{home.pod.metadata.uid}/{self.container.name}/{number}"
+        ended = Ended(error.exit_code, error.reason, now, error.message)
+        backoff = next_backoff(self.record, now, home.context.settings.backoff)
+        self._note(
+            lambda known: ContainerRecord(
+                instance=Instance(number, plan_id, now, ended),
+                previous=known.instance if known.ended else known.previous,
+                backoff=backoff,
+            )
+        )
+        home.tell("Warning", "Failed", f"Error: {error.message}")
+
+    def _hold(self, reason: str, message: str) -> None:
+        """The run cannot begin yet: say why, and try again later."""
+        context = self._home.context
+        retry = context.clock() + timedelta(seconds=context.settings.retry_s)
+        self._note(
+            lambda known: replace(known, starting=False, problem=Problem(reason, message, retry))
+        )
+        self._home.tell("Warning", "Failed", f"Error: {message}")
+
+    async def _end(self, running: RunningContainer, by: datetime, *, hook: bool) -> None:
+        """Hook, SIGTERM, and at the end of the grace period SIGKILL."""
+        life = self.container.lifecycle
+        left_s = self._left_s(by)
+        if hook and life is not None and life.pre_stop is not None and left_s > 0:
+            target = Target(self.container, running, self._home.record.ip)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left_s):
+                    if problem := await run_hook(life.pre_stop, target):
+                        self._home.tell("Warning", "FailedPreStopHook", problem)
+            left_s = max(self._left_s(by), _LEAST_GRACE_S)
+        running.terminate()
+        await asyncio.sleep(max(left_s, 0))
+        running.kill()
+
+    def _left_s(self, by: datetime) -> float:
+        return (by - self._home.context.clock()).total_seconds()
+
+    def _open_log(self, number: int) -> LogWriter:
+        settings = self._home.context.settings
+        path = self._home.folders.log(self.container.name, number)
+        for old in path.parent.glob("*.log"):
+            if old.stem.isdigit() and int(old.stem) <= number - _KEPT_LOGS:
+                for file in [old, *rotated_files(old)]:
+                    file.unlink(missing_ok=True)
+        self._tail = b""
+        return LogWriter(path, max_bytes=settings.log_max_bytes, max_files=settings.log_max_files)
+
+    def _output(self, stream: str, data: bytes) -> None:
+        if self.writer is not None:
+            self.writer.write(stream, data)
+        self._tail = (self._tail + data[-_TAIL_BYTES:])[-_TAIL_BYTES:]
+
+    def _note(self, change: Callable[[ContainerRecord], ContainerRecord]) -> None:
+        self._home.note(self.container.name, change)
+
+
+def _reason(exit_: Exit) -> str:
+    if exit_.reason:
+        return exit_.reason
+    if exit_.oom_killed:
+        return "OOMKilled"
+    return "Completed" if exit_.code == 0 else "Error"

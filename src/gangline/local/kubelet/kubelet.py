@@ -1,0 +1,193 @@
+"""The kubelet of one virtual node: takes up the pods that are bound to it, and reports the node."""
+
+import asyncio
+import logging
+import shutil
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from gangline.api.pod import Pod
+from gangline.api.resources import PODS, SERVICES
+from gangline.api.service import Service
+from gangline.kube.client import Client
+from gangline.kube.events import EventRecorder
+from gangline.kube.informer import Informer
+from gangline.local.kubelet.admission import admit
+from gangline.local.kubelet.config_source import ConfigSource
+from gangline.local.kubelet.context import NodeContext
+from gangline.local.kubelet.devices import DeviceTable
+from gangline.local.kubelet.images import ImageEntry, ImageMap
+from gangline.local.kubelet.node_agent import NodeAgent
+from gangline.local.kubelet.node_object import allocatable, node_labels
+from gangline.local.kubelet.pod_worker import PodWorker
+from gangline.local.kubelet.records import PodRecord, is_over, recover
+from gangline.local.kubelet.runtime.contract import Runtime
+from gangline.local.kubelet.settings import KubeletSettings, NodeSpec
+from gangline.local.kubelet.volumes import SHARED_MEMORY, memory_prefix
+from gangline.local.network.contract import PodNetwork
+
+log = logging.getLogger(__name__)
+
+DEFAULT_STOP_GRACE_S = 2.0
+
+
+class Kubelet:
+    """Runs the pods of one node. `run` it in a task; `stop` it to end its pods."""
+
+    def __init__(
+        self,
+        client: Client,
+        node: NodeSpec,
+        settings: KubeletSettings,
+        network: PodNetwork,
+        runtime: Runtime,
+        *,
+        images: Sequence[tuple[str, ImageEntry]] = (),
+        services: Callable[[], Sequence[Service]] | None = None,
+    ) -> None:
+        self.node = node
+        self.workers: dict[str, PodWorker] = {}
+        """The pods of this node by uid."""
+
+        self._settings = settings
+        self._recorder = EventRecorder(client, "kubelet")
+        self._services = None if services else Informer(client, SERVICES)
+        self._context = NodeContext(
+            client=client,
+            runtime=runtime,
+            network=network,
+            recorder=self._recorder,
+            node=node,
+            settings=settings,
+            images=ImageMap(settings.environment, settings.path, images),
+            configs=ConfigSource(client),
+            devices=DeviceTable(node.gpus),
+            allocatable=allocatable(node),
+            services=services or self._known_services,
+            clock=lambda: datetime.now(UTC),
+            online=asyncio.Event(),
+        )
+        self._agent = NodeAgent(client, node, settings, runtime.describe_gaps())
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def run(self) -> None:
+        """Follow the API server and report to it, until cancelled.
+
+        Cancelling cuts the node off: its containers go on, and another call takes up again what
+        has happened to them since. `stop` is what ends them.
+        """
+        pods = Informer(self._context.client, PODS, fields=f"spec.nodeName={self.node.name}")
+        try:
+            async with self._recorder, asyncio.TaskGroup() as tasks:
+                tasks.create_task(pods.run())
+                if self._services is not None:
+                    tasks.create_task(self._services.run())
+                    await self._services.synced()
+                await self._agent.register()
+                tasks.create_task(self._agent.run())
+                await pods.synced()
+                known = {pod.metadata.uid for pod in pods.items()}
+                await asyncio.to_thread(self._remove_leftovers, known | set(self.workers))
+                self._context.online.set()
+                self._reconcile(list(pods.items()))
+                pods.add_listener(self._on_change)
+                log.info("node is ready", extra={"node": self.node.name})
+        finally:
+            self._context.online.clear()
+
+    async def stop(self, grace_s: float = DEFAULT_STOP_GRACE_S) -> None:
+        """End all pods' processes, asking first when there is any grace. Nothing is reported:
+        whoever runs the node next finds the pods' processes gone, as after a power cut."""
+        self._context.online.clear()
+        await asyncio.gather(*(worker.shut_down(grace_s) for worker in self.workers.values()))
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def find(self, namespace: str, name: str) -> PodWorker | None:
+        """The newest pod of this name on this node."""
+        found = [
+            worker
+            for worker in self.workers.values()
+            if (worker.pod.metadata.namespace, worker.pod.metadata.name) == (namespace, name)
+        ]
+        return found[-1] if found else None
+
+    def _known_services(self) -> list[Service]:
+        return list(self._services.items()) if self._services is not None else []
+
+    def _reconcile(self, pods: Sequence[Pod]) -> None:
+        """Compare with what is known, and take up the rest in the order of an earlier run."""
+        now = self._context.clock()
+        present = {pod.metadata.uid for pod in pods}
+        for uid, worker in self.workers.items():
+            if uid not in present:
+                worker.vanish()
+        before = [pod for pod in pods if pod.status.start_time is not None]
+        fresh = [pod for pod in pods if pod.status.start_time is None]
+        before.sort(key=lambda pod: pod.status.start_time or now)
+        fresh.sort(key=lambda pod: pod.metadata.creation_timestamp or now)
+        for pod in [*before, *fresh]:
+            self._on_change(None, pod)
+
+    def _on_change(self, old: Pod | None, new: Pod | None) -> None:
+        """Pass changes on to the pod's worker (called by the informer)."""
+        if new is None:
+            if old is not None and (worker := self.workers.get(old.metadata.uid)):
+                worker.vanish()
+            return
+        worker = self.workers.get(new.metadata.uid)
+        if worker is None:
+            self._take_up(new)
+        elif worker.pod is not new:
+            worker.update(new)
+
+    def _take_up(self, pod: Pod) -> None:
+        now = self._context.clock()
+        record = recover(pod, now)
+        if pod.status.start_time is None and not is_over(pod):
+            record = self._admitted(pod, now)
+        worker = PodWorker(self._context, pod, record)
+        uid = pod.metadata.uid
+        self.workers[uid] = worker
+        task = asyncio.create_task(worker.run(), name=f"pod {pod.metadata.name}")
+        self._tasks[uid] = task
+        task.add_done_callback(lambda task: self._gone(uid, task))
+
+    def _admitted(self, pod: Pod, now: datetime) -> PodRecord:
+        others = [
+            worker.pod
+            for worker in self.workers.values()
+            if not is_over(worker.pod) and not worker.home.record.released
+        ]
+        refusal = admit(pod, others, self._context.allocatable, node_labels(self.node))
+        return PodRecord(started_at=now, failure=refusal)
+
+    def _gone(self, uid: str, task: asyncio.Task[None]) -> None:
+        self.workers.pop(uid, None)
+        self._tasks.pop(uid, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("pod worker failed", exc_info=error, extra={"pod": uid})
+
+    def _remove_leftovers(self, known: set[str]) -> None:
+        """Remove what pods have left that were deleted while no kubelet ran."""
+        _remove_except(self._settings.data / "pods", known)
+        logs = self._settings.data / "logs"
+        for folder in logs.glob("*_*_*") if logs.is_dir() else ():
+            if folder.name.rpartition("_")[2] not in known:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_memory_folders(cluster: str) -> None:
+    """Remove the in-memory volumes that a killed cluster left behind."""
+    for folder in SHARED_MEMORY.glob(f"{memory_prefix(cluster)}*"):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_except(top: Path, known: set[str]) -> None:
+    for folder in top.iterdir() if top.is_dir() else ():
+        if folder.name not in known:
+            shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,101 @@
+"""Tells the API server of a node: that it exists, that it lives, how it is."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from gangline.api.core import Lease
+from gangline.api.meta import ObjectMeta
+from gangline.api.node import Node
+from gangline.api.resources import LEASES, NODES
+from gangline.kube.client import Client, PatchKind
+from gangline.kube.errors import AlreadyExists, ApiError, NotFound
+from gangline.local.kubelet.node_object import (
+    build_node,
+    build_node_status,
+    lease_patch,
+    node_labels,
+    status_patch,
+)
+from gangline.local.kubelet.settings import KubeletSettings, NodeSpec
+
+log = logging.getLogger(__name__)
+
+LEASE_NAMESPACE = "kube-node-lease"
+_RETRY_S = 1.0
+
+
+@dataclass(slots=True)
+class NodeAgent:
+    """Registers one node and keeps its lease and status fresh."""
+
+    client: Client
+    node: NodeSpec
+    settings: KubeletSettings
+    gaps: str
+    """What this machine does not allow, told in the Ready condition."""
+
+    async def register(self) -> Node:
+        """Make the Node object, or take over the one that is there; ends when it is stored."""
+        while True:
+            try:
+                await self._create_or_label()
+                stored = await self._write_status()
+                await self.renew()
+                return stored
+            except ApiError as error:
+                log.info("node not registered yet: %s", error, extra={"node": self.node.name})
+                await asyncio.sleep(_RETRY_S)
+
+    async def run(self) -> None:
+        """Renew lease and status until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._every(self.settings.heartbeat_s, self.renew))
+            tasks.create_task(self._every(self.settings.node_status_s, self._write_status))
+
+    async def renew(self) -> None:
+        """Renew the lease once.
+
+        Raises:
+            ApiError: it was not renewed.
+        """
+        name, patch = self.node.name, lease_patch(self.node.name, datetime.now(UTC))
+        try:
+            await self.client.patch(LEASES, name, patch, LEASE_NAMESPACE)
+        except NotFound:
+            meta = ObjectMeta(name=name, namespace=LEASE_NAMESPACE)
+            lease = Lease(api_version=LEASES.api_version, kind=LEASES.kind, metadata=meta)
+            await self.client.create(LEASES, lease, LEASE_NAMESPACE)
+            await self.client.patch(LEASES, name, patch, LEASE_NAMESPACE)
+
+    async def _every(self, period_s: float, report: Callable[[], Awaitable[object]]) -> None:
+        while True:
+            await asyncio.sleep(period_s)
+            try:
+                await report()
+            except NotFound:
+                # Somebody deleted the node under us: it lives, so it comes back.
+                await self.register()
+            except ApiError as error:
+                log.debug("heartbeat not sent: %s", error, extra={"node": self.node.name})
+
+    async def _create_or_label(self) -> None:
+        try:
+            await self.client.create(NODES, build_node(self.node))
+        except AlreadyExists:
+            patch = {"metadata": {"labels": node_labels(self.node)}}
+            await self.client.patch(NODES, self.node.name, patch)
+
+    async def _write_status(self) -> Node:
+        stored = await self.client.get(NODES, self.node.name)
+        now = datetime.now(UTC)
+        status = build_node_status(self.node, self.settings.port, stored.status, self.gaps, now)
+        return await self.client.patch(
+            NODES,
+            self.node.name,
+            status_patch(status),
+            kind=PatchKind.STRATEGIC,
+            subresource="status",
+        )

@@ -1,0 +1,141 @@
+"""The Node object of a virtual node: what it has, where it is, how it feels. Pure."""
+
+import os
+import platform
+from collections.abc import Mapping
+from datetime import datetime
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gangline.api.conditions import FALSE, TRUE, set_condition
+from gangline.api.meta import Condition, ObjectMeta
+from gangline.api.node import (
+    DaemonEndpoint,
+    Node,
+    NodeAddress,
+    NodeDaemonEndpoints,
+    NodeStatus,
+    NodeSystemInfo,
+)
+from gangline.api.resourcelist import (
+    CPU,
+    EPHEMERAL_STORAGE,
+    GPU,
+    MEMORY,
+    PODS,
+    Amounts,
+    quantities,
+)
+from gangline.local.kubelet.settings import NodeSpec
+
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+_HEALTHY = {
+    "MemoryPressure": ("KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+    "DiskPressure": ("KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+    "PIDPressure": ("KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+}
+
+
+def allocatable(node: NodeSpec) -> Amounts:
+    """What pods may have of a node, in thousandths of cpu and whole units."""
+    amounts = {
+        CPU: node.cpu_milli,
+        MEMORY: node.memory_bytes,
+        EPHEMERAL_STORAGE: node.storage_bytes,
+        PODS: node.pods,
+    }
+    return {**amounts, GPU: len(node.gpus)} if node.gpus else amounts
+
+
+def node_labels(node: NodeSpec) -> dict[str, str]:
+    """The labels of a node: those that all nodes have, and its own."""
+    machine = _ARCHITECTURES.get(platform.machine(), platform.machine())
+    return {
+        "kubernetes.io/hostname": node.name,
+        "kubernetes.io/os": "linux",
+        "kubernetes.io/arch": machine,
+        **node.labels,
+    }
+
+
+def build_node(node: NodeSpec) -> Node:
+    """The object that a kubelet registers its node with."""
+    meta = ObjectMeta(name=node.name, labels=node_labels(node))
+    return Node(api_version="v1", kind="Node", metadata=meta)
+
+
+def build_node_status(
+    node: NodeSpec, port: int, before: NodeStatus, gaps: str, now: datetime
+) -> NodeStatus:
+    """The status that a kubelet reports; ``before`` keeps transition times."""
+    have = quantities(allocatable(node))
+    now = now.replace(microsecond=0)
+    conditions = before.conditions
+    for condition in _conditions(gaps):
+        conditions = set_condition(conditions, condition, now)
+    conditions = [msgspec.structs.replace(each, last_heartbeat_time=now) for each in conditions]
+    return NodeStatus(
+        capacity=have,
+        allocatable=have,
+        conditions=conditions,
+        addresses=[
+            NodeAddress("InternalIP", node.address),
+            NodeAddress("Hostname", node.name),
+        ],
+        daemon_endpoints=NodeDaemonEndpoints(DaemonEndpoint(port)),
+        node_info=_system_info(node.name),
+    )
+
+
+def status_patch(status: NodeStatus) -> dict[str, Any]:
+    """A strategic merge patch that writes a node's status."""
+    return {"status": msgspec.to_builtins(status)}
+
+
+def lease_patch(node: str, now: datetime) -> dict[str, Any]:
+    """A merge patch that renews a node's lease."""
+    renewed = now.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return {"spec": {"holderIdentity": node, "leaseDurationSeconds": 40, "renewTime": renewed}}
+
+
+def _conditions(gaps: str) -> list[Condition]:
+    healthy = [
+        Condition(type=name, status=FALSE, reason=reason, message=message)
+        for name, (reason, message) in _HEALTHY.items()
+    ]
+    message = "kubelet is posting ready status" + (f"; {gaps}" if gaps else "")
+    return [*healthy, Condition(type="Ready", status=TRUE, reason="KubeletReady", message=message)]
+
+
+@cache
+def _system_info(name: str) -> NodeSystemInfo:
+    release: Mapping[str, str] = {}
+    try:
+        release = platform.freedesktop_os_release()
+    except OSError:
+        release = {}
+    machine_id = _first_line("/etc/machine-id")
+    own_version = version("gangline")
+    kubelet = f"v1.31.0-gangline.{own_version}"
+    return NodeSystemInfo(
+        machine_id=machine_id,
+        system_uuid=f"{machine_id}-{name}",
+        boot_id=_first_line("/proc/sys/kernel/random/boot_id"),
+        kernel_version=platform.release(),
+        os_image=release.get("PRETTY_NAME", "Linux"),
+        container_runtime_version=f"gangline://{own_version}",
+        kubelet_version=kubelet,
+        kube_proxy_version=kubelet,
+        operating_system="linux",
+        architecture=_ARCHITECTURES.get(platform.machine(), platform.machine()),
+    )
+
+
+def _first_line(path: str) -> str:
+    if not os.path.exists(path):
+        return ""
+    return Path(path).read_text().strip()

@@ -1,0 +1,188 @@
+"""From a container's spec to a plan that a runtime can carry out."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gangline.api.container import Container, VolumeMount
+from gangline.api.pod import Pod
+from gangline.api.resourcelist import CPU, MEMORY, amounts
+from gangline.api.security import PodSecurityContext, SecurityContext
+from gangline.local.kubelet.environment import ConfigProblem, expand
+from gangline.local.kubelet.images import Image
+from gangline.local.kubelet.runtime.contract import (
+    ContainerPlan,
+    Identity,
+    Limits,
+    Mount,
+)
+from gangline.local.kubelet.volumes import PodFolders
+from gangline.local.network.contract import Attachment
+
+TERMINATION_LOG = "/dev/termination-log"
+_LIMIT_LOG_BYTES = 4096
+
+
+class NoCommand(Exception):
+    """A container names no command, and its image stands for none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ingredients:
+    """What a plan is made of, beside the spec."""
+
+    image: Image
+    env: Mapping[str, str]
+    folders: PodFolders
+    volumes: Mapping[str, Path]
+    attachment: Attachment
+    gpus: tuple[int, ...] = ()
+
+
+def build_plan(pod: Pod, container: Container, number: int, made_of: Ingredients) -> ContainerPlan:
+    """Return the plan of one run of a container; makes the folders that the plan names.
+
+    Raises:
+        NoCommand: there is nothing to run.
+        ConfigProblem: a mount or user cannot be as the spec wants it.
+        OSError: the disk is full, or a folder cannot be written.
+    """
+    state = made_of.folders.instance(container.name, number)
+    state.mkdir(parents=True, exist_ok=True)
+    env = made_of.env
+    return ContainerPlan(
+        pod_uid=pod.metadata.uid,
+        namespace=pod.metadata.namespace,
+        pod=pod.metadata.name,
+        container=container.name,
+        instance=number,
+        argv=_argv(container, made_of.image, env),
+        env=env,
+        state_dir=state,
+        workdir=expand(container.working_dir, env) or made_of.image.workdir,
+        mounts=(
+            *_network_files(made_of.attachment),
+            _termination_log(container, state),
+            *(_mount(pod, each, made_of, env) for each in container.volume_mounts),
+        ),
+        root=made_of.image.root,
+        hostname="" if pod.spec.host_network else made_of.attachment.hostname,
+        netns=made_of.attachment.netns_path,
+        identity=identity_of(pod, container),
+        limits=limits_of(container),
+        read_only_root=bool(_context(container).read_only_root_filesystem),
+        gpu_devices=bool(made_of.gpus),
+        stdin=container.stdin,
+        tty=container.tty,
+        annotations=pod.metadata.annotations,
+    )
+
+
+def identity_of(pod: Pod, container: Container) -> Identity:
+    """Whom a container runs as.
+
+    Raises:
+        ConfigProblem: it must not run as root, and would.
+    """
+    own = _context(container)
+    shared = pod.spec.security_context or PodSecurityContext()
+    user = own.run_as_user if own.run_as_user is not None else shared.run_as_user
+    group = own.run_as_group if own.run_as_group is not None else shared.run_as_group
+    non_root = own.run_as_non_root if own.run_as_non_root is not None else shared.run_as_non_root
+    if non_root and not user:
+        raise ConfigProblem(
+            "container has runAsNonRoot and image will run as root: set runAsUser "
+            f'(pod: "{pod.metadata.name}_{pod.metadata.namespace}", container: {container.name})'
+        )
+    groups = [*shared.supplemental_groups]
+    if shared.fs_group is not None:
+        groups.append(shared.fs_group)
+    if user is None and group is None and groups:
+        user = 0
+    return Identity(user, group, tuple(groups))
+
+
+def limits_of(container: Container) -> Limits:
+    """How much of the machine a container may use."""
+    limits = amounts(container.resources.limits)
+    wanted = {**limits, **amounts(container.resources.requests)}
+    return Limits(
+        cpu_request_milli=wanted.get(CPU, 0),
+        cpu_limit_milli=limits.get(CPU) or None,
+        memory_bytes=limits.get(MEMORY) or None,
+    )
+
+
+def termination_message(container: Container, state: Path, log_tail: bytes, code: int) -> str:
+    """The last words of a run: its termination file, or the end of its log if it wants that."""
+    try:
+        with open(state / "termination-log", "rb") as file:
+            message = file.read(_LIMIT_LOG_BYTES)
+    except OSError:
+        message = b""
+    wants_log = container.termination_message_policy == "FallbackToLogsOnError"
+    if not message and code != 0 and wants_log:
+        message = log_tail
+    return message.decode(errors="replace")
+
+
+def _argv(container: Container, image: Image, env: Mapping[str, str]) -> tuple[str, ...]:
+    command = [expand(each, env) for each in container.command] or list(image.command)
+    argv = (*command, *(expand(each, env) for each in container.args))
+    if not argv:
+        raise NoCommand(
+            f'no command specified: set command on container "{container.name}", or give image '
+            f'"{container.image}" one in the image map (images are not pulled)'
+        )
+    return argv
+
+
+def _context(container: Container) -> SecurityContext:
+    return container.security_context or SecurityContext()
+
+
+def _network_files(attachment: Attachment) -> list[Mount]:
+    return [
+        Mount(attachment.hosts_path, "/etc/hosts"),
+        Mount(attachment.resolv_path, "/etc/resolv.conf"),
+    ]
+
+
+def _termination_log(container: Container, state: Path) -> Mount:
+    file = state / "termination-log"
+    file.touch()
+    file.chmod(0o666)
+    return Mount(file, container.termination_message_path or TERMINATION_LOG)
+
+
+def _mount(pod: Pod, mount: VolumeMount, made_of: Ingredients, env: Mapping[str, str]) -> Mount:
+    source = made_of.volumes.get(mount.name)
+    if source is None:
+        raise ConfigProblem(f'volumeMount names volume "{mount.name}", which the pod does not have')
+    inner = expand(mount.sub_path_expr, env) or mount.sub_path
+    if inner:
+        source = _inside(source, inner, mount)
+    target = os.path.normpath("/" + mount.mount_path.lstrip("/"))
+    return Mount(source, target, mount.read_only or _is_read_only(pod, mount.name))
+
+
+def _inside(volume: Path, path: str, mount: VolumeMount) -> Path:
+    """The part of a volume that is mounted; a folder is made when it is missing."""
+    if path.startswith("/") or ".." in path.split("/"):
+        raise ConfigProblem(f'subPath "{path}" of volume "{mount.name}" leads out of it')
+    place = volume / path
+    if not place.exists():
+        place.mkdir(parents=True)
+    resolved = place.resolve()
+    if not resolved.is_relative_to(volume.resolve()):
+        raise ConfigProblem(f'subPath "{path}" of volume "{mount.name}" leads out of it')
+    return resolved
+
+
+def _is_read_only(pod: Pod, name: str) -> bool:
+    """Whether a volume may not be written: made of API objects, or claimed read-only."""
+    volume = next(each for each in pod.spec.volumes if each.name == name)
+    claim = volume.persistent_volume_claim
+    made = volume.config_map or volume.secret or volume.projected or volume.downward_api
+    return bool(made or (claim and claim.read_only))

@@ -1,0 +1,67 @@
+"""What belongs to one pod on its node: its object, record, places and tasks."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gangline.api.pod import Pod
+from gangline.local.kubelet.context import NodeContext
+from gangline.local.kubelet.records import ContainerRecord, PodRecord
+from gangline.local.kubelet.volumes import PodFolders, folders_of
+from gangline.local.network.contract import Attachment
+
+log = logging.getLogger(__name__)
+
+
+class PodHome:
+    """The state that a pod's workers share; ``changed`` is set whenever it is worth a look."""
+
+    def __init__(self, context: NodeContext, pod: Pod, record: PodRecord) -> None:
+        self.context = context
+        self.pod = pod
+        self.record = record
+        self.folders: PodFolders = folders_of(context.settings.data, context.settings.cluster, pod)
+        self.attachment: Attachment | None = None
+        self.volumes: Mapping[str, Path] = {}
+        self.changed = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def note(self, name: str, change: Callable[[ContainerRecord], ContainerRecord]) -> None:
+        """Change what is known of a container."""
+        containers = {**self.record.containers, name: change(self.record.of(name))}
+        self.record = replace(self.record, containers=containers)
+        self.changed.set()
+
+    def note_pod(self, **changes: Any) -> None:
+        """Change what is known of the pod as a whole."""
+        self.record = replace(self.record, **changes)
+        self.changed.set()
+
+    def tell(self, kind: str, reason: str, message: str) -> None:
+        """Say something about the pod to people, as an event."""
+        self.context.recorder.event(self.pod, kind, reason, message)
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Run something that ends with the pod at the latest."""
+        meta = self.pod.metadata
+        task = asyncio.create_task(work, name=f"{meta.namespace}/{meta.name}: {name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    async def end_tasks(self) -> None:
+        """Cancel what is still going on, and wait for it."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("pod task failed", exc_info=error, extra={"task": task.get_name()})
+        self.changed.set()

@@ -1,0 +1,120 @@
+"""Asks a container how it is: by a command, over HTTP, by a TCP connection; also runs its hooks."""
+
+import asyncio
+import ssl
+from dataclasses import dataclass
+
+import aiohttp
+
+from gangline.api.container import Container
+from gangline.api.probe import (
+    ExecAction,
+    HTTPGetAction,
+    LifecycleHandler,
+    Probe,
+    TCPSocketAction,
+)
+from gangline.local.kubelet.probing import port_number
+from gangline.local.kubelet.runtime.contract import RunningContainer, StartFailed
+
+_MOST_OUTPUT = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is asked."""
+
+    container: Container
+    running: RunningContainer
+    pod_ip: str
+
+
+async def check(probe: Probe, target: Target, timeout_s: float) -> str | None:
+    """Ask once; None is a success, else why it is none."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            if probe.exec is not None:
+                return await _run(probe.exec, target)
+            if probe.http_get is not None:
+                return await _ask(probe.http_get, target)
+            if probe.tcp_socket is not None:
+                return await _connect(probe.tcp_socket, target)
+    except TimeoutError:
+        return f"timed out after {timeout_s:g} s"
+    if probe.grpc is not None:
+        return "gRPC probes are not available on this cluster: use exec, httpGet or tcpSocket"
+    return "the probe names no action"
+
+
+async def run_hook(hook: LifecycleHandler, target: Target) -> str | None:
+    """Run a lifecycle hook to its end; None is a success, else why it failed."""
+    if hook.exec is not None:
+        return await _run(hook.exec, target)
+    if hook.http_get is not None:
+        return await _ask(hook.http_get, target)
+    if hook.sleep is not None:
+        await asyncio.sleep(hook.sleep.seconds)
+        return None
+    return "the hook names no action that is available"
+
+
+async def _run(action: ExecAction, target: Target) -> str | None:
+    output = bytearray()
+
+    def keep(_: str, data: bytes) -> None:
+        output.extend(data[: _MOST_OUTPUT - len(output)])
+
+    try:
+        session = await target.running.exec(action.command, keep)
+    except StartFailed as error:
+        return error.message
+    try:
+        code = await session.wait()
+    except asyncio.CancelledError:
+        session.kill()
+        raise
+    if code == 0:
+        return None
+    return output.decode(errors="replace").strip() or f"command ended with exit code {code}"
+
+
+async def _ask(action: HTTPGetAction, target: Target) -> str | None:
+    port = port_number(action.port, target.container)
+    if port is None:
+        return f"the container has no port named {action.port!r}"
+    scheme = (action.scheme or "HTTP").lower()
+    path = action.path if action.path.startswith("/") else f"/{action.path}"
+    url = f"{scheme}://{action.host or target.pod_ip}:{port}{path}"
+    headers = {"User-Agent": "kube-probe/1.31", "Accept": "*/*"}
+    headers |= {each.name: each.value for each in action.http_headers}
+    try:
+        async with (
+            aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=_anyone())) as session,
+            session.get(url, headers=headers, allow_redirects=False) as answer,
+        ):
+            if 200 <= answer.status < 400:
+                return None
+            return f"HTTP probe failed with statuscode: {answer.status}"
+    except (aiohttp.ClientError, OSError) as error:
+        return f"Get {url!r}: {error}"
+
+
+def _anyone() -> ssl.SSLContext:
+    """Probes do not ask who answers, as in Kubernetes."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+async def _connect(action: TCPSocketAction, target: Target) -> str | None:
+    port = port_number(action.port, target.container)
+    if port is None:
+        return f"the container has no port named {action.port!r}"
+    host = action.host or target.pod_ip
+    try:
+        _, writer = await asyncio.open_connection(host, port)
+    except OSError as error:
+        return f"dial tcp {host}:{port}: {error.strerror or error}"
+    writer.close()
+    return None

@@ -1,0 +1,178 @@
+"""The kubelets' HTTP server, for the API server only: logs, exec, attach, port-forward, usage.
+
+One server serves all nodes of a cluster: pods' names are unique in it. It listens on loopback and
+wants a bearer token that the two share.
+"""
+
+import hmac
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from aiohttp import web
+
+from gangline.local.kubelet.container_worker import ContainerWorker
+from gangline.local.kubelet.kubelet import Kubelet
+from gangline.local.kubelet.log_reader import LogOptions, read_log
+from gangline.local.kubelet.log_writer import LogWriter
+from gangline.local.kubelet.pod_worker import PodWorker
+from gangline.local.kubelet.statistics import Statistics
+from gangline.local.kubelet.streaming import attach_session, exec_session, forward_session
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class KubeletServer:
+    """Answers for the containers of some kubelets."""
+
+    def __init__(self, kubelets: Iterable[Kubelet], token: str) -> None:
+        self.kubelets = list(kubelets)
+        """The nodes that it answers for; nodes may come and go."""
+
+        self._token = token
+        self._statistics = Statistics()
+        self._runner: web.AppRunner | None = None
+
+    async def start(self, port: int = 0, host: str = "127.0.0.1") -> int:
+        """Listen; returns the port.
+
+        Raises:
+            OSError: the port is taken.
+        """
+        app = web.Application(middlewares=[web.middleware(self._authorized)])
+        at = "/{namespace}/{pod}/{container}"
+        app.add_routes(
+            [
+                web.get("/healthz", _healthy),
+                web.get("/containerLogs" + at, self._logs),
+                web.get("/exec" + at, self._exec),
+                web.get("/attach" + at, self._attach),
+                web.get("/portForward/{namespace}/{pod}", self._forward),
+                web.get("/stats/summary", self._summary),
+            ]
+        )
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, host, port)
+        await site.start()
+        return int(self._runner.addresses[0][1])
+
+    async def stop(self) -> None:
+        """Stop listening and end all streams."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    async def _authorized(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        given = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        if not hmac.compare_digest(given.encode(), self._token.encode()):
+            raise web.HTTPUnauthorized(text="the kubelet answers its API server only")
+        return await handler(request)
+
+    def _pod(self, request: web.Request) -> PodWorker:
+        namespace, name = request.match_info["namespace"], request.match_info["pod"]
+        for kubelet in self.kubelets:
+            if (worker := kubelet.find(namespace, name)) is not None:
+                return worker
+        raise web.HTTPNotFound(text=f"pod {name} in namespace {namespace} is not on this node")
+
+    def _container(self, request: web.Request) -> tuple[PodWorker, ContainerWorker]:
+        pod, name = self._pod(request), request.match_info["container"]
+        if name not in pod.containers:
+            raise web.HTTPNotFound(text=f"container {name} is not in pod {pod.pod.metadata.name}")
+        return pod, pod.containers[name]
+
+    async def _logs(self, request: web.Request) -> web.StreamResponse:
+        pod, container = self._container(request)
+        options = _log_options(request.query)
+        path, writer = _log_of(pod, container, request.query.get("previous", ""))
+        lines = read_log(path, options, writer)
+        try:
+            first = await anext(lines, b"")
+        except FileNotFoundError:
+            name = container.container.name
+            raise web.HTTPBadRequest(
+                text=f'container "{name}" in pod "{pod.pod.metadata.name}" has no log'
+            ) from None
+        response = web.StreamResponse(headers={"Content-Type": "text/plain"})
+        await response.prepare(request)
+        await response.write(first)
+        async for chunk in lines:
+            await response.write(chunk)
+        return response
+
+    async def _exec(self, request: web.Request) -> web.StreamResponse:
+        _, container = self._container(request)
+        if container.running is None:
+            raise web.HTTPBadRequest(text=f"container {container.container.name} is not running")
+        return await exec_session(request, container.running)
+
+    async def _attach(self, request: web.Request) -> web.StreamResponse:
+        _, container = self._container(request)
+        if container.running is None:
+            raise web.HTTPBadRequest(text=f"container {container.container.name} is not running")
+        return await attach_session(request, container.container, container.running)
+
+    async def _forward(self, request: web.Request) -> web.StreamResponse:
+        home = self._pod(request).home
+        if home.attachment is None:
+            raise web.HTTPBadRequest(text=f"pod {home.pod.metadata.name} is not running")
+        place = home.attachment
+        return await forward_session(request, home.context.runtime, place.netns_path, place.ip)
+
+    async def _summary(self, request: web.Request) -> web.StreamResponse:
+        wanted = request.query.get("node")
+        nodes = [each for each in self.kubelets if wanted in (None, each.node.name)]
+        return web.json_response(self._statistics.summary(nodes))
+
+
+async def _healthy(_: web.Request) -> web.StreamResponse:
+    return web.Response(text="ok")
+
+
+def _log_of(
+    pod: PodWorker, container: ContainerWorker, previous: str
+) -> tuple[Path, LogWriter | None]:
+    """Where the log that is asked for is, and who still writes to it.
+
+    Raises:
+        HTTPBadRequest: there is none yet.
+    """
+    name, meta = container.container.name, pod.pod.metadata
+    newest = container.record.instance
+    if previous in ("true", "1"):
+        if newest is None or newest.number == 0:
+            raise web.HTTPBadRequest(
+                text=f'previous terminated container "{name}" in pod "{meta.name}" not found'
+            )
+        return pod.home.folders.log(name, newest.number - 1), None
+    if newest is None:
+        waiting = container.record.problem
+        why = waiting.reason if waiting else "ContainerCreating"
+        raise web.HTTPBadRequest(
+            text=f'container "{name}" in pod "{meta.name}" is waiting to start: {why}'
+        )
+    writer = container.writer
+    path = pod.home.folders.log(name, newest.number)
+    return path, writer if writer is not None and writer.path == path else None
+
+
+def _log_options(query: Mapping[str, str]) -> LogOptions:
+    try:
+        since = None
+        if "sinceSeconds" in query:
+            since = datetime.now(UTC) - timedelta(seconds=int(query["sinceSeconds"]))
+        elif "sinceTime" in query:
+            since = datetime.fromisoformat(query["sinceTime"])
+        return LogOptions(
+            tail_lines=int(query["tailLines"]) if "tailLines" in query else None,
+            since=since,
+            limit_bytes=int(query["limitBytes"]) if "limitBytes" in query else None,
+            timestamps=query.get("timestamps", "") in ("true", "1"),
+            follow=query.get("follow", "") in ("true", "1"),
+        )
+    except ValueError as error:
+        raise web.HTTPBadRequest(text=f"a log option cannot be read: {error}") from error

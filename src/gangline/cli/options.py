@@ -1,12 +1,15 @@
 """Options that many commands share: which cluster, which namespace, how to print."""
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
+
+from gangline.cli.errors import CommandError
+from gangline.cli.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from gangline.kube.client import Client
@@ -33,6 +36,10 @@ class Target:
         from gangline.kube.config import load_config  # noqa: PLC0415
 
         return load_config(self.kubeconfig, self.context)
+
+    def namespace_of(self, client: "Client") -> str:
+        """Return the namespace to work in: as given, else as the kubeconfig says."""
+        return self.namespace or client.config.namespace
 
     @asynccontextmanager
     async def connect(self, component: str = "gangline") -> "AsyncIterator[Client]":
@@ -103,3 +110,19 @@ def output_option(*formats: str) -> Callable[[F], F]:
         show_default=True,
         help="How to print the result.",
     )
+
+
+@contextmanager
+def job_errors() -> Iterator[None]:
+    """Turn what the SDK says of jobs into messages with an exit status."""
+    from gangline.sdk.client import AmbiguousJob, JobError, NoSuchJob, UnknownKind  # noqa: PLC0415
+
+    try:
+        yield
+    except NoSuchJob as error:
+        hint = "'gangline list -A' shows the jobs of all namespaces."
+        raise CommandError(str(error), hint=hint, code=ExitCode.NOT_FOUND) from error
+    except (AmbiguousJob, UnknownKind) as error:
+        raise CommandError(str(error), code=ExitCode.USAGE) from error
+    except JobError as error:
+        raise CommandError(str(error)) from error

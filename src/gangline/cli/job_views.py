@@ -1,0 +1,125 @@
+"""Jobs as rows, blocks and plain data: Arena's columns and keys, ours to the right of them."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from gangline.cli.output import age, table
+
+if TYPE_CHECKING:
+    from gangline.sdk.jobs import Job, Replica
+
+_TIME = "%Y-%m-%d %H:%M:%S"
+
+
+def job_table(jobs: "Sequence[Job]", now: datetime, *, namespaces: bool, wide: bool) -> str:
+    """Return the list of jobs; ``wide`` adds the reason why each waits or failed."""
+    head = ["NAME", "STATUS", "TRAINER", "DURATION", "GPU(Requested)", "GPU(Allocated)", "NODE"]
+    head += ["RUNNING", "AGE"]
+    if wide:
+        head += ["QUEUE", "PRIORITY", "REASON"]
+    rows = []
+    for job in jobs:
+        row: list[object] = [job.name, job.state, job.kind.trainer.upper(), duration(job, now)]
+        row += [job.requested_gpus, _allocated(job), job.chief.node if job.chief else ""]
+        row += [f"{job.running}/{job.wanted}", age(job.created, now)]
+        if wide:
+            row += [job.queue or "default", job.priority, job.reason]
+        rows.append([job.namespace, *row] if namespaces else row)
+    return table(["NAMESPACE", *head] if namespaces else head, rows)
+
+
+def job_block(job: "Job", now: datetime) -> str:
+    """Return everything about one job: a block of facts, then its replicas."""
+    ended = job.finished.astimezone().strftime(_TIME) if job.finished else ""
+    facts = [
+        ("Name", job.name),
+        ("Status", job.state),
+        ("Namespace", job.namespace),
+        ("Priority", job.priority or "N/A"),
+        ("Trainer", job.kind.trainer.upper()),
+        ("Duration", duration(job, now)),
+        ("CreateTime", job.created.astimezone().strftime(_TIME)),
+        ("EndTime", ended),
+    ]
+    if job.queue:
+        facts.append(("Queue", job.queue))
+    if job.reason:
+        facts.append(("Reason", job.reason))
+    lines = [f"{name + ':':12}{value}".rstrip() for name, value in facts]
+    return "\n".join([*lines, "", "Instances:", _instances(job.replicas, now)])
+
+
+def _instances(replicas: "Sequence[Replica]", now: datetime) -> str:
+    head = ["NAME", "STATUS", "AGE", "IS_CHIEF", "GPU(Requested)", "NODE", "RESTARTS", "EXIT"]
+    rows: list[Sequence[object]] = [["-" * len(word) for word in head]]
+    rows += [
+        [
+            replica.name,
+            replica.status,
+            age(replica.created, now),
+            "true" if replica.chief else "false",
+            replica.gpus,
+            replica.node,
+            replica.restarts,
+            "-" if replica.exit_code is None else replica.exit_code,
+        ]
+        for replica in replicas
+    ]
+    return table(head, rows, indent="  ")
+
+
+def duration(job: "Job", now: datetime) -> str:
+    """Return how long a job has run, or ran; nothing while it waits."""
+    return "0s" if job.started is None else age(job.started, job.finished or now)
+
+
+def _allocated(job: "Job") -> object:
+    return "" if job.state.finished else job.allocated_gpus
+
+
+def job_data(job: "Job", now: datetime) -> dict[str, Any]:
+    """Return a job as plain data."""
+    return {
+        "uuid": job.uid,
+        "name": job.name,
+        "namespace": job.namespace,
+        "duration": duration(job, now),
+        "status": str(job.state),
+        "trainer": job.kind.trainer,
+        "chiefName": job.chief.name if job.chief else "",
+        "instances": [_replica_data(replica, now) for replica in job.replicas],
+        "priority": job.priority or "N/A",
+        "requestGPUs": job.requested_gpus,
+        "allocatedGPUs": job.allocated_gpus,
+        "creationTimestamp": int(job.created.timestamp()),
+        "reason": job.reason,
+        "queue": job.queue or "default",
+        "running": job.running,
+        "wanted": job.wanted,
+    }
+
+
+def _replica_data(replica: "Replica", now: datetime) -> dict[str, Any]:
+    created = replica.created or now
+    return {
+        "ip": replica.ip,
+        "status": replica.status,
+        "name": replica.name,
+        "age": age(created, now),
+        "node": replica.node,
+        "nodeIP": replica.node_ip,
+        "chief": replica.chief,
+        "requestGPUs": replica.gpus,
+        "creationTimestamp": int(created.timestamp()),
+        "role": replica.role,
+        "index": replica.index,
+        "restarts": replica.restarts,
+        "exitCode": replica.exit_code,
+        "message": replica.message,
+    }
+
+
+def now() -> datetime:
+    """Return the time that ages are counted to."""
+    return datetime.now(UTC)

@@ -1,0 +1,126 @@
+"""Objects from files: YAML or JSON, several in one file, lists taken apart, mistakes located."""
+
+import sys
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gangline.api.resources import BUILT_IN, CUSTOM
+from gangline.api.validation import validate_manifest
+from gangline.cli.errors import CommandError
+from gangline.cli.exit_codes import ExitCode
+
+STDIN = "-"
+MAX_BYTES = 16 << 20
+"""Of one file: nobody writes more by hand, and a data set named by mistake is told at once."""
+
+
+def read_manifests(source: str) -> list[dict[str, Any]]:
+    """Read all objects of a file (``-``: standard input).
+
+    Raises:
+        CommandError: it cannot be read, or something in it is not an object; says where.
+    """
+    text = _text(source)
+    loader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        documents = [each for each in yaml.load_all(text, Loader=loader) if each is not None]
+    except yaml.YAMLError as error:
+        raise _usage(f"{_name(source)} is not YAML: {_where(error)}") from error
+    objects = [
+        _checked(each, f"{_name(source)}, document {number}")
+        for number, document in enumerate(documents, 1)
+        for each in _unlisted(document)
+    ]
+    if not objects:
+        raise _usage(f"{_name(source)} holds no object: write one with apiVersion and kind")
+    return objects
+
+
+def check(manifests: Iterable[dict[str, Any]]) -> None:
+    """Refuse objects with mistakes that can be seen without asking the cluster: all at once.
+
+    Raises:
+        CommandError: names every mistake, its field, and what would be right.
+    """
+    lines: list[str] = []
+    for manifest in manifests:
+        errors = validate_manifest(manifest)
+        if errors:
+            name = f"{manifest['kind']} {manifest['metadata'].get('name', '')!r}"
+            lines.append(f"{name} has {_mistakes(len(errors))}:")
+            lines += [f"  {error}" for error in errors]
+    if lines:
+        raise _usage("\n".join(lines))
+
+
+def _mistakes(count: int) -> str:
+    return "1 mistake" if count == 1 else f"{count} mistakes"
+
+
+def _text(source: str) -> str:
+    try:
+        if source == STDIN:
+            return sys.stdin.read()
+        path = Path(source)
+        if path.is_file() and path.stat().st_size > MAX_BYTES:
+            raise _usage(f"{source} is larger than {MAX_BYTES >> 20} MiB: is it a manifest?")
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise _usage(f"there is no file {source}") from None
+    except UnicodeDecodeError:
+        raise _usage(f"{_name(source)} is not text (UTF-8): is it a manifest?") from None
+    except OSError as error:
+        raise _usage(f"cannot read {source}: {error.strerror}") from error
+
+
+def _unlisted(document: Any) -> Iterator[Any]:
+    """Take a ``List`` apart."""
+    if isinstance(document, dict) and document.get("kind") == "List":
+        yield from document.get("items") or []
+    else:
+        yield document
+
+
+def _checked(document: Any, where: str) -> dict[str, Any]:
+    """Return an object that has what every object must have."""
+    if not isinstance(document, dict):
+        kind = type(document).__name__
+        raise _usage(f"{where}: an object is expected, with apiVersion and kind, not a {kind}")
+    for field in ("apiVersion", "kind"):
+        if not isinstance(document.get(field), str) or not document[field]:
+            raise _usage(f"{where}: the object has no {field}")
+    if not isinstance(document.get("metadata"), dict):
+        raise _usage(f"{where}: the {document['kind']} has no metadata with a name")
+    _check_kind(document, where)
+    return document
+
+
+def _check_kind(document: dict[str, Any], where: str) -> None:
+    """Tell a misspelt kind of ours; kinds that only the cluster knows pass."""
+    known = {resource.kind: resource.api_version for resource in (*BUILT_IN, *CUSTOM)}
+    kind, version = document["kind"], document["apiVersion"]
+    custom = {resource.kind: resource.api_version for resource in CUSTOM}
+    if kind in custom and version != custom[kind]:
+        raise _usage(f"{where}: {kind} has apiVersion {custom[kind]}, not {version}")
+    if kind not in known and version in known.values():
+        near = get_close_matches(kind, known, n=1)
+        advice = f"; did you mean {near[0]}?" if near else ""
+        raise _usage(f"{where}: there is no kind {kind!r} in {version}{advice}")
+
+
+def _where(error: yaml.YAMLError) -> str:
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None) or str(error)
+    return f"line {mark.line + 1}, column {mark.column + 1}: {problem}" if mark else problem
+
+
+def _name(source: str) -> str:
+    return "standard input" if source == STDIN else source
+
+
+def _usage(message: str) -> CommandError:
+    return CommandError(message, code=ExitCode.USAGE)

@@ -1,0 +1,73 @@
+"""Printing results: one table, JSON, YAML or names, to stdout; everything else goes to stderr."""
+
+import json
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+import click
+import yaml
+
+GAP = 2
+"""Spaces between columns."""
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]], indent: str = "") -> str:
+    """Return rows under a head, left-aligned, as wide as their longest cells."""
+    lines = [list(head), *([_cell(value) for value in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        indent + "".join(c.ljust(w + GAP) for c, w in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+def _cell(value: object) -> str:
+    # A line break inside a message would tear its row apart.
+    return " ".join(str(value).split()) if value not in (None, "") else "N/A"
+
+
+class _PlainDumper(yaml.SafeDumper):
+    """Writes what appears twice twice, without anchors."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        """Never point at a place further up."""
+        return True
+
+
+def structured(value: Any, form: str) -> str:
+    """Return a value as ``json`` or ``yaml``."""
+    if form == "json":
+        return json.dumps(value, indent=4, ensure_ascii=False)
+    text: str = yaml.dump(
+        value, Dumper=_PlainDumper, sort_keys=False, allow_unicode=True, width=100
+    )
+    return text.rstrip("\n")
+
+
+def say(message: str) -> None:
+    """Tell a person something that is not a result."""
+    click.echo(message, err=True)
+
+
+def is_terminal() -> bool:
+    """Whether results go to a terminal: only then colours and progress make sense."""
+    return sys.stdout.isatty()
+
+
+def terminal_width() -> int:
+    """How many characters fit on a line."""
+    return shutil.get_terminal_size().columns
+
+
+def age(since: datetime | None, until: datetime) -> str:
+    """Return a time span in its largest unit: ``57s``, ``3m``, ``2h``, ``5d``, ``1y``."""
+    if since is None:
+        return "N/A"
+    seconds = max(0, int((until - since).total_seconds()))
+    for size, unit in ((31_536_000, "y"), (86_400, "d"), (3_600, "h"), (60, "m")):
+        if seconds >= size:
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"

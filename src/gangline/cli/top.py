@@ -1,0 +1,148 @@
+"""``top node``: what nodes have, and what of it is given to pods."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gangline.cli.event_loop import run
+from gangline.cli.options import Target, cluster_options, output_option
+from gangline.cli.output import structured, table
+
+if TYPE_CHECKING:
+    from gangline.api.core import Node
+    from gangline.api.pod import Pod
+
+GPU = "nvidia.com/gpu"
+_ROLE = "node-role.kubernetes.io/"
+_RULE_WIDTH = 99
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A node as a row."""
+
+    name: str
+    address: str
+    role: str
+    status: str
+    total: Mapping[str, int]
+    allocated: Mapping[str, int]
+
+
+@click.group("top")
+def top_command() -> None:
+    """Show what nodes have and what is in use."""
+
+
+@top_command.command("node")
+@click.argument("names", nargs=-1, metavar="[NODE]...")
+@cluster_options
+@output_option("table", "wide", "json", "yaml", "name")
+def node_command(names: tuple[str, ...], target: Target, output: str) -> None:
+    """Show each node's GPUs, CPU and memory, and how much is given to pods."""
+    views = run(_views(target, names))
+    if output in {"json", "yaml"}:
+        click.echo(structured([_data(view) for view in views], output))
+    elif output == "name":
+        for view in views:
+            click.echo(f"node/{view.name}")
+    else:
+        click.echo(_table(views))
+        if footer := _footer(views):
+            click.echo(footer)
+
+
+async def _views(target: Target, names: Sequence[str]) -> list[NodeView]:
+    import asyncio  # noqa: PLC0415
+
+    from gangline.api.resources import NODES, PODS  # noqa: PLC0415
+
+    async with target.connect() as client:
+        if names:
+            nodes = [await client.get(NODES, name) for name in names]
+            pods = (await client.list(PODS)).items
+        else:
+            node_list, pod_list = await asyncio.gather(client.list(NODES), client.list(PODS))
+            nodes, pods = node_list.items, pod_list.items
+    return sorted(read_nodes(nodes, pods), key=lambda view: view.name)
+
+
+def read_nodes(nodes: "Sequence[Node]", pods: "Sequence[Pod]") -> list[NodeView]:
+    """Return nodes with what is given to the pods on them that have not ended."""
+    from gangline.api.conditions import is_true  # noqa: PLC0415
+    from gangline.api.resourcelist import amounts, pod_request, total  # noqa: PLC0415
+
+    given: dict[str, list[Mapping[str, int]]] = defaultdict(list)
+    for pod in pods:
+        if pod.spec.node_name and pod.status.phase not in {"Succeeded", "Failed"}:
+            given[pod.spec.node_name].append({**pod_request(pod.spec), "pods": 1})
+    views = []
+    for node in nodes:
+        roles = [key.removeprefix(_ROLE) for key in node.metadata.labels if key.startswith(_ROLE)]
+        ready = "Ready" if is_true(node.status.conditions, "Ready") else "NotReady"
+        addresses = {each.type: each.address for each in node.status.addresses}
+        views.append(
+            NodeView(
+                name=node.metadata.name,
+                address=addresses.get("InternalIP", ""),
+                role=",".join(sorted(roles)) or "<none>",
+                status=f"{ready},SchedulingDisabled" if node.spec.unschedulable else ready,
+                total=amounts(node.status.allocatable),
+                allocated=total(given[node.metadata.name]),
+            )
+        )
+    return views
+
+
+def _table(views: Sequence[NodeView]) -> str:
+    head = ["NAME", "IPADDRESS", "ROLE", "STATUS", "GPU(Total)", "GPU(Allocated)"]
+    head += ["CPU(Allocated)", "MEMORY(Allocated)", "PODS"]
+    rows = [
+        [
+            view.name,
+            view.address,
+            view.role,
+            view.status,
+            view.total.get(GPU, 0),
+            view.allocated.get(GPU, 0),
+            _share(view, "cpu", 1000, ""),
+            _share(view, "memory", 2**30, "Gi"),
+            f"{view.allocated.get('pods', 0)}/{view.total.get('pods', 0)}",
+        ]
+        for view in views
+    ]
+    return table(head, rows)
+
+
+def _share(view: NodeView, resource: str, unit: int, suffix: str) -> str:
+    allocated, total = view.allocated.get(resource, 0), view.total.get(resource, 0)
+    return f"{round(allocated / unit, 1):g}/{round(total / unit, 1):g}{suffix}"
+
+
+def _footer(views: Sequence[NodeView]) -> str:
+    total = sum(view.total.get(GPU, 0) for view in views)
+    allocated = sum(view.allocated.get(GPU, 0) for view in views)
+    if not total:
+        return ""
+    share = f"{allocated}/{total} ({100 * allocated / total:.1f}%)"
+    return f"{'-' * _RULE_WIDTH}\nAllocated/Total GPUs In Cluster:\n{share}"
+
+
+def _data(view: NodeView) -> dict[str, Any]:
+    return {
+        "name": view.name,
+        "ip": view.address,
+        "role": view.role,
+        "status": view.status,
+        "totalGPUs": view.total.get(GPU, 0),
+        "allocatedGPUs": view.allocated.get(GPU, 0),
+        "totalMilliCPU": view.total.get("cpu", 0),
+        "allocatedMilliCPU": view.allocated.get("cpu", 0),
+        "totalMemoryBytes": view.total.get("memory", 0),
+        "allocatedMemoryBytes": view.allocated.get("memory", 0),
+        "totalPods": view.total.get("pods", 0),
+        "allocatedPods": view.allocated.get("pods", 0),
+    }

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -30,20 +30,21 @@ BACKLOG = 1 << 20
 Shape = Callable[[bytes], bytes]
 
 
-class View(NamedTuple):
-    """What a watcher wants to see. Equal views share what has been encoded."""
+class View:
+    """What a watcher wants to see. Views with equal keys share what has been encoded.
 
-    namespace: str
-    selection: Selection
-    form: object
-    """Names the form; equal forms give equal bytes."""
-    shape: Shape | None
-    """Puts an object into the form; None: the bytes as they are stored."""
+    ``form`` names the form, ``shape`` puts a stored object into it (None: as it is stored).
+    """
 
-    @property
-    def cache_key(self) -> tuple[str, str, object]:
-        """What makes two views the same."""
-        return (self.namespace, self.selection.text, self.form)
+    __slots__ = ("key", "namespace", "selection", "shape")
+
+    def __init__(
+        self, namespace: str, selection: Selection, form: object, shape: Shape | None
+    ) -> None:
+        self.namespace = namespace
+        self.selection = selection
+        self.shape = shape
+        self.key = (namespace, selection.text, form)
 
     def sees(self, record: Record) -> bool:
         """Whether an object is in the view."""
@@ -53,9 +54,9 @@ class View(NamedTuple):
 
     def encoded(self, event: Event) -> bytes:
         """The event as this view shows it; empty when it does not."""
-        found = event.forms.get(self.cache_key)
+        found = event.forms.get(self.key)
         if found is None:
-            found = event.forms[self.cache_key] = self._encode(event)
+            found = event.forms[self.key] = self._encode(event)
         return found
 
     def _encode(self, event: Event) -> bytes:
@@ -98,12 +99,17 @@ class Watcher:
 
     def send(self, payload: bytes) -> None:
         """Write one chunk of the answer."""
-        self.transport.write(b"%x\r\n%b\r\n" % (len(payload), payload))
+        self.transport.write(chunk(payload))
 
     @property
     def ready(self) -> bool:
         """Whether the client reads what it was sent."""
         return self.transport.get_write_buffer_size() < BACKLOG
+
+
+def chunk(payload: bytes) -> bytes:
+    """A piece of an HTTP answer in chunked encoding."""
+    return b"%x\r\n%b\r\n" % (len(payload), payload)
 
 
 class Broadcast:
@@ -114,6 +120,7 @@ class Broadcast:
         self.watchers: set[Watcher] = set()
         self._loop = asyncio.get_running_loop()
         self._not_before = 0.0
+        self._sent = topic.end
         self._due: asyncio.TimerHandle | None = None
         topic.woken = self.wake
 
@@ -134,10 +141,18 @@ class Broadcast:
                 self._send_to(watcher, joined)
             else:
                 behind = True
+        self._forget_forms()
         took = time.perf_counter() - started
         self._not_before = self._loop.time() + max(SHORTEST_PAUSE, took * PAUSE_SHARE)
         if behind:
             self._due = self._loop.call_later(0.05, self._send)
+
+    def _forget_forms(self) -> None:
+        """Let go of encoded events: nearly all watchers have them, and history is long."""
+        topic = self.topic
+        for event in topic.events[max(self._sent - topic.base, 0) :]:
+            event.forms.clear()
+        self._sent = topic.end
 
     def _send_to(self, watcher: Watcher, joined: dict[object, bytes]) -> None:
         topic = self.topic
@@ -147,14 +162,15 @@ class Broadcast:
             return
         if watcher.cursor == topic.end:
             return
-        key = (watcher.cursor, watcher.view.cache_key)
+        key = (watcher.cursor, watcher.view.key)
         payload = joined.get(key)
         if payload is None:
             events = topic.events[watcher.cursor - topic.base :]
-            payload = joined[key] = b"".join(map(watcher.view.encoded, events))
+            lines = b"".join(map(watcher.view.encoded, events))
+            payload = joined[key] = chunk(lines) if lines else b""
         watcher.cursor = topic.end
         if payload:
-            watcher.send(payload)
+            watcher.transport.write(payload)
 
     def add(self, watcher: Watcher) -> None:
         """Serve a watcher from its cursor on."""

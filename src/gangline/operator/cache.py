@@ -6,7 +6,8 @@ when something changes (``on_change``). Holds lean views only, of labelled objec
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -20,7 +21,7 @@ from gangline.kube.client import Client
 from gangline.kube.informer import Informer
 from gangline.operator import labels
 from gangline.operator.decision import Observed, Target
-from gangline.operator.frameworks.base import Framework
+from gangline.operator.frameworks.base import Framework, Reading
 from gangline.operator.job import Kind
 from gangline.operator.recent import RecentObjects, RecentStatus
 from gangline.operator.replicas import Node, Pod, Service
@@ -96,6 +97,7 @@ class Cache:
         self.recent_services: RecentObjects[Service] = RecentObjects()
         self.recent_groups: RecentObjects[PodGroup] = RecentObjects()
         self.recent_status = RecentStatus()
+        self._readings: dict[JobKey, tuple[tuple[str, int], Reading]] = {}
         self._listen()
 
     async def run(self) -> None:
@@ -155,7 +157,7 @@ class Cache:
             return None
         stored = self.recent_status.newest(cached)
         uid = stored.metadata.uid
-        reading = self.frameworks[key.kind].read(stored)
+        reading = self._read(key, stored)
         pods, other_pods = _split(uid, self._of_job(self.pods, key))
         services, other_services = _split(uid, self._of_job(self.services, key))
         group, other_group = self._group(uid, key)
@@ -185,12 +187,23 @@ class Cache:
         self.services.add_listener(self.recent_services.shown)
         if self.groups:
             self.groups.add_listener(self.recent_groups.shown)
-        for informer in self.jobs.values():
-            informer.add_listener(self._forget_gone)
+        for kind, informer in self.jobs.items():
+            informer.add_listener(partial(self._forget_gone, kind))
 
-    def _forget_gone(self, old: StoredJob | None, new: StoredJob | None) -> None:
+    def _forget_gone(self, kind: str, old: StoredJob | None, new: StoredJob | None) -> None:
         if new is None and old is not None:
-            self.recent_status.forget(old.metadata.uid)
+            meta = old.metadata
+            self.recent_status.forget(meta.uid)
+            self._readings.pop(JobKey(kind, meta.namespace, meta.name), None)
+
+    def _read(self, key: JobKey, stored: StoredJob) -> Reading:
+        """Read a job, once for each generation of it: reading validates, which takes time."""
+        meta = stored.metadata
+        version = (meta.uid, meta.generation)
+        known = self._readings.get(key)
+        if known is None or known[0] != version or not meta.generation:
+            known = self._readings[key] = version, self.frameworks[key.kind].read(stored)
+        return replace(known[1], job=replace(known[1].job, meta=meta))
 
     def _of_job(self, informer: Informer[_Owned], key: JobKey) -> list[_Owned]:
         return informer.by_index(_JOB, f"{key.namespace}/{key.name}")

@@ -246,7 +246,7 @@ class _View:
         )
 
     def _patches(self) -> tuple[Patch, ...]:
-        if self.observed.pod_group is None or not self.settings.gang:
+        if self.observed.pod_group is None or not self.settings.gang or not self.job.size:
             return ()
         patch = gang.update(self.job, self.observed.pod_group)
         return (patch,) if patch else ()

@@ -28,6 +28,7 @@ class Terminated(Wire):
 
     exit_code: int = 0
     reason: str = ""
+    message: str = ""
 
 
 class Waiting(Wire):
@@ -113,15 +114,17 @@ class Pod(Object):
         """Whether no process of the pod runs or will run."""
         return self.status.phase in (Phase.SUCCEEDED, Phase.FAILED)
 
-    def exit_code(self, container: str) -> int | None:
-        """The code that ended the pod: the named container's, else the first that is not zero.
+    def ending(self, container: str) -> Terminated | None:
+        """How the pod ended: the named container, else the first that failed.
 
         None when no container says (an eviction, a lost node).
         """
         statuses = [*self.status.container_statuses, *self.status.init_container_statuses]
-        codes = {s.name: s.state.terminated.exit_code for s in statuses if s.state.terminated}
-        trained = codes.get(container)
-        return trained or next((code for code in codes.values() if code), trained)
+        ends = {s.name: s.state.terminated for s in statuses if s.state.terminated}
+        trained = ends.get(container)
+        if trained and trained.exit_code:
+            return trained
+        return next((end for end in ends.values() if end.exit_code), trained)
 
 
 class Service(Object):

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from gangline.operator.decision import Decision, EngineSettings, Target
+from gangline.operator.decision import Decision, Target
 from gangline.operator.frameworks.pytorch import PyTorch
 from unit.operator.builders import (
     a_job,
@@ -19,10 +19,10 @@ from unit.operator.builders import (
     stored,
 )
 
-SERVICE, GROUP, JOB = Target.SERVICE, Target.POD_GROUP, Target.JOB
+SERVICE = Target.SERVICE
+JOB = Target.JOB
 MASTER = a_pod("master-0")
 WORKERS = (a_pod("worker-0"), a_pod("worker-1"))
-WITH_GROUP = EngineSettings(gang=True)
 
 
 def counts(decision: Decision, role: str) -> tuple[int, int, int]:

@@ -21,15 +21,10 @@ from unit.operator.builders import (
     template,
 )
 
-SERVICE, GROUP, JOB = Target.SERVICE, Target.POD_GROUP, Target.JOB
+GROUP = Target.POD_GROUP
 MASTER = a_pod("master-0")
 WORKERS = (a_pod("worker-0"), a_pod("worker-1"))
 WITH_GROUP = EngineSettings(gang=True)
-
-
-def counts(decision: Decision, role: str) -> tuple[int, int, int]:
-    told = decision.status.replica_statuses[role]
-    return told.active, told.succeeded, told.failed
 
 
 def group(decision: Decision) -> dict:

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from gangline.api.kubeflow import JobStatus
-from gangline.operator.decision import Decision, EngineSettings, Target
+from gangline.operator.decision import Decision, Target
 from gangline.operator.story import events
 from unit.operator.builders import (
     NOW,
@@ -22,10 +22,9 @@ from unit.operator.builders import (
     restarts,
 )
 
-SERVICE, GROUP, JOB = Target.SERVICE, Target.POD_GROUP, Target.JOB
+SERVICE = Target.SERVICE
 MASTER = a_pod("master-0")
 WORKERS = (a_pod("worker-0"), a_pod("worker-1"))
-WITH_GROUP = EngineSettings(gang=True)
 
 
 def counts(decision: Decision, role: str) -> tuple[int, int, int]:
@@ -115,7 +114,7 @@ def test_a_failed_pod_is_counted_first_deleted_next_and_then_made_anew():
     assert conditions(first.decide().status) == ["Created", "Restarting"]
     assert first.decide().status.restarts.total == 1
     told = message(first.decide().status, "Restarting")
-    assert "1 Worker replica(s) failed: train-worker-0 exited with code 1" in told
+    assert "1 Worker replica(s) failed: train-worker-0: Error (exit code 1)" in told
 
     second = first.later(0, MASTER, failed)
     assert deleted(second.decide()) == ["worker-0"]
@@ -141,7 +140,7 @@ def test_a_second_burst_of_failures_waits_before_pods_are_made_anew():
 
 @pytest.mark.parametrize(
     ("policy", "code", "told"),
-    [("Never", 137, "code 137"), ("ExitCode", 2, "code 2")],
+    [("Never", 137, "exit code 137"), ("ExitCode", 2, "exit code 2")],
 )
 def test_a_fatal_failure_ends_the_job_at_once(policy, code, told):
     failed = a_pod("worker-0", "Failed", code=code)

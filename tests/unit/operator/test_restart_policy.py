@@ -49,13 +49,14 @@ def test_the_kubelet_gets_a_policy_that_it_knows(policy, written):
 @pytest.mark.parametrize(
     ("pod", "told"),
     [
-        (a_pod(phase="Failed", code=3), "train-worker-0 exited with code 3"),
-        (a_pod(phase="Failed", reason="Evicted"), "train-worker-0 failed: Evicted"),
-        (a_pod(phase="Failed"), "train-worker-0 failed"),
+        (a_pod(phase="Failed", code=3), "train-worker-0: Error (exit code 3): The program failed"),
+        (a_pod(phase="Failed", code=137), "train-worker-0: Killed (exit code 137)"),
+        (a_pod(phase="Failed", reason="Evicted"), "train-worker-0: Evicted."),
+        (a_pod(phase="Failed"), "train-worker-0 failed and does not say why."),
     ],
 )
 def test_a_failure_is_described(pod, told):
-    assert describe(pod, "pytorch") == told
+    assert describe(pod, "pytorch").startswith(told)
 
 
 @pytest.mark.parametrize(

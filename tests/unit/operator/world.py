@@ -4,6 +4,7 @@ Everything that happens is a method, so that a test can play any history in any 
 operator between two writes, or let it decide from an old view.
 """
 
+import dataclasses
 import itertools
 import random
 from datetime import datetime, timedelta
@@ -26,6 +27,7 @@ from gangline.operator.decision import (
     Patch,
     Target,
 )
+from gangline.operator.job import TrainingJob
 from gangline.operator.policies.backoff import in_place
 from gangline.operator.replicas import (
     ContainerState,
@@ -58,15 +60,16 @@ class World:
         self._uids = itertools.count(1)
         self._random = random.Random(seed)
         self._deleting: datetime | None = None
+        self._job: TrainingJob | None = None
 
     # What the operator does
 
     def observe(self) -> Observed:
         """What there is now, in an order that means nothing."""
-        job = read(self.written)
+        job = self._job = self._job or read(self.written)
         if self._deleting:
             meta = replace(job.meta, deletion_timestamp=self._deleting)
-            object.__setattr__(job, "meta", meta)
+            job = dataclasses.replace(job, meta=meta)
         pods, services = list(self.pods.values()), list(self.services.values())
         self._random.shuffle(pods)
         self._random.shuffle(services)
@@ -236,6 +239,7 @@ class World:
 
     def _edit(self, field: str, value: Any) -> None:
         self.written = {**self.written, "spec": {**self.written["spec"], field: value}}
+        self._job = None
         self.version += 1
 
     # What a test asks

@@ -8,11 +8,9 @@ whose restart policy leaves restarts to us.
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 
+from gangline.api import failure
 from gangline.operator.job import RestartPolicy
 from gangline.operator.replicas import Pod
-
-SIGNAL_BASE = 128
-"""Codes above this say which signal killed the process: the platform's doing, so try again."""
 
 
 class Judgement(StrEnum):
@@ -24,7 +22,7 @@ class Judgement(StrEnum):
 
 def _by_exit_code(code: int | None) -> Judgement:
     """Blame the code for codes 1 to 127, the platform for signals and for pods without a code."""
-    return Judgement.FATAL if code is not None and code < SIGNAL_BASE else Judgement.REPLACE
+    return Judgement.REPLACE if failure.is_retryable_code(code) else Judgement.FATAL
 
 
 _TABLE: Mapping[RestartPolicy, Callable[[int | None], Judgement]] = {
@@ -37,7 +35,8 @@ _TABLE: Mapping[RestartPolicy, Callable[[int | None], Judgement]] = {
 
 def judge(policy: RestartPolicy, pod: Pod, container: str) -> Judgement:
     """Judge a failed pod, given the name of the container that trains."""
-    return _TABLE[policy](pod.exit_code(container))
+    ended = pod.ending(container)
+    return _TABLE[policy](ended.exit_code if ended else None)
 
 
 def pod_policy(policy: RestartPolicy) -> str:
@@ -46,16 +45,9 @@ def pod_policy(policy: RestartPolicy) -> str:
 
 
 def describe(pod: Pod, container: str) -> str:
-    """Say how a pod failed: ``digits-worker-1 exited with code 1 (Error)``."""
+    """Say how a pod failed: ``digits-worker-1: OOMKilled (exit code 137): ...``."""
     if pod.status.reason:
-        return f"{pod.name} failed: {pod.status.reason} {pod.status.message}".rstrip()
-    code = pod.exit_code(container)
-    if code is None:
-        return f"{pod.name} failed"
-    reasons = [
-        status.state.terminated.reason
-        for status in pod.status.container_statuses
-        if status.state.terminated and status.state.terminated.exit_code == code
-    ]
-    reason = next((f" ({reason})" for reason in reasons if reason), "")
-    return f"{pod.name} exited with code {code}{reason}"
+        return f"{pod.name}: {pod.status.reason}. {pod.status.message}".rstrip()
+    ended = pod.ending(container)
+    told = failure.of_exit(ended.exit_code, ended.reason, ended.message) if ended else None
+    return f"{pod.name}: {told}" if told else f"{pod.name} failed and does not say why."

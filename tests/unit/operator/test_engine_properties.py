@@ -99,6 +99,7 @@ def check_harmless(world: World, decision: Decision) -> None:
     assert len(pods) == len(set(pods))
     assert not set(pods) & set(world.pods), "never two pods of one index"
     assert not (world.held and pods), "never a pod for a finished, suspended or deleted job"
+    assert world.group or not decision.patches, "only what is there is patched"
     told = decision.status.conditions
     assert not (conditions.holds(told, "Succeeded") and conditions.holds(told, "Failed"))
     assert not (conditions.holds(told, "Running") and conditions.is_finished(told))

@@ -29,7 +29,7 @@ COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "bright_red", "bright_c
 @click.option("--timestamps", is_flag=True, help="Put the time before each line.")
 @click.option("-p", "--previous", is_flag=True, help="Of the containers before their last restart.")
 @click.option("--prefix/--no-prefix", default=None, help="Mark lines with their replica.")
-def logs_command(  # noqa: PLR0913 - one for each flag
+def logs_command(  # noqa: PLR0913, PLR0917 - one for each flag
     job: str,
     target: Target,
     follow: bool,

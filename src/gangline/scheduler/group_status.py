@@ -76,7 +76,13 @@ def _conditions(
             PodGroupCondition(SCHEDULED, "True", "", None, SCHEDULED, message),
         ]
     else:
-        return current
+        # Nothing keeps it waiting, and it is not placed: its pods are still to be created, or
+        # gone. What was said of its placement before does not hold any more.
+        message = "The pods that must start together are not there."
+        wanted = [
+            PodGroupCondition(known.type, "False", "", None, reasons.NOT_ENOUGH_PODS, message)
+            for known in current
+        ]
     return [_dated(condition, current, now) for condition in wanted]
 
 

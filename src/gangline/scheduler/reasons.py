@@ -19,6 +19,9 @@ NO_SUCH_GROUP = "PodGroupNotFound"
 NO_SUCH_QUEUE = "QueueNotFound"
 QUEUE_CLOSED = "QueueClosed"
 
+FORMING = frozenset({NOT_ENOUGH_PODS, NOT_ENOUGH_PODS_OF_ROLE, NO_SUCH_GROUP})
+"""What is so of every gang while its parts are created one after the other."""
+
 MAX_MESSAGE = 1024
 """Characters of a message: events allow no more."""
 _NO_NODES = "no nodes available to schedule pods"

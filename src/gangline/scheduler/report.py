@@ -21,6 +21,7 @@ from gangline.kube.controller import After, Controller, Done, Result
 from gangline.kube.errors import NotFound
 from gangline.kube.events import EventRecorder
 from gangline.kube.request import PatchKind
+from gangline.scheduler import reasons
 from gangline.scheduler.feed import Feed
 from gangline.scheduler.group_status import UNSCHEDULABLE, group_status
 from gangline.scheduler.model import Binding, Decision, GroupKey, PodKey, Verdict
@@ -42,6 +43,14 @@ class Subject(NamedTuple):
     key: str
 
 
+class Message(NamedTuple):
+    """What is to be said about a pod."""
+
+    reason: str
+    text: str
+    group: GroupKey | None
+
+
 class Reporter:
     """Keeps conditions in line with the last decision."""
 
@@ -55,10 +64,12 @@ class Reporter:
         self._client = client
         self._feed = feed
         self._events = events
-        self._reworded_after_s = settings.reworded_after_s
+        self._settings = settings
         self._verdicts: dict[GroupKey, Verdict] = {}
-        self._messages: dict[PodKey, str] = {}
-        self._written_at: dict[Subject, float] = {}
+        self._messages: dict[PodKey, Message] = {}
+        self._forming_since: dict[GroupKey, float] = {}
+        self._written: dict[Subject, tuple[float, str]] = {}
+        """When something was last said about a subject, and for which reason."""
         self._last_written: dict[GroupKey, tuple[str, PodGroupStatus]] = {}
         self._status_subresource = "status"
         self.controller: Controller[Subject] = Controller(
@@ -68,7 +79,17 @@ class Reporter:
     def take(self, decision: Decision) -> None:
         """Replace what should be said by what a decision says; write where that differs."""
         verdicts = {v.group: v for v in decision.verdicts if v.group is not None}
-        messages = {key: text for verdict in decision.verdicts for key, text in verdict.pods}
+        messages = {
+            key: Message(verdict.reason, text, verdict.group)
+            for verdict in decision.verdicts
+            for key, text in verdict.pods
+        }
+        now = time.monotonic()
+        self._forming_since = {
+            key: self._forming_since.get(key, now)
+            for key, verdict in verdicts.items()
+            if verdict.reason in reasons.FORMING
+        }
         changed_groups = _differing(self._verdicts, verdicts)
         changed_pods = _differing(self._messages, messages)
         self._add("PodGroup", changed_groups)
@@ -84,7 +105,7 @@ class Reporter:
         pod = _pod_reference(binding.pod, binding.uid)
         message = f"Successfully assigned {binding.pod} to {binding.node}"
         self._events.event(pod, "Normal", "Scheduled", message)
-        self._written_at.pop(Subject("Pod", binding.pod), None)
+        self._written.pop(Subject("Pod", binding.pod), None)
 
     def _add(self, kind: str, keys: Iterable[str]) -> None:
         for key in keys:
@@ -97,7 +118,7 @@ class Reporter:
             return await self._write_group(subject)
         except NotFound:
             # It went away while we looked at it: there is nothing to say any more.
-            self._written_at.pop(subject, None)
+            self._written.pop(subject, None)
             return Done()
 
     async def _write_group(self, subject: Subject) -> Result:
@@ -106,20 +127,23 @@ class Reporter:
         group = self._feed.groups.get(namespace, name)
         facts = self._feed.state.groups.get(key)
         if group is None or facts is None:
-            self._written_at.pop(subject, None)
+            self._written.pop(subject, None)
             self._last_written.pop(key, None)
             return Done()
+        if wait_s := self._still_forming(key):
+            return After(wait_s)
         verdict = self._verdicts.get(key) or admission(self._feed.state, facts)
         members = self._feed.state.members.get(key, {}).values()
         current = self._current(key, group)
         wanted = group_status(current, facts, list(members), verdict, _now())
         if wanted == current:
             return Done()
-        if _reason(wanted) == _reason(current) and (wait_s := self._too_soon(subject)):
+        reason = verdict.reason if verdict else ""
+        if _essence(wanted) == _essence(current) and (wait_s := self._too_soon(subject, reason)):
             return After(wait_s)
         await self._patch_group(group, wanted)
         self._last_written[key] = (group.metadata.resource_version, wanted)
-        self._written_at[subject] = time.monotonic()
+        self._written[subject] = time.monotonic(), reason
         if verdict is not None:
             self._events.event(group, "Warning", UNSCHEDULABLE, verdict.message)
         return Done()
@@ -159,43 +183,50 @@ class Reporter:
         message = self._messages.get(key)
         pod = self._feed.pods.get(namespace, name)
         if message is None or pod is None or pod.spec.node_name:
-            self._written_at.pop(subject, None)
+            self._written.pop(subject, None)
             return Done()
         told = [c for c in pod.status.conditions if c.type == POD_SCHEDULED]
-        if told and (told[0].reason, told[0].message) == (UNSCHEDULABLE, message):
+        if told and (told[0].reason, told[0].message) == (UNSCHEDULABLE, message.text):
             return Done()
-        if told and told[0].reason == UNSCHEDULABLE and (wait_s := self._too_soon(subject)):
+        if wait_s := self._still_forming(message.group) or self._too_soon(subject, message.reason):
             return After(wait_s)
         since = told[0].last_transition_time if told and told[0].status == "False" else None
         condition = Condition(
             type=POD_SCHEDULED,
             status="False",
             reason=UNSCHEDULABLE,
-            message=message,
+            message=message.text,
             last_transition_time=since or _now(),
         )
         body = {"metadata": {"uid": pod.metadata.uid}, "status": {"conditions": [condition]}}
         await self._client.patch(
             LEAN_PODS, name, body, namespace, kind=PatchKind.STRATEGIC, subresource="status"
         )
-        self._written_at[subject] = time.monotonic()
+        self._written[subject] = time.monotonic(), message.reason
         reference = _pod_reference(key, pod.metadata.uid)
-        self._events.event(reference, "Warning", FAILED_SCHEDULING, message)
+        self._events.event(reference, "Warning", FAILED_SCHEDULING, message.text)
         return Done()
 
-    def _too_soon(self, subject: Subject) -> float:
+    def _still_forming(self, group: GroupKey | None) -> float:
+        """How long to wait before it is said that members of a gang are missing."""
+        since = self._forming_since.get(group) if group is not None else None
+        return self._left(since, self._settings.forming_s)
+
+    def _too_soon(self, subject: Subject, reason: str) -> float:
         """How long to wait before something that was just said is said in other numbers."""
-        written_at = self._written_at.get(subject)
-        if written_at is None:
-            return 0.0
-        return max(0.0, written_at + self._reworded_after_s - time.monotonic())
+        written_at, said = self._written.get(subject, (None, ""))
+        return self._left(written_at, self._settings.reworded_after_s) if said == reason else 0.0
+
+    @staticmethod
+    def _left(since: float | None, span_s: float) -> float:
+        return 0.0 if since is None else max(0.0, since + span_s - time.monotonic())
 
 
 def _differing(old: Mapping[K, object], new: Mapping[K, object]) -> set[K]:
     return {key for key in old.keys() | new.keys() if old.get(key) != new.get(key)}
 
 
-def _reason(status: PodGroupStatus) -> tuple[object, ...]:
+def _essence(status: PodGroupStatus) -> tuple[object, ...]:
     """A status without what changes all the time: the numbers in messages."""
     reasons = [(c.type, c.status, c.reason) for c in status.conditions]
     return (status.phase, status.running, status.succeeded, status.failed, *reasons)

@@ -23,6 +23,10 @@ class SchedulerSettings:
     """A reason whose numbers alone have changed is written again after so long, not before: free
     amounts change with every pod, and each rewriting wakes everybody who watches."""
 
+    forming_s: float = 3.0
+    """That members are still missing is said only after so long: it is so of every gang while its
+    pods are created, and saying it would cost more than creating them."""
+
     leader_election: bool = False
     """Needed as soon as two copies run: only one of them decides."""
 

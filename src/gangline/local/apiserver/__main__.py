@@ -1,0 +1,44 @@
+"""The API server alone: ``python -m gangline.local.apiserver --data FOLDER [--port N]``.
+
+Prints its address once it answers; ends on SIGTERM or SIGINT.
+"""
+
+import argparse
+import asyncio
+import signal
+import sys
+from pathlib import Path
+
+import uvloop
+
+from gangline.local.apiserver.database import DatabaseError
+from gangline.local.apiserver.server import ApiServer, ServerSettings
+
+
+async def serve(settings: ServerSettings) -> None:
+    """Serve until told to stop."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    server = ApiServer(settings)
+    await server.start()
+    print(server.url, flush=True)
+    await stop.wait()
+    await server.stop()
+
+
+def main() -> None:
+    """Read the command line and serve."""
+    parser = argparse.ArgumentParser(prog="python -m gangline.local.apiserver")
+    parser.add_argument("--data", type=Path, required=True, help="folder of the state")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
+    parser.add_argument("--port", type=int, default=0, help="port to listen on; 0: a free one")
+    given = parser.parse_args()
+    try:
+        uvloop.run(serve(ServerSettings(data=given.data, host=given.host, port=given.port)))
+    except (DatabaseError, OSError) as error:
+        sys.exit(f"the API server cannot start: {error}")
+
+
+if __name__ == "__main__":
+    main()

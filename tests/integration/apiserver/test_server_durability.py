@@ -1,0 +1,130 @@
+"""What a client was told is stored survives the server's sudden death, at any moment."""
+
+import asyncio
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from pathlib import Path
+
+import pytest
+
+from gangline.api import core, resources
+from gangline.api.meta import ObjectMeta
+from gangline.kube import errors
+from gangline.kube.client import Client
+from gangline.kube.config import load_config
+from gangline.local.apiserver.database import Database, DatabaseError
+
+WRITERS = 4
+
+
+async def start(data: Path) -> Process:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "gangline.local.apiserver", "--data", str(data), stdout=PIPE
+    )
+    assert process.stdout is not None
+    async with asyncio.timeout(30):
+        assert (await process.stdout.readline()).startswith(b"https://")
+    return process
+
+
+def connect(data: Path) -> Client:
+    return Client(load_config(str(data / "kubeconfig")), user_agent="writer")
+
+
+async def write_until_it_dies(client: Client, writer: int, kept: dict[str, str]) -> None:
+    """Create, change and delete; ``kept`` has what the server said was stored."""
+    number = 0
+    while True:
+        name = f"w{writer}-{number}"
+        body = core.ConfigMap(metadata=ObjectMeta(name=name), data={"n": str(number)})
+        try:
+            await client.create(resources.CONFIG_MAPS, body, "default")
+            kept[name] = str(number)
+            if number % 3 == 0:
+                change = {"data": {"n": f"{number}-changed"}}
+                # From here until the answer nobody knows which of the two is stored.
+                kept[name] = ""
+                await client.patch(resources.CONFIG_MAPS, name, change, "default")
+                kept[name] = f"{number}-changed"
+            if number % 5 == 4:
+                del kept[name]
+                await client.delete(resources.CONFIG_MAPS, name, "default")
+                kept[name] = "gone"
+        except (errors.Unreachable, errors.ServerTimeout):
+            return
+        number += 1
+
+
+@pytest.mark.slow
+async def test_every_acknowledged_write_survives_a_kill(tmp_path: Path):
+    data = tmp_path / "state"
+    for delay in (0.15, 0.4, 0.8):
+        process = await start(data)
+        kept: dict[str, str] = {}
+        async with connect(data) as client, asyncio.TaskGroup() as group:
+            before = {m.metadata.name for m in await all_maps(client)}
+            for writer in range(WRITERS):
+                group.create_task(write_until_it_dies(client, writer + 10 * len(before), kept))
+            asyncio.get_running_loop().call_later(delay, process.send_signal, signal.SIGKILL)
+        await process.wait()
+        process = await start(data)
+        async with connect(data) as client:
+            stored = {m.metadata.name: m.data["n"] for m in await all_maps(client)}
+        process.terminate()
+        assert await process.wait() == 0
+        assert len(kept) > 5
+        assert before <= stored.keys()
+        for name, value in kept.items():
+            if value == "gone":
+                assert name not in stored
+            elif value:
+                assert stored[name] == value
+            else:
+                assert name in stored
+
+
+async def all_maps(client: Client) -> list[core.ConfigMap]:
+    return list((await client.list(resources.CONFIG_MAPS, "default")).items)
+
+
+async def test_revisions_go_on_and_watches_resume_after_a_restart(tmp_path: Path):
+    process = await start(tmp_path)
+    async with connect(tmp_path) as client:
+        first = await client.create(
+            resources.CONFIG_MAPS, core.ConfigMap(metadata=ObjectMeta(name="a")), "default"
+        )
+        await client.delete(resources.CONFIG_MAPS, "a", "default")
+    process.kill()
+    await process.wait()
+    process = await start(tmp_path)
+    async with connect(tmp_path) as client, asyncio.timeout(10):
+        async for event in client.watch(
+            resources.CONFIG_MAPS, "default", resource_version=first.metadata.resource_version
+        ):
+            assert event.type == "DELETED"
+            assert int(event.object.metadata.resource_version) > int(
+                first.metadata.resource_version
+            )
+            break
+    process.terminate()
+    assert await process.wait() == 0
+
+
+async def test_a_second_server_on_the_same_folder_says_who_is_in_the_way(tmp_path: Path):
+    first = await start(tmp_path)
+    second = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "gangline.local.apiserver", "--data", str(tmp_path), stderr=PIPE
+    )
+    _, said = await second.communicate()
+    first.terminate()
+    assert await first.wait() == 0
+    assert second.returncode == 1
+    assert b"in use by another server" in said
+
+
+def test_a_damaged_file_is_reported_with_a_remedy(tmp_path: Path):
+    path = tmp_path / "state.db"
+    path.write_bytes(b"this is not a database, whatever its name says" * 100)
+    with pytest.raises(DatabaseError, match=r"damaged.*restore it from a copy"):
+        Database(path)

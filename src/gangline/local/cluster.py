@@ -178,7 +178,7 @@ class Cluster:
         from gangline.local import definitions  # noqa: PLC0415
         from gangline.local.controllers import manager  # noqa: PLC0415
         from gangline.local.controllers.context import ControllerSettings  # noqa: PLC0415
-        from gangline.local.kubelets import make_agents  # noqa: PLC0415
+        from gangline.local.kubelets import Kubelets  # noqa: PLC0415
         from gangline.local.nodes import Nodes  # noqa: PLC0415
 
         async with Client(server.config, user_agent="gangline-cluster") as client:
@@ -191,8 +191,11 @@ class Cluster:
             controlling = ControllerSettings(
                 volumes=self._home.volumes, node_silence_s=self._settings.node_silence_s
             )
-            agents = make_agents(client, self._settings, network)
-            nodes = Nodes(client, self._shapes, informers.informer(NODES), agents)
+            kubelets = Kubelets(
+                client, self._settings, network.pods, informers, server.kubelet_token
+            )
+            await kubelets.start()
+            nodes = Nodes(client, self._shapes, informers.informer(NODES), kubelets.make)
             halt = asyncio.Event()
             tasks = [
                 _supervised("network", publisher.run, halt),
@@ -212,6 +215,7 @@ class Cluster:
                 for task in running:
                     task.cancel()
                 await asyncio.gather(*running, return_exceptions=True)
+                await kubelets.stop()
 
     async def _component(
         self, server: ApiServer, component: Component, halt: asyncio.Event

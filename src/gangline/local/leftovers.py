@@ -8,6 +8,7 @@ prefix in names of links, namespaces and control groups. Called at start, at the
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from gangline.local.network.plane import remove_leftovers
 
 MOUNTS = Path("/proc/self/mountinfo")
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
+MEMORY_FOLDERS = Path("/dev/shm")
 OCTAL_ESCAPES = {"\\040": " ", "\\011": "\t", "\\012": "\n", "\\134": "\\"}
 GO_WITHIN_S = 2.0
 
@@ -28,9 +30,15 @@ async def remove(folder: Path) -> None:
     for mount in mounts_below(folder):
         await _unmount(mount)
     await remove_leftovers(folder)
+    await asyncio.to_thread(_remove_memory_folders, folder)
     for group in groups:
         with contextlib.suppress(OSError):
             group.rmdir()
+
+
+def _remove_memory_folders(folder: Path) -> None:
+    for memory in MEMORY_FOLDERS.glob(f"*{prefix_of(folder)}*"):
+        shutil.rmtree(memory, ignore_errors=True)
 
 
 def mounts_below(folder: Path) -> list[Path]:

@@ -42,7 +42,7 @@ class KubeletServer:
         Raises:
             OSError: the port is taken.
         """
-        app = web.Application(middlewares=[web.middleware(self._authorized)])
+        app = web.Application(middlewares=[self._authorized])
         at = "/{namespace}/{pod}/{container}"
         app.add_routes(
             [
@@ -66,6 +66,7 @@ class KubeletServer:
             await self._runner.cleanup()
             self._runner = None
 
+    @web.middleware
     async def _authorized(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         given = request.headers.get("Authorization", "").removeprefix("Bearer ")
         if not hmac.compare_digest(given.encode(), self._token.encode()):

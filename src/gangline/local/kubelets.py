@@ -1,0 +1,96 @@
+"""Kubelets for the virtual nodes: what they share, and how one is made from a node's shape."""
+
+import asyncio
+
+from gangline.api.resources import SERVICES
+from gangline.kube.client import Client
+from gangline.kube.shared import SharedInformers
+from gangline.local.home import ClusterError
+from gangline.local.kubelet.images import ImageMapError, load_image_map
+from gangline.local.kubelet.kubelet import Kubelet
+from gangline.local.kubelet.runtime.cgroups import ControlGroups
+from gangline.local.kubelet.runtime.contract import Runtime
+from gangline.local.kubelet.runtime.fake import FakeRuntime
+from gangline.local.kubelet.runtime.isolation import detect
+from gangline.local.kubelet.runtime.process import ProcessRuntime
+from gangline.local.kubelet.server import KubeletServer
+from gangline.local.kubelet.settings import KubeletSettings, NodeSpec
+from gangline.local.machine import NodeShape
+from gangline.local.network.bridge import prefix_of
+from gangline.local.network.contract import PodNetwork
+from gangline.local.nodes import VIRTUAL
+from gangline.local.settings import ClusterSettings
+
+
+class Kubelets:
+    """Makes kubelets that share one runtime and one server for logs and streams."""
+
+    def __init__(
+        self,
+        client: Client,
+        settings: ClusterSettings,
+        network: PodNetwork,
+        informers: SharedInformers,
+        token: str,
+    ) -> None:
+        """Read the image map.
+
+        Raises:
+            ClusterError: the image map cannot be used.
+        """
+        self._client = client
+        self._settings = settings
+        self._network = network
+        self._services = informers.informer(SERVICES)
+        self._mark = prefix_of(settings.cluster_home.folder)
+        try:
+            self._images = load_image_map(settings.image_map)
+        except ImageMapError as error:
+            raise ClusterError(str(error)) from error
+        self._runtime: Runtime | None = None
+        self._server = KubeletServer([], token)
+        self._port = 0
+
+    async def start(self) -> None:
+        """Find out what the machine allows, and serve logs and streams."""
+        self._runtime = await asyncio.to_thread(self._make_runtime)
+        self._port = await self._server.start()
+
+    async def stop(self) -> None:
+        """End all streams."""
+        await self._server.stop()
+
+    def make(self, shape: NodeShape) -> Kubelet:
+        """Make the kubelet of a node, in place of one made before."""
+        assert self._runtime is not None
+        node = NodeSpec(
+            name=shape.name,
+            cpu_milli=shape.cpu_milli,
+            memory_bytes=shape.memory_bytes,
+            gpus=shape.gpus,
+            pods=shape.pods,
+            labels={VIRTUAL: "true"},
+        )
+        settings = KubeletSettings(
+            data=self._settings.cluster_home.folder / "kubelet" / shape.name,
+            cluster=self._mark,
+            port=self._port,
+            heartbeat_s=self._settings.heartbeat_s,
+        )
+        kubelet = Kubelet(
+            self._client,
+            node,
+            settings,
+            self._network,
+            self._runtime,
+            images=self._images,
+            services=lambda: list(self._services.items()),
+        )
+        others = [known for known in self._server.kubelets if known.node.name != shape.name]
+        self._server.kubelets = [*others, kubelet]
+        return kubelet
+
+    def _make_runtime(self) -> Runtime:
+        if self._settings.fake_runtime:
+            return FakeRuntime()
+        return ProcessRuntime(detect(), ControlGroups(f"gangline-{self._mark}"))

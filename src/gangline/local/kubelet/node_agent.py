@@ -46,7 +46,7 @@ class NodeAgent:
                 await self.renew()
                 return stored
             except ApiError as error:
-                log.info("node not registered yet: %s", error, extra={"node": self.node.name})
+                log.warning("node not registered yet: %s", error, extra={"node": self.node.name})
                 await asyncio.sleep(_RETRY_S)
 
     async def run(self) -> None:

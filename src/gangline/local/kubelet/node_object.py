@@ -86,7 +86,7 @@ def build_node_status(
             NodeAddress("InternalIP", node.address),
             NodeAddress("Hostname", node.name),
         ],
-        daemon_endpoints=NodeDaemonEndpoints(DaemonEndpoint(port)),
+        daemon_endpoints=NodeDaemonEndpoints(DaemonEndpoint(port) if port else None),
         node_info=_system_info(node.name),
     )
 

@@ -1,0 +1,289 @@
+"""Pods live on a node as they do on Kubernetes'."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from gangline.api.pod import Pod
+from gangline.api.podstatus import ContainerStatus
+from gangline.api.resources import CONFIG_MAPS, LEASES, NODES, PODS, SECRETS
+
+LogOf = Callable[..., str]
+
+
+def shell(script: str, name: str = "c", **more: Any) -> dict[str, Any]:
+    """The JSON of a container that runs a shell script."""
+    return {"name": name, "image": "any/image", "command": ["sh", "-c", script], **more}
+
+
+def first(pod: Pod) -> ContainerStatus:
+    return pod.status.container_statuses[0]
+
+
+def condition(pod: Pod, kind: str) -> str:
+    return next((c.status for c in pod.status.conditions if c.type == kind), "")
+
+
+async def test_the_node_registers_and_beats(node: Any) -> None:
+    while True:
+        leases = (await node.client.list(LEASES, "kube-node-lease")).items
+        if leases and leases[0].spec.renew_time:
+            break
+        await asyncio.sleep(0.05)
+    stored = await node.client.get(NODES, "n1")
+    assert stored.status.capacity["cpu"] == "8"
+    assert stored.status.capacity["nvidia.com/gpu"] == "2"
+    assert {c.type: c.status for c in stored.status.conditions}["Ready"] == "True"
+    before = leases[0].spec.renew_time
+    while (await node.client.get(LEASES, "n1", "kube-node-lease")).spec.renew_time == before:
+        await asyncio.sleep(0.05)
+
+
+async def test_a_pod_runs_to_success(node: Any, log_of: LogOf) -> None:
+    await node.run(containers=[shell("echo hello")], restartPolicy="Never")
+    pod = await node.until_phase("Succeeded")
+    ended = first(pod).state.terminated
+    assert ended is not None
+    assert (ended.exit_code, ended.reason) == (0, "Completed")
+    assert pod.status.pod_ip.startswith("127.")
+    assert condition(pod, "Initialized") == "True"
+    assert condition(pod, "Ready") == "False"
+    assert pod.status.qos_class == "BestEffort"
+    assert log_of() == "hello"
+
+
+async def test_a_failing_pod_that_may_not_restart_fails(node: Any) -> None:
+    await node.run(
+        containers=[
+            shell("echo last words >&2; exit 3", terminationMessagePolicy="FallbackToLogsOnError")
+        ],
+        restartPolicy="Never",
+    )
+    pod = await node.until_phase("Failed")
+    ended = first(pod).state.terminated
+    assert ended is not None
+    assert (ended.exit_code, ended.reason, ended.message) == (3, "Error", "last words\n")
+
+
+async def test_a_crashing_container_backs_off(node: Any) -> None:
+    await node.run(containers=[shell("exit 1")], restartPolicy="OnFailure")
+
+    def waits(pod: Pod) -> bool:
+        waiting = pod.status.container_statuses and first(pod).state.waiting
+        return bool(waiting) and waiting.reason == "CrashLoopBackOff"
+
+    pod = await node.until(waits)
+    assert pod.status.phase == "Running"
+    assert first(pod).last_state.terminated is not None
+    pod = await node.until(lambda pod: first(pod).restart_count >= 2)
+
+
+async def test_deletion_is_graceful_and_then_complete(node: Any, log_of: LogOf) -> None:
+    await node.run(
+        containers=[shell("trap 'exit 0' TERM; echo up; while :; do sleep 0.05; done")],
+        terminationGracePeriodSeconds=30,
+    )
+    await node.until(lambda pod: condition(pod, "Ready") == "True")
+    while "up" not in log_of():
+        await asyncio.sleep(0.02)
+    await node.client.delete(PODS, "p", "default")
+    await node.until_gone()
+
+
+async def test_a_deaf_container_is_killed_after_its_grace(node: Any) -> None:
+    await node.run(containers=[shell("trap '' TERM; while :; do sleep 0.1; done")])
+    await node.until_phase("Running")
+    await node.client.delete(PODS, "p", "default")
+    await node.until_gone()
+
+
+async def test_init_containers_run_in_order_beside_a_sidecar(node: Any, log_of: LogOf) -> None:
+    mounts = [{"name": "v", "mountPath": "/shared"}]
+    await node.run(
+        restartPolicy="Never",
+        volumes=[{"name": "v", "emptyDir": {}}],
+        initContainers=[
+            shell("echo a >>/shared/order", "i1", volumeMounts=mounts),
+            shell("echo s >>/shared/order; sleep 60", "side", volumeMounts=mounts)
+            | {"restartPolicy": "Always"},
+            shell("sleep 0.2; echo b >>/shared/order", "i2", volumeMounts=mounts),
+        ],
+        containers=[shell("cat /shared/order", volumeMounts=mounts)],
+    )
+    pod = await node.until_phase("Succeeded")
+    assert log_of() == "a\ns\nb"
+    assert [each.name for each in pod.status.init_container_statuses] == ["i1", "side", "i2"]
+
+
+async def test_a_failing_init_container_fails_the_pod(node: Any) -> None:
+    await node.run(
+        restartPolicy="Never",
+        initContainers=[shell("exit 4", "i")],
+        containers=[shell("echo never")],
+    )
+    pod = await node.until_phase("Failed")
+    assert pod.status.init_container_statuses[0].state.terminated.exit_code == 4
+    waiting = first(pod).state.waiting
+    assert waiting is not None
+    assert waiting.reason == "PodInitializing"
+
+
+async def test_a_missing_config_map_holds_the_container_until_it_is_there(
+    node: Any, log_of: LogOf
+) -> None:
+    ref = {"configMapKeyRef": {"name": "cm", "key": "k"}}
+    secret = {"secretKeyRef": {"name": "s", "key": "k"}}
+    env = [
+        {"name": "FROM_MAP", "valueFrom": ref},
+        {"name": "FROM_SECRET", "valueFrom": secret},
+        {"name": "BOTH", "value": "$(FROM_MAP)-$(FROM_SECRET)-$$(X)-$(NONE)"},
+        {"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+        {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+    ]
+    await node.run(containers=[shell('echo "$BOTH $POD $IP"', env=env)], restartPolicy="Never")
+
+    def held(pod: Pod) -> bool:
+        waiting = pod.status.container_statuses and first(pod).state.waiting
+        return bool(waiting) and waiting.reason == "CreateContainerConfigError"
+
+    pod = await node.until(held)
+    waiting = first(pod).state.waiting
+    assert waiting is not None
+    assert waiting.message == 'configmap "cm" not found'
+    map_body = {"metadata": {"name": "cm"}, "data": {"k": "v"}}
+    await node.client.create(CONFIG_MAPS, map_body, "default")
+    secret_body = {"metadata": {"name": "s"}, "data": {"k": "dw=="}}
+    await node.client.create(SECRETS, secret_body, "default")
+    pod = await node.until_phase("Succeeded")
+    assert log_of() == f"v-w-$(X)-$(NONE) p {pod.status.pod_ip}"
+
+
+async def test_a_config_map_volume_follows_its_config_map(node: Any, log_of: LogOf) -> None:
+    body = {"metadata": {"name": "cm"}, "data": {"k": "old"}}
+    await node.client.create(CONFIG_MAPS, body, "default")
+    script = "cat /etc/cm/k; until grep -q new /etc/cm/k; do sleep 0.05; done; cat /etc/cm/k"
+    await node.run(
+        restartPolicy="Never",
+        volumes=[{"name": "v", "configMap": {"name": "cm"}}],
+        containers=[shell(script, volumeMounts=[{"name": "v", "mountPath": "/etc/cm"}])],
+    )
+    await node.until_phase("Running")
+    await node.client.patch(CONFIG_MAPS, "cm", {"data": {"k": "new"}}, "default")
+    await node.until_phase("Succeeded")
+    assert log_of() == "oldnew"
+
+
+async def test_a_command_that_does_not_exist_is_named(node: Any) -> None:
+    container = {"name": "c", "image": "any/image", "command": ["no-such-command"]}
+    await node.run(containers=[container], restartPolicy="Never")
+    pod = await node.until_phase("Failed")
+    ended = first(pod).state.terminated
+    assert ended is not None
+    assert (ended.exit_code, ended.reason) == (127, "ContainerCannotRun")
+    assert '"no-such-command": executable file not found in $PATH' in ended.message
+
+
+async def test_a_deadline_fails_the_pod(node: Any) -> None:
+    await node.run(containers=[shell("sleep 60")], activeDeadlineSeconds=1)
+    pod = await node.until_phase("Failed")
+    assert pod.status.reason == "DeadlineExceeded"
+    await node.until(lambda pod: first(pod).state.terminated is not None)
+
+
+async def test_too_much_is_refused_by_the_node(node: Any) -> None:
+    resources = {"requests": {"cpu": "9"}, "limits": {"cpu": "9"}}
+    await node.run(containers=[shell("true", resources=resources)])
+    pod = await node.until_phase("Failed")
+    assert pod.status.reason == "OutOfcpu"
+    assert "requested: 9000, used: 0, capacity: 8000" in pod.status.message
+
+
+async def test_gpus_are_handed_out_by_index(node: Any, log_of: LogOf) -> None:
+    one = {"limits": {"nvidia.com/gpu": "1"}}
+    script = "echo $CUDA_VISIBLE_DEVICES; sleep 0.2"
+    for name in ("a", "b"):
+        await node.run(name, containers=[shell(script, resources=one)], restartPolicy="Never")
+    for name in ("a", "b"):
+        await node.until_phase("Succeeded", name)
+    assert {log_of(pod="a"), log_of(pod="b")} == {"0", "1"}
+
+
+async def test_probes_decide_readiness_and_life(node: Any) -> None:
+    fast = {"periodSeconds": 1, "failureThreshold": 1}
+    container = shell("touch /tmp/ok; sleep 1.5; rm /tmp/ok; sleep 60") | {
+        "readinessProbe": {"exec": {"command": ["test", "-e", "/tmp/ok"]}, **fast},
+        "livenessProbe": {
+            "exec": {"command": ["test", "-e", "/tmp/ok"]},
+            **fast,
+            "terminationGracePeriodSeconds": 1,
+        },
+    }
+    await node.run(containers=[container])
+    await node.until(lambda pod: condition(pod, "Ready") == "True")
+    pod = await node.until(lambda pod: first(pod).restart_count >= 1)
+    assert first(pod).last_state.terminated is not None
+
+
+async def test_hooks_run_after_the_start_and_before_the_end(node: Any, log_of: LogOf) -> None:
+    volume = [{"name": "v", "mountPath": "/v"}]
+    hooks = {
+        "postStart": {"exec": {"command": ["sh", "-c", "echo post >/v/post"]}},
+        "preStop": {"exec": {"command": ["sh", "-c", "touch /v/stop; sleep 0.3"]}},
+    }
+    script = "until [ -e /v/stop ]; do sleep 0.05; done; cat /v/post; sleep 60"
+    await node.run(
+        volumes=[{"name": "v", "emptyDir": {"medium": "Memory"}}],
+        containers=[shell(script, volumeMounts=volume, lifecycle=hooks)],
+    )
+    await node.until(lambda pod: condition(pod, "Ready") == "True")
+    await node.client.delete(PODS, "p", "default")
+    while "post" not in log_of():
+        await asyncio.sleep(0.02)
+    await node.until_gone()
+
+
+async def test_after_a_power_cut_pods_go_on_by_their_policy(node: Any) -> None:
+    await node.run("always", containers=[shell("sleep 60")])
+    await node.run("never", containers=[shell("sleep 60")], restartPolicy="Never")
+    for name in ("always", "never"):
+        await node.until_phase("Running", name)
+    await node.crash()
+    await node.boot()
+    pod = await node.until_phase("Failed", "never")
+    ended = first(pod).state.terminated
+    assert ended is not None
+    assert (ended.exit_code, ended.reason) == (137, "Error")
+    assert "node agent was restarted" in ended.message
+    pod = await node.until(
+        lambda pod: first(pod).restart_count == 1 and first(pod).state.running, "always"
+    )
+
+
+async def test_a_node_that_was_cut_off_keeps_its_pods(node: Any) -> None:
+    await node.run("stays", containers=[shell("sleep 60")])
+    await node.run("goes", containers=[shell("sleep 60")])
+    for name in ("stays", "goes"):
+        await node.until_phase("Running", name)
+    await node.cut()
+    await node.client.delete(PODS, "goes", "default", grace_seconds=0)
+    await node.mend()
+    async with asyncio.timeout(10):
+        while len(node.kubelet.workers) > 1:
+            await asyncio.sleep(0.05)
+    pod = await node.client.get(PODS, "stays", "default")
+    assert (pod.status.phase, first(pod).restart_count) == ("Running", 0)
+
+
+async def test_a_pod_over_its_memory_limit_is_oom_killed(node: Any) -> None:
+    hog = "b = bytearray(200 << 20); import time; time.sleep(30)"
+    container = {
+        "name": "c",
+        "image": "any/image",
+        "command": ["/usr/bin/python3", "-S", "-c", hog],
+        "resources": {"limits": {"memory": "64Mi"}},
+    }
+    await node.run(containers=[container], restartPolicy="Never")
+    pod = await node.until_phase("Failed")
+    ended = first(pod).state.terminated
+    assert ended is not None
+    assert (ended.exit_code, ended.reason) == (137, "OOMKilled")

@@ -12,13 +12,16 @@ from gangline.api.probe import Probe
 from gangline.api.quantity import Quantity, QuantityError, parse_quantity
 from gangline.api.volumes import Volume
 
+MOST_ANNOTATION_BYTES = 256 * 1024
+"""All keys and values together; an API server refuses more."""
+
 _WHOLE_PARTS = ("nvidia.com/", "amd.com/", "pods")
 _PROBES = ("liveness", "readiness", "startup")
 
 
 def validate_template(template: PodTemplateSpec, path: str) -> Iterator[FieldError]:
     """Every mistake in a pod template that lies at ``path``."""
-    yield from _metadata(template.metadata, f"{path}.metadata")
+    yield from validate_metadata(template.metadata, f"{path}.metadata")
     yield from validate_pod_spec(template.spec, f"{path}.spec")
 
 
@@ -50,8 +53,14 @@ def validate_pod_spec(spec: PodSpec, path: str) -> Iterator[FieldError]:
     yield from _labels(spec.node_selector, f"{path}.nodeSelector")
 
 
-def _metadata(meta: ObjectMeta, path: str) -> Iterator[FieldError]:
+def validate_metadata(meta: ObjectMeta, path: str) -> Iterator[FieldError]:
+    """Every mistake in the labels and annotations of an object or template."""
     yield from _labels(meta.labels, f"{path}.labels")
+    size = sum(len(key.encode()) + len(text.encode()) for key, text in meta.annotations.items())
+    if size > MOST_ANNOTATION_BYTES:
+        problem = f"have {size} bytes in all"
+        remedy = f"an object holds at most {MOST_ANNOTATION_BYTES}; put the rest into a ConfigMap"
+        yield FieldError(f"{path}.annotations", None, problem, remedy)
     for key in meta.annotations:
         yield from complaint_at(child(f"{path}.annotations", key), key, names.label_key(key))
 

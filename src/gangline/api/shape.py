@@ -36,7 +36,12 @@ class Shape:
 
 def check_shape(manifest: Mapping[str, Any], type_: type[msgspec.Struct]) -> Shape:
     """Compare an object, as plain data, with the schema of its kind."""
-    sound = _without_nulls(msgspec.json.decode(msgspec.json.encode(manifest)))
+    try:
+        sound = _without_nulls(msgspec.json.decode(msgspec.json.encode(manifest)))
+    except RecursionError:
+        return _unwritable("contains itself", "take the reference out of it")
+    except TypeError as error:
+        return _unwritable("cannot be written as JSON", f"use text for the names: {error}")
     schema, validator = _closed_schema(type_)
     errors: list[FieldError] = []
     wrong: list[Segments] = []
@@ -48,6 +53,10 @@ def check_shape(manifest: Mapping[str, Any], type_: type[msgspec.Struct]) -> Sha
     dropped = {_drop(sound, segments) for segments in wrong}
     dropped |= {error.path for error in errors if error.problem == _MISSING}
     return Shape(sorted(errors, key=lambda error: error.path), sound, frozenset(dropped))
+
+
+def _unwritable(problem: str, remedy: str) -> Shape:
+    return Shape([FieldError("the object", None, problem, remedy)], {}, frozenset({""}))
 
 
 def unknown_fields(errors: list[FieldError]) -> list[FieldError]:

@@ -23,9 +23,9 @@ from gangline.api.kubeflow import (
     RunPolicy,
     SchedulingPolicy,
 )
-from gangline.api.meta import ObjectMeta
+from gangline.api.meta import Object, ObjectMeta
 from gangline.api.pod import PodTemplateSpec
-from gangline.api.podvalidation import validate_template
+from gangline.api.podvalidation import validate_metadata, validate_template
 from gangline.api.quantity import QuantityError, parse_quantity
 from gangline.api.scheduling import PodGroup, Queue
 from gangline.api.shape import Shape, check_shape, unknown_fields
@@ -58,23 +58,31 @@ def validate_pytorch_job(job: PyTorchJob, old: PyTorchJob | None = None) -> list
     return errors + _beyond(shape, lambda sound: _pytorch_job(sound, old), PyTorchJob)
 
 
-def validate_manifest(manifest: Mapping[str, Any]) -> list[FieldError]:
-    """Every mistake in an object of one of our kinds, as a user wrote it; unknown fields as well.
+def validate_manifest(manifest: Mapping[str, Any], *, strict: bool = True) -> list[FieldError]:
+    """Every mistake in an object of one of our kinds, as a user wrote it.
 
     Objects of other kinds have none: the API server knows better.
+
+    Args:
+        manifest: the object as plain data; whatever a YAML file may hold.
+        strict: count fields that this version does not know as mistakes.
     """
     version, kind = manifest.get("apiVersion"), manifest.get("kind")
     if (version, kind) not in _KINDS:
         return []
     type_, check = _KINDS[version, kind]
     shape = check_shape(manifest, type_)
-    return shape.errors + _beyond(shape, check, type_)
+    unknown = [] if strict else unknown_fields(shape.errors)
+    errors = [error for error in shape.errors if error not in unknown]
+    return errors + _beyond(shape, check, type_)
 
 
 def _beyond(
-    shape: Shape, check: Callable[[Any], Iterable[FieldError]], type_: type[msgspec.Struct]
+    shape: Shape, check: Callable[[Any], Iterable[FieldError]], type_: type[Object]
 ) -> list[FieldError]:
     """What no schema can say, of the parts that have the right shape."""
+    if not shape.sound:
+        return []
     try:
         job = msgspec.convert(shape.sound, type_)
     except msgspec.ValidationError as error:
@@ -82,7 +90,7 @@ def _beyond(
     known = {error.path for error in shape.errors}
     return [
         error
-        for error in check(job)
+        for error in (*validate_metadata(job.metadata, "metadata"), *check(job))
         if error.path not in known and not _is_within(error.path, shape.dropped)
     ]
 
@@ -291,9 +299,7 @@ def _queue(queue: Queue) -> Iterator[FieldError]:
         yield FieldError("spec.parent", spec.parent, "is the queue itself", "name another queue")
 
 
-_KINDS: Mapping[
-    tuple[Any, Any], tuple[type[msgspec.Struct], Callable[[Any], Iterable[FieldError]]]
-] = {
+_KINDS: Mapping[tuple[Any, Any], tuple[type[Object], Callable[[Any], Iterable[FieldError]]]] = {
     ("kubeflow.org/v1", "PyTorchJob"): (PyTorchJob, _pytorch_job),
     ("scheduling.volcano.sh/v1beta1", "PodGroup"): (PodGroup, _pod_group),
     ("scheduling.volcano.sh/v1beta1", "Queue"): (Queue, _queue),

@@ -1,6 +1,7 @@
 """Validation: every mistake at once, each with its place and what would be right."""
 
 import copy
+import datetime
 from pathlib import Path
 
 import msgspec
@@ -394,7 +395,38 @@ def test_who_manages_a_job_and_its_queue_cannot_be_changed():
 def test_a_field_that_the_api_server_let_pass_is_no_mistake_of_a_read_job():
     manifest = in_container("fieldOfNextYear", value="x")
     assert [error.path for error in validate_manifest(manifest)] == [f"{CONTAINER}.fieldOfNextYear"]
+    assert validate_manifest(manifest, strict=False) == []
     assert validate_pytorch_job(msgspec.convert(manifest, PyTorchJob)) == []
+
+
+def test_a_manifest_that_contains_itself_is_refused():
+    kind = "{apiVersion: kubeflow.org/v1, kind: PyTorchJob, metadata: {name: a}"
+    manifest = yaml.safe_load(kind + ", spec: &again {a: *again}}")
+    (error,) = validate_manifest(manifest)
+    assert "contains itself" in str(error)
+
+
+@pytest.mark.parametrize("key", [None, True, (1, 2)])
+def test_names_of_fields_that_are_no_text_are_refused(key):
+    (error,) = validate_manifest(in_spec("runPolicy", value={key: 1}))
+    assert "use text" in str(error)
+
+
+@pytest.mark.parametrize("value", [10**30, float("nan"), datetime.date(2026, 1, 1), b"x", {1, 2}])
+def test_whatever_yaml_can_hold_is_answered(value):
+    errors = validate_manifest(in_worker("restartPolicy", value=value))
+    assert all(error.path == "spec.pytorchReplicaSpecs.Worker.restartPolicy" for error in errors)
+
+
+@pytest.mark.parametrize("where", ["job", "template"])
+def test_a_megabyte_of_annotation_is_refused_with_the_limit(where):
+    notes = {"annotations": {"large": "x" * 2**20}}
+    manifest = in_worker("template", "metadata", value=notes)
+    if where == "job":
+        manifest = changed(("metadata",), {"name": "a", **notes})
+    (error,) = validate_manifest(manifest)
+    assert error.path.endswith("metadata.annotations")
+    assert "262144" in str(error)
 
 
 def test_nothing_is_said_of_kinds_that_are_not_ours():

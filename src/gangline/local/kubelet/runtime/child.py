@@ -11,6 +11,7 @@ import struct
 import termios
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 from gangline.local.kubelet.runtime.contract import Output
 from gangline.local.kubelet.runtime.usage import tree
@@ -82,8 +83,8 @@ class Child(asyncio.SubprocessProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport (called by the event loop)."""
-        assert isinstance(transport, asyncio.SubprocessTransport)
-        self._transport = transport
+        # uvloop's transports are not derived from asyncio's classes.
+        self._transport = cast(asyncio.SubprocessTransport, transport)
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         """Deliver output (called by the event loop)."""
@@ -124,8 +125,7 @@ class Child(asyncio.SubprocessProtocol):
     def _stdin(self) -> asyncio.WriteTransport | None:
         if self._transport is None:
             return None
-        pipe = self._transport.get_pipe_transport(0)
-        return pipe if isinstance(pipe, asyncio.WriteTransport) else None
+        return cast(asyncio.WriteTransport | None, self._transport.get_pipe_transport(0))
 
     def _close_terminal(self) -> None:
         if self._terminal is not None:

@@ -15,6 +15,7 @@ from gangline.local.kubelet.runtime.isolation import detect
 from gangline.local.kubelet.runtime.process import ProcessRuntime
 from gangline.local.kubelet.server import KubeletServer
 from gangline.local.kubelet.settings import KubeletSettings, NodeSpec
+from gangline.local.kubelet.volumes import remove_memory_folders
 from gangline.local.machine import NodeShape
 from gangline.local.network.bridge import prefix_of
 from gangline.local.network.contract import PodNetwork
@@ -54,11 +55,19 @@ class Kubelets:
     async def start(self) -> None:
         """Find out what the machine allows, and serve logs and streams."""
         self._runtime = await asyncio.to_thread(self._make_runtime)
+        await self._remove_leftovers()
         self._port = await self._server.start()
 
     async def stop(self) -> None:
         """End all streams."""
         await self._server.stop()
+        await self._remove_leftovers()
+
+    async def _remove_leftovers(self) -> None:
+        """Remove what pods keep outside the data folder: control groups and memory volumes."""
+        if self._runtime is not None:
+            await self._runtime.clean_up()
+        await asyncio.to_thread(remove_memory_folders, self._mark)
 
     def make(self, shape: NodeShape) -> Kubelet:
         """Make the kubelet of a node, in place of one made before."""

@@ -12,6 +12,7 @@ import shutil
 import signal
 from pathlib import Path
 
+from gangline.local.kubelet.volumes import remove_memory_folders
 from gangline.local.network.bridge import prefix_of
 from gangline.local.network.plane import remove_leftovers
 

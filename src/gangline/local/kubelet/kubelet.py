@@ -24,7 +24,6 @@ from gangline.local.kubelet.pod_worker import PodWorker
 from gangline.local.kubelet.records import PodRecord, is_over, recover
 from gangline.local.kubelet.runtime.contract import Runtime
 from gangline.local.kubelet.settings import KubeletSettings, NodeSpec
-from gangline.local.kubelet.volumes import SHARED_MEMORY, memory_prefix
 from gangline.local.network.contract import PodNetwork
 
 log = logging.getLogger(__name__)
@@ -179,12 +178,6 @@ class Kubelet:
         for folder in logs.glob("*_*_*") if logs.is_dir() else ():
             if folder.name.rpartition("_")[2] not in known:
                 shutil.rmtree(folder, ignore_errors=True)
-
-
-def remove_memory_folders(cluster: str) -> None:
-    """Remove the in-memory volumes that a killed cluster left behind."""
-    for folder in SHARED_MEMORY.glob(f"{memory_prefix(cluster)}*"):
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _remove_except(top: Path, known: set[str]) -> None:

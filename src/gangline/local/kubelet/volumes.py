@@ -101,6 +101,12 @@ def remove_files(folders: PodFolders, *, logs: bool) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def remove_memory_folders(cluster: str) -> None:
+    """Remove the in-memory volumes that a killed cluster left behind."""
+    for folder in SHARED_MEMORY.glob(f"{memory_prefix(cluster)}*"):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 async def _make(
     pod: Pod, volume: Volume, folders: PodFolders, sources: Sources, find_claim: FindClaim
 ) -> Path:

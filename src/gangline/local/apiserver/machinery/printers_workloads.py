@@ -107,6 +107,17 @@ def _replica_set(obj: Json, now: datetime) -> list[Any]:
     ]
 
 
+def _disruption_budget(obj: Json, now: datetime) -> list[Any]:
+    spec, status = part(obj, "spec"), part(obj, "status")
+    return [
+        name_of(obj),
+        str(spec.get("minAvailable", "N/A")),
+        str(spec.get("maxUnavailable", "N/A")),
+        status.get("disruptionsAllowed", 0),
+        created_age(obj, now),
+    ]
+
+
 _TEMPLATE = ("+Containers", "+Images", "+Selector")
 
 WORKLOAD_PRINTERS: Mapping[tuple[str, str], Printer] = {
@@ -120,6 +131,10 @@ WORKLOAD_PRINTERS: Mapping[tuple[str, str], Printer] = {
     ),
     ("apps", "ReplicaSet"): Printer(
         columns("Name", "Desired", "Current", "Ready", "Age", *_TEMPLATE), _replica_set
+    ),
+    ("policy", "PodDisruptionBudget"): Printer(
+        columns("Name", "Min Available", "Max Unavailable", "Allowed Disruptions", "Age"),
+        _disruption_budget,
     ),
     ("discovery.k8s.io", "EndpointSlice"): Printer(
         columns("Name", "AddressType", "Ports", "Endpoints", "Age"), _endpoint_slice

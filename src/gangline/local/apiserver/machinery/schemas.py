@@ -4,6 +4,7 @@ A path is kept as a chain ``(parent, segment)`` while an object is walked, becau
 field is fine and only the path of a wrong one is ever put together.
 """
 
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 Json: TypeAlias = dict[str, Any]
@@ -129,7 +130,7 @@ def preserves_unknown(schema: Json) -> bool:
     return extra is True or extra == {}
 
 
-def extra_values(schema: Json) -> Json | None:
+def extra_values(schema: Mapping[str, Any]) -> Json | None:
     """Return the schema of the values of a map with free keys, if it is one and says so."""
     extra = schema.get("additionalProperties")
     return extra if isinstance(extra, dict) and extra else None

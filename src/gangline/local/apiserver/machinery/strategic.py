@@ -207,7 +207,7 @@ def _plain(value: Any) -> Any:
 def _schema_of(schema: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     properties: Mapping[str, Any] = schema.get("properties", _EMPTY)
     found: Mapping[str, Any] | None = properties.get(name)
-    return found if found is not None else extra_values(dict(schema)) or _EMPTY
+    return found if found is not None else extra_values(schema) or _EMPTY
 
 
 def _strategies(schema: Mapping[str, Any]) -> list[str]:

@@ -6,13 +6,15 @@ start soonest, and who comes later runs only where that leaves the plan untouche
 small jobs cannot starve a large one, and idle nodes that the plan does not need are still used.
 """
 
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from gangline.api.resourcelist import PODS
 from gangline.scheduler import reasons
-from gangline.scheduler.model import Binding, Decision, GroupKey, PodFacts, Verdict
+from gangline.scheduler.model import Binding, Decision, GroupKey, PodFacts, Shape, Verdict
 from gangline.scheduler.nodes import NodeTable
 from gangline.scheduler.reasons import Attempt, Room
 from gangline.scheduler.state import ClusterState
@@ -59,7 +61,7 @@ class _Pass:
         if likeness not in self.failures:
             mark = self.trial.mark()
             unfit = place_unit(self.trial, unit)
-            if unit.satisfied_by(placement.pod for placement in self.trial.since(mark)):
+            if unit.satisfied_by(_pods(self.trial.since(mark))):
                 self._accept(unit, self.trial.since(mark), unfit)
                 return
             self.failures[likeness] = self._reject(unit, mark, unfit[0])
@@ -69,8 +71,9 @@ class _Pass:
         for placement in placements:
             node = self.state.nodes.facts[placement.row]
             assert node is not None
-            pod = placement.pod
-            self.bindings.append(Binding(pod.key, pod.uid, node.name, unit.group))
+            self.bindings += [
+                Binding(pod.key, pod.uid, node.name, unit.group) for pod in placement.pods
+            ]
         if unit.group is not None:
             self.placed.add(unit.group)
         if unfit:
@@ -81,7 +84,7 @@ class _Pass:
 
     def _reject(self, unit: Unit, mark: int, unfit: PodFacts) -> Attempt:
         """Take the trial back, plan room if nobody waits yet; return why the unit waits."""
-        fitted = len(self.trial.since(mark))
+        fitted = sum(len(placement.pods) for placement in self.trial.since(mark))
         wording = availability(self.trial, unfit)
         self.trial.rollback(mark)
         plan = plan_room(self.state.nodes, unit)
@@ -120,37 +123,43 @@ class _Pass:
         """Say whether a unit would fit; leave no trace."""
         mark = self.trial.mark()
         place_unit(self.trial, unit)
-        fits = unit.satisfied_by(placement.pod for placement in self.trial.since(mark))
+        fits = unit.satisfied_by(_pods(self.trial.since(mark)))
         self.trial.rollback(mark)
         return fits
+
+
+def _pods(placements: Iterable[Placement]) -> Iterator[PodFacts]:
+    for placement in placements:
+        yield from placement.pods
 
 
 def place_unit(trial: Trial, unit: Unit) -> list[PodFacts]:
     """Place as many of the unit's pods as will go; return those that found no node."""
     unfit: list[PodFacts] = []
-    unfit_shapes = set()
-    for pod in placing_order(trial.nodes, unit):
-        if pod.shape in unfit_shapes or not trial.place(pod):
-            unfit_shapes.add(pod.shape)
-            unfit.append(pod)
+    for shape, pods in placing_order(trial.nodes, unit):
+        unfit += trial.place(shape, pods)
     return unfit
 
 
-def placing_order(nodes: NodeTable, unit: Unit) -> list[PodFacts]:
+def placing_order(nodes: NodeTable, unit: Unit) -> list[tuple[Shape, list[PodFacts]]]:
     """Put pods that have the least choice first, then large ones; spare pods after all others."""
     needed = max(unit.missing, sum(count for _, count in unit.missing_roles))
-    choices = {pod.shape: _choice(nodes, pod) for pod in unit.waiting}
-    indispensable = sorted(unit.waiting[:needed], key=lambda pod: choices[pod.shape])
-    return [*indispensable, *unit.waiting[needed:]]
+    ordered = []
+    for pods in (unit.waiting[:needed], unit.waiting[needed:]):
+        alike: dict[Shape, list[PodFacts]] = defaultdict(list)
+        for pod in pods:
+            alike[pod.shape].append(pod)
+        ordered += sorted(alike.items(), key=lambda item: _choice(nodes, item[0]))
+    return ordered
 
 
-def _choice(nodes: NodeTable, pod: PodFacts) -> tuple[int, float]:
+def _choice(nodes: NodeTable, shape: Shape) -> tuple[int, float]:
     """How many nodes may take a pod, and (negative, so that large sorts first) its size."""
-    demand = nodes.demand(pod.request)
-    accepts = nodes.eligible(pod.constraints).accepts
-    largest = nodes.allocatable[:, demand.columns].max(axis=0, initial=1)
-    shares = demand.amounts / np.maximum(largest, 1)
-    return int(accepts.sum()), -float((shares * demand.weights).sum())
+    size = 0.0
+    for column, amount, weight in nodes.demand(shape.request).parts:
+        if weight:
+            size += weight * amount / max(1, int(nodes.allocatable[column].max(initial=1)))
+    return int(np.count_nonzero(nodes.eligible(shape.constraints).accepts)), -size
 
 
 def plan_room(nodes: NodeTable, unit: Unit) -> list[Placement] | None:
@@ -163,19 +172,22 @@ def plan_room(nodes: NodeTable, unit: Unit) -> list[Placement] | None:
     for pod in unit.running:
         row = nodes.rows.get(pod.node) if pod.node is not None else None
         if row is not None:
-            demand = nodes.demand(pod.request)
-            lasting[row, demand.columns] += demand.amounts
+            for column, amount, _ in nodes.demand(pod.shape.request).parts:
+                lasting[column, row] += amount
     now_free = (nodes.allocatable - nodes.used) / np.maximum(nodes.allocatable, 1)
-    drained = Trial(nodes, nodes.allocatable - lasting, liking=now_free.mean(axis=1))
+    drained = Trial(nodes, nodes.allocatable - lasting, liking=now_free.mean(axis=0))
     place_unit(drained, unit)
     plan = drained.since(0)
-    return plan if unit.satisfied_by(placement.pod for placement in plan) else None
+    return plan if unit.satisfied_by(_pods(plan)) else None
 
 
 def availability(trial: Trial, pod: PodFacts) -> str:
     """Say in Kubernetes' words why no node takes ``pod`` now."""
     nodes = trial.nodes
-    return reasons.availability(len(nodes), nodes.refusals(pod.constraints), trial.shortages(pod))
+    shape = pod.shape
+    return reasons.availability(
+        len(nodes), nodes.refusals(shape.constraints), trial.shortages(shape)
+    )
 
 
 def room_for(trial: Trial, unit: Unit) -> Room:
@@ -184,15 +196,16 @@ def room_for(trial: Trial, unit: Unit) -> Room:
     asked = reasons.total_request(unit.waiting)
     asked.pop(PODS, None)
     accepts = np.zeros(len(nodes.facts), dtype=bool)
-    for constraints in {pod.constraints for pod in unit.waiting}:
+    for constraints in {pod.shape.constraints for pod in unit.waiting}:
         accepts |= nodes.eligible(constraints).accepts
-    free = np.maximum(trial.free[accepts], 0)
-    total = nodes.allocatable[accepts]
     columns = {name: nodes.columns[name] for name in asked}
+    free = {name: np.maximum(trial.free[column][accepts], 0) for name, column in columns.items()}
     return Room(
         asked=asked,
-        free={name: int(free[:, column].sum()) for name, column in columns.items()},
-        largest={name: int(free[:, column].max(initial=0)) for name, column in columns.items()},
-        total={name: int(total[:, column].sum()) for name, column in columns.items()},
+        free={name: int(amounts.sum()) for name, amounts in free.items()},
+        largest={name: int(amounts.max(initial=0)) for name, amounts in free.items()},
+        total={
+            name: int(nodes.allocatable[column][accepts].sum()) for name, column in columns.items()
+        },
         eligible=int(accepts.sum()),
     )

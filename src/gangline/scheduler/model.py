@@ -7,6 +7,7 @@ thousandths, everything else in its own unit (bytes, devices, pods).
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import NewType
 
 from gangline.api.scheduling import DEFAULT_QUEUE
@@ -82,16 +83,33 @@ class NodeFacts:
     ready: bool = True
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Shape:
+    """What a pod asks for and where it may run: pods of one shape are interchangeable.
+
+    Made by ``shape_of`` only, which gives equal shapes as one object: they are compared, and
+    found in tables, by identity, since that happens for every pod in every decision.
+    """
+
+    request: Request
+    constraints: Constraints
+
+
+@lru_cache(maxsize=16_384)
+def shape_of(request: Request, constraints: Constraints) -> Shape:
+    """Return the shape of pods with this request and these constraints."""
+    return Shape(request, constraints)
+
+
 @dataclass(frozen=True, slots=True)
 class PodFacts:
     """A pod: what it asks for, which gang it belongs to, and where it is."""
 
     key: PodKey
     uid: str
-    request: Request
+    shape: Shape
     created: datetime = EPOCH
     priority: int = 0
-    constraints: Constraints = Constraints()
     group: GroupKey | None = None
     role: str = ""
     node: NodeName | None = None
@@ -119,19 +137,6 @@ class PodFacts:
             and self.node is None
             and not (self.finished or self.terminating or self.gated)
         )
-
-    @property
-    def shape(self) -> "Shape":
-        """What decides where it fits. Pods of one shape are interchangeable."""
-        return Shape(self.request, self.constraints)
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """What a pod asks for and where it may run."""
-
-    request: Request
-    constraints: Constraints
 
 
 @dataclass(frozen=True, slots=True)

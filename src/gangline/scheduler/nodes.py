@@ -1,7 +1,7 @@
 """Nodes as arrays: what each has, what is used, and which pods it takes.
 
-One row for each node, one column for each resource, so that a pod is compared with all nodes at
-once. Rows of removed nodes are used again; no pod is accepted on a row without a node. Everything
+One array for each resource, with a place (row) for each node, so that a pod is compared with all
+nodes at once. Rows of removed nodes are used again; no pod is accepted on an empty row. Everything
 is updated in place as nodes and pods change; a decision copies nothing but the free amounts.
 """
 
@@ -31,11 +31,10 @@ class Eligibility:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """A request as columns and amounts, ready to be compared with the arrays."""
+    """A request, ready to be compared with the arrays."""
 
-    columns: NDArray[np.intp]
-    amounts: Amounts
-    weights: NDArray[np.float64]
+    parts: tuple[tuple[int, int, float], ...]
+    """Column, amount (more than nothing) and weight in packing, of each resource asked for."""
     wants_device: bool
 
 
@@ -65,9 +64,9 @@ class NodeTable:
             row = self._new_row(node.name)
         self.facts[row] = node
         self._ensure_columns(node.allocatable)
-        self.allocatable[row] = 0
+        self.allocatable[:, row] = 0
         for resource, amount in node.allocatable:
-            self.allocatable[row, self.columns[resource]] = amount
+            self.allocatable[self.columns[resource], row] = amount
         for constraints, eligible in self._eligible.items():
             self._evaluate(constraints, eligible, row)
 
@@ -78,7 +77,7 @@ class NodeTable:
             return
         self.facts[row] = None
         for amounts in (self.allocatable, self.used, self.lasting):
-            amounts[row] = 0
+            amounts[:, row] = 0
         for eligible in self._eligible.values():
             eligible.accepts[row] = False
             eligible.refusals[row] = ""
@@ -90,22 +89,23 @@ class NodeTable:
         row = self.rows.get(pod.node) if pod.node is not None else None
         if row is None:
             return
-        demand = self.demand(pod.request)
-        self.used[row, demand.columns] += sign * demand.amounts
-        if pod.group is None:
-            self.lasting[row, demand.columns] += sign * demand.amounts
+        for column, amount, _ in self.demand(pod.shape.request).parts:
+            self.used[column, row] += sign * amount
+            if pod.group is None:
+                self.lasting[column, row] += sign * amount
 
     def demand(self, request: Request) -> Demand:
         """Return a request as arrays; resources that no node has get a column of zeros."""
         demand = self._demands.get(request)
         if demand is None:
             self._ensure_columns(request)
-            wanted = [(self.columns[name], amount, name) for name, amount in request if amount > 0]
             demand = Demand(
-                columns=np.array([column for column, _, _ in wanted], dtype=np.intp),
-                amounts=np.array([amount for _, amount, _ in wanted], dtype=np.int64),
-                weights=np.array([resource_weight(name) for _, _, name in wanted]),
-                wants_device=any(is_device(name) for _, _, name in wanted),
+                parts=tuple(
+                    (self.columns[name], amount, resource_weight(name))
+                    for name, amount in request
+                    if amount > 0
+                ),
+                wants_device=any(is_device(name) and amount > 0 for name, amount in request),
             )
             if len(self._demands) >= MAX_CONSTRAINTS:
                 self._demands.pop(next(iter(self._demands)))
@@ -146,7 +146,7 @@ class NodeTable:
     def has_devices(self) -> NDArray[np.bool_]:
         """Say of each row whether the node has any extended resource."""
         columns = [column for name, column in self.columns.items() if is_device(name)]
-        found: NDArray[np.bool_] = np.any(self.allocatable[:, columns] > 0, axis=1)
+        found: NDArray[np.bool_] = np.any(self.allocatable[columns] > 0, axis=0)
         return found
 
     def _evaluate(self, constraints: Constraints, eligible: Eligibility, row: int) -> None:
@@ -171,7 +171,7 @@ class NodeTable:
         size = len(self.facts)
         added = max(16, size)
         self.facts += [None] * added
-        padding = ((0, added), (0, 0))
+        padding = ((0, 0), (0, added))
         self.allocatable = np.pad(self.allocatable, padding)
         self.used = np.pad(self.used, padding)
         self.lasting = np.pad(self.lasting, padding)
@@ -188,7 +188,7 @@ class NodeTable:
             return
         for resource in new:
             self.columns[resource] = len(self.columns)
-        padding = ((0, 0), (0, len(new)))
+        padding = ((0, len(new)), (0, 0))
         self.allocatable = np.pad(self.allocatable, padding)
         self.used = np.pad(self.used, padding)
         self.lasting = np.pad(self.lasting, padding)

@@ -9,7 +9,7 @@ from gangline.api.node import Node
 from gangline.api.resourcelist import PODS, amounts, pod_request
 from gangline.api.scheduling import DEFAULT_QUEUE, GROUP_NAME_ANNOTATION, PodGroup, Queue
 from gangline.scheduler import model
-from gangline.scheduler.model import GroupKey, NodeName, PodKey, Request
+from gangline.scheduler.model import GroupKey, NodeName, PodKey, Request, shape_of
 from gangline.scheduler.wire import ROLE_KEY, LeanPod, LeanPodSpec
 
 DEFAULT_SCHEDULER = "default-scheduler"
@@ -40,12 +40,11 @@ def pod_facts(
     return model.PodFacts(
         key=PodKey(_key(metadata)),
         uid=metadata.uid,
-        request=_facts_of({**pod_request(spec), PODS: 1}),
+        shape=shape_of(_facts_of({**pod_request(spec), PODS: 1}), _constraints(spec)),
         created=_created(metadata),
         priority=spec.priority
         if spec.priority is not None
         else priorities.get(spec.priority_class_name, 0),
-        constraints=_constraints(spec),
         group=GroupKey(f"{metadata.namespace}/{group}") if group else None,
         role=metadata.annotations.get(ROLE_KEY) or metadata.labels.get(ROLE_KEY, ""),
         node=NodeName(spec.node_name) if spec.node_name else None,

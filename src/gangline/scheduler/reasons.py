@@ -172,7 +172,7 @@ def _short(attempt: Attempt) -> str:
     }
     if lacking:
         return f"It starts when {amounts_text(lacking)} more is freed or added."
-    wanted = dict(attempt.unfit.request)
+    wanted = dict(attempt.unfit.shape.request)
     largest = {name: room.largest[name] for name in wanted if name in room.largest}
     return (
         f"There is enough in all but not on single nodes: a pod asks for {amounts_text(wanted)}, "
@@ -216,5 +216,5 @@ def total_request(pods: Sequence[PodFacts]) -> Counter[str]:
     """Add up what pods ask for."""
     total: Counter[str] = Counter()
     for pod in pods:
-        total.update(dict(pod.request))
+        total.update(dict(pod.shape.request))
     return total

@@ -1,21 +1,25 @@
 """Trial placement: pods are put on real nodes on paper, and taken back when the gang fails.
 
-A trial works on its own copy of the free amounts. Placements go through a journal, so that a
+A trial works on its own copy of the free amounts. Pods that are alike are placed together: packing
+fills the best node before it looks at the next, since a node only gets better by being used, so
+that one comparison with all nodes serves all of them. Placements go through a journal, so that a
 gang that does not fit leaves no trace.
 """
 
+import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gangline.scheduler.model import PodFacts
+from gangline.scheduler.model import PodFacts, Shape
 from gangline.scheduler.nodes import Demand, NodeTable
 from gangline.scheduler.plugins.node_scores import (
     AFFINITY_WEIGHT,
     SPARE_DEVICES_WEIGHT,
     Amounts,
-    packing,
+    Scores,
 )
 
 LIKING_WEIGHT = 10.0
@@ -23,9 +27,9 @@ LIKING_WEIGHT = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A pod on a row, on paper."""
+    """Pods that are alike on one row, on paper."""
 
-    pod: PodFacts
+    pods: tuple[PodFacts, ...]
     row: int
     demand: Demand
 
@@ -52,62 +56,95 @@ class Trial:
 
     def rollback(self, mark: int) -> None:
         """Take back every placement since ``mark``."""
-        while len(self._journal) > mark:
-            placement = self._journal.pop()
-            self.free[placement.row, placement.demand.columns] += placement.demand.amounts
+        self.release(self._journal[mark:])
+        del self._journal[mark:]
 
     def since(self, mark: int) -> list[Placement]:
         """Return the placements since ``mark``."""
         return self._journal[mark:]
 
-    def place(self, pod: PodFacts) -> bool:
-        """Put ``pod`` on the best node that will do; False: there is none."""
-        demand = self._demand(pod)
-        eligible = self.nodes.eligible(pod.constraints)
-        free = self.free[:, demand.columns]
-        rows = np.flatnonzero(eligible.accepts & (free >= demand.amounts).all(axis=1))
+    def place(self, shape: Shape, pods: Sequence[PodFacts]) -> Sequence[PodFacts]:
+        """Put pods, all of this shape, on the nodes that suit best; return those left over."""
+        demand = self._demand(shape)
+        rows = np.flatnonzero(self._fits(shape, demand))
         if not len(rows):
-            return False
-        allocatable = self.nodes.allocatable[np.ix_(rows, demand.columns)]
-        score = packing(free[rows] - demand.amounts, allocatable, demand.weights)
-        if not demand.wants_device:
-            score = score - SPARE_DEVICES_WEIGHT * self._spares[rows]
-        if eligible.prefers:
-            score = score + AFFINITY_WEIGHT * eligible.preference[rows]
-        if self._liking is not None:
-            score = score + LIKING_WEIGHT * self._liking[rows]
-        best = rows[score == score.max()]
-        # Equal nodes are told apart by name, never by the order in which they were seen.
-        row = int(best[self.nodes.rank()[best].argmin()])
-        self.free[row, demand.columns] -= demand.amounts
-        self._journal.append(Placement(pod, row, demand))
-        return True
+            return pods
+        score = self._score(shape, demand, rows)
+        rank = self.nodes.rank()[rows]
+        while pods:
+            best = score.max()
+            if best == -np.inf:
+                return pods
+            # Equal nodes are told apart by name, never by the order in which they were seen.
+            candidates = np.flatnonzero(score == best)
+            chosen = candidates[rank[candidates].argmin()]
+            row = int(rows[chosen])
+            count = min(self._room(demand, row), len(pods))
+            placement = Placement(tuple(pods[:count]), row, demand)
+            self.hold([placement])
+            self._journal.append(placement)
+            pods = pods[count:]
+            score[chosen] = -np.inf
+        return pods
 
-    def shortages(self, pod: PodFacts) -> dict[str, int]:
-        """Count, by resource, the eligible nodes that have too little of it left for ``pod``."""
-        demand = self._demand(pod)
-        accepts = self.nodes.eligible(pod.constraints).accepts
-        short = self.free[accepts][:, demand.columns] < demand.amounts
+    def shortages(self, shape: Shape) -> dict[str, int]:
+        """Count, by resource, the eligible nodes that have too little of it left."""
+        demand = self._demand(shape)
+        accepts = self.nodes.eligible(shape.constraints).accepts
         names = {column: name for name, column in self.nodes.columns.items()}
-        return {
-            names[int(column)]: int(count)
-            for column, count in zip(demand.columns, short.sum(axis=0), strict=True)
-            if count
+        short = {
+            names[column]: int(np.count_nonzero(accepts & (self.free[column] < amount)))
+            for column, amount, _ in demand.parts
         }
+        return {name: count for name, count in short.items() if count}
 
-    def hold(self, placements: list[Placement]) -> None:
-        """Set room aside for whom it was planned; free amounts may go below nothing."""
+    def hold(self, placements: Iterable[Placement]) -> None:
+        """Spend room; what is set aside for others may take free amounts below nothing."""
         for placement in placements:
-            self.free[placement.row, placement.demand.columns] -= placement.demand.amounts
+            for column, amount, _ in placement.demand.parts:
+                self.free[column, placement.row] -= amount * len(placement.pods)
 
-    def release(self, placements: list[Placement]) -> None:
-        """Give room back that was set aside with ``hold``."""
+    def release(self, placements: Iterable[Placement]) -> None:
+        """Give room back that was spent with ``hold``."""
         for placement in placements:
-            self.free[placement.row, placement.demand.columns] += placement.demand.amounts
+            for column, amount, _ in placement.demand.parts:
+                self.free[column, placement.row] += amount * len(placement.pods)
 
-    def _demand(self, pod: PodFacts) -> Demand:
-        demand = self.nodes.demand(pod.request)
-        if self.free.shape[1] < self.nodes.allocatable.shape[1]:
-            missing = self.nodes.allocatable.shape[1] - self.free.shape[1]
-            self.free = np.pad(self.free, ((0, 0), (0, missing)))
+    def _fits(self, shape: Shape, demand: Demand) -> NDArray[np.bool_]:
+        fits = self.nodes.eligible(shape.constraints).accepts.copy()
+        for column, amount, _ in demand.parts:
+            fits &= self.free[column] >= amount
+        return fits
+
+    def _room(self, demand: Demand, row: int) -> int:
+        """How many such pods a row takes."""
+        return min(
+            (int(self.free[column, row]) // amount for column, amount, _ in demand.parts),
+            default=sys.maxsize,
+        )
+
+    def _score(self, shape: Shape, demand: Demand, rows: NDArray[np.intp]) -> Scores:
+        """Prefer the row that is fullest afterwards, over what the pod asks for."""
+        score: Scores = np.zeros(len(rows))
+        weights = 0.0
+        for column, amount, weight in demand.parts:
+            if weight:
+                total = np.maximum(self.nodes.allocatable[column, rows], 1)
+                score += weight * (1.0 - (self.free[column, rows] - amount) / total)
+                weights += weight
+        score /= max(weights, 1e-9)
+        eligible = self.nodes.eligible(shape.constraints)
+        if not demand.wants_device:
+            score -= SPARE_DEVICES_WEIGHT * self._spares[rows]
+        if eligible.prefers:
+            score += AFFINITY_WEIGHT * eligible.preference[rows]
+        if self._liking is not None:
+            score += LIKING_WEIGHT * self._liking[rows]
+        return score
+
+    def _demand(self, shape: Shape) -> Demand:
+        demand = self.nodes.demand(shape.request)
+        missing = self.nodes.allocatable.shape[0] - self.free.shape[0]
+        if missing > 0:
+            self.free = np.pad(self.free, ((0, missing), (0, 0)))
         return demand

@@ -15,10 +15,12 @@ from gangline.scheduler.model import (
     QueueFacts,
     Request,
     Taint,
+    shape_of,
 )
 from gangline.scheduler.state import ClusterState
 
 GIB = 2**30
+ANYWHERE = Constraints()
 GPU = "nvidia.com/gpu"
 
 
@@ -54,13 +56,14 @@ def pod(
     group: str | None = None,
     on: str | None = None,
     age: int = 0,
+    constraints: Constraints = ANYWHERE,
     **facts: object,
 ) -> PodFacts:
     """Make a pod of namespace ``d``; ``age`` counts seconds from the epoch."""
     return PodFacts(
         key=PodKey(f"d/{name}"),
         uid=f"uid-{name}",
-        request=request(cpu, memory, gpu),
+        shape=shape_of(request(cpu, memory, gpu), constraints),
         created=EPOCH + timedelta(seconds=age),
         group=GroupKey(f"d/{group}") if group else None,
         node=NodeName(on) if on else None,

@@ -79,7 +79,7 @@ def used(state: ClusterState) -> dict[str, Counter[str]]:
     amounts: dict[str, Counter[str]] = defaultdict(Counter)
     for each in state.pods.values():
         if each.holds_room and each.node is not None:
-            amounts[each.node].update(dict(each.request))
+            amounts[each.node].update(dict(each.shape.request))
     return amounts
 
 
@@ -110,7 +110,7 @@ def test_pods_go_only_where_they_may(world: list[Facts]) -> None:
         chosen = nodes[binding.node]
         assert chosen.ready
         assert not chosen.unschedulable
-        assert set(state.pods[binding.pod].constraints.selector) <= set(chosen.labels)
+        assert set(state.pods[binding.pod].shape.constraints.selector) <= set(chosen.labels)
         assert state.pods[binding.pod].waits
 
 

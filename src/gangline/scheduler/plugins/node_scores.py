@@ -1,8 +1,8 @@
 """Which of the nodes that will do is best: gangs pack, and devices are not wasted.
 
-Scores are added; all lie between 0 and 1 before their weight. Packing keeps whole nodes free for
-the next gang; pods without devices stay off nodes that have some, so that devices do not starve
-for want of a CPU.
+Scores are added; each lies between 0 and 1 before its weight. Packing (see ``trial``) keeps whole
+nodes free for the next gang; pods without devices stay off nodes that have some, so that devices
+do not starve for want of a CPU.
 """
 
 import numpy as np
@@ -20,17 +20,6 @@ DEVICE_WEIGHT = 5.0
 """Devices are dear: how full they are decides before CPU and memory do."""
 SPARE_DEVICES_WEIGHT = 2.0
 AFFINITY_WEIGHT = 2.0
-
-
-def packing(free: Amounts, allocatable: Amounts, weights: NDArray[np.float64]) -> Scores:
-    """Prefer the node that is fullest afterwards, over the resources that the pod asks for.
-
-    ``free`` is what is left after the placement; both arrays are nodes by resources.
-    """
-    total = np.maximum(allocatable, 1)
-    used = 1.0 - free / total
-    score: Scores = used @ weights / max(weights.sum(), 1e-9)
-    return score
 
 
 def resource_weight(resource: str) -> float:

@@ -58,6 +58,22 @@ name_option = click.option(
     type=click.Choice(["operator", "scheduler"]),
     help="Leave a component out, to run it alone; may be repeated.",
 )
+@click.option(
+    "--node-silence",
+    "node_silence_s",
+    type=click.FloatRange(min=0.1),
+    default=40.0,
+    show_default=True,
+    help="Seconds without heartbeat after which a node counts as lost.",
+)
+@click.option(
+    "--heartbeat",
+    "heartbeat_s",
+    type=click.FloatRange(min=0.1),
+    default=10.0,
+    show_default=True,
+    help="Seconds between the heartbeats of nodes; well below --node-silence.",
+)
 @click.option("--fake-runtime", is_flag=True, hidden=True)
 @click.option("--detach", "-d", is_flag=True, help="Run in the background, return when it answers.")
 @click.option("--log-level", type=click.Choice(LEVELS), default="warning", show_default=True)
@@ -124,10 +140,10 @@ def _run(settings: "ClusterSettings", without: frozenset[str]) -> None:
         if ready.shortcoming:
             click.echo(f"Note: {ready.shortcoming}", err=True)
 
-    run_foreground(settings, _components(without), announce)
+    run_foreground(settings, components(without), announce)
 
 
-def _components(without: frozenset[str]) -> "list[Component]":
+def components(without: frozenset[str]) -> "list[Component]":
     """Return what runs with the cluster; imported when the API server answers, not before."""
     from gangline.local.cluster import Component  # noqa: PLC0415
 

@@ -10,7 +10,7 @@ import gzip
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 from aiohttp import web
@@ -42,9 +42,10 @@ class Handlers:
 
     page: Page
     objects: Handler
-    special: Mapping[str, Handler] = field(default_factory=dict)
-    exchanges: Mapping[str, Exchange] = field(default_factory=dict)
-    authorize: Callable[[Call], None] = lambda call: None
+    special: Mapping[str, Handler]
+    exchanges: Mapping[str, Exchange]
+    authorize: Callable[[Call], None]
+    impersonate: Callable[[User, str, list[str]], User]
 
 
 class Api:
@@ -112,9 +113,13 @@ class Api:
     def _user(self, request: web.BaseRequest, path: str) -> User:
         transport = request.transport
         certificate = transport.get_extra_info("peercert") if transport else None
-        user = self._authenticator.user(request.headers.get("Authorization", ""), certificate)
+        headers = request.headers
+        user = self._authenticator.user(headers.get("Authorization", ""), certificate)
         if user is None or (user is ANONYMOUS and path.rstrip("/") not in OPEN_PATHS):
             raise unauthorized()
+        if "Impersonate-User" in headers:
+            groups = headers.getall("Impersonate-Group", [])
+            return self._handlers.impersonate(user, headers["Impersonate-User"], groups)
         return user
 
 

@@ -8,11 +8,11 @@ import msgspec
 import yaml
 
 from gangline.local.apiserver.errors import bad_request, not_acceptable, unsupported_media
+from gangline.local.apiserver.protobuf import MEDIA, read_protobuf
 
 Json = dict[str, Any]
 
 JSON, YAML = "application/json", "application/yaml"
-PROTOBUF = "application/vnd.kubernetes.protobuf"
 WRITTEN = (JSON, YAML)
 READ = (JSON, YAML)
 
@@ -77,6 +77,8 @@ def read_body(body: bytes, content_type: str) -> Any:
         return read_json(body)
     if media.endswith("yaml"):
         return read_yaml(body)
+    if media == MEDIA:
+        return read_protobuf(body, READ)
     raise unsupported_media(content_type, READ)
 
 

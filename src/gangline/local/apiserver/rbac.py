@@ -57,15 +57,35 @@ class Authorizer:
         )
         if self.reason(user, deed):
             return
-        where = f'in the namespace "{call.namespace}"' if call.namespace else "at the cluster scope"
         shown = f"{kind.plural}.{kind.group}" if kind.group else kind.plural
+        named = f'{shown} "{call.name}"' if call.name else shown
+        where = f'in the namespace "{call.namespace}"' if call.namespace else "at the cluster scope"
         raise forbidden(
-            f'{shown} "{call.name}" is forbidden: User "{user.name}" cannot {call.verb} resource '
+            f'{named} is forbidden: User "{user.name}" cannot {call.verb} resource '
             f'"{deed.full_resource}" in API group "{kind.group}" {where}',
             kind.plural,
             kind.group,
             call.name,
         )
+
+    def impersonated(self, user: User, name: str, groups: list[str]) -> User:
+        """The user as whom ``user`` wants to act.
+
+        Raises:
+            StatusError: 403, ``user`` may not act as others.
+        """
+        wanted = [Deed("impersonate", "", "users", name=name)]
+        wanted += [Deed("impersonate", "", "groups", name=group) for group in groups]
+        for deed in wanted:
+            if not self.reason(user, deed):
+                raise forbidden(
+                    f'{deed.resource} "{deed.name}" is forbidden: User "{user.name}" cannot '
+                    f'impersonate resource "{deed.resource}" in API group "" at the cluster scope',
+                    deed.resource,
+                    "",
+                    deed.name,
+                )
+        return User(name, (*groups, AUTHENTICATED))
 
     def reason(self, user: User, deed: Deed) -> str:
         """Why a user may do something; empty when nothing allows it."""

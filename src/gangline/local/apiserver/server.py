@@ -186,6 +186,7 @@ class ApiServer:
             special=self._special(rest),
             exchanges=self._exchanges(),
             authorize=self._authorizer.check,
+            impersonate=self._authorizer.impersonated,
         )
         self._api = Api(self.registry, self.authenticator, handlers, self.metrics)
 

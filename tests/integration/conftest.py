@@ -7,6 +7,9 @@ import pytest
 
 from gangline.kube.client import Client
 from gangline.local.apiserver.server import ApiServer, ServerSettings
+from integration.cluster_fixtures import embedded_cluster
+
+__all__ = ["api_server", "client", "embedded_cluster"]
 
 
 @pytest.fixture

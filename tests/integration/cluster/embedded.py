@@ -1,0 +1,151 @@
+"""A complete embedded cluster in a process of its own, as ``gangline up`` starts it."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from gangline.kube.client import Client
+from gangline.kube.config import load_config
+from gangline.local import leftovers
+from gangline.local.home import ClusterHome
+from gangline.local.network.bridge import prefix_of
+
+T = TypeVar("T")
+
+STARTS_WITHIN_S = 40.0
+STOPS_WITHIN_S = 20.0
+
+
+@dataclass
+class EmbeddedCluster:
+    """One cluster that a test may start, kill and start again."""
+
+    root: Path
+    arguments: tuple[str, ...] = ()
+    process: subprocess.Popen[bytes] | None = None
+    outputs: list[Path] = field(default_factory=list)
+
+    @property
+    def home(self) -> ClusterHome:
+        """The cluster's folder."""
+        return ClusterHome(self.root)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a command needs to mean this cluster."""
+        kubeconfig = str(self.home.default_kubeconfig)
+        return {**os.environ, "GANGLINE_HOME": str(self.root), "KUBECONFIG": kubeconfig}
+
+    def launch(self) -> None:
+        """Start the process, without waiting for anything."""
+        output = self.root / f"up-{len(self.outputs)}.log"
+        self.root.mkdir(parents=True, exist_ok=True)
+        self.outputs.append(output)
+        command = [sys.executable, "-m", "gangline", "up", "--port", "0", *self.arguments]
+        with output.open("wb") as file:
+            self.process = subprocess.Popen(
+                command, env=self.environment, stdout=file, stderr=file, stdin=subprocess.DEVNULL
+            )
+
+    async def start(self) -> None:
+        """Start the process and wait until its API server answers."""
+        self.launch()
+        assert self.process is not None
+        pid = self.process.pid
+
+        async def answers() -> bool:
+            if self.process is None or self.process.poll() is not None:
+                raise AssertionError(f"the cluster ended: {self.said()}")
+            note = self.home.read_note()
+            return note is not None and note.pid == pid
+
+        await until(answers, STARTS_WITHIN_S, self.said)
+
+    def said(self) -> str:
+        """What the present process has printed."""
+        return self.outputs[-1].read_text() if self.outputs else ""
+
+    async def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Signal the process and return its exit code."""
+        assert self.process is not None
+        self.process.send_signal(number)
+        return await asyncio.to_thread(self.process.wait, STOPS_WITHIN_S)
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run a ``gangline`` command against this cluster."""
+        return subprocess.run(
+            [sys.executable, "-m", "gangline", *arguments],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[Client]:
+        """A client with all rights."""
+        async with Client(load_config(str(self.home.default_kubeconfig))) as client:
+            yield client
+
+    def left_behind(self) -> list[str]:
+        """Everything on the machine that carries this cluster's mark."""
+        mark = prefix_of(self.home.folder)
+        networks = [f"namespace {path.name}" for path in Path("/run/netns").glob(f"*{mark}*")]
+        links = [f"link {path.name}" for path in Path("/sys/class/net").glob(f"*{mark}*")]
+        mounts = [f"mount {path}" for path in leftovers.mounts_below(self.root)]
+        groups = [f"group {path}" for path in leftovers.control_groups(self.home.folder)]
+        memory = [f"memory {path}" for path in Path("/dev/shm").glob(f"*{mark}*")]
+        return networks + links + mounts + groups + memory
+
+
+def running(words: str) -> list[int]:
+    """The processes whose command line contains ``words``."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            line = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if words in line:
+            found.append(int(process.name))
+    return found
+
+
+async def until(
+    check: Callable[[], Awaitable[T]],
+    within_s: float = 20.0,
+    explain: Callable[[], object] = lambda: "",
+) -> T:
+    """Wait until ``check`` gives something true, and return it."""
+    try:
+        async with asyncio.timeout(within_s):
+            while not (found := await check()):
+                await asyncio.sleep(0.05)
+            return found
+    except TimeoutError:
+        raise AssertionError(f"it did not come to that within {within_s} s: {explain()}") from None
+
+
+@asynccontextmanager
+async def embedded(root: Path, *arguments: str) -> AsyncIterator[EmbeddedCluster]:
+    """Run a cluster in a folder; leaves nothing behind, whatever the test does to it."""
+    cluster = EmbeddedCluster(root, arguments)
+    try:
+        await cluster.start()
+        yield cluster
+    finally:
+        if cluster.process is not None and cluster.process.poll() is None:
+            try:
+                await cluster.end()
+            except subprocess.TimeoutExpired:
+                cluster.process.kill()
+                cluster.process.wait()
+        await leftovers.remove(cluster.home.folder)

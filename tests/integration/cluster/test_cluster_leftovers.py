@@ -1,0 +1,97 @@
+"""However a cluster ends, nothing of it stays on the machine, and nothing stored is lost."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from gangline.api.pod import Pod
+from gangline.api.resources import PODS
+from gangline.kube.client import Client
+from integration.cluster.embedded import EmbeddedCluster, embedded, running, until
+
+pytestmark = pytest.mark.slow
+
+
+def sleeper(name: str, seconds: str, policy: str = "Never") -> dict[str, object]:
+    """A pod that sleeps for a number of seconds that no other process does."""
+    escaped = f"setsid sleep {seconds} & exec sleep {seconds}"
+    container = {"name": "c", "image": "none", "command": ["sh", "-c", escaped]}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": {
+            "restartPolicy": policy,
+            "terminationGracePeriodSeconds": 1,
+            "containers": [container],
+            "volumes": [{"name": "v", "emptyDir": {"medium": "Memory"}}],
+        },
+    }
+
+
+async def start_sleeper(cluster: EmbeddedCluster, seconds: str, policy: str = "Never") -> None:
+    """Run a sleeper and wait until its processes are there."""
+    async with cluster.client() as client:
+        await client.create(PODS, sleeper("sleeper", seconds, policy), "default")
+
+    async def both_run() -> bool:
+        return len([pid for pid in running(f"sleep {seconds}") if _is_sleep(pid)]) >= 2
+
+    await until(both_run, explain=cluster.said)
+
+
+def _is_sleep(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip() == "sleep"
+    except OSError:
+        return False
+
+
+async def gone(seconds: str) -> bool:
+    """Tell if no process of the sleeper is left."""
+    return not running(f"sleep {seconds}")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda n: n.name)
+async def test_a_signal_ends_all_and_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
+    seconds = f"{os.getpid()}.{int(number)}"
+    async with embedded(tmp_path / "home") as cluster:
+        await start_sleeper(cluster, seconds)
+        assert await cluster.end(number) == 0, cluster.said()
+        assert cluster.left_behind() == []
+        assert await gone(seconds)
+
+
+async def test_after_a_kill_no_process_survives_and_down_removes_the_rest(tmp_path: Path) -> None:
+    seconds = f"{os.getpid()}.9"
+    async with embedded(tmp_path / "home") as cluster:
+        await start_sleeper(cluster, seconds)
+        await cluster.end(signal.SIGKILL)
+        await until(lambda: gone(seconds), within_s=3.0)
+        assert cluster.run("down").returncode == 0
+        assert cluster.left_behind() == []
+
+
+async def test_a_killed_cluster_comes_back_with_its_objects_and_restarts_pods(
+    tmp_path: Path,
+) -> None:
+    seconds = f"{os.getpid()}.99"
+    async with embedded(tmp_path / "home") as cluster:
+        await start_sleeper(cluster, seconds, policy="Always")
+        await cluster.end(signal.SIGKILL)
+        await cluster.start()
+
+        async with cluster.client() as client:
+            pod = await until(lambda: restarted(client), explain=cluster.said)
+        assert pod.status.container_statuses[0].last_state.terminated is not None
+        assert pod.status.container_statuses[0].last_state.terminated.exit_code == 137
+
+
+async def restarted(client: Client) -> Pod | None:
+    """The sleeper, once it runs for the second time."""
+    pod = await client.get(PODS, "sleeper", "default")
+    statuses = pod.status.container_statuses
+    runs_again = statuses and statuses[0].restart_count == 1 and statuses[0].state.running
+    return pod if runs_again else None

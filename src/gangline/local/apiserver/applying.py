@@ -10,6 +10,7 @@ from gangline.local.apiserver.machinery.core_defaults import normalize
 from gangline.local.apiserver.machinery.field_errors import required
 from gangline.local.apiserver.machinery.schemas import copied
 from gangline.local.apiserver.negotiation import read_json, read_yaml
+from gangline.local.apiserver.objects import check_fields
 from gangline.local.apiserver.registry import Json
 from gangline.local.apiserver.request import Call
 
@@ -53,6 +54,8 @@ def applied_to(call: Call, live: Json | None, applied: Json) -> Json:
         given = {k: given[k] for k in ("apiVersion", "kind", "metadata", "status") if k in given}
     elif kind.resets_status:
         given.pop("status", None)
+    # What is unknown or null is not owned either, so it goes before ownership is counted.
+    check_fields(call, given)
     if not kind.custom:
         normalize(kind.group, kind.kind, given)
     try:

@@ -56,8 +56,8 @@ class KubeletLink:
         if self._session is not None:
             await self._session.close()
 
-    def target(self, call: Call, container: str) -> Target:
-        """The container that a request means.
+    def target(self, call: Call, container: str = "", *, any_container: bool = False) -> Target:
+        """The container that a request means, or the pod alone with ``any_container``.
 
         Raises:
             StatusError: there is no such pod or container, or no node that runs it.
@@ -66,7 +66,7 @@ class KubeletLink:
         if record is None:
             raise not_found("pods", "", call.name)
         pod = read_json(record.body)
-        chosen = choose_container(pod, container)
+        chosen = "" if any_container else choose_container(pod, container)
         node = pod["spec"].get("nodeName")
         if not node:
             raise bad_request(f"pod {call.name} does not have a host assigned")

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
+from gangline.api.meta import StatusCause, StatusDetails
 from gangline.local.apiserver import rendering
 from gangline.local.apiserver.applying import APPLY_PATCHES, applied_to, read_apply
 from gangline.local.apiserver.errors import StatusError, refusal, unsupported_media
@@ -160,6 +161,9 @@ def patcher(call: Call, schema: Json) -> Callable[[Json], Json]:
                 return merge_patch(old, patch)
             return strategic_merge_patch(old, patch, schema)
         except PatchError as error:
-            raise refusal(error.code, error.reason, error.message) from None
+            # Old kubectl shows nothing of an Invalid answer but its causes.
+            cause = StatusCause("UnexpectedServerResponse", error.message)
+            details = StatusDetails(causes=[cause])
+            raise refusal(error.code, error.reason, error.message, details) from None
 
     return patched

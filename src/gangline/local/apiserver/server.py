@@ -16,7 +16,7 @@ from aiohttp import web
 
 from gangline.kube.config import ClusterConfig
 from gangline.kube.credentials import Credential, FixedCredential
-from gangline.local.apiserver import kubeconfig, pki, reviews
+from gangline.local.apiserver import kubeconfig, metrics_api, pki, reviews
 from gangline.local.apiserver.admission import Admission
 from gangline.local.apiserver.bootstrap import populate
 from gangline.local.apiserver.crd_cleanup import Cleanup
@@ -29,8 +29,10 @@ from gangline.local.apiserver.kinds import built_in
 from gangline.local.apiserver.kubelet_link import KubeletLink
 from gangline.local.apiserver.logs import Logs
 from gangline.local.apiserver.metrics import Metrics
+from gangline.local.apiserver.metrics_api import MetricsApi
 from gangline.local.apiserver.negotiation import read_json
 from gangline.local.apiserver.pages import Pages
+from gangline.local.apiserver.port_forward import PortForward
 from gangline.local.apiserver.rbac import Authorizer
 from gangline.local.apiserver.registry import Registry
 from gangline.local.apiserver.rest import Rest
@@ -159,7 +161,7 @@ class ApiServer:
 
     def _assemble(self) -> None:
         settings = self.settings
-        self.registry.add([*built_in(), *reviews.kinds()])
+        self.registry.add([*built_in(), *reviews.kinds(), *metrics_api.kinds()])
         self.metrics = Metrics()
         database = Database(settings.data / "state.db", synchronous=settings.synchronous)
         self.store = Store(database, history_bytes=settings.history_bytes)
@@ -201,6 +203,9 @@ class ApiServer:
             "eviction": parts.evict,
             "token": parts.token,
         }
+        measured = MetricsApi(self.store, self._kubelets)
+        found["nodes.metrics.k8s.io"] = measured.nodes
+        found["pods.metrics.k8s.io"] = measured.pods
         return found | {kind.topic: asked.answer for kind in reviews.kinds()}
 
     def _exchanges(self) -> dict[str, Exchange]:
@@ -211,6 +216,7 @@ class ApiServer:
             "log": Logs(self._kubelets),
             "exec": streams,
             "attach": streams,
+            "portforward": PortForward(self._kubelets),
         }
 
     def _index(self, topic: str, body: bytes) -> tuple[dict[str, str], dict[str, str]]:

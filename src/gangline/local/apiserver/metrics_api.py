@@ -1,0 +1,139 @@
+"""metrics.k8s.io: what nodes and pods use now, as their kubelets tell it; ``kubectl top`` asks."""
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any
+
+import aiohttp
+
+from gangline.local.apiserver import rendering
+from gangline.local.apiserver.errors import StatusError, not_found
+from gangline.local.apiserver.history import Record
+from gangline.local.apiserver.kubelet_link import KubeletLink
+from gangline.local.apiserver.lifecycle import timestamp
+from gangline.local.apiserver.negotiation import encode, read_json
+from gangline.local.apiserver.reading import Page
+from gangline.local.apiserver.registry import Json, Kind
+from gangline.local.apiserver.request import Call
+from gangline.local.apiserver.rest import Answer
+from gangline.local.apiserver.selection import selection
+from gangline.local.apiserver.store import Store
+
+GROUP, VERSION = "metrics.k8s.io", "v1beta1"
+WINDOW_S = 1.1
+"""A kubelet tells rates from its second answer on; the first time it is asked twice."""
+PATIENCE = aiohttp.ClientTimeout(total=5.0)
+
+
+def kinds() -> list[Kind]:
+    """The kinds of measurements. Nothing of them is stored."""
+    verbs = ("get", "list")
+    return [
+        Kind(GROUP, VERSION, "NodeMetrics", "nodes", namespaced=False, verbs=verbs),
+        Kind(GROUP, VERSION, "PodMetrics", "pods", verbs=verbs),
+    ]
+
+
+class MetricsApi:
+    """Answers requests for measurements."""
+
+    def __init__(self, store: Store, link: KubeletLink) -> None:
+        self._store = store
+        self._link = link
+        self._asked_before: set[str] = set()
+
+    async def nodes(self, call: Call) -> Answer:
+        """What nodes use."""
+        summaries = await self._summaries()
+        used = {
+            node["nodeName"]: node
+            for summary in summaries
+            for node in summary.get("nodes") or [summary.get("node") or {}]
+            if node.get("nodeName")
+        }
+        found = [
+            (record, {"usage": _usage(used[record.key])})
+            for record in self._records("nodes.", call)
+            if record.key in used
+        ]
+        return self._answer(call, found)
+
+    async def pods(self, call: Call) -> Answer:
+        """What pods use, container by container."""
+        summaries = await self._summaries()
+        used = {
+            f"{pod['podRef']['namespace']}/{pod['podRef']['name']}": pod["containers"]
+            for summary in summaries
+            for pod in summary.get("pods", [])
+        }
+        found = [
+            (record, {"containers": [_container(each) for each in used[record.key]]})
+            for record in self._records("pods.", call)
+            if used.get(record.key)
+        ]
+        return self._answer(call, found)
+
+    def _records(self, topic_name: str, call: Call) -> list[Record]:
+        topic, chosen = self._store.topic(topic_name), selection(call)
+        records = [topic.records[key] for key in topic.keys(call.namespace)]
+        return [record for record in records if chosen.matches(record)]
+
+    async def _summaries(self) -> list[Json]:
+        addresses: set[str] = set()
+        for name in self._store.topic("nodes.").records:
+            try:
+                addresses.add(self._link.address(name))
+            except StatusError:
+                continue  # a node whose kubelet cannot be asked has no measurements
+        if addresses - self._asked_before:
+            await asyncio.gather(*map(self._summary, addresses))
+            self._asked_before |= addresses
+            await asyncio.sleep(WINDOW_S)
+        return await asyncio.gather(*map(self._summary, sorted(addresses)))
+
+    async def _summary(self, address: str) -> Json:
+        try:
+            async with self._link.session.get(
+                f"{address}/stats/summary", timeout=PATIENCE
+            ) as answer:
+                found: Any = read_json(await answer.read()) if answer.status == 200 else {}
+        except (aiohttp.ClientError, TimeoutError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def _answer(self, call: Call, found: list[tuple[Record, Json]]) -> Answer:
+        objects = [_measurement(call.kind, record, measured) for record, measured in found]
+        if call.name:
+            if not objects:
+                raise not_found(call.kind.plural, GROUP, call.name)
+            return Answer(*rendering.object_answer(call, encode(objects[0])))
+        records = [Record("", 0, encode(obj), {}, {}) for obj in objects]
+        return Answer(*rendering.list_answer(call, Page(records, self._store.revision)))
+
+
+def _measurement(kind: Kind, record: Record, measured: Json) -> Json:
+    namespace, _, name = record.key.rpartition("/")
+    now = timestamp(datetime.now(UTC))
+    meta: Json = {"name": name, "creationTimestamp": now}
+    if namespace:
+        meta["namespace"] = namespace
+    if record.labels:
+        meta["labels"] = record.labels
+    return {
+        "kind": kind.kind,
+        "apiVersion": kind.api_version,
+        "metadata": meta,
+        "timestamp": now,
+        "window": "15s",
+        **measured,
+    }
+
+
+def _container(container: Json) -> Json:
+    return {"name": container["name"], "usage": _usage(container)}
+
+
+def _usage(part: Json) -> dict[str, str]:
+    cpu = (part.get("cpu") or {}).get("usageNanoCores") or 0
+    memory = (part.get("memory") or {}).get("workingSetBytes") or 0
+    return {"cpu": f"{cpu}n", "memory": f"{memory // 1024}Ki"}

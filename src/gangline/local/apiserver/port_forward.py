@@ -1,0 +1,211 @@
+"""port-forward: TCP connections into a pod, many of them over one connection of the client.
+
+Clients speak SPDY directly (old kubectl), SPDY inside a WebSocket (current kubectl), or a WebSocket
+with two channels for each port (the official Python client). Each forwarded connection becomes one
+WebSocket to the kubelet, whose channel 0 carries the bytes and channel 1 an error text.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+import aiohttp
+from aiohttp import WSMsgType, web
+
+from gangline.local.apiserver.errors import StatusError, bad_request
+from gangline.local.apiserver.hijack import TakenOver
+from gangline.local.apiserver.kubelet_link import KubeletLink
+from gangline.local.apiserver.request import Call
+from gangline.local.apiserver.spdy import Session, SpdyError, Stream
+from gangline.local.apiserver.spdy_streams import check_upgrade
+from gangline.local.apiserver.streams import (
+    CHANNELS,
+    CLOSED,
+    LARGEST_MESSAGE,
+    is_websocket,
+    open_kubelet,
+)
+
+PROTOCOL = "portforward.k8s.io"
+TUNNEL = "SPDY/3.1+portforward.k8s.io"
+DATA, ERROR = 0, 1
+
+
+class PortForward:
+    """Answers port-forward."""
+
+    def __init__(self, link: KubeletLink) -> None:
+        self._link = link
+
+    async def __call__(self, request: web.BaseRequest, call: Call) -> web.StreamResponse:
+        """Forward what the client opens, until it goes.
+
+        Raises:
+            StatusError: before the switch, anything that a request can be refused for.
+        """
+        forwarder = Forwarder(self._link, self._link.target(call, any_container=True).url(
+            "portForward", with_container=False
+        ))  # fmt: skip
+        if not is_websocket(request):
+            return await _over_spdy(request, forwarder)
+        socket = web.WebSocketResponse(protocols=(TUNNEL, *CHANNELS), max_msg_size=LARGEST_MESSAGE)
+        ports = _ports(call)
+        await socket.prepare(request)
+        if socket.ws_protocol == TUNNEL:
+            await _over_tunnel(socket, forwarder)
+        else:
+            await _over_channels(socket, forwarder, ports)
+        await socket.close()
+        return socket
+
+
+class Forwarder:
+    """Connects streams of a client with a port of a pod."""
+
+    def __init__(self, link: KubeletLink, url: str) -> None:
+        self._link = link
+        self._url = url
+
+    async def open(self, port: str) -> aiohttp.ClientWebSocketResponse:
+        """Open a connection to a port of the pod.
+
+        Raises:
+            StatusError: the kubelet cannot be reached, or knows no such pod.
+        """
+        return await open_kubelet(self._link, self._url, [("port", port)])
+
+    async def serve(self, data: Stream, error: Stream) -> None:
+        """Pass bytes between a pair of streams and their port."""
+        try:
+            kubelet = await self.open(data.headers.get("port", ""))
+        except StatusError as refused:
+            error.write(str(refused).encode())
+        else:
+            async with kubelet:
+                await _splice(kubelet, data, error)
+        data.close()
+        error.close()
+
+
+async def _splice(kubelet: aiohttp.ClientWebSocketResponse, data: Stream, error: Stream) -> None:
+    async def inward() -> None:
+        with contextlib.suppress(ConnectionError):
+            while content := await data.read():
+                await kubelet.send_bytes(bytes([DATA]) + content)
+
+    sending = asyncio.create_task(inward())
+    async for message in kubelet:
+        if message.type in CLOSED:
+            break
+        (error if message.data[0] == ERROR else data).write(message.data[1:])
+    sending.cancel()
+    await asyncio.wait([sending])
+
+
+class _Pairs:
+    """Puts the two streams of each connection together as they are opened."""
+
+    def __init__(self, forwarder: Forwarder, group: asyncio.TaskGroup) -> None:
+        self._forwarder = forwarder
+        self._group = group
+        self._waiting: dict[str, dict[str, Stream]] = {}
+
+    def opened(self, stream: Stream) -> None:
+        """A stream was opened."""
+        identity = stream.headers.get("requestid") or stream.headers.get("port", "")
+        pair = self._waiting.setdefault(identity, {})
+        pair[stream.headers.get("streamtype", "")] = stream
+        if pair.keys() >= {"data", "error"}:
+            del self._waiting[identity]
+            self._group.create_task(self._forwarder.serve(pair["data"], pair["error"]))
+
+
+async def _over_spdy(request: web.BaseRequest, forwarder: Forwarder) -> web.StreamResponse:
+    check_upgrade(request)
+    if PROTOCOL not in request.headers.getall("X-Stream-Protocol-Version", []):
+        raise bad_request(f"the stream protocol of port-forward is {PROTOCOL}")
+
+    def received(content: bytes) -> None:
+        try:
+            session.feed(content)
+        except SpdyError:
+            taken.close()
+
+    taken = TakenOver(request, received)
+    async with asyncio.TaskGroup() as group:
+        session = Session(taken.write, _Pairs(forwarder, group).opened, taken.limit)
+        taken.begin({
+            "Connection": "Upgrade",
+            "Upgrade": "SPDY/3.1",
+            "X-Stream-Protocol-Version": PROTOCOL,
+        })  # fmt: skip
+        try:
+            await taken.closed.wait()
+        finally:
+            session.end()
+            taken.close()
+    return web.Response()
+
+
+async def _over_tunnel(socket: web.WebSocketResponse, forwarder: Forwarder) -> None:
+    outgoing: asyncio.Queue[bytes] = asyncio.Queue()
+    async with asyncio.TaskGroup() as group:
+        writing = group.create_task(_write(outgoing, socket.send_bytes))
+        session = Session(outgoing.put_nowait, _Pairs(forwarder, group).opened)
+        with contextlib.suppress(SpdyError):
+            async for message in socket:
+                if message.type is WSMsgType.BINARY:
+                    session.feed(message.data)
+        session.end()
+        writing.cancel()
+
+
+async def _write(outgoing: asyncio.Queue[bytes], send: Callable[[bytes], object]) -> None:
+    with contextlib.suppress(ConnectionError):
+        while True:
+            sent = send(await outgoing.get())
+            if asyncio.iscoroutine(sent):
+                await sent
+
+
+def _ports(call: Call) -> list[str]:
+    listed = ",".join(call.repeated.get("ports", []) + call.repeated.get("port", []))
+    ports = [port.strip() for port in listed.split(",") if port.strip()]
+    for port in ports:
+        if not port.isdecimal() or not 0 < int(port) < 65536:
+            raise bad_request(f"{port!r} is not a port")
+    return ports
+
+
+async def _over_channels(
+    socket: web.WebSocketResponse, forwarder: Forwarder, ports: list[str]
+) -> None:
+    """Two channels for each port; each begins with the port, as two bytes."""
+    async with contextlib.AsyncExitStack() as stack, asyncio.TaskGroup() as group:
+        kubelets = []
+        for index, port in enumerate(ports):
+            number = int(port).to_bytes(2, "little")
+            for channel in (2 * index, 2 * index + 1):
+                await socket.send_bytes(bytes([channel]) + number)
+            kubelet = await forwarder.open(port)
+            stack.push_async_callback(kubelet.close)
+            kubelets.append(kubelet)
+            group.create_task(_outward(kubelet, socket, 2 * index))
+        with contextlib.suppress(ConnectionError):
+            async for message in socket:
+                if message.type is WSMsgType.BINARY and message.data[0] // 2 < len(kubelets):
+                    await kubelets[message.data[0] // 2].send_bytes(b"\x00" + message.data[1:])
+        for kubelet in kubelets:
+            await kubelet.close()
+
+
+async def _outward(
+    kubelet: aiohttp.ClientWebSocketResponse, socket: web.WebSocketResponse, channel: int
+) -> None:
+    with contextlib.suppress(ConnectionError):
+        async for message in kubelet:
+            if message.type in CLOSED:
+                break
+            target = channel + (message.data[0] == ERROR)
+            await socket.send_bytes(bytes([target]) + message.data[1:])
+    await socket.close()

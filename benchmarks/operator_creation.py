@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.connection import Connection, Target
-from benchmarks.servers import GANGLINE, real_kubernetes
+from benchmarks.servers import GANGLINE, install_definitions, real_kubernetes
 
 JOBS = 200
 PODS_PER_JOB = 3
@@ -135,18 +135,9 @@ async def measure(kubeconfig: Path) -> tuple[float, float]:
 
 def main() -> None:
     """Start a Kubernetes and the operator, measure, print the ratio."""
-    crds = Path(__file__).parents[1] / "deploy" / "crds"
     with real_kubernetes() as kubeconfig:
         environment = os.environ | {"KUBECONFIG": str(kubeconfig)}
-        subprocess.run(
-            ["kubectl", "apply", "-f", crds], env=environment, check=True, stdout=subprocess.DEVNULL
-        )
-        subprocess.run(
-            ["kubectl", "wait", "--for=condition=Established", "crd", "--all"],
-            env=environment,
-            check=True,
-            stdout=subprocess.DEVNULL,
-        )
+        install_definitions(kubeconfig)
         operator = subprocess.Popen(
             [*GANGLINE, "operator"],
             env=environment,

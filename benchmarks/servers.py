@@ -67,6 +67,17 @@ def real_kubernetes(*arguments: str) -> Iterator[Path]:
                 script("down")
 
 
+def install_definitions(kubeconfig: Path) -> None:
+    """Make our kinds known to a real Kubernetes; return when they are served."""
+    folder = Path(__file__).parents[1] / "deploy" / "crds"
+    kubectl = ["kubectl", "--kubeconfig", str(kubeconfig)]
+    subprocess.run([*kubectl, "apply", "-f", folder], check=True, stdout=subprocess.DEVNULL)
+    for kind in ("pytorchjobs", "podgroups", "queues"):
+        ask = [*kubectl, "get", kind]
+        while subprocess.run(ask, check=False, capture_output=True).returncode:
+            time.sleep(0.1)
+
+
 def _wait_for(kubeconfig: Path, process: subprocess.Popen[bytes], log: Path) -> None:
     deadline = time.monotonic() + 60
     while True:

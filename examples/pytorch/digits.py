@@ -9,6 +9,7 @@ there, so a killed worker costs the steps since the last checkpoint and no more.
 import argparse
 import os
 import pathlib
+import sys
 import time
 from datetime import timedelta
 
@@ -110,10 +111,13 @@ def main() -> None:
     for step in range(first, arguments.steps):
         chosen = batch_of(step, len(train_labels), arguments.batch, rank, world)
         loss = nn.functional.cross_entropy(parallel(train_images[chosen]), train_labels[chosen])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
         done = step + 1
+        optimizer.zero_grad()
+        try:
+            loss.backward()  # here the ranks exchange gradients, so here a dead one is missed
+        except RuntimeError as error:
+            sys.exit(f"rank {rank} lost another rank in step {done}: {str(error)[:200]}")
+        optimizer.step()
         if done == first + 1 or done % arguments.print_every == 0:
             print(f"step {done}/{arguments.steps} loss {loss.item():.4f}", flush=True)
         if rank == 0 and (done % arguments.checkpoint_every == 0 or done == arguments.steps):

@@ -182,9 +182,17 @@ class Kubernetes(ClusterUnderTest):
         self._script("up", "--nodes")
         crds = Path(__file__).parents[2] / "deploy" / "crds"
         self.kubectl("apply", "-f", str(crds))
-        self.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
+        deadline = time.monotonic() + START_PATIENCE_S
+        for kind in ("pytorchjobs", "podgroups", "queues"):
+            while not self._serves(kind):
+                assert time.monotonic() < deadline, f"{kind} are not served"
+                time.sleep(0.1)
         for name in ("operator", "scheduler"):
             self.start_component(name)
+
+    def _serves(self, kind: str) -> bool:
+        ask = ["kubectl", "--kubeconfig", str(self.kubeconfig), "get", kind]
+        return subprocess.run(ask, capture_output=True, check=False).returncode == 0
 
     def kubectl(self, *arguments: str) -> str:
         """Run kubectl against this cluster; return what it printed."""

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+
 from e2e.clusters import ClusterUnderTest, Embedded, Kubernetes
 from e2e.scenario import Scenario
-
 from gangline.kube.client import Client
 from gangline.kube.config import load_config
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from e2e.clusters import ClusterUnderTest
 from e2e.waiting import PATIENCE_S, eventually
-
 from gangline.api.kubeflow import PyTorchJob
 from gangline.api.pod import Pod
 from gangline.api.resources import NAMESPACES, POD_GROUPS, PODS, PYTORCH_JOBS

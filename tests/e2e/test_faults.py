@@ -5,12 +5,12 @@ import signal
 from collections.abc import AsyncIterator
 
 import pytest
+
 from e2e.clusters import ClusterUnderTest, Component
 from e2e.jobs import job, replica, until
 from e2e.proxy import FaultyProxy, kill
 from e2e.scenario import Scenario
 from e2e.waiting import eventually
-
 from gangline.api.resources import NODES, PODS, SERVICES
 
 FOREVER = "sleep 3600"

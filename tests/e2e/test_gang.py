@@ -3,10 +3,10 @@
 import asyncio
 
 import pytest
+
 from e2e.jobs import job, replica, until
 from e2e.scenario import Scenario, condition, finished
 from e2e.waiting import eventually
-
 from gangline.api.quantity import parse_quantity
 from gangline.api.resources import NODES, PODS, PYTORCH_JOBS
 

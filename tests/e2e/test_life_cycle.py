@@ -3,10 +3,10 @@
 from datetime import timedelta
 
 import pytest
+
 from e2e.jobs import fails_first, job, replica, until
 from e2e.scenario import Scenario, condition
 from e2e.waiting import eventually
-
 from gangline.api.resources import PYTORCH_JOBS
 
 FOREVER = "sleep 3600"

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from e2e.jobs import job
 from e2e.scenario import Scenario
 

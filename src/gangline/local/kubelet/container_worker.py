@@ -74,7 +74,8 @@ class ContainerWorker:
         try:
             plan = await plan_run(self._home, self.container, number)
             self.writer = self._open_log(number)
-            self.running = await self._home.context.runtime.start(plan, self._output)
+            running = await self._home.context.runtime.start(plan, self._output)
+            self.running = running
         except StartFailed as error:
             self._never_ran(number, error)
             return
@@ -85,10 +86,10 @@ class ContainerWorker:
             self._hold("CreateContainerError", str(error))
             return
         try:
-            await self._live(number, plan, self.running)
+            await self._live(number, plan, running)
         finally:
             # Also when the kubelet ends: nothing of a container outlives the task that tends it.
-            self.running.kill()
+            running.kill()
 
     async def _live(self, number: int, plan: ContainerPlan, running: RunningContainer) -> None:
         now = self._home.context.clock()

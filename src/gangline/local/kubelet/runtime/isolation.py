@@ -56,7 +56,9 @@ class Isolation:
         if self.level is Level.NONE:
             return list(_die_with_parent())
         users = ["--user", "--preserve-credentials"] if self.level is Level.USER else []
-        spaces = ["--mount", "--uts", "--ipc", "--net", "--pid"]
+        # Without root the network is the machine's own, which nobody may enter (or needs to).
+        network = ["--net"] if self.level is Level.ROOT else []
+        spaces = ["--mount", "--uts", "--ipc", *network, "--pid"]
         # The second setpriv comes after the fork into the process namespace: ending nsenter
         # (when a client hangs up) ends the command as well.
         return [

@@ -13,7 +13,6 @@ import pytest
 from gangline.api.pod import Pod
 from gangline.api.resources import PODS
 from gangline.kube.client import Client
-from gangline.local.apiserver.server import ApiServer
 from gangline.local.kubelet.kubelet import Kubelet
 from gangline.local.kubelet.restarts import BackoffSettings
 from gangline.local.kubelet.runtime.cgroups import ControlGroups

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,8 +34,10 @@ class Output:
 
 
 @pytest.fixture
-def runtime() -> ProcessRuntime:
-    return ProcessRuntime(detect(), ControlGroups(f"gangline-test-{os.getpid()}"))
+def runtime() -> Iterator[ProcessRuntime]:
+    groups = ControlGroups(f"gangline-test-{os.getpid()}")
+    yield ProcessRuntime(detect(), groups)
+    groups.clean_up()
 
 
 def a_plan(tmp_path: Path, *argv: str, **changes: object) -> ContainerPlan:
@@ -102,15 +105,15 @@ async def test_volumes_appear_where_the_machine_has_no_folder(
     assert output.stderr == b""
     assert (ended.code, output.stdout) == (0, b"inside" * 6 + b"/made/up\n")
     assert (volume / "g").read_text() == "new\n"
-    for path in ("/gangline-top", "/etc/gangline-new", "/etc/gangline-file", "/made"):
-        assert not Path(path).exists()
+    made = ["/gangline-top", "/etc/gangline-new", "/etc/gangline-file", "/made"]
+    assert not existing(made)
 
 
 async def test_temporary_files_are_private(runtime: ProcessRuntime, tmp_path: Path) -> None:
     plan = a_plan(tmp_path, "sh", "-c", "ls -A /tmp /run /dev/shm; echo x >/tmp/gangline-private")
     ended, output = await run(runtime, plan)
     assert (ended.code, output.stdout) == (0, b"/dev/shm:\n\n/run:\n\n/tmp:\n")
-    assert not Path("/tmp/gangline-private").exists()
+    assert not existing(["/tmp/gangline-private"])
 
 
 async def test_a_missing_command_is_named_with_the_path_searched(
@@ -205,7 +208,7 @@ async def test_exec_with_a_terminal_knows_its_size(runtime: ProcessRuntime, tmp_
     container = await runtime.start(a_plan(tmp_path, "sleep", "60"), Output())
     output = Output()
     session = await container.exec(
-        ["sh", "-c", "read x; stty size; test -t 1 && echo terminal"],
+        ["sh", "-c", "read x; stty size; tty"],
         output,
         stdin=True,
         tty=True,
@@ -214,7 +217,7 @@ async def test_exec_with_a_terminal_knows_its_size(runtime: ProcessRuntime, tmp_
     session.write(b"go\n")
     code = await session.wait()
     assert (code, output.stderr) == (0, b""), output.stdout
-    assert b"44 99\r\nterminal\r\n" in output.stdout
+    assert b"44 99\r\n/dev/pts/0\r\n" in output.stdout
     container.kill()
     await container.wait()
 
@@ -249,6 +252,10 @@ async def test_without_namespaces_a_command_still_runs(tmp_path: Path) -> None:
     bare = ProcessRuntime(Isolation(Level.NONE, "for the test"), None)
     ended, output = await run(bare, a_plan(tmp_path, "sh", "-c", "pwd; exit 4", workdir="/usr"))
     assert (ended.code, output.stdout) == (4, b"/usr\n")
+
+
+def existing(paths: list[str]) -> list[str]:
+    return [path for path in paths if Path(path).exists()]
 
 
 def processes_with(tag: str) -> list[str]:

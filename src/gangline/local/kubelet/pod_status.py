@@ -95,6 +95,10 @@ def status_patch(status: PodStatus, uid: str) -> dict[str, Any]:
     wire["conditions"] = [
         each for each in wire.get("conditions", ()) if each["type"] in OWN_CONDITIONS
     ]
+    # A merge keeps what is not mentioned: what no longer holds is taken back with a null.
+    for condition in wire["conditions"]:
+        condition.setdefault("reason", None)
+        condition.setdefault("message", None)
     for name in ("reason", "message", "podIP", "podIPs"):
         wire.setdefault(name, None)
     for container in [*wire.get("initContainerStatuses", ()), *wire.get("containerStatuses", ())]:

@@ -5,7 +5,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import pty
 import signal
 import struct
 import termios
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import cast
 
 from gangline.local.kubelet.runtime.contract import Output
+from gangline.local.kubelet.runtime.terminal import Terminal
 from gangline.local.kubelet.runtime.usage import tree
 
 _STREAMS = {1: "stdout", 2: "stderr"}
@@ -148,15 +148,19 @@ async def spawn(
     output: Output,
     *,
     stdin: bool = False,
-    tty: bool = False,
+    terminal: Terminal | None = None,
     cwd: Path | None = None,
 ) -> Child:
     """Start a command in a session of its own, with the environment of a bare system.
 
+    With a ``terminal`` that is its standard input, output and error; it is closed with the command.
+
     Raises:
         OSError: it cannot be started.
     """
-    return await (_spawn_on_terminal if tty else _spawn_on_pipes)(argv, output, stdin, cwd)
+    if terminal is not None:
+        return await _spawn_on_terminal(argv, output, terminal, cwd)
+    return await _spawn_on_pipes(argv, output, stdin, cwd)
 
 
 _BARE = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
@@ -179,25 +183,24 @@ async def _spawn_on_pipes(
 
 
 async def _spawn_on_terminal(
-    argv: Sequence[str], output: Output, stdin: bool, cwd: Path | None
+    argv: Sequence[str], output: Output, terminal: Terminal, cwd: Path | None
 ) -> Child:
-    controlling, terminal = pty.openpty()
     try:
         # setsid makes the session here, since it also makes the terminal the controlling one.
         _, child = await asyncio.get_running_loop().subprocess_exec(
             lambda: Child(output),
             *["setsid", "--ctty", *argv],
-            stdin=terminal,
-            stdout=terminal,
-            stderr=terminal,
+            stdin=terminal.side,
+            stdout=terminal.side,
+            stderr=terminal.side,
             cwd=cwd,
             env=_BARE,
         )
     except OSError:
-        os.close(controlling)
+        os.close(terminal.control)
         raise
     finally:
-        os.close(terminal)
-    os.set_blocking(controlling, False)
-    child.use_terminal(controlling)
+        os.close(terminal.side)
+    os.set_blocking(terminal.control, False)
+    child.use_terminal(terminal.control)
     return child

@@ -23,7 +23,12 @@ from gangline.local.kubelet.runtime.contract import (
 )
 from gangline.local.kubelet.runtime.forward import SocketStream, connect_inside
 from gangline.local.kubelet.runtime.isolation import Isolation, Level
-from gangline.local.kubelet.runtime.rootview import READY, REPORT_FD, RootView
+from gangline.local.kubelet.runtime.rootview import READY, REPORT_FD, RootView, root_of
+from gangline.local.kubelet.runtime.terminal import (
+    Terminal,
+    open_terminal,
+    open_terminal_inside,
+)
 from gangline.local.kubelet.runtime.usage import children, tree_usage
 
 _ENTER_GROUPS = 'while [ "$1" != -- ]; do echo 0 >"$1"; shift; done; shift; exec "$@"'
@@ -139,8 +144,21 @@ class ProcessContainer:
         if child.exited.done() or not self.init_pid:
             raise StartFailed("the container is not running", REASON_START_ERROR, EXIT_START_FAILED)
         command = [*self._isolation.join(self.init_pid), *self._tail, *argv]
-        cwd = Path(self.plan.workdir) if self._isolation.level is Level.NONE else None
-        return ExecProcess(argv[0], await spawn(command, output, stdin=stdin, tty=tty, cwd=cwd))
+        bare = self._isolation.level is Level.NONE
+        cwd = Path(self.plan.workdir) if bare else None
+        try:
+            terminal = self._terminal(bare) if tty else None
+            session = await spawn(command, output, stdin=stdin, terminal=terminal, cwd=cwd)
+        except OSError as error:
+            raise _start_error(f"cannot run a command in the container: {error}") from error
+        return ExecProcess(session)
+
+    def _terminal(self, bare: bool) -> Terminal:
+        if bare:
+            return open_terminal()
+        # Of the process outside, which never leaves the machine's root: that of the container
+        # enters its own root at an instant that nobody tells.
+        return open_terminal_inside(self._running().pid, root_of(self.plan))
 
     async def _watch_memory(self, limit: int) -> None:
         while True:
@@ -164,8 +182,7 @@ class ProcessContainer:
 class ExecProcess:
     """One command beside a container's main process."""
 
-    def __init__(self, command: str, child: Child) -> None:
-        self._command = command
+    def __init__(self, child: Child) -> None:
         self._child = child
 
     async def wait(self) -> int:
@@ -232,7 +249,8 @@ class ProcessRuntime:
         workdir = Path(plan.workdir)
         os.makedirs(workdir, exist_ok=True)
         argv = [*self._isolation.enter(None), *tail, *plan.argv]
-        child = await spawn(argv, container.take, stdin=plan.stdin, tty=plan.tty, cwd=workdir)
+        terminal = open_terminal() if plan.tty else None
+        child = await spawn(argv, container.take, stdin=plan.stdin, terminal=terminal, cwd=workdir)
         container.begun(child)
         return container
 
@@ -250,7 +268,8 @@ class ProcessRuntime:
                 *[*tail, *plan.argv],
             ]
             container = ProcessContainer(plan, self._isolation, group, tail, output)
-            child = await spawn(argv, container.take, stdin=plan.stdin, tty=plan.tty)
+            terminal = open_terminal() if plan.tty else None
+            child = await spawn(argv, container.take, stdin=plan.stdin, terminal=terminal)
             complaint = await report.until_ready(child)
         if complaint is not None:
             child.kill_tree()

@@ -80,7 +80,7 @@ class RootView:
         self._plan = plan
         self._shared = shared
         self._base = str(plan.root).rstrip("/") if plan.root else ""
-        self._root = str(plan.state_dir / "root")
+        self._root = root_of(plan)
         self._write_protection = ",ro" if plan.read_only_root else ""
         self.workdir = self._resolve(plan.workdir)
 
@@ -211,6 +211,11 @@ class RootView:
         if self._plan.gpu_devices:
             found += [path for pattern in _GPU_DEVICES for path in Path("/dev").glob(pattern)]
         return sorted({path for path in found if path.exists()})
+
+
+def root_of(plan: ContainerPlan) -> str:
+    """The folder that becomes a container's root, inside its mount namespace."""
+    return str(plan.state_dir / "root")
 
 
 def _bind_options(mount: Mount) -> str:

@@ -1,0 +1,48 @@
+"""Terminals: a pair of descriptors, one to control it and one for the command that has it."""
+
+import fcntl
+import os
+import struct
+from dataclasses import dataclass
+
+_TIOCSPTLCK = 0x40045431
+_TIOCGPTPEER = 0x5441
+
+
+@dataclass(frozen=True, slots=True)
+class Terminal:
+    """Both sides of a terminal; whoever spawns a command on it closes them."""
+
+    control: int
+    side: int
+
+
+def open_terminal() -> Terminal:
+    """A terminal of this machine.
+
+    Raises:
+        OSError: there are none left.
+    """
+    return Terminal(*os.openpty())
+
+
+def open_terminal_inside(pid: int, root: str) -> Terminal:
+    """A terminal of a container, where it has a name in /dev/pts.
+
+    Args:
+        pid: a process in the container's mount namespace.
+        root: the folder there that is the container's root.
+
+    Raises:
+        OSError: the container is gone, or has no terminals.
+    """
+    flags = os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC
+    control = os.open(f"/proc/{pid}/root{root}/dev/pts/ptmx", flags)
+    try:
+        fcntl.ioctl(control, _TIOCSPTLCK, struct.pack("i", 0))
+        # The other side by descriptor: its name only means something inside the container.
+        side = fcntl.ioctl(control, _TIOCGPTPEER, flags)
+    except OSError:
+        os.close(control)
+        raise
+    return Terminal(control, side)

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+import msgspec
+
 from gangline.local.apiserver.machinery.patches import same_json
 from gangline.local.apiserver.machinery.schemas import (
     LIST_TYPE,
@@ -23,6 +25,7 @@ FieldPath: TypeAlias = tuple[str, ...]
 Schema: TypeAlias = Mapping[str, Any]
 
 _NOTHING: Json = {}
+_ENCODER = msgspec.json.Encoder(order="sorted")
 _KEY_DEFAULTS = {"protocol": "TCP"}
 """Defaults of list keys that the schema does not carry because code fills them in."""
 
@@ -208,23 +211,30 @@ def _segmenter(schema: Schema) -> Callable[[Any, FieldPath], str] | None:
     if schema.get(LIST_TYPE) != "map" or not keys:
         return None
     fields = schema.get("items", _NOTHING).get("properties", _NOTHING)
-    defaults = {key: fields.get(key, {}).get("default", _KEY_DEFAULTS.get(key)) for key in keys}
+    defaults = [(key, _key_default(fields, key)) for key in keys]
 
     def segment(item: Any, path: FieldPath) -> str:
         if not isinstance(item, dict):
             raise ListKeyError(f"{show(path)}: an item of the keyed list is not an object")
-        key = {name: item.get(name, default) for name, default in sorted(defaults.items())}
-        given = {name: value for name, value in key.items() if value is not None}
+        given = {
+            name: item.get(name, default)
+            for name, default in defaults
+            if item.get(name, default) is not None
+        }
         if not given:
-            names = ", ".join(defaults)
+            names = ", ".join(keys)
             raise ListKeyError(f"{show(path)}: an item of the keyed list lacks its key ({names})")
         return f"k:{_compact(given)}"
 
     return segment
 
 
+def _key_default(fields: Schema, key: str) -> Any:
+    return fields.get(key, _NOTHING).get("default", _KEY_DEFAULTS.get(key))
+
+
 def _compact(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+    return _ENCODER.encode(value).decode()
 
 
 def _show_segment(segment: str) -> str:

@@ -69,7 +69,7 @@ OBJECT_META: Json = {
         "uid": _about(_STRING, "Identity in time and space; a name can be used again."),
         "resourceVersion": _about(_STRING, "Changes with every write; compare for equality only."),
         "generation": _about(_NUMBER, "Counts the changes of what is wished for."),
-        "creationTimestamp": _about({**_TIME, "nullable": True}, "When it was stored."),
+        "creationTimestamp": _about(_TIME, "When it was stored."),
         "deletionTimestamp": _about(_TIME, "When it is to be gone; set by a deletion."),
         "deletionGracePeriodSeconds": _about(_NUMBER, "Seconds that it has to end in peace."),
         "labels": _about(_STRINGS, "Names and values to select objects by."),

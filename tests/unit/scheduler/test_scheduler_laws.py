@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from random import Random
 
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gangline.scheduler.decide import decide
@@ -22,6 +22,8 @@ from unit.scheduler.builders import cluster, group, node, pod
 Facts = NodeFacts | PodFacts | GroupFacts
 
 ZONES = ("a", "b")
+LAW = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""A busy machine is no fault of the law."""
 
 
 @st.composite
@@ -90,6 +92,7 @@ def carried_out(world: Sequence[Facts], decision: Decision) -> ClusterState:
     return state
 
 
+@LAW
 @given(worlds())
 def test_no_decision_puts_a_node_over_its_capacity(world: list[Facts]) -> None:
     before = used(cluster(*world))
@@ -102,6 +105,7 @@ def test_no_decision_puts_a_node_over_its_capacity(world: list[Facts]) -> None:
             assert all(after[each.name][name] <= has.get(name, 0) for name in asked)
 
 
+@LAW
 @given(worlds())
 def test_pods_go_only_where_they_may(world: list[Facts]) -> None:
     state = cluster(*world)
@@ -114,6 +118,7 @@ def test_pods_go_only_where_they_may(world: list[Facts]) -> None:
         assert state.pods[binding.pod].waits
 
 
+@LAW
 @given(worlds())
 def test_a_gang_is_placed_whole_or_not_at_all(world: list[Facts]) -> None:
     decision = decide(cluster(*world))
@@ -130,6 +135,7 @@ def test_a_gang_is_placed_whole_or_not_at_all(world: list[Facts]) -> None:
         assert all(roles[role] >= minimum for role, minimum in facts.min_task_member)
 
 
+@LAW
 @given(worlds())
 def test_everything_that_waits_has_a_reason_or_a_node(world: list[Facts]) -> None:
     state = cluster(*world)
@@ -141,6 +147,7 @@ def test_everything_that_waits_has_a_reason_or_a_node(world: list[Facts]) -> Non
     assert all(text for verdict in decision.verdicts for _, text in verdict.pods)
 
 
+@LAW
 @given(worlds(), st.randoms(use_true_random=False))
 def test_the_order_in_which_the_world_is_seen_changes_nothing(
     world: list[Facts], random: Random
@@ -150,14 +157,15 @@ def test_the_order_in_which_the_world_is_seen_changes_nothing(
     assert decide(cluster(*world)) == decide(cluster(*shuffled))
 
 
+@LAW
 @given(worlds())
 def test_deciding_twice_gives_one_answer_and_changes_nothing(world: list[Facts]) -> None:
     state = cluster(*world)
     assert decide(state) == decide(state)
 
 
+@LAW
 @given(worlds(), st.data())
-@settings(deadline=None)
 def test_state_kept_by_changes_equals_state_built_anew(
     world: list[Facts], data: st.DataObject
 ) -> None:

@@ -1,0 +1,162 @@
+"""The edge of the command line: help, exit codes, errors that say what to do next."""
+
+import resource
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from gangline.api.meta import Status, StatusCause, StatusDetails
+from gangline.cli import main
+from gangline.cli.errors import CommandError, explain
+from gangline.cli.exit_codes import ExitCode
+from gangline.kube import errors as kube
+
+
+def test_help_names_every_command_without_importing_any(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main.run(["--help"]) == ExitCode.DONE
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in main.COMMANDS)
+
+
+def test_help_imports_nothing_heavy() -> None:
+    script = (
+        "import sys, gangline.cli.main as m; m.run(['--help']);"
+        "print([n for n in ('aiohttp', 'msgspec', 'numpy', 'yaml', 'asyncio') if n in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("name", list(main.COMMANDS))
+def test_every_command_has_help_of_its_own(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if name == "demo" and not (Path(main.__file__).parent / "demo.py").exists():
+        pytest.skip("the demo comes with the examples")
+    assert main.run([name, "--help"]) == ExitCode.DONE
+    assert name in capsys.readouterr().out
+
+
+def test_python_m_gangline_is_the_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "gangline", "version", "--short"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == version("gangline")
+
+
+def test_without_arguments_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run([]) == ExitCode.DONE
+    assert "Commands:" in capsys.readouterr().out
+
+
+def test_a_mistyped_command_is_answered_with_the_nearest(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main.run(["sumbit"]) == ExitCode.USAGE
+    told = capsys.readouterr()
+    assert "Did you mean 'submit'?" in told.err
+    assert not told.out
+
+
+def test_an_unknown_option_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["list", "--colour"]) == ExitCode.USAGE
+    assert "See 'gangline list --help'." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_there_for_each_shell(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["completion", shell]) == ExitCode.DONE
+    assert "_GANGLINE_COMPLETE" in capsys.readouterr().out
+
+
+def status(reason: str, message: str = "it went wrong", **details: object) -> Status:
+    return Status(
+        status="Failure",
+        reason=reason,
+        message=message,
+        details=StatusDetails(**details) if details else None,  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (kube.Unreachable("no answer"), ExitCode.UNREACHABLE, "gangline up"),
+        (kube.ConfigError("no configuration"), ExitCode.UNREACHABLE, "gangline up"),
+        (kube.NotFound(status("NotFound")), ExitCode.NOT_FOUND, "gangline list -A"),
+        (kube.AlreadyExists(status("AlreadyExists")), ExitCode.EXISTS, "gangline delete"),
+        (kube.Invalid(status("Invalid")), ExitCode.USAGE, "it went wrong"),
+        (kube.Unauthorized(status("Unauthorized")), ExitCode.UNEXPECTED, "credentials"),
+        (kube.Forbidden(status("Forbidden")), ExitCode.UNEXPECTED, "can-i"),
+        (kube.ServerTimeout(status("ServerTimeout")), ExitCode.UNEXPECTED, "it went wrong"),
+        (PermissionError(13, "Permission denied", "/x"), ExitCode.UNEXPECTED, "/x: Permission"),
+        (KeyboardInterrupt(), ExitCode.INTERRUPTED, "interrupted"),
+        (ValueError("odd"), ExitCode.UNEXPECTED, "--debug"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,
+)
+def test_errors_become_a_message_and_an_exit_status(
+    error: BaseException, code: ExitCode, said: str
+) -> None:
+    told = explain(error)
+    assert told.code == code
+    assert said in f"{told.message} {told.hint}"
+
+
+def test_one_error_of_many_tasks_is_explained_as_itself() -> None:
+    group = BaseExceptionGroup("tasks", [CommandError("why", code=ExitCode.EXISTS)])
+    assert explain(group).code == ExitCode.EXISTS
+
+
+def test_every_mistake_of_a_refused_object_is_named() -> None:
+    causes = [StatusCause(field=f"spec.f{index}", message=f"bad {index}") for index in range(40)]
+    error = kube.Invalid(status("Invalid", kind="PyTorchJob", name="x", causes=causes))
+    told = explain(error).message
+    assert "40 mistakes" in told
+    assert all(f"spec.f{index}: bad {index}" in told for index in range(40))
+
+
+def test_a_traceback_is_shown_with_debug_only(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    assert main.run(["list"]) == ExitCode.UNREACHABLE
+    assert "Traceback" not in capsys.readouterr().err
+    for arguments in (["--debug", "list"], ["list", "--debug"]):
+        assert main.run(arguments) == ExitCode.UNREACHABLE
+        assert "Traceback" in capsys.readouterr().err
+
+
+def test_an_unreachable_cluster_says_how_to_start_one(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(
+        "apiVersion: v1\nkind: Config\ncurrent-context: c\n"
+        "clusters: [{name: c, cluster: {server: 'http://127.0.0.1:9'}}]\n"
+        "users: [{name: u, user: {}}]\n"
+        "contexts: [{name: c, context: {cluster: c, user: u}}]\n"
+    )
+    assert main.run(["list", "--kubeconfig", str(kubeconfig)]) == ExitCode.UNREACHABLE
+    assert "gangline up" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_help_is_quick() -> None:
+    def cpu_seconds() -> float:
+        # Of the processor, not of the clock: other work on the machine is no fault of ours.
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        command = [sys.executable, "-m", "gangline", "--help"]
+        subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+
+    assert min(cpu_seconds() for _ in range(5)) < 0.15

@@ -146,7 +146,9 @@ class ApiServer:
         if self._runner is not None:
             self._cleanup.stop()
             self.broadcasts.end_all()
+            left = [c.transport for c in self._http.connections if c.transport is not None]
             await self._runner.cleanup()
+            await abort(left)
             await self._kubelets.close()
         if hasattr(self, "store"):
             await self.store.close()
@@ -232,7 +234,8 @@ class ApiServer:
         context.load_cert_chain(pair.certificate, pair.key)
         context.load_verify_locations(self.ca_path)
         context.verify_mode = ssl.CERT_OPTIONAL
-        self._runner = web.ServerRunner(make_server(self._api), shutdown_timeout=1.0)
+        self._http = make_server(self._api)
+        self._runner = web.ServerRunner(self._http, shutdown_timeout=1.0)
         await self._runner.setup()
         site = web.TCPSite(
             self._runner, self.settings.host, self.settings.port, ssl_context=context, backlog=1024
@@ -246,3 +249,11 @@ class ApiServer:
             self.store.compact(time.monotonic() - self.settings.history_s)
             self.metrics.watches.set(self.broadcasts.count())
             self.metrics.revision.set(self.store.revision)
+
+
+async def abort(transports: list[asyncio.Transport]) -> None:
+    """Close connections for good; a polite end of TLS would wait for clients that have gone."""
+    for transport in transports:
+        transport.abort()
+    for _ in range(3):  # the layers of a TLS connection close one after the other
+        await asyncio.sleep(0)

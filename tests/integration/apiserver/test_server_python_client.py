@@ -1,0 +1,184 @@
+"""The official Python client against the server: all verbs, watches, custom kinds."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import kubernetes
+import pytest
+from kubernetes.client.exceptions import ApiException
+
+from gangline.local.apiserver.server import ApiServer
+
+WIDGETS = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "widgets.example.com"},
+    "spec": {
+        "group": "example.com",
+        "scope": "Namespaced",
+        "names": {"plural": "widgets", "singular": "widget", "kind": "Widget"},
+        "versions": [
+            {
+                "name": "v1",
+                "served": True,
+                "storage": True,
+                "subresources": {"status": {}, "scale": {
+                    "specReplicasPath": ".spec.size", "statusReplicasPath": ".status.size"}},
+                "additionalPrinterColumns": [
+                    {"name": "Size", "type": "integer", "jsonPath": ".spec.size"}
+                ],
+                "schema": {"openAPIV3Schema": {
+                    "type": "object",
+                    "properties": {
+                        "spec": {
+                            "type": "object",
+                            "required": ["colour"],
+                            "properties": {
+                                "colour": {"type": "string", "enum": ["red", "green"]},
+                                "size": {"type": "integer", "minimum": 0, "default": 3},
+                            },
+                        },
+                        "status": {
+                            "type": "object", "properties": {"size": {"type": "integer"}}
+                        },
+                    },
+                }},
+            },
+            {
+                "name": "v1beta1",
+                "served": True,
+                "storage": False,
+                "schema": {"openAPIV3Schema": {
+                    "type": "object", "x-kubernetes-preserve-unknown-fields": True
+                }},
+            },
+        ],
+    },
+}  # fmt: skip
+
+
+@pytest.fixture
+async def api(api_server: ApiServer) -> AsyncIterator[kubernetes.client.ApiClient]:
+    configuration: Any = kubernetes.client.Configuration()
+    kubernetes.config.load_kube_config(
+        str(api_server.kubeconfig), client_configuration=configuration
+    )
+    client = kubernetes.client.ApiClient(configuration)
+    yield client
+    client.close()
+
+
+def config_map(name: str, **data: str) -> dict[str, Any]:
+    return {"metadata": {"name": name, "labels": {"app": name}}, "data": data}
+
+
+async def test_objects_come_change_and_go(api: kubernetes.client.ApiClient):
+    def story() -> None:
+        core = kubernetes.client.CoreV1Api(api)
+        core.create_namespaced_config_map("default", config_map("a", x="1"))
+        core.create_namespaced_config_map("default", config_map("b", x="2"))
+        listed = core.list_namespaced_config_map("default", label_selector="app=b")
+        assert [item.metadata.name for item in listed.items] == ["b"]
+        changed = core.patch_namespaced_config_map("a", "default", {"data": {"y": "3"}})
+        assert changed.data == {"x": "1", "y": "3"}
+        changed.data["x"] = "9"
+        assert core.replace_namespaced_config_map("a", "default", changed).data["x"] == "9"
+        with pytest.raises(ApiException) as refused:
+            core.replace_namespaced_config_map("a", "default", changed)
+        assert refused.value.status == 409
+        core.delete_namespaced_config_map("a", "default")
+        with pytest.raises(ApiException) as missing:
+            core.read_namespaced_config_map("a", "default")
+        assert missing.value.status == 404
+        core.delete_collection_namespaced_config_map("default")
+        assert core.list_namespaced_config_map("default").items == []
+
+    await asyncio.to_thread(story)
+
+
+async def test_a_watch_follows_creations(api: kubernetes.client.ApiClient):
+    def story() -> list[tuple[str, str]]:
+        core = kubernetes.client.CoreV1Api(api)
+        revision = core.list_namespaced_config_map("default").metadata.resource_version
+        for name in ("a", "b"):
+            core.create_namespaced_config_map("default", config_map(name))
+        core.delete_namespaced_config_map("a", "default")
+        watch = kubernetes.watch.Watch()
+        stream = watch.stream(
+            core.list_namespaced_config_map, "default",
+            resource_version=revision, timeout_seconds=2,
+        )  # fmt: skip
+        return [(event["type"], event["object"].metadata.name) for event in stream]
+
+    seen = await asyncio.to_thread(story)
+    assert seen == [("ADDED", "a"), ("ADDED", "b"), ("DELETED", "a")]
+
+
+async def test_custom_kinds_are_served_as_soon_as_they_are_defined(
+    api: kubernetes.client.ApiClient,
+):
+    def story() -> None:
+        extensions = kubernetes.client.ApiextensionsV1Api(api)
+        defined = extensions.create_custom_resource_definition(WIDGETS)
+        assert {c.type: c.status for c in defined.status.conditions}["Established"] == "True"
+        custom = kubernetes.client.CustomObjectsApi(api)
+        place = ("example.com", "v1", "default", "widgets")
+        body = {"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w"},
+                "spec": {"colour": "red", "weight": 7}, "status": {"size": 5}}  # fmt: skip
+        made = custom.create_namespaced_custom_object(*place, body)
+        assert made["spec"] == {"colour": "red", "size": 3}
+        assert "status" not in made
+        assert made["metadata"]["generation"] == 1
+        custom.patch_namespaced_custom_object_status(*place, "w", {"status": {"size": 2}})
+        custom.patch_namespaced_custom_object(
+            *place, "w", {"spec": {"size": 4}, "status": {"size": 1}}
+        )
+        found = custom.get_namespaced_custom_object(*place, "w")
+        assert (found["spec"]["size"], found["status"]["size"]) == (4, 2)
+        assert found["metadata"]["generation"] == 2
+        scaled = custom.get_namespaced_custom_object_scale(*place, "w")
+        assert (scaled["spec"]["replicas"], scaled["status"]["replicas"]) == (4, 2)
+        other = custom.get_namespaced_custom_object(
+            "example.com", "v1beta1", "default", "widgets", "w"
+        )
+        assert other["apiVersion"] == "example.com/v1beta1"
+        wrong = {**body, "metadata": {"name": "x"}, "spec": {"colour": "blue", "size": -1}}
+        with pytest.raises(ApiException) as refused:
+            custom.create_namespaced_custom_object(*place, wrong)
+        assert refused.value.status == 422
+        assert "spec.colour" in refused.value.body
+        assert "spec.size" in refused.value.body
+        extensions.delete_custom_resource_definition("widgets.example.com")
+
+    await asyncio.to_thread(story)
+
+
+async def test_pods_are_bound_and_evicted(api: kubernetes.client.ApiClient):
+    def story() -> None:
+        core = kubernetes.client.CoreV1Api(api)
+        spec = {"containers": [{"name": "c", "image": "example.com/x:1"}]}
+        core.create_namespaced_pod("default", {"metadata": {"name": "p"}, "spec": spec})
+        target = {"metadata": {"name": "p"}, "target": {"kind": "Node", "name": "n1"}}
+        core.create_namespaced_pod_binding("p", "default", target, _preload_content=False)
+        pod = core.read_namespaced_pod("p", "default")
+        assert pod.spec.node_name == "n1"
+        assert pod.status.conditions[0].type == "PodScheduled"
+        with pytest.raises(ApiException) as refused:
+            core.create_namespaced_pod_binding("p", "default", target, _preload_content=False)
+        assert refused.value.status == 409
+        core.patch_namespaced_pod_status("p", "default", {"status": {"phase": "Running"}})
+        policy = kubernetes.client.PolicyV1Api(api)
+        budget = {"metadata": {"name": "b"}, "spec": {"minAvailable": 1, "selector": {
+            "matchLabels": {"a": "b"}}}}  # fmt: skip
+        policy.create_namespaced_pod_disruption_budget("default", budget)
+        core.patch_namespaced_pod("p", "default", {"metadata": {"labels": {"a": "b"}}})
+        eviction = {"metadata": {"name": "p"}}
+        with pytest.raises(ApiException) as too_early:
+            core.create_namespaced_pod_eviction("p", "default", eviction, _preload_content=False)
+        assert too_early.value.status == 429
+        core.patch_namespaced_pod("p", "default", {"metadata": {"labels": {"a": None}}})
+        core.create_namespaced_pod_eviction("p", "default", eviction, _preload_content=False)
+        assert core.read_namespaced_pod("p", "default").metadata.deletion_timestamp is not None
+
+    await asyncio.to_thread(story)

@@ -1,0 +1,78 @@
+"""Ranges avoid what is taken; pools hand out each address once."""
+
+from ipaddress import IPv4Network
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gangline.local.network.addresses import CANDIDATES, AddressPool, choose, halve
+from gangline.local.network.contract import NetworkError
+
+DEFAULTS_OF_OTHERS = [
+    IPv4Network("10.0.0.0/16"),
+    IPv4Network("10.42.0.0/15"),
+    IPv4Network("10.96.0.0/12"),
+    IPv4Network("10.244.0.0/16"),
+    IPv4Network("172.16.0.0/12"),
+]
+
+
+def test_no_candidate_overlaps_what_other_clusters_take_by_default() -> None:
+    clashes = [c for c in CANDIDATES for other in DEFAULTS_OF_OTHERS if c.overlaps(other)]
+    assert clashes == []
+
+
+def test_the_preferred_range_is_kept_while_it_is_free() -> None:
+    preferred = IPv4Network("10.77.0.0/16")
+    assert choose([], preferred) == preferred
+    assert choose([IPv4Network("10.77.3.0/24")], preferred) != preferred
+
+
+def test_a_default_route_is_no_clash_but_any_other_route_is() -> None:
+    everything = IPv4Network("0.0.0.0/0")
+    assert choose([everything], None) == CANDIDATES[0]
+    assert choose([everything, CANDIDATES[0]], None) == CANDIDATES[1]
+
+
+def test_when_all_candidates_are_taken_the_error_says_what_to_do() -> None:
+    with pytest.raises(NetworkError, match="--pod-cidr"):
+        choose([IPv4Network("10.0.0.0/8")], None)
+
+
+def test_a_range_is_halved_and_its_first_address_is_the_hosts() -> None:
+    ranges = halve(IPv4Network("10.201.0.0/16"))
+    assert str(ranges.pods) == "10.201.0.0/17"
+    assert str(ranges.services) == "10.201.128.0/17"
+    assert ranges.gateway == "10.201.0.1"
+
+
+def test_a_freed_address_rests_before_it_is_used_again() -> None:
+    pool = AddressPool(IPv4Network("10.0.0.0/29"))
+    first, second = pool.take(), pool.take()
+    pool.give_back(first)
+    assert pool.take() not in (first, second)
+
+
+def test_an_exhausted_pool_says_so_and_recovers() -> None:
+    pool = AddressPool(IPv4Network("10.0.0.0/30"), reserved=["10.0.0.1"])
+    only = pool.take()
+    with pytest.raises(NetworkError, match="in use"):
+        pool.take()
+    pool.give_back(only)
+    assert pool.take() == only
+
+
+@given(st.lists(st.booleans(), max_size=60))
+def test_no_address_is_held_twice_and_none_is_reserved(steps: list[bool]) -> None:
+    network = IPv4Network("10.0.0.0/28")
+    pool = AddressPool(network, reserved=["10.0.0.1"])
+    held: list[str] = []
+    for take in steps:
+        if take and len(held) < 13:
+            address = pool.take()
+            assert address not in held
+            assert address not in ("10.0.0.0", "10.0.0.1", "10.0.0.15")
+            held.append(address)
+        elif held:
+            pool.give_back(held.pop(0))

@@ -1,0 +1,271 @@
+"""The scheduler on a real API server: gangs get nodes, reasons are written, faults are survived."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from gangline.api.pod import Pod
+from gangline.api.resources import (
+    EVENTS,
+    NODES,
+    POD_GROUPS,
+    PODS,
+    PRIORITY_CLASSES,
+    QUEUES,
+)
+from gangline.api.scheduling import PodGroup
+from gangline.kube.client import Client
+from gangline.kube.errors import NotFound
+from gangline.local import definitions
+from gangline.scheduler.bind import Binder
+from gangline.scheduler.main import run
+from gangline.scheduler.model import Binding, Constraints, NodeName, PodFacts, PodKey, shape_of
+from gangline.scheduler.settings import SchedulerSettings
+from gangline.scheduler.state import ClusterState
+
+PATIENCE_S = 20.0
+SETTINGS = SchedulerSettings(forming_s=0.3, reworded_after_s=0.2)
+
+
+@asynccontextmanager
+async def scheduling(client: Client) -> AsyncIterator[None]:
+    """Run a scheduler meanwhile."""
+    stop = asyncio.Event()
+    task = asyncio.create_task(run(client, SETTINGS, stop))
+    try:
+        yield
+    finally:
+        stop.set()
+        await task
+
+
+@pytest.fixture
+async def cluster(client: Client) -> Client:
+    """A cluster that knows pod groups and queues, without nodes."""
+    await definitions.install(client)
+    return client
+
+
+async def eventually(claim: Callable[[], Awaitable[Any]], what: str) -> Any:
+    """Wait until a claim holds; return what made it true."""
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            while not (found := await claim()):
+                await asyncio.sleep(0.02)
+            return found
+    except TimeoutError:
+        raise AssertionError(f"not in {PATIENCE_S} s: {what}") from None
+
+
+async def add_node(client: Client, name: str, cpu: str = "4") -> None:
+    await client.create(NODES, {"metadata": {"name": name}})
+    has = {"cpu": cpu, "memory": "8Gi", "pods": "10"}
+    ready = [{"type": "Ready", "status": "True"}]
+    status = {"capacity": has, "allocatable": has, "conditions": ready}
+    await client.patch(NODES, name, {"status": status}, subresource="status")
+
+
+async def add_pod(client: Client, name: str, cpu: str = "1", **fields: Any) -> None:
+    group = fields.pop("group", None)
+    metadata: dict[str, Any] = {"name": name}
+    if group:
+        metadata["annotations"] = {"scheduling.k8s.io/group-name": group}
+    container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": cpu}}}
+    spec = {"schedulerName": "gangline", "containers": [container]} | fields
+    await client.create(PODS, {"metadata": metadata, "spec": spec}, "default")
+
+
+async def add_group(client: Client, name: str, size: int, **spec: Any) -> None:
+    body = {"metadata": {"name": name}, "spec": {"minMember": size, **spec}}
+    await client.create(POD_GROUPS, body, "default")
+
+
+async def add_gang(client: Client, name: str, size: int, cpu: str = "1", **spec: Any) -> None:
+    await add_group(client, name, size, **spec)
+    for index in range(size):
+        await add_pod(client, f"{name}-{index}", cpu, group=name)
+
+
+async def pods(client: Client, prefix: str) -> list[Pod]:
+    found = (await client.list(PODS, "default")).items
+    return [pod for pod in found if pod.metadata.name.startswith(f"{prefix}-")]
+
+
+def placed(client: Client, name: str, size: int) -> Callable[[], Awaitable[bool]]:
+    async def claim() -> bool:
+        return sum(bool(pod.spec.node_name) for pod in await pods(client, name)) == size
+
+    return claim
+
+
+def in_phase(client: Client, name: str, phase: str) -> Callable[[], Awaitable[bool]]:
+    async def claim() -> bool:
+        return (await client.get(POD_GROUPS, name, "default")).status.phase == phase
+
+    return claim
+
+
+def waits_because(
+    client: Client, name: str, reason: str
+) -> Callable[[], Awaitable[PodGroup | None]]:
+    async def claim() -> PodGroup | None:
+        group = await client.get(POD_GROUPS, name, "default")
+        held = [c for c in group.status.conditions if c.type == "Unschedulable"]
+        return group if held and (held[0].status, held[0].reason) == ("True", reason) else None
+
+    return claim
+
+
+async def test_a_gang_gets_its_nodes_and_says_that_it_runs(cluster: Client) -> None:
+    for name in ("a", "b"):
+        await add_node(cluster, name)
+    async with scheduling(cluster):
+        await add_gang(cluster, "job", 4, cpu="2")
+        await eventually(placed(cluster, "job", 4), "the gang has nodes")
+        await eventually(in_phase(cluster, "job", "Running"), "the group says so")
+
+
+async def test_the_second_gang_waits_with_reasons_everywhere_and_then_runs(
+    cluster: Client,
+) -> None:
+    await add_node(cluster, "a")
+    async with scheduling(cluster):
+        await add_gang(cluster, "first", 2, cpu="2")
+        await eventually(placed(cluster, "first", 2), "the first gang has nodes")
+        await add_gang(cluster, "second", 2, cpu="2")
+        group = await eventually(
+            waits_because(cluster, "second", "NotEnoughResources"), "the second says why"
+        )
+        assert "cpu 4 more" in group.status.conditions[0].message
+        assert group.status.phase == "Inqueue"
+
+        async def told() -> bool:
+            waiting = await pods(cluster, "second")
+            return all(
+                _says(pod, "0/1 nodes are available: 1 Insufficient cpu.") for pod in waiting
+            )
+
+        async def event() -> bool:
+            events = (await cluster.list(EVENTS, "default")).items
+            told = {(each.involved_object.name, each.reason) for each in events}
+            return {("second-0", "FailedScheduling"), ("second", "Unschedulable")} <= told
+
+        await eventually(told, "its pods say why")
+        await eventually(event, "events say why")
+        assert not any(pod.spec.node_name for pod in await pods(cluster, "second"))
+        for pod in await pods(cluster, "first"):
+            await cluster.delete(PODS, pod.metadata.name, "default", grace_seconds=0)
+        await eventually(placed(cluster, "second", 2), "the second gang has nodes")
+
+
+def _says(pod: Pod, text: str) -> bool:
+    conditions = [c for c in pod.status.conditions if c.type == "PodScheduled"]
+    return bool(conditions) and (
+        conditions[0].status == "False"
+        and conditions[0].reason == "Unschedulable"
+        and conditions[0].message.startswith(text)
+    )
+
+
+async def test_a_gang_starts_when_a_node_comes(cluster: Client) -> None:
+    async with scheduling(cluster):
+        await add_gang(cluster, "job", 2, cpu="2")
+        await eventually(waits_because(cluster, "job", "NotEnoughResources"), "it waits")
+        await add_node(cluster, "a")
+        await eventually(placed(cluster, "job", 2), "the gang has nodes")
+
+
+async def test_a_gang_that_is_not_complete_says_what_is_missing(cluster: Client) -> None:
+    await add_node(cluster, "a")
+    async with scheduling(cluster):
+        await add_group(cluster, "job", 2)
+        await add_pod(cluster, "job-0", group="job")
+        group = await eventually(waits_because(cluster, "job", "NotEnoughTasks"), "it says so")
+        assert "1 of the 2 pods" in group.status.conditions[0].message
+        await add_pod(cluster, "job-1", group="job")
+        await eventually(placed(cluster, "job", 2), "the gang has nodes")
+
+
+async def test_a_gang_waits_for_its_queue(cluster: Client) -> None:
+    await add_node(cluster, "a")
+    async with scheduling(cluster):
+        await add_gang(cluster, "job", 1, queue="team")
+        await eventually(waits_because(cluster, "job", "QueueNotFound"), "it says so")
+        await cluster.create(QUEUES, {"metadata": {"name": "team"}, "spec": {"weight": 1}})
+        await eventually(placed(cluster, "job", 1), "the gang has a node")
+
+
+async def test_the_default_queue_is_made(cluster: Client) -> None:
+    async def there() -> bool:
+        try:
+            await cluster.get(QUEUES, "default")
+        except NotFound:
+            return False
+        return True
+
+    async with scheduling(cluster):
+        await eventually(there, "the default queue exists")
+
+
+async def test_a_member_that_was_lost_is_placed_before_others(cluster: Client) -> None:
+    await add_node(cluster, "a")
+    async with scheduling(cluster):
+        await add_gang(cluster, "job", 2, cpu="2")
+        await eventually(placed(cluster, "job", 2), "the gang has nodes")
+        await cluster.create(PRIORITY_CLASSES, {"metadata": {"name": "high"}, "value": 1000})
+        await add_gang(cluster, "urgent", 2, cpu="2", priorityClassName="high")
+        await eventually(waits_because(cluster, "urgent", "NotEnoughResources"), "it waits")
+        await cluster.delete(PODS, "job-1", "default", grace_seconds=0)
+        await add_pod(cluster, "job-1", "2", group="job")
+        await eventually(placed(cluster, "job", 2), "the lost member is back")
+        assert not any(pod.spec.node_name for pod in await pods(cluster, "urgent"))
+
+
+async def test_a_new_scheduler_goes_on_where_the_last_one_was_stopped(cluster: Client) -> None:
+    await add_node(cluster, "a")
+    async with scheduling(cluster):
+        await add_gang(cluster, "first", 2, cpu="2")
+        await eventually(placed(cluster, "first", 2), "the first gang has nodes")
+    await add_gang(cluster, "second", 1, cpu="2")
+    async with scheduling(cluster):
+        await eventually(waits_because(cluster, "second", "NotEnoughResources"), "it counts")
+    for pod in await pods(cluster, "first"):
+        await cluster.delete(PODS, pod.metadata.name, "default", grace_seconds=0)
+    async with scheduling(cluster):
+        await eventually(placed(cluster, "second", 1), "the second gang has a node")
+
+
+async def test_pods_of_other_schedulers_are_left_alone(cluster: Client) -> None:
+    await add_node(cluster, "a")
+    async with scheduling(cluster):
+        await add_pod(cluster, "other-0", schedulerName="somebody")
+        await add_pod(cluster, "own-0")
+        await eventually(placed(cluster, "own", 1), "our pod has a node")
+        assert not (await pods(cluster, "other"))[0].spec.node_name
+
+
+@pytest.mark.slow
+async def test_a_cluster_that_knows_no_groups_gets_its_pods_scheduled(client: Client) -> None:
+    await add_node(client, "a")
+    async with scheduling(client):
+        await add_pod(client, "own-0")
+        await eventually(placed(client, "own", 1), "the pod has a node")
+
+
+async def test_a_binding_that_is_refused_lets_the_pod_wait_again(cluster: Client) -> None:
+    await add_pod(cluster, "p-0")
+    state, key = ClusterState(), PodKey("default/p-0")
+    state.set_pod(PodFacts(key, "uid of a former pod", shape_of((), Constraints())))
+    released = asyncio.Event()
+    bound: list[Binding] = []
+    async with asyncio.TaskGroup() as tasks:
+        binder = Binder(cluster, state, tasks, at_once=1, bound=bound.append, released=released.set)
+        binder.bind([Binding(key, "uid of a former pod", NodeName("a"))])
+        assert state.is_assumed(key)
+        await released.wait()
+    assert not state.is_assumed(key)
+    assert set(state.waiting) == {key}
+    assert not bound

@@ -36,6 +36,7 @@ from gangline.local.kubelet.restarts import (
 )
 
 CRASH_LOOP = "CrashLoopBackOff"
+FINAL_PHASES = ("Succeeded", "Failed")
 OWN_CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady")
 
 
@@ -63,8 +64,9 @@ def build_status(
     mains = [
         _container_status(pod, each, record, around.backoff, now) for each in pod.spec.containers
     ]
-    phase = _phase(pod, record, decision, mains)
-    failure = decision.failure
+    phase = previous.phase if previous.phase in FINAL_PHASES else _phase(pod, record, decision)
+    # As in Kubernetes a pod counts as failed only when nothing of it runs any more.
+    failure = decision.failure if decision.over else None
     conditions = previous.conditions
     for condition in _conditions(pod, record, phase, inits, mains):
         conditions = set_condition(conditions, condition, _whole_second(now))
@@ -230,13 +232,8 @@ def _whole_second(time: datetime) -> datetime:
     return time.replace(microsecond=0)
 
 
-def _phase(
-    pod: Pod, record: PodRecord, decision: Decision, mains: Sequence[ContainerStatus]
-) -> str:
-    if is_over(pod):
-        return pod.status.phase
-    if decision.failure is not None:
-        # The containers may still be ending; what is decided is decided.
+def _phase(pod: Pod, record: PodRecord, decision: Decision) -> str:
+    if decision.failure is not None and decision.over:
         return "Failed"
     known = [record.of(each.name) for each in pod.spec.containers]
     if not any(each.instance for each in known):
@@ -263,7 +260,7 @@ def _conditions(
     mains: Sequence[ContainerStatus],
 ) -> list[Condition]:
     sandbox = record.prepared and not record.released
-    finished = phase in ("Succeeded", "Failed")
+    finished = phase in FINAL_PHASES
     initialized = has_initialized(pod, record) or phase == "Succeeded"
     waiting = [each.name for each in inits if not each.ready]
     containers_ready, ready = _readiness(pod, phase, [*inits, *mains], finished)

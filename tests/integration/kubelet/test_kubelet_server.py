@@ -1,0 +1,171 @@
+"""What the kubelet tells and does for the API server: logs, commands, connections, usage."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import pytest
+
+from gangline.api.pod import Pod
+from gangline.local.kubelet.server import KubeletServer
+
+HEADERS = {"Authorization": "Bearer secret"}
+STDIN, STDOUT, STDERR, ERROR, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
+
+
+class Front:
+    """Speaks to the kubelet server as the API server does."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
+        self.session = session
+        self.url = url
+
+    async def text(self, path: str, status: int = 200, **params: str) -> str:
+        async with self.session.get(self.url + path, params=params) as answer:
+            assert answer.status == status, await answer.text()
+            return await answer.text()
+
+    async def stream(
+        self, path: str, params: list[tuple[str, str]], *messages: bytes
+    ) -> dict[int, bytes]:
+        """Send messages, and collect what comes back by channel until the end."""
+        collected: dict[int, bytes] = {}
+        async with self.session.ws_connect(
+            self.url + path, params=params, protocols=["v5.channel.k8s.io"]
+        ) as socket:
+            for message in messages:
+                await socket.send_bytes(message)
+            async for message in socket:
+                channel = message.data[0]
+                collected[channel] = collected.get(channel, b"") + message.data[1:]
+        return collected
+
+
+@pytest.fixture
+async def front(node: Any) -> AsyncIterator[Front]:
+    server = KubeletServer([node.kubelet], "secret")
+    port = await server.start()
+    async with aiohttp.ClientSession(headers=HEADERS) as session:
+        yield Front(session, f"http://127.0.0.1:{port}")
+    await server.stop()
+
+
+async def a_running_pod(node: Any, script: str, **more: Any) -> Pod:
+    command = ["sh", "-c", script]
+    container = {"name": "c", "image": "i", "command": command, **more}
+    await node.run(containers=[container])
+    pod: Pod = await node.until_phase("Running")
+    return pod
+
+
+async def test_strangers_are_sent_away(front: Front) -> None:
+    async with front.session.get(
+        front.url + "/stats/summary", headers={"Authorization": "Bearer wrong"}
+    ) as answer:
+        assert answer.status == 401
+
+
+async def test_logs_are_followed_to_the_end_of_the_container(node: Any, front: Front) -> None:
+    await a_running_pod(node, "for i in 1 2 3; do echo $i; sleep 0.2; done; exec sleep 0.2")
+    assert await front.text("/containerLogs/default/p/c", follow="true") == "1\n2\n3\n"
+
+
+async def test_logs_of_the_run_before_and_of_none(node: Any, front: Front) -> None:
+    await a_running_pod(node, "echo run; sleep 0.3; exit 1")
+    refused = await front.text("/containerLogs/default/p/c", 400, previous="true")
+    assert 'previous terminated container "c" in pod "p" not found' in refused
+    await node.until(
+        lambda pod: (
+            pod.status.container_statuses[0].restart_count == 1
+            and pod.status.container_statuses[0].state.running
+        )
+    )
+    assert await front.text("/containerLogs/default/p/c", previous="true") == "run\n"
+    assert "not on this node" in await front.text("/containerLogs/default/none/c", 404)
+    assert "is not in pod" in await front.text("/containerLogs/default/p/none", 404)
+    assert "cannot be read" in await front.text("/containerLogs/default/p/c", 400, tailLines="x")
+
+
+async def test_exec_returns_output_and_exit_code(node: Any, front: Front) -> None:
+    await a_running_pod(node, "sleep 60")
+    params = [("command", "sh"), ("command", "-c"), ("command", "cat; echo err >&2; exit 7")]
+    params += [("stdin", "true"), ("stdout", "true"), ("stderr", "true")]
+    answer = await front.stream(
+        "/exec/default/p/c", params, bytes([STDIN]) + b"typed", bytes([CLOSE, STDIN])
+    )
+    assert (answer[STDOUT], answer[STDERR]) == (b"typed", b"err\n")
+    status = json.loads(answer[ERROR])
+    assert status["reason"] == "NonZeroExitCode"
+    assert status["details"]["causes"] == [{"reason": "ExitCode", "message": "7"}]
+
+
+async def test_exec_of_a_binary_stream_is_exact(node: Any, front: Front) -> None:
+    await a_running_pod(node, "sleep 60")
+    blob = bytes(range(256)) * 4096
+    params = [("command", "cat"), ("stdin", "true"), ("stdout", "true")]
+    pieces = [bytes([STDIN]) + blob[at : at + 65536] for at in range(0, len(blob), 65536)]
+    answer = await front.stream("/exec/default/p/c", params, *pieces, bytes([CLOSE, STDIN]))
+    assert answer[STDOUT] == blob
+    assert json.loads(answer[ERROR])["status"] == "Success"
+
+
+async def test_exec_of_a_missing_command_says_so(node: Any, front: Front) -> None:
+    await a_running_pod(node, "sleep 60")
+    answer = await front.stream("/exec/default/p/c", [("command", "no-such-command")])
+    status = json.loads(answer[ERROR])
+    assert "no-such-command" in (status["message"] + answer.get(STDERR, b"").decode())
+
+
+async def test_exec_on_a_terminal(node: Any, front: Front) -> None:
+    await a_running_pod(node, "sleep 60")
+    size = bytes([RESIZE]) + b'{"Width": 91, "Height": 33}'
+    params = [("command", "sh"), ("command", "-c"), ("command", "read x; stty size")]
+    params += [("stdin", "true"), ("stdout", "true"), ("tty", "true")]
+    answer = await front.stream("/exec/default/p/c", params, size, bytes([STDIN]) + b"\n")
+    assert b"33 91" in answer[STDOUT]
+
+
+async def test_attach_reaches_the_main_process(node: Any, front: Front) -> None:
+    await a_running_pod(node, "read line; echo got $line; exit 2", stdin=True)
+    answer = await front.stream(
+        "/attach/default/p/c", [("stdin", "true"), ("stdout", "true")], bytes([STDIN]) + b"word\n"
+    )
+    assert answer[STDOUT] == b"got word\n"
+    assert "exit status 2" in json.loads(answer[ERROR])["message"]
+
+
+async def test_a_port_is_forwarded_both_ways(node: Any, front: Front) -> None:
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write((await reader.readline()).upper())
+        await writer.drain()
+        writer.close()
+
+    pod = await a_running_pod(node, "sleep 60")
+    # Without root pods share the machine's network: what listens at the pod's address is its.
+    listener = await asyncio.start_server(echo, pod.status.pod_ip, 0)
+    port = listener.sockets[0].getsockname()[1]
+    path = "/portForward/default/p"
+    answer = await front.stream(path, [("port", str(port))], bytes([STDIN]) + b"hello\n")
+    assert answer[STDIN] == b"HELLO\n"
+    listener.close()
+    await listener.wait_closed()
+    answer = await front.stream(path, [("port", str(port))])
+    assert b"nothing answers on port" in answer[1]
+
+
+async def test_usage_is_measured(node: Any, front: Front) -> None:
+    await a_running_pod(node, "while :; do :; done")
+
+    async def busy() -> bool:
+        summary = json.loads(await front.text("/stats/summary"))
+        return any(pod["cpu"]["usageNanoCores"] > 50_000_000 for pod in summary["pods"])
+
+    while not await busy():
+        await asyncio.sleep(0.3)
+    summary = json.loads(await front.text("/stats/summary", node="n1"))
+    (pod,) = summary["pods"]
+    assert pod["podRef"]["name"] == "p"
+    assert pod["containers"][0]["memory"]["workingSetBytes"] > 0
+    assert summary["node"]["nodeName"] == "n1"

@@ -1,0 +1,239 @@
+"""What goes when its owners go: each rule alone, then whole forests played to the end."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gangline.api.meta import OwnerReference
+from gangline.local.controllers.garbage import (
+    FOREGROUND,
+    ORPHAN,
+    Action,
+    Delete,
+    DropFinalizer,
+    DropOwners,
+    Graph,
+    Item,
+    LookAt,
+    Nothing,
+    Propagation,
+    Release,
+    Unblock,
+    decide,
+)
+
+
+def an_item(
+    uid: str,
+    *owners: str,
+    finalizers: tuple[str, ...] = (),
+    going: bool = False,
+    blocks: bool = True,
+) -> Item:
+    references = tuple(OwnerReference(uid=o, name=o, block_owner_deletion=blocks) for o in owners)
+    return Item("", "v1", "things", "ns", uid, uid, references, frozenset(finalizers), going)
+
+
+def a_graph(*items: Item) -> Graph:
+    graph = Graph()
+    for one in items:
+        graph.put(one)
+    return graph
+
+
+GOING_FOREGROUND = {"finalizers": (FOREGROUND,), "going": True}
+
+
+@pytest.mark.parametrize(
+    ("items", "action"),
+    [
+        pytest.param([an_item("x")], Nothing.TO_DO, id="without owners it stays"),
+        pytest.param(
+            [an_item("x", "o"), an_item("o")], Nothing.TO_DO, id="with its owner there it stays"
+        ),
+        pytest.param(
+            [an_item("x", "gone")], Delete(Propagation.BACKGROUND), id="without its owner it goes"
+        ),
+        pytest.param(
+            [an_item("x", "gone", finalizers=(ORPHAN,))],
+            Delete(Propagation.ORPHAN),
+            id="it goes the way that its finalizer asks for",
+        ),
+        pytest.param(
+            [an_item("x", "gone", "o"), an_item("o")],
+            DropOwners(frozenset({"gone"})),
+            id="one owner of two gone: only the reference goes",
+        ),
+        pytest.param(
+            [an_item("x", "gone", going=True)], Nothing.TO_DO, id="what goes already is left alone"
+        ),
+        pytest.param(
+            [an_item("x", "o"), an_item("o", going=True)],
+            Nothing.TO_DO,
+            id="an owner that goes in the background is still there",
+        ),
+        pytest.param(
+            [an_item("x", "o"), an_item("o", finalizers=(FOREGROUND,), going=True)],
+            Delete(Propagation.BACKGROUND),
+            id="an owner that waits in the foreground takes it along",
+        ),
+        pytest.param(
+            [
+                an_item("x", "o"),
+                an_item("o", finalizers=(FOREGROUND,), going=True),
+                an_item("y", "x"),
+            ],
+            Delete(Propagation.FOREGROUND),
+            id="and its own dependents before it",
+        ),
+        pytest.param(
+            [an_item("x", finalizers=(FOREGROUND,), going=True)],
+            DropFinalizer(FOREGROUND),
+            id="foreground with no dependents: it may go",
+        ),
+        pytest.param(
+            [an_item("x", finalizers=(FOREGROUND,), going=True), an_item("y", "x", blocks=False)],
+            DropFinalizer(FOREGROUND),
+            id="dependents that do not block are not waited for",
+        ),
+        pytest.param(
+            [
+                an_item("x", finalizers=(FOREGROUND,), going=True),
+                an_item("y", "x"),
+                an_item("z", "x", going=True),
+            ],
+            LookAt(("y",)),
+            id="foreground waits for dependents and sees to them",
+        ),
+        pytest.param(
+            [
+                an_item("x", "y"),
+                an_item("y", "x", finalizers=(FOREGROUND,), going=True),
+            ],
+            Unblock(),
+            id="two that wait for each other are let loose",
+        ),
+        pytest.param(
+            [an_item("x", finalizers=(ORPHAN,), going=True)],
+            Release(()),
+            id="orphaning without dependents just ends",
+        ),
+    ],
+)
+def test_the_collector_decides(items: list[Item], action: Action) -> None:
+    assert decide(a_graph(*items), "x", lambda owner: False) == action
+
+
+def test_orphaning_strips_every_dependent_of_its_reference() -> None:
+    child, other = an_item("c", "x"), an_item("d", "x", "y")
+    graph = a_graph(an_item("x", finalizers=(ORPHAN,), going=True), child, other)
+    assert decide(graph, "x", lambda owner: False) == Release((child, other))
+
+
+def test_an_owner_that_only_the_server_knows_counts() -> None:
+    graph = a_graph(an_item("x", "o"))
+    assert decide(graph, "x", lambda owner: owner.uid == "o") is Nothing.TO_DO
+
+
+def test_a_change_names_everybody_that_it_may_matter_to() -> None:
+    graph = a_graph(an_item("o"), an_item("a", "o"), an_item("b", "o"))
+    assert graph.put(an_item("o")) == set()
+    assert graph.put(an_item("o", finalizers=(FOREGROUND,), going=True)) == {"o", "a", "b"}
+    assert graph.remove("a") == {"o"}
+    assert graph.put(an_item("b", "o", blocks=False)) == {"b", "o"}
+    assert graph.remove("o") == {"b"}
+
+
+class World:
+    """Objects on a server that obeys the collector."""
+
+    def __init__(self, items: list[Item]) -> None:
+        self.items = {one.uid: one for one in items}
+
+    def begin_deletion(self, uid: str, propagation: Propagation) -> None:
+        found = self.items[uid]
+        mark = {Propagation.FOREGROUND: {FOREGROUND}, Propagation.ORPHAN: {ORPHAN}}
+        finalizers = found.finalizers | frozenset(mark.get(propagation, set()))
+        self._store(replace(found, finalizers=finalizers, going=True))
+
+    def _store(self, changed: Item) -> None:
+        if changed.going and not changed.finalizers:
+            del self.items[changed.uid]
+        else:
+            self.items[changed.uid] = changed
+
+    def step(self, uid: str) -> bool:
+        """Do for one object what the collector says; tell if that changed anything."""
+        action = decide(a_graph(*self.items.values()), uid, lambda owner: False)
+        found = self.items[uid]
+        match action:
+            case Delete(propagation):
+                self.begin_deletion(uid, propagation)
+            case DropOwners(uids):
+                self._keep(found, lambda owner: owner.uid not in uids)
+            case Release(dependents):
+                for dependent in dependents:
+                    self._keep(dependent, lambda owner: owner.uid != uid)
+                self._store(replace(found, finalizers=found.finalizers - {ORPHAN}))
+            case DropFinalizer(finalizer):
+                self._store(replace(found, finalizers=found.finalizers - {finalizer}))
+            case Unblock():
+                owners = tuple(
+                    OwnerReference(uid=o.uid, name=o.name, block_owner_deletion=False)
+                    for o in found.owners
+                )
+                self._store(replace(found, owners=owners))
+                self.begin_deletion(uid, Propagation.FOREGROUND)
+            case _:
+                return False
+        return True
+
+    def _keep(self, found: Item, keep: "object") -> None:
+        owners = tuple(owner for owner in found.owners if keep(owner))  # type: ignore[operator]
+        self._store(replace(self.items[found.uid], owners=owners))
+
+    def settle(self) -> None:
+        for _ in range(200):
+            if not any([self.step(uid) for uid in sorted(self.items) if uid in self.items]):
+                return
+        raise AssertionError("the collector never comes to rest")
+
+
+@st.composite
+def forests(draw: st.DrawFn) -> list[Item]:
+    count = draw(st.integers(min_value=1, max_value=7))
+    items = []
+    for number in range(count):
+        parents = draw(st.sets(st.integers(0, max(0, number - 1)), max_size=2)) if number else set()
+        blocks = draw(st.booleans())
+        items.append(an_item(str(number), *map(str, sorted(parents)), blocks=blocks))
+    return items
+
+
+@settings(deadline=None)
+@given(forests(), st.sampled_from(list(Propagation)))
+def test_whatever_way_a_root_is_deleted_the_world_comes_to_rest(
+    items: list[Item], propagation: Propagation
+) -> None:
+    world = World(items)
+    world.begin_deletion("0", propagation)
+    world.settle()
+    assert "0" not in world.items
+    for one in world.items.values():
+        assert not one.going
+        assert all(owner.uid in world.items for owner in one.owners), "no dangling reference stays"
+        original = next(item for item in items if item.uid == one.uid)
+        had_owners = bool(original.owners)
+        orphaned = propagation is Propagation.ORPHAN and any(o.uid == "0" for o in original.owners)
+        assert bool(one.owners) or not had_owners or orphaned
+
+
+@settings(deadline=None)
+@given(forests())
+def test_orphaning_deletes_nothing_but_the_root(items: list[Item]) -> None:
+    world = World(items)
+    world.begin_deletion("0", Propagation.ORPHAN)
+    world.settle()
+    assert set(world.items) == {one.uid for one in items} - {"0"}

@@ -1,0 +1,71 @@
+"""How many pods a ReplicaSet makes and which it deletes; budgets for evictions."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from gangline.api.core import (
+    PodDisruptionBudget,
+    PodDisruptionBudgetSpec,
+)
+from gangline.api.meta import ObjectMeta
+from gangline.api.pod import PodSpec
+from gangline.local.controllers import budgets, replicas
+from gangline.local.controllers.replicas import Set, SetSpec
+from unit.controllers.builders import NOW, a_pod
+
+
+def a_set(wanted: int, **spec: Any) -> Set:
+    return Set(metadata=ObjectMeta(name="rs", uid="rs"), spec=SetSpec(replicas=wanted, **spec))
+
+
+def test_missing_pods_are_made_and_ended_ones_do_not_count() -> None:
+    pods = [a_pod("a"), a_pod("b", phase="Failed"), a_pod("c", going=True)]
+    plan = replicas.plan(a_set(3), pods, NOW)
+    assert (plan.create, plan.delete) == (2, ())
+    assert plan.status.replicas == 1
+
+
+def test_the_least_useful_pods_go_first() -> None:
+    unbound = a_pod("unbound", ready=False, phase="Pending", spec=PodSpec())
+    unready = a_pod("unready", ready=False)
+    young = a_pod("young", ready_for=1)
+    old = a_pod("old")
+    plan = replicas.plan(a_set(1), [old, young, unready, unbound], NOW)
+    assert [pod.metadata.name for pod in plan.delete] == ["unbound", "unready", "young"]
+
+
+def test_a_pod_is_available_only_after_its_time() -> None:
+    plan = replicas.plan(a_set(1, min_ready_seconds=10), [a_pod(ready_for=4)], NOW)
+    assert (plan.status.ready_replicas, plan.status.available_replicas) == (1, 0)
+    assert plan.look_again == NOW + timedelta(seconds=6)
+
+
+def test_a_set_that_goes_makes_no_pods() -> None:
+    going = Set(metadata=ObjectMeta(name="rs", deletion_timestamp=NOW), spec=SetSpec(replicas=3))
+    assert replicas.plan(going, [], NOW).create == 0
+
+
+def test_a_typo_in_a_number_does_not_make_a_million_pods_at_once() -> None:
+    assert replicas.plan(a_set(1_000_000), [], NOW).create == replicas.BURST
+
+
+@pytest.mark.parametrize(
+    ("spec", "healthy", "allowed"),
+    [
+        (PodDisruptionBudgetSpec(min_available=2), 3, 1),
+        (PodDisruptionBudgetSpec(min_available=2), 2, 0),
+        (PodDisruptionBudgetSpec(max_unavailable=1), 3, 1),
+        (PodDisruptionBudgetSpec(max_unavailable=1), 2, 0),
+        (PodDisruptionBudgetSpec(min_available="50%"), 3, 1),
+        (PodDisruptionBudgetSpec(max_unavailable="100%"), 1, 1),
+    ],
+)
+def test_a_budget_allows_what_leaves_enough(
+    spec: PodDisruptionBudgetSpec, healthy: int, allowed: int
+) -> None:
+    pods = [a_pod(f"p{n}", ready=n < healthy, owner="rs") for n in range(3)]
+    status = budgets.status(PodDisruptionBudget(spec=spec), pods, {"rs": 3}, NOW)
+    assert (status.expected_pods, status.current_healthy) == (3, healthy)
+    assert status.disruptions_allowed == allowed

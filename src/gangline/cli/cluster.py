@@ -74,6 +74,26 @@ name_option = click.option(
     show_default=True,
     help="Seconds between the heartbeats of nodes; well below --node-silence.",
 )
+@click.option(
+    "--pods", type=click.IntRange(1), default=110, help="Most pods on a node.", hidden=True
+)
+@click.option(
+    "--node-silence",
+    "node_silence_s",
+    type=click.FloatRange(0.1),
+    default=40.0,
+    show_default=True,
+    help="Seconds without heartbeat after which a node counts as lost.",
+)
+@click.option("--heartbeat", "heartbeat_s", type=click.FloatRange(0.1), default=10.0, hidden=True)
+@click.option(
+    "--shutdown-grace",
+    "shutdown_grace_s",
+    type=click.FloatRange(0.0),
+    default=2.0,
+    show_default=True,
+    help="Seconds that pods may take to end when the cluster stops.",
+)
 @click.option("--fake-runtime", is_flag=True, hidden=True)
 @click.option("--detach", "-d", is_flag=True, help="Run in the background, return when it answers.")
 @click.option("--log-level", type=click.Choice(LEVELS), default="warning", show_default=True)

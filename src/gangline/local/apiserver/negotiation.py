@@ -1,6 +1,7 @@
 """In which form a client wants its answer, and reading the forms that bodies come in."""
 
 import json
+import math
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -96,7 +97,28 @@ def read_yaml(body: bytes) -> Any:
         loaded = yaml.load(body, Loader=_JsonLikeLoader)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise bad_request(f"the body of the request is not valid YAML: {error}") from None
-    return loaded
+    return _as_json(loaded)
+
+
+def _as_json(value: Any) -> Any:
+    """YAML's values as JSON has them: keys are text, and nothing is there that JSON cannot say."""
+    if isinstance(value, dict):
+        return {_key(key): _as_json(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_as_json(item) for item in value]
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    raise bad_request(f"the YAML in the body holds a value that JSON cannot hold: {value!r}")
+
+
+def _key(key: object) -> str:
+    if isinstance(key, bool):
+        return "true" if key else "false"
+    if isinstance(key, (str, int, float)):
+        return str(key)
+    raise bad_request(f"the YAML in the body has a key that is no text: {key!r}")
 
 
 class _JsonLikeLoader(yaml.CSafeLoader):

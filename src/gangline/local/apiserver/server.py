@@ -85,6 +85,7 @@ class ApiServer:
         self._runner: web.ServerRunner | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._port = settings.port
+        self._stopped = False
 
     @property
     def url(self) -> str:
@@ -141,6 +142,9 @@ class ApiServer:
 
     async def stop(self) -> None:
         """End watches and streams, answer what is being written, and let go of everything."""
+        if self._stopped:
+            return
+        self._stopped = True
         for task in self._tasks:
             task.cancel()
         if self._runner is not None:

@@ -34,6 +34,8 @@ once. ``now`` is an aware datetime.
 ``openapi``           OpenAPIEntry(group, version, kind, plural, namespaced, schema, …)
                       openapi_v2(entries, *, title, version) -> Json
                       openapi_v3_index(entries) -> Json, openapi_v3(entries, group, version) -> Json
+``protobuf_bodies``   decode_body(bytes) -> Json; raises ProtobufError, UnknownKind
+``openapi_protobuf``  openapi_v2_protobuf(document) -> bytes
 ``core_defaults``     apply_core_defaults(group, kind, obj) -> None   in place, built-in kinds
                       normalize(group, kind, obj) -> None   in place, before ``apply``
                       initial_status(group, kind, obj) -> Json | None

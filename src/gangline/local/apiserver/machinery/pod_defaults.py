@@ -122,7 +122,10 @@ def _default_container(container: Json, host_network: bool) -> None:
             fill(field, {"apiVersion": "v1"})
     for name in ("livenessProbe", "readinessProbe", "startupProbe"):
         if probe := part(container, name):
-            fill(probe, PROBE_DEFAULTS)
+            # Zero seconds or times stand for "not given" in a probe.
+            probe.update(
+                {key: value for key, value in PROBE_DEFAULTS.items() if not probe.get(key)}
+            )
             _default_http(part(probe, "httpGet"))
     for hook in ("postStart", "preStop"):
         _default_http(part(container, "lifecycle", hook, "httpGet"))

@@ -1,0 +1,213 @@
+"""Bodies in Kubernetes' protobuf form, which newer kubectl sends for the kinds that it knows.
+
+An envelope (four magic bytes, then the type and the object's bytes) around messages whose fields
+are numbered. ``protobuf_fields.json`` says what each number means: ``"1": "metadata ObjectMeta"``
+is a field of a message, with ``s`` text, ``b`` boolean, ``i`` number, ``y`` bytes; ``[]`` and
+``{}`` repeat it as a list or a map; ``?`` says that zero is a value and not "not given", since Go
+writes zeros for both; a field without a name lies flat in its parent. The table is made by
+``tools/kubernetes_protobuf_fields.py``. Unknown fields are passed over.
+"""
+
+import base64
+import json
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from importlib import resources
+from typing import Any, NamedTuple, TypeAlias
+
+from gangline.local.apiserver.machinery.schemas import Json
+
+__all__ = ["MEDIA", "ProtobufError", "UnknownKind", "decode_body"]
+
+MEDIA = "application/vnd.kubernetes.protobuf"
+MAGIC = b"k8s\x00"
+VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+DEEPEST = 100
+
+Piece: TypeAlias = int | bytes
+
+
+class ProtobufError(ValueError):
+    """Bytes that are no message; HTTP 400."""
+
+
+class UnknownKind(ProtobufError):
+    """A kind that is not in the table; HTTP 415."""
+
+
+class Field(NamedTuple):
+    """What the number of a field means."""
+
+    name: str
+    kept: bool
+    many: str
+    type: str
+
+
+def decode_body(body: bytes) -> Json:
+    """Return the object in a body.
+
+    Raises:
+        UnknownKind: the table has no such kind.
+        ProtobufError: the bytes are not in this form.
+    """
+    if not body.startswith(MAGIC):
+        raise ProtobufError("the body is not in Kubernetes' protobuf form")
+    envelope = dict(_fields(body[len(MAGIC) :]))
+    type_, raw = dict(_fields(_bytes(envelope.get(1, b"")))), _bytes(envelope.get(2, b""))
+    kind = _text(type_.get(2, b""))
+    if kind not in _table():
+        raise UnknownKind(f"the kind {kind!r} is not read from protobuf")
+    return {"apiVersion": _text(type_.get(1, b"")), "kind": kind, **_message(raw, kind, 0)}
+
+
+@cache
+def _table() -> Mapping[str, Mapping[int, Field]]:
+    package = resources.files("gangline.local.apiserver.machinery")
+    table = json.loads(package.joinpath("protobuf_fields.json").read_text())
+    return {
+        name: {int(number): _field(text) for number, text in fields.items()}
+        for name, fields in table.items()
+    }
+
+
+def _field(text: str) -> Field:
+    name, _, kind = text.partition(" ")
+    many = kind[:2] if kind[:2] in ("[]", "{}") else ""
+    return Field(name.rstrip("?"), name.endswith("?"), many, kind.removeprefix(many))
+
+
+def _message(raw: bytes, name: str, depth: int) -> Json:
+    if depth > DEEPEST:
+        raise ProtobufError("the messages are nested too deep")
+    fields = _table()[name]
+    found: Json = {}
+    for number, piece in _fields(raw):
+        field = fields.get(number)
+        if field is None:
+            continue
+        if field.many == "{}":
+            entry = dict(_fields(_bytes(piece)))
+            value = _value(entry.get(2, b""), field.type, depth)
+            found.setdefault(field.name, {})[_text(entry.get(1, b""))] = value
+        elif field.many:
+            found.setdefault(field.name, []).append(_value(piece, field.type, depth))
+        elif not field.name:
+            found.update(_value(piece, field.type, depth))
+        elif (value := _value(piece, field.type, depth)) not in _ZEROS or field.kept:
+            found[field.name] = value
+    return found
+
+
+_ZEROS: tuple[Any, ...] = (None, "", 0, {}, [])
+"""What Go writes for what was not given."""
+
+
+def _value(piece: Piece, kind: str, depth: int) -> Any:
+    match kind:
+        case "s":
+            return _text(piece)
+        case "i":
+            number = _number(piece)
+            return number - (1 << 64) if number >= 1 << 63 else number
+        case "b":
+            return bool(_number(piece))
+        case "y":
+            return base64.b64encode(_bytes(piece)).decode()
+    if (special := _SPECIAL.get(kind)) is not None:
+        return special(_bytes(piece))
+    return _message(_bytes(piece), kind, depth + 1)
+
+
+def _time(raw: bytes) -> str | None:
+    found = dict(_fields(raw))
+    if not found.get(1):
+        return None
+    seconds, nanos = _number(found[1]), _number(found.get(2, 0))
+    try:
+        moment = EPOCH + timedelta(seconds=seconds, microseconds=nanos // 1000)
+    except OverflowError:
+        raise ProtobufError("a time is out of range") from None
+    return moment.isoformat().replace("+00:00", "Z")
+
+
+def _int_or_string(raw: bytes) -> int | str:
+    found = dict(_fields(raw))
+    if found.get(1):
+        return _text(found.get(3, b""))
+    return int(_value(found.get(2, 0), "i", 0))
+
+
+def _embedded_json(raw: bytes) -> Any:
+    try:
+        return json.loads(_bytes(dict(_fields(raw)).get(1, b"null")))
+    except ValueError:
+        raise ProtobufError("an embedded object is not JSON") from None
+
+
+_SPECIAL: Mapping[str, Callable[[bytes], Any]] = {
+    "Duration": lambda raw: f"{_number(dict(_fields(raw)).get(1, 0)) / 1e9:g}s",
+    "ExtraValue": lambda raw: [_text(piece) for number, piece in _fields(raw) if number == 1],
+    "FieldsV1": _embedded_json,
+    "IntOrString": _int_or_string,
+    "MicroTime": _time,
+    "Quantity": lambda raw: _text(dict(_fields(raw)).get(1, b"0")),
+    "RawExtension": _embedded_json,
+    "Time": _time,
+}
+"""Messages that JSON writes as something else than an object of their fields."""
+
+
+def _text(piece: Piece) -> str:
+    try:
+        return _bytes(piece).decode()
+    except UnicodeDecodeError:
+        raise ProtobufError("a text is not UTF-8") from None
+
+
+def _bytes(piece: Piece) -> bytes:
+    if not isinstance(piece, bytes):
+        raise ProtobufError("a number stands where a message or a text belongs")
+    return piece
+
+
+def _number(piece: Piece) -> int:
+    if not isinstance(piece, int):
+        raise ProtobufError("a message or a text stands where a number belongs")
+    return piece
+
+
+def _fields(raw: bytes) -> Iterator[tuple[int, Piece]]:
+    position = 0
+    while position < len(raw):
+        tag, position = _varint(raw, position)
+        wire = tag & 7
+        if wire == VARINT:
+            number, position = _varint(raw, position)
+            yield tag >> 3, number
+            continue
+        if wire == LENGTH:
+            size, position = _varint(raw, position)
+        elif wire in (FIXED64, FIXED32):
+            size = 8 if wire == FIXED64 else 4
+        else:
+            raise ProtobufError(f"the wire type {wire} is not known")
+        if position + size > len(raw):
+            raise ProtobufError("a field is cut short")
+        yield tag >> 3, raw[position : position + size]
+        position += size
+
+
+def _varint(raw: bytes, position: int) -> tuple[int, int]:
+    number = 0
+    for shift in range(0, 70, 7):
+        if position >= len(raw):
+            raise ProtobufError("a number is cut short")
+        byte = raw[position]
+        number |= (byte & 0x7F) << shift
+        position += 1
+        if byte < 0x80:
+            return number & (1 << 64) - 1, position
+    raise ProtobufError("a number is too long")

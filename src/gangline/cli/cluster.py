@@ -78,15 +78,6 @@ name_option = click.option(
     "--pods", type=click.IntRange(1), default=110, help="Most pods on a node.", hidden=True
 )
 @click.option(
-    "--node-silence",
-    "node_silence_s",
-    type=click.FloatRange(0.1),
-    default=40.0,
-    show_default=True,
-    help="Seconds without heartbeat after which a node counts as lost.",
-)
-@click.option("--heartbeat", "heartbeat_s", type=click.FloatRange(0.1), default=10.0, hidden=True)
-@click.option(
     "--shutdown-grace",
     "shutdown_grace_s",
     type=click.FloatRange(0.0),

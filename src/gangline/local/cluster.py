@@ -166,8 +166,9 @@ class Cluster:
     def _publish(self, server: ApiServer, network: ClusterNetwork) -> None:
         pid = os.getpid()
         now = datetime.now(UTC)
-        self._home.write_note(RunNote(pid, process_start(pid), server.url, now))
         kubeconfig = self._home.publish_kubeconfig()
+        # Last: whoever finds the note may count on the kubeconfig.
+        self._home.write_note(RunNote(pid, process_start(pid), server.url, now))
         self._announce(Ready(server.url, str(kubeconfig), network.shortcoming))
         tell_ready()
 

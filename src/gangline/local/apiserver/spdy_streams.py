@@ -32,13 +32,14 @@ class SpdyStreams:
         Raises:
             StatusError: before the switch, anything that a request can be refused for.
         """
+        # First, as in Kubernetes: a client that asks again without an upgrade learns what is wrong.
+        target = self._link.target(call, call.params.get("container", ""))
         check_upgrade(request)
         offered = request.headers.getall("X-Stream-Protocol-Version", [])
         chosen = next((name for name in PROTOCOLS if name in offered), None)
         if chosen is None:
             raise bad_request(f"none of the stream protocols {offered} is spoken here")
         options = exec_options(call)
-        target = self._link.target(call, call.params.get("container", ""))
         kubelet = await open_kubelet(self._link, target.url(call.subresource), options)
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(kubelet.close)

@@ -85,15 +85,20 @@ def test_no_process_survives_a_kill(user: str, open_folder: Path) -> None:
     try:
         assert word == "hidden"
         assert level == ("user" if user == "nobody" or os.geteuid() else "root")
-        assert len(sleepers(tag)) == 3
+        assert how_many(tag, 3) == 3
     finally:
         kubelet.send_signal(signal.SIGKILL)
         kubelet.wait()
         kubelet.stdout.close()
+    assert how_many(tag, 0) == 0
+
+
+def how_many(tag: str, wanted: int) -> int:
+    """How many there are, once they are as many as wanted or two seconds have passed."""
     deadline = time.monotonic() + 2
-    while sleepers(tag) and time.monotonic() < deadline:
+    while len(sleepers(tag)) != wanted and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert not sleepers(tag)
+    return len(sleepers(tag))
 
 
 def sleepers(tag: str) -> list[int]:

@@ -1,6 +1,7 @@
 """Carries out what was decided for one container: starts its runs, cares for them, ends them."""
 
 import asyncio
+import logging
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,11 +20,14 @@ from gangline.local.kubelet.records import ContainerRecord, Ended, Instance, Pro
 from gangline.local.kubelet.restarts import next_backoff
 from gangline.local.kubelet.run_setup import plan_run
 from gangline.local.kubelet.runtime.contract import (
+    EXIT_START_FAILED,
     ContainerPlan,
     Exit,
     RunningContainer,
     StartFailed,
 )
+
+log = logging.getLogger(__name__)
 
 _LEAST_GRACE_S = 2.0
 """What a process still gets after a hook has used up the grace period, as in Kubernetes."""
@@ -51,7 +55,7 @@ class ContainerWorker:
     def start(self) -> None:
         """Begin one run; what comes of it appears in the record."""
         self._note(lambda known: replace(known, starting=True, problem=None))
-        self._home.spawn(self._run(), f"container {self.container.name}")
+        self._home.spawn(self._guarded_run(), f"container {self.container.name}")
 
     def stop(self, by: datetime, why: str) -> None:
         """Ask the run to end, and kill it at a time if it has not."""
@@ -66,6 +70,18 @@ class ContainerWorker:
             self._stopper = self._home.spawn(
                 self._end(self.running, by, hook=first), f"end of {self.container.name}"
             )
+
+    async def _guarded_run(self) -> None:
+        """The outermost loop of a container: an error of ours must not leave it in limbo."""
+        try:
+            await self._run()
+        except Exception as error:
+            log.exception("container run failed", extra={"container": self.container.name})
+            lost = self.record.instance
+            if lost is not None and lost.ended is None:
+                ended = Ended(EXIT_START_FAILED, "Error", self._home.context.clock(), str(error))
+                self._note(lambda known: replace(known, instance=replace(lost, ended=ended)))
+            self._hold("RunContainerError", f"internal error: {error}")
 
     async def _run(self) -> None:
         """One run, from its plan to its end."""

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from gangline.local.network.contract import PodNetwork
 log = logging.getLogger(__name__)
 
 DEFAULT_STOP_GRACE_S = 2.0
+_RETAKE_S = 1.0
 
 
 class Kubelet:
@@ -69,6 +70,7 @@ class Kubelet:
         )
         self._agent = NodeAgent(client, node, settings, runtime.describe_gaps())
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._bound: Callable[[], Iterable[Pod]] = tuple
 
     async def run(self) -> None:
         """Follow the API server and report to it, until cancelled.
@@ -77,6 +79,7 @@ class Kubelet:
         has happened to them since. `stop` is what ends them.
         """
         pods = Informer(self._context.client, PODS, fields=f"spec.nodeName={self.node.name}")
+        self._bound = pods.items
         try:
             async with self._recorder, asyncio.TaskGroup() as tasks:
                 tasks.create_task(pods.run())
@@ -170,6 +173,13 @@ class Kubelet:
         self._tasks.pop(uid, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("pod worker failed", exc_info=error, extra={"pod": uid})
+            asyncio.get_running_loop().call_later(_RETAKE_S, self._retake, uid)
+
+    def _retake(self, uid: str) -> None:
+        """Take a pod up again whose worker failed, as after a restart."""
+        pod = next((each for each in self._bound() if each.metadata.uid == uid), None)
+        if pod is not None and uid not in self.workers and self._context.online.is_set():
+            self._take_up(pod)
 
     def _remove_leftovers(self, known: set[str]) -> None:
         """Remove what pods have left that were deleted while no kubelet ran."""

@@ -5,14 +5,21 @@ process namespace. Each link dies with the one before it (PR_SET_PDEATHSIG), so 
 SIGKILL of the kubelet leaves a process behind: the namespace takes all its processes with it.
 """
 
+import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 
 _TOOLS = ("setpriv", "unshare", "nsenter", "mount", "sh", "env", "mkdir", "ln")
 _NAMESPACES = ("--mount", "--uts", "--ipc", "--pid")
+_GUARD = (
+    '[ "$PPID" = "$1" ] || exit 1; shift; '
+    'while [ "$1" != -- ]; do echo 0 >"$1"; shift; done; shift; exec "$@"'
+)
+"""Ends if the kubelet died before its death was asked to be told; then goes into control groups."""
 _FORK = 'exec 4>&2 2>/dev/null; setpriv --pdeathsig KILL -- "$@" 2>&4 4>&-; exit $?'
 """Starts process 1 of the namespace and ends with its exit code, or 128 and the signal's number;
 ``unshare --fork`` of util-linux 2.38 turns a SIGKILL into exit code 1."""
@@ -42,14 +49,18 @@ class Isolation:
     gap: str = ""
     """What pods must do without, and what would help; empty at `Level.ROOT`."""
 
-    def enter(self, netns: str | None) -> list[str]:
-        """The commands that go before a container's set-up script."""
+    def enter(self, netns: str | None, doors: Sequence[str] = ()) -> list[str]:
+        """The commands that go before a container's set-up script.
+
+        ``doors`` are the files of the control groups to go into.
+        """
+        guard = ["sh", "-c", _GUARD, "sh", str(os.getpid()), *doors, "--"]
         if self.level is Level.NONE:
-            return list(_die_with_parent())
+            return [*_die_with_parent(), *guard]
         users = _AS_ROOT_OF_OWN_USERS if self.level is Level.USER else ()
         network = ["nsenter", f"--net={netns}", "--"] if netns and not users else []
         unshare = ["unshare", *users, *_NAMESPACES, "--", "sh", "-c", _FORK, "sh"]
-        return [*_die_with_parent(), *network, *unshare]
+        return [*_die_with_parent(), *guard, *network, *unshare]
 
     def join(self, pid: int) -> list[str]:
         """The commands that run another command inside the container whose process 1 is ``pid``."""

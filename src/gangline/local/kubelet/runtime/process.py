@@ -31,8 +31,9 @@ from gangline.local.kubelet.runtime.terminal import (
 )
 from gangline.local.kubelet.runtime.usage import children, tree_usage
 
-_ENTER_GROUPS = 'while [ "$1" != -- ]; do echo 0 >"$1"; shift; done; shift; exec "$@"'
 _SET_UP_TIMEOUT_S = 30
+_SET_UPS_AT_ONCE = 4 * (os.cpu_count() or 1)
+"""More at once would not be done sooner, and each would take longer."""
 _MEMORY_WATCH_S = 0.5
 _KEPT_ERRORS = 4096
 
@@ -215,6 +216,7 @@ class ProcessRuntime:
         self._isolation = isolation
         self._groups = groups if isolation.level is Level.ROOT else None
         self._shared = shared
+        self._turns = asyncio.Semaphore(_SET_UPS_AT_ONCE)
 
     def describe_gaps(self) -> str:
         """What this machine does not allow."""
@@ -233,15 +235,12 @@ class ProcessRuntime:
         """Start one instance; returns when its command is about to run."""
         bare = self._isolation.level is Level.NONE
         check_command(plan, self._shared, bare=bare)
-        group = self._limit(plan)
-        try:
-            return (
-                await self._start_bare(plan, output)
-                if bare
-                else await self._start_apart(plan, output, group)
-            )
-        except OSError as error:
-            raise _start_error(f"cannot set up the container: {error}") from error
+        async with self._turns:
+            try:
+                start = self._start_bare if bare else self._start_apart
+                return await start(plan, output)
+            except OSError as error:
+                raise _start_error(f"cannot set up the container: {error}") from error
 
     async def _start_bare(self, plan: ContainerPlan, output: Output) -> ProcessContainer:
         tail = _environment(plan)
@@ -254,31 +253,43 @@ class ProcessRuntime:
         container.begun(child)
         return container
 
-    async def _start_apart(
-        self, plan: ContainerPlan, output: Output, group: ControlGroup | None
-    ) -> ProcessContainer:
+    async def _start_apart(self, plan: ContainerPlan, output: Output) -> ProcessContainer:
         view = RootView(plan, self._shared)
         script = view.write()
         tail = [*_environment(plan, view.root), *_enter_root(plan, view, self._isolation.level)]
         with _Report(plan.state_dir / "report") as report:
+            group = self._limit(plan)
+            container = ProcessContainer(plan, self._isolation, group, tail, output)
             argv = [
-                *(["sh", "-c", _ENTER_GROUPS, "sh", *group.doors, "--"] if group else []),
-                *self._isolation.enter(plan.netns),
+                *self._isolation.enter(plan.netns, group.doors if group else ()),
                 *["sh", "-c", f"exec {REPORT_FD}>{report.shell_path}\n{script}", "sh"],
                 *[*tail, *plan.argv],
             ]
-            container = ProcessContainer(plan, self._isolation, group, tail, output)
             terminal = open_terminal() if plan.tty else None
             child = await spawn(argv, container.take, stdin=plan.stdin, terminal=terminal)
-            complaint = await report.until_ready(child)
-        if complaint is not None:
-            child.kill_tree()
-            await child.wait()
-            if group is not None:
-                group.remove()
-            raise _start_error(complaint or container.early_errors.decode(errors="replace"))
+            await self._until_ready(report, container, child, group)
         container.begun(child)
         return container
+
+    async def _until_ready(
+        self,
+        report: "_Report",
+        container: ProcessContainer,
+        child: Child,
+        group: ControlGroup | None,
+    ) -> None:
+        """Wait for the set-up; if it fails or is no longer wanted nothing of it stays."""
+        complaint: str | None = ""
+        try:
+            complaint = await report.until_ready(child)
+        finally:
+            if complaint is not None:
+                child.kill_tree()
+                await child.wait()
+                if group is not None:
+                    group.remove()
+        if complaint is not None:
+            raise _start_error(complaint or container.early_errors.decode(errors="replace"))
 
     def _limit(self, plan: ContainerPlan) -> ControlGroup | None:
         if self._groups is None:

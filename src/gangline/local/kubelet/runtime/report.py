@@ -1,0 +1,65 @@
+"""The pipe on which a set-up script says that it is done, or what went wrong."""
+
+import asyncio
+import contextlib
+import os
+import shlex
+from pathlib import Path
+from typing import Any, Self
+
+from gangline.local.kubelet.runtime.child import Child
+from gangline.local.kubelet.runtime.rootview import READY
+
+_SET_UP_TIMEOUT_S = 30
+_READ_BYTES = 65536
+
+
+class Report:
+    """The pipe on which a set-up script says that it is done, or what went wrong."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._fd = -1
+        self._text = b""
+
+    @property
+    def shell_path(self) -> str:
+        """The pipe's path, as a shell wants it."""
+        return shlex.quote(str(self._path))
+
+    def __enter__(self) -> Self:
+        self._path.unlink(missing_ok=True)
+        os.mkfifo(self._path, 0o600)
+        # Open for both: opening for reading alone would end the moment one writer goes.
+        self._fd = os.open(self._path, os.O_RDWR | os.O_NONBLOCK)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
+        self._path.unlink(missing_ok=True)
+
+    async def until_ready(self, child: Child) -> str | None:
+        """None when the command is about to run, else what the set-up complained of."""
+        loop = asyncio.get_running_loop()
+        ready = asyncio.Event()
+        loop.add_reader(self._fd, self._read, ready)
+        done = asyncio.create_task(ready.wait())
+        either: set[asyncio.Future[Any]] = {done, child.exited}
+        try:
+            await asyncio.wait(
+                either, timeout=_SET_UP_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            loop.remove_reader(self._fd)
+            done.cancel()
+        if not ready.is_set():
+            self._read(ready)
+        if ready.is_set():
+            return None
+        return self._text.decode(errors="replace").strip()
+
+    def _read(self, ready: asyncio.Event) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self._text += os.read(self._fd, _READ_BYTES)
+        if self._text.endswith(READY):
+            ready.set()

@@ -78,6 +78,11 @@ class Hands:
             Target.POD_GROUP: cache.recent_groups,
         }
 
+    @property
+    def crowded(self) -> bool:
+        """Whether writes have to wait for each other."""
+        return self._slots.locked()
+
     async def carry_out(self, sight: Sight, decision: Decision) -> Outcome:
         """Do what a decision says, except for the status.
 

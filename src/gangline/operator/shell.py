@@ -6,11 +6,10 @@ pass fails with a conflict and the next one sees the change. Events and counters
 the status is stored, so that nothing is told that did not come to be.
 """
 
+import math
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-
-import msgspec
 
 from gangline.api.kubeflow import JobStatus
 from gangline.kube.client import Client, PatchKind
@@ -25,9 +24,12 @@ from gangline.operator.hands import Hands, Outcome
 from gangline.operator.recent import PATIENCE_S
 from gangline.operator.stored import StoredJob
 
-COUNTS_EVERY_S = 1.0
-"""How often mere counts of replicas are stored: pods of a gang start within moments of each other,
-and each would be a write of its own."""
+MINOR_EVERY_S = 1.0
+"""How often minor news of a job is stored. Pods of a gang start within moments of each other, and
+each would be a write of its own."""
+
+MINOR_WAITS_S = 5.0
+"""How long minor news gives way to other jobs' pods while there is a crowd."""
 
 STALL_RETRY_S = (1.0, 300.0)
 """The shortest and the longest wait before something that was refused is tried again."""
@@ -52,6 +54,7 @@ class Reconciler:
         self._settings = settings
         self._clock = clock
         self._stored_at: dict[JobKey, float] = {}
+        self._minor_since: dict[JobKey, float] = {}
 
     async def reconcile(self, key: JobKey) -> Result:
         """Look at one job and do what is to be done.
@@ -62,6 +65,7 @@ class Reconciler:
         sight = self._cache.observe(key)
         if sight is None:
             self._stored_at.pop(key, None)
+            self._minor_since.pop(key, None)
             return Done()
         now = self._clock()
         decision = decide(sight.observed, now, self._settings)
@@ -90,13 +94,15 @@ class Reconciler:
         return story.stalled(sight.observed.job, decision.status, outcome.problem(), stamp)
 
     def _wait_to_store(self, key: JobKey, before: JobStatus, after: JobStatus) -> float | None:
-        """Put off a status that differs in counts only, if another was stored just now."""
-        same = msgspec.structs.replace(after, replica_statuses=before.replica_statuses) == before
-        since = time.monotonic() - self._stored_at.get(key, -COUNTS_EVERY_S)
-        counts_differ = after.replica_statuses != before.replica_statuses
-        if same and counts_differ and since < COUNTS_EVERY_S:
-            return COUNTS_EVERY_S - since
-        return None
+        """Put off minor news, if some was stored just now or there is more urgent work."""
+        if after == before or not story.is_minor(before, after):
+            return None
+        now = time.monotonic()
+        since = now - self._stored_at.get(key, -math.inf)
+        if since < MINOR_EVERY_S:
+            return MINOR_EVERY_S - since
+        waited = now - self._minor_since.setdefault(key, now)
+        return MINOR_EVERY_S if self._hands.crowded and waited < MINOR_WAITS_S else None
 
     async def _store(self, key: JobKey, sight: Sight, status: JobStatus) -> bool:
         """Write the status; False if the job is gone."""
@@ -123,6 +129,7 @@ class Reconciler:
             return False
         self._cache.recent_status.written(stored, after)
         self._stored_at[key] = time.monotonic()
+        self._minor_since.pop(key, None)
         metrics.count_status(sight.observed.job, sight.observed.status, status)
         return True
 

@@ -130,6 +130,23 @@ def counted(job: TrainingJob, status: JobStatus, gang: Gang) -> JobStatus:
     return replace(status, replica_statuses=counts)
 
 
+def is_minor(before: JobStatus, after: JobStatus) -> bool:
+    """Say whether a status brings nothing that has to be stored at once.
+
+    That the job was seen, when it started, how many replicas do what, and that a pod which was
+    restarted is gone can all be found out again; ends, restarts and what was told to users cannot.
+    """
+    return _major(before) == _major(after) and (
+        before.restarts.pods.items() >= after.restarts.pods.items()
+    )
+
+
+def _major(status: JobStatus) -> JobStatus:
+    told = conditions.drop(status.conditions, conditions.CREATED)
+    restarts = replace(status.restarts, pods={})
+    return replace(status, conditions=told, replica_statuses={}, start_time=None, restarts=restarts)
+
+
 def failure_message(job: TrainingJob, role: str, failures: Sequence[str]) -> str:
     """Say that the failure of replicas ends the job."""
     return f"{job.kind.kind} {job.name} is failed because {_failed(role, failures)}"

@@ -1,5 +1,6 @@
 """TCP ports of this machine: finding a free one, and naming who has the one that is wanted."""
 
+import contextlib
 import errno
 import os
 import socket
@@ -46,13 +47,17 @@ def holder(port: int) -> str:
     """Name the process that listens on a port, as far as we may see it."""
     inodes = {f"socket:[{inode}]" for inode in _listening(port)}
     for process in Path("/proc").glob("[0-9]*"):
-        try:
-            links = {os.readlink(link) for link in (process / "fd").iterdir()}
-            if links & inodes:
+        with contextlib.suppress(OSError):  # Gone in the meantime, or not ours to look at.
+            if any(_target(link) in inodes for link in (process / "fd").iterdir()):
                 return f"{(process / 'comm').read_text().strip()} (process {process.name})"
-        except OSError:
-            continue  # Gone in the meantime, or not ours to look at.
     return ""
+
+
+def _target(link: Path) -> str:
+    try:
+        return os.readlink(link)
+    except OSError:
+        return ""
 
 
 def _listening(port: int) -> list[str]:

@@ -1,0 +1,136 @@
+"""Pods' networks as root: namespaces that reach each other, the host and names, and go again."""
+
+import asyncio
+import os
+import shutil
+import sys
+from collections.abc import AsyncIterator
+from ipaddress import IPv4Network
+from pathlib import Path
+
+import pytest
+
+from gangline.local.network.bridge import NETNS_FOLDER, BridgeNetwork, prefix_of, sweep
+from gangline.local.network.contract import Attachment, NetworkError
+from gangline.local.network.dns import DnsServer
+from gangline.local.network.forward import ServiceForwarder
+from gangline.local.network.zone import Zone
+
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.skipif(
+        os.geteuid() != 0 or shutil.which("ip") is None, reason="needs root and iproute2"
+    ),
+]
+
+
+@pytest.fixture
+async def network(tmp_path: Path) -> AsyncIterator[BridgeNetwork]:
+    bridge = BridgeNetwork(tmp_path)
+    await bridge.open()
+    yield bridge
+    await bridge.close()
+
+
+def left(folder: Path) -> list[str]:
+    mark = prefix_of(folder)
+    links = [path.name for path in Path("/sys/class/net").glob(f"{mark}*")]
+    return links + [path.name for path in NETNS_FOLDER.glob(f"{mark}*")]
+
+
+async def inside(pod: Attachment, program: str) -> str:
+    """Run Python in a pod's namespace and return what it prints."""
+    process = await asyncio.create_subprocess_exec(
+        *["nsenter", f"--net={pod.netns_path}", sys.executable, "-c", program],
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await process.communicate()
+    assert process.returncode == 0, err.decode()
+    return out.decode().strip()
+
+
+async def test_pods_reach_each_other_and_services_and_see_who_calls(
+    network: BridgeNetwork,
+) -> None:
+    one = await network.attach("u1", "ns", "one", False)
+    two = await network.attach("u2", "ns", "two", False)
+    server = (
+        "import socket;s=socket.create_server(('',80));print('up',flush=True);"
+        "[(lambda c,a:(c.sendall(a[0].encode()),c.close()))(*s.accept()) for _ in range(2)]"
+    )
+    process = await asyncio.create_subprocess_exec(
+        *["nsenter", f"--net={one.netns_path}", sys.executable, "-c", server],
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    await process.stdout.readline()
+    forwarder = ServiceForwarder()
+    service = str(network.ranges.services.network_address + 5)
+    assert await forwarder.apply({(service, 8080): ((one.ip, 80),)})
+
+    call = "import socket;print(socket.create_connection(('{}',{}),5).recv(99).decode())"
+    assert await inside(two, call.format(one.ip, 80)) == two.ip
+    assert await inside(two, call.format(service, 8080)) == network.host_address
+    await process.wait()
+    await forwarder.stop()
+
+
+async def test_a_pod_asks_the_hosts_end_for_names(network: BridgeNetwork) -> None:
+    zone = Zone()
+    pod = await network.attach("u1", "ns", "p", False)
+    zone.set_pod(pod.ip, "ns")
+    server = DnsServer(zone, network.host_address)
+    await server.start()
+    question = (
+        "import socket;s=socket.socket(2,2);s.settimeout(5);"
+        rf"s.sendto(b'\0\1\1\0\0\1\0\0\0\0\0\0\3one\0\0\1\0\1',('{network.host_address}',53));"
+        "print(s.recv(512)[3]&15)"
+    )
+    assert await inside(pod, question) == "3"
+    assert f"nameserver {network.host_address}" in pod.resolv_conf
+    await server.stop()
+
+
+async def test_attaching_twice_gives_one_place_and_detaching_gives_it_back(
+    network: BridgeNetwork, tmp_path: Path
+) -> None:
+    first, again = await asyncio.gather(*(network.attach("u", "ns", "p", False) for _ in range(2)))
+    assert first == again
+    await network.detach("u")
+    await network.detach("u")
+    assert left(tmp_path) == [prefix_of(tmp_path)]
+    assert not first.hosts_path.exists()
+
+
+async def test_pods_on_the_hosts_network_have_its_address_and_no_namespace(
+    network: BridgeNetwork,
+) -> None:
+    place = await network.attach("u", "ns", "p", True)
+    assert (place.ip, place.netns_path) == (network.host_address, None)
+
+
+async def test_what_a_killed_cluster_left_is_swept_and_its_range_kept(tmp_path: Path) -> None:
+    killed = BridgeNetwork(tmp_path)
+    await killed.open()
+    await killed.attach("u", "ns", "p", False)
+
+    successor = BridgeNetwork(tmp_path)
+    await successor.open()
+    assert successor.ranges == killed.ranges
+    assert left(tmp_path) == [prefix_of(tmp_path)]
+    await sweep(tmp_path)
+    assert left(tmp_path) == []
+
+
+async def test_two_clusters_take_different_ranges_and_a_taken_one_is_refused(
+    network: BridgeNetwork, tmp_path: Path
+) -> None:
+    other = BridgeNetwork(tmp_path / "other")
+    await other.open()
+    assert not other.ranges.pods.overlaps(network.ranges.pods)
+    await other.close()
+    taken = BridgeNetwork(tmp_path / "third", cidr=IPv4Network(network.ranges.pods))
+    with pytest.raises(NetworkError, match="overlaps a route"):
+        await taken.open()
+    assert left(tmp_path / "third") == []

@@ -1,0 +1,318 @@
+"""The controllers against a real API server; pods only exist as objects here."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gangline.api.resource import Resource
+from gangline.api.resources import (
+    CONFIG_MAPS,
+    DEPLOYMENTS,
+    ENDPOINTS,
+    LEASES,
+    NAMESPACES,
+    NODES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
+    POD_DISRUPTION_BUDGETS,
+    PODS,
+    REPLICA_SETS,
+    SERVICE_ACCOUNTS,
+    SERVICES,
+)
+from gangline.kube.client import Client, PatchKind
+from gangline.kube.errors import NotFound
+from gangline.local.controllers import manager
+from gangline.local.controllers.context import ControllerSettings
+from integration.cluster.embedded import until
+
+NS = "default"
+SILENCE_S = 2.0
+
+
+@pytest.fixture
+async def controllers(client: Client, tmp_path: Path) -> AsyncIterator[Client]:
+    """Controllers at work; gives a client."""
+    settings = ControllerSettings(volumes=tmp_path / "volumes", node_silence_s=SILENCE_S)
+    task = asyncio.create_task(manager.run(client, settings))
+    yield client
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def config_map(name: str, *owners: dict[str, Any], **metadata: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": name, "ownerReferences": list(owners), **metadata},
+    }
+
+
+def pod(name: str, labels: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
+    container = {"name": "c", "image": "none", "ports": [{"name": "http", "containerPort": 8080}]}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": labels or {}},
+        "spec": {"containers": [container], **spec},
+    }
+
+
+async def owner_reference(client: Client, name: str, block: bool = True) -> dict[str, Any]:
+    owner = await client.get(CONFIG_MAPS, name, NS)
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "name": name,
+        "uid": owner.metadata.uid,
+        "blockOwnerDeletion": block,
+    }
+
+
+def absent(client: Client, kind: Resource[Any], name: str) -> Callable[[], Awaitable[bool]]:
+    async def check() -> bool:
+        try:
+            await client.get(kind, name, NS if kind.namespaced else None)
+        except NotFound:
+            return True
+        return False
+
+    return check
+
+
+async def become_ready(client: Client, name: str, ip: str) -> None:
+    status = {
+        "phase": "Running",
+        "podIP": ip,
+        "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": None}],
+    }
+    patch = {"status": status}
+    await client.patch(PODS, name, patch, NS, kind=PatchKind.MERGE, subresource="status")
+
+
+async def family(client: Client) -> None:
+    """A parent, a child and a grandchild."""
+    await client.create(CONFIG_MAPS, config_map("parent"), NS)
+    parent = await owner_reference(client, "parent")
+    await client.create(CONFIG_MAPS, config_map("child", parent), NS)
+    child = await owner_reference(client, "child")
+    await client.create(CONFIG_MAPS, config_map("grandchild", child), NS)
+
+
+@pytest.mark.parametrize("propagation", ["Background", "Foreground"])
+async def test_dependents_of_dependents_go_with_their_owner(
+    controllers: Client, propagation: str
+) -> None:
+    await family(controllers)
+    await controllers.delete(CONFIG_MAPS, "parent", NS, propagation=propagation)
+    for name in ("parent", "child", "grandchild"):
+        await until(absent(controllers, CONFIG_MAPS, name))
+
+
+async def test_orphaned_dependents_stay_without_their_reference(controllers: Client) -> None:
+    await family(controllers)
+    await controllers.delete(CONFIG_MAPS, "parent", NS, propagation="Orphan")
+    await until(absent(controllers, CONFIG_MAPS, "parent"))
+    child = await controllers.get(CONFIG_MAPS, "child", NS)
+    assert child.metadata.owner_references == []
+    await controllers.get(CONFIG_MAPS, "grandchild", NS)
+
+
+async def test_in_the_foreground_an_owner_outlives_a_dependent_that_is_held(
+    controllers: Client,
+) -> None:
+    await controllers.create(CONFIG_MAPS, config_map("parent"), NS)
+    parent = await owner_reference(controllers, "parent")
+    held = config_map("held", parent, finalizers=["example.com/hold"])
+    await controllers.create(CONFIG_MAPS, held, NS)
+    await controllers.delete(CONFIG_MAPS, "parent", NS, propagation="Foreground")
+
+    async def going() -> bool:
+        found = await controllers.get(CONFIG_MAPS, "held", NS)
+        return found.metadata.deletion_timestamp is not None
+
+    await until(going)
+    await controllers.get(CONFIG_MAPS, "parent", NS)
+    await controllers.patch(CONFIG_MAPS, "held", {"metadata": {"finalizers": None}}, NS)
+    await until(absent(controllers, CONFIG_MAPS, "parent"))
+
+
+async def test_an_object_made_for_an_owner_that_is_gone_goes_too(controllers: Client) -> None:
+    await controllers.create(CONFIG_MAPS, config_map("parent"), NS)
+    parent = await owner_reference(controllers, "parent")
+    await controllers.delete(CONFIG_MAPS, "parent", NS)
+    await controllers.create(CONFIG_MAPS, config_map("late", parent), NS)
+    await until(absent(controllers, CONFIG_MAPS, "late"))
+
+
+async def test_a_namespace_is_emptied_before_it_goes(controllers: Client) -> None:
+    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "room"}}
+    await controllers.create(NAMESPACES, body)
+
+    async def furnished() -> bool:
+        accounts = (await controllers.list(SERVICE_ACCOUNTS, "room")).items
+        return [account.metadata.name for account in accounts] == ["default"]
+
+    await until(furnished)
+    await controllers.create(CONFIG_MAPS, config_map("x"), "room")
+    await controllers.create(PODS, pod("p"), "room")
+    await controllers.delete(NAMESPACES, "room")
+    await until(absent(controllers, NAMESPACES, "room"))
+
+
+async def test_a_deployment_keeps_its_size_and_passes_on_its_end(controllers: Client) -> None:
+    template = {"metadata": {"labels": {"app": "web"}}, "spec": pod("x")["spec"]}
+    body = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "web"},
+        "spec": {
+            "replicas": 3,
+            "selector": {"matchLabels": {"app": "web"}},
+            "template": template,
+        },
+    }
+    await controllers.create(DEPLOYMENTS, body, NS)
+
+    async def size(wanted: int) -> bool:
+        pods = (await controllers.list(PODS, NS, labels="app=web")).items
+        return len([p for p in pods if p.metadata.deletion_timestamp is None]) == wanted
+
+    await until(lambda: size(3))
+    for number, found in enumerate((await controllers.list(PODS, NS)).items):
+        await become_ready(controllers, found.metadata.name, f"10.1.0.{number + 2}")
+
+    async def available() -> bool:
+        return (await controllers.get(DEPLOYMENTS, "web", NS)).status.available_replicas == 3
+
+    await until(available)
+    await controllers.patch(DEPLOYMENTS, "web", {"spec": {"replicas": 1}}, NS)
+    await until(lambda: size(1))
+    await controllers.delete(DEPLOYMENTS, "web", NS, propagation="Background")
+    await until(lambda: size(0))
+    assert (await controllers.list(REPLICA_SETS, NS)).items == []
+
+
+async def test_endpoints_follow_pods(controllers: Client) -> None:
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "web"},
+        "spec": {"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": "http"}]},
+    }
+    await controllers.create(SERVICES, service, NS)
+    await controllers.create(PODS, pod("p", {"app": "web"}), NS)
+    await become_ready(controllers, "p", "10.1.0.2")
+
+    async def addresses() -> list[tuple[str, int]]:
+        try:
+            found = await controllers.get(ENDPOINTS, "web", NS)
+        except NotFound:
+            return []
+        return [
+            (address.ip, port.port)
+            for subset in found.subsets
+            for address in subset.addresses
+            for port in subset.ports
+        ]
+
+    async def listed() -> bool:
+        return await addresses() == [("10.1.0.2", 8080)]
+
+    async def empty() -> bool:
+        return await addresses() == []
+
+    await until(listed)
+    await controllers.delete(PODS, "p", NS, grace_seconds=0)
+    await until(empty)
+    await controllers.delete(SERVICES, "web", NS)
+    await until(absent(controllers, ENDPOINTS, "web"))
+
+
+async def test_a_claim_gets_a_folder_that_goes_with_it(controllers: Client, tmp_path: Path) -> None:
+    claim = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "data"},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+    }
+    await controllers.create(PERSISTENT_VOLUME_CLAIMS, claim, NS)
+
+    async def bound() -> str:
+        found = await controllers.get(PERSISTENT_VOLUME_CLAIMS, "data", NS)
+        return found.spec.volume_name if found.status.phase == "Bound" else ""
+
+    volume = await until(bound)
+    folder = tmp_path / "volumes" / volume
+    assert folder.is_dir()
+    await controllers.delete(PERSISTENT_VOLUME_CLAIMS, "data", NS)
+    await until(absent(controllers, PERSISTENT_VOLUMES, volume))
+    assert not folder.exists()
+
+
+async def make_node(client: Client, name: str) -> None:
+    body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
+    await client.create(NODES, body)
+    status = {"conditions": [{"type": "Ready", "status": "True"}]}
+    await client.patch(NODES, name, {"status": status}, subresource="status")
+    lease = {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": name},
+        "spec": {"renewTime": "2026-01-01T00:00:00.000000Z"},
+    }
+    await client.create(LEASES, lease, "kube-node-lease")
+
+
+async def test_pods_leave_a_node_that_falls_silent_when_they_tolerate_it_no_longer(
+    controllers: Client,
+) -> None:
+    await make_node(controllers, "n1")
+    patient = [{"operator": "Exists"}]
+    hasty = [
+        {
+            "key": "node.kubernetes.io/unreachable",
+            "operator": "Exists",
+            "effect": "NoExecute",
+            "tolerationSeconds": 0,
+        }
+    ]
+    await controllers.create(PODS, pod("stays", nodeName="n1", tolerations=patient), NS)
+    await controllers.create(PODS, pod("goes", nodeName="n1", tolerations=hasty), NS)
+    await become_ready(controllers, "goes", "10.1.0.2")
+
+    async def evicted() -> bool:
+        found = await controllers.get(PODS, "goes", NS)
+        marks = [c.reason for c in found.status.conditions if c.type == "DisruptionTarget"]
+        return bool(found.metadata.deletion_timestamp) and marks == ["DeletionByTaintManager"]
+
+    await until(evicted)
+    node = await controllers.get(NODES, "n1")
+    assert {c.status for c in node.status.conditions if c.type == "Ready"} == {"Unknown"}
+    assert (await controllers.get(PODS, "stays", NS)).metadata.deletion_timestamp is None
+
+    await controllers.delete(NODES, "n1")
+    await until(absent(controllers, PODS, "goes"))
+    await until(absent(controllers, PODS, "stays"))
+
+
+async def test_a_budget_counts_the_pods_that_are_ready(controllers: Client) -> None:
+    budget = {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": "b"},
+        "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}}},
+    }
+    await controllers.create(POD_DISRUPTION_BUDGETS, budget, NS)
+    for name in ("p1", "p2"):
+        await controllers.create(PODS, pod(name, {"app": "web"}), NS)
+        await become_ready(controllers, name, "10.1.0.2")
+
+    async def allows_one() -> bool:
+        found = await controllers.get(POD_DISRUPTION_BUDGETS, "b", NS)
+        return found.status.disruptions_allowed == 1
+
+    await until(allows_one)

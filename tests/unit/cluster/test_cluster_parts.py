@@ -1,0 +1,146 @@
+"""Folder, lock, ports, machine: what a cluster checks before it starts."""
+
+import os
+import socket
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from gangline.local import ports
+from gangline.local.home import (
+    AlreadyRunning,
+    ClusterError,
+    ClusterHome,
+    Lock,
+    NotRunning,
+    RunNote,
+    process_start,
+)
+from gangline.local.machine import Machine, divide
+from gangline.local.settings import ClusterSettings
+
+
+def a_note(pid: int, start: int) -> RunNote:
+    return RunNote(pid, start, "https://127.0.0.1:1", datetime(2026, 1, 1, tzinfo=UTC))
+
+
+@pytest.mark.parametrize("name", ["", "Big", "a/b", "..", "-a", "a" * 41])
+def test_a_name_that_cannot_be_a_folder_everywhere_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ClusterError, match="cannot name a cluster"):
+        ClusterHome(tmp_path, name).prepare()
+
+
+def test_a_folder_that_cannot_be_made_is_named_with_a_way_out(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ClusterError, match=r"cannot write to .*file.*GANGLINE_HOME"):
+        ClusterHome(tmp_path / "file").prepare()
+
+
+def test_a_full_disk_is_said_to_be_full() -> None:
+    home = ClusterHome(Path("/dev/full"))
+    with pytest.raises(ClusterError, match="Not a directory"):
+        home.prepare()
+
+
+def test_a_note_is_believed_only_while_its_process_lives(tmp_path: Path) -> None:
+    home = ClusterHome(tmp_path)
+    home.prepare()
+    assert home.read_note() is None
+    pid = os.getpid()
+    home.write_note(a_note(pid, process_start(pid)))
+    assert home.read_note() is not None
+    home.write_note(a_note(pid, process_start(pid) + 1))
+    assert home.read_note() is None, "another process has taken the number"
+    assert home.last_note() is not None
+
+
+def test_a_broken_note_is_none(tmp_path: Path) -> None:
+    home = ClusterHome(tmp_path)
+    home.prepare()
+    (home.folder / "run.json").write_text("{")
+    assert home.read_note() is None
+
+
+def test_a_second_process_is_refused_and_told_who_has_the_cluster(tmp_path: Path) -> None:
+    home = ClusterHome(tmp_path)
+    home.prepare()
+    pid = os.getpid()
+    with Lock(home):
+        home.write_note(a_note(pid, process_start(pid)))
+        with pytest.raises(AlreadyRunning, match=f"process {pid}.*gangline down"), Lock(home):
+            pass
+    with Lock(home):
+        pass
+
+
+def test_stopping_a_cluster_that_never_was_says_so(tmp_path: Path) -> None:
+    from gangline.local.daemon import stop  # noqa: PLC0415 - as the command imports it
+
+    with pytest.raises(NotRunning, match="no cluster nobody"):
+        stop(ClusterHome(tmp_path, "nobody"))
+
+
+@pytest.fixture
+def listener() -> socket.socket:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server
+
+
+def test_a_wanted_port_that_is_taken_is_an_error_that_names_the_holder(
+    listener: socket.socket,
+) -> None:
+    port = listener.getsockname()[1]
+    with pytest.raises(ClusterError, match=rf"port {port} is in use by .*{os.getpid()}.*--port"):
+        ports.choose("127.0.0.1", port, ())
+
+
+def test_a_liked_port_that_is_taken_is_passed_over(listener: socket.socket) -> None:
+    port = listener.getsockname()[1]
+    assert ports.choose("127.0.0.1", None, (port,)) == 0
+    assert ports.choose("127.0.0.1", 0, (port,)) == 0
+
+
+def test_an_address_that_is_not_ours_is_an_error() -> None:
+    with pytest.raises(ClusterError, match="cannot listen"):
+        ports.choose("192.0.2.77", 6443, ())
+
+
+MACHINE = Machine(cpu_milli=8000, memory_bytes=32 << 30, gpus=(0, 1, 2, 3))
+
+
+def test_a_machine_is_divided_evenly(tmp_path: Path) -> None:
+    nodes = divide(ClusterSettings(home=tmp_path, nodes=3), MACHINE)
+    assert [node.name for node in nodes] == ["node-1", "node-2", "node-3"]
+    assert {node.cpu_milli for node in nodes} == {2666}
+    assert [node.gpus for node in nodes] == [(0,), (1,), (2,)]
+
+
+def test_gpus_beyond_those_found_are_pretended_and_never_shared(tmp_path: Path) -> None:
+    nodes = divide(ClusterSettings(home=tmp_path, nodes=3, gpus=2), MACHINE)
+    handed_out = [index for node in nodes for index in node.gpus]
+    assert handed_out == [0, 1, 2, 3, 4, 5]
+
+
+def test_what_is_asked_for_is_given_whatever_the_machine_has(tmp_path: Path) -> None:
+    settings = ClusterSettings(home=tmp_path, nodes=2, cpus=16, memory="64Gi", gpus=0)
+    (node, _) = divide(settings, MACHINE)
+    assert (node.cpu_milli, node.memory_bytes, node.gpus) == (16000, 64 << 30, ())
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"nodes": 0}, "--nodes 0"),
+        ({"nodes": 5000}, "--nodes 5000"),
+        ({"cpus": -1.0}, "--cpus"),
+        ({"gpus": -1}, "--gpus"),
+        ({"memory": "8GB"}, "--memory 8GB"),
+        ({"memory": "1Ki"}, "too few"),
+    ],
+)
+def test_numbers_without_sense_are_refused(
+    tmp_path: Path, settings: dict[str, object], words: str
+) -> None:
+    with pytest.raises(ClusterError, match=words):
+        divide(ClusterSettings(home=tmp_path, **settings), MACHINE)  # type: ignore[arg-type]

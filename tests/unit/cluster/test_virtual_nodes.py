@@ -1,0 +1,100 @@
+"""A node's agent runs, is cut off and loses power as the Node object says."""
+
+import asyncio
+
+import pytest
+
+from gangline.api.core import Node
+from gangline.api.meta import ObjectMeta
+from gangline.local.nodes import CUT, STOPPED, Power, VirtualNode, wanted_power
+
+
+@pytest.mark.parametrize(
+    ("annotations", "power"),
+    [
+        ({}, Power.ON),
+        ({STOPPED: "true"}, Power.STOPPED),
+        ({STOPPED: "false"}, Power.ON),
+        ({CUT: "true"}, Power.CUT),
+        ({CUT: "true", STOPPED: "true"}, Power.STOPPED),
+    ],
+)
+def test_annotations_say_what_a_node_should_do(annotations: dict[str, str], power: Power) -> None:
+    assert wanted_power(Node(metadata=ObjectMeta(annotations=annotations))) is power
+
+
+class Diary:
+    """Agents that write down what happens to them."""
+
+    def __init__(self) -> None:
+        self.entries: list[str] = []
+        self._changed = asyncio.Condition()
+        self.made = 0
+        self.break_next = False
+
+    def make(self) -> "DiaryAgent":
+        self.made += 1
+        return DiaryAgent(self, self.made)
+
+    async def write(self, entry: str) -> None:
+        async with self._changed:
+            self.entries.append(entry)
+            self._changed.notify_all()
+
+    async def until(self, *entries: str) -> None:
+        async with asyncio.timeout(5), self._changed:
+            await self._changed.wait_for(lambda: self.entries == list(entries))
+
+
+class DiaryAgent:
+    def __init__(self, diary: Diary, number: int) -> None:
+        self._diary = diary
+        self._number = number
+
+    async def run(self) -> None:
+        await self._diary.write(f"run {self._number}")
+        if self._diary.break_next:
+            raise RuntimeError("broken")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await self._diary.write(f"cut {self._number}")
+
+    async def stop(self, grace_s: float) -> None:
+        await self._diary.write(f"stop {self._number} {grace_s:g}")
+
+
+async def test_a_node_that_lost_power_boots_as_a_new_one() -> None:
+    diary = Diary()
+    node = VirtualNode("n", diary.make)
+    running = asyncio.create_task(node.run())
+    await diary.until("run 1")
+    node.want(Power.STOPPED)
+    await diary.until("run 1", "cut 1", "stop 1 0")
+    node.want(Power.ON)
+    await diary.until("run 1", "cut 1", "stop 1 0", "run 2")
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_node_that_was_cut_off_goes_on_as_the_same_one() -> None:
+    diary = Diary()
+    node = VirtualNode("n", diary.make)
+    running = asyncio.create_task(node.run())
+    await diary.until("run 1")
+    node.want(Power.CUT)
+    await diary.until("run 1", "cut 1")
+    node.want(Power.ON)
+    await diary.until("run 1", "cut 1", "run 1")
+    assert diary.made == 1
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await node.stop(2.0)
+    assert diary.entries[-1] == "stop 1 2"
+
+
+async def test_an_agent_that_breaks_breaks_its_node() -> None:
+    diary = Diary()
+    diary.break_next = True
+    with pytest.raises(RuntimeError, match="broken"):
+        await VirtualNode("n", diary.make).run()

@@ -98,6 +98,13 @@ def test_an_order_that_leaves_out_a_patched_item_is_refused() -> None:
         patched({"containers": containers("a")}, patch)
 
 
+def test_an_order_that_the_patch_itself_does_not_keep_is_refused() -> None:
+    order = [{"name": name} for name in "abc"]
+    patch = {"$setElementOrder/containers": order, "containers": [{"name": "c"}, {"name": "a"}]}
+    with pytest.raises(PatchError, match="does not match"):
+        patched({"containers": containers("a")}, patch)
+
+
 def test_items_are_deleted_by_key() -> None:
     patch = {"containers": [{"$patch": "delete", "name": "a"}, {"name": "b", "x": 1}]}
     result = patched({"containers": containers("a", "b")}, patch)

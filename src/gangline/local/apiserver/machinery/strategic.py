@@ -183,12 +183,13 @@ def _apply_orders(original: Json, result: Json, patch: Json, schema: Mapping[str
 
 
 def _check_order(patched: Any, order: list[Any], identity: Any, name: str) -> None:
+    """Refuse a patch whose own items are not told, or told in another order than they come in."""
     if not isinstance(patched, list):
         return
-    told = {identity(item) for item in order}
+    told = iter([identity(item) for item in order])
     for item in patched:
         if not _is_directive(item) and identity(item) not in told:
-            raise PatchError(f"{ORDER}{name} leaves out {_short(item)}, which the patch holds")
+            raise PatchError(f"{ORDER}{name} does not match the patched list at {_short(item)}")
 
 
 def _plain(value: Any) -> Any:

@@ -131,6 +131,45 @@ _JsonLikeLoader.yaml_implicit_resolvers = {
 }
 
 
+def mapping(value: object, what: str) -> Json:
+    """An object within a body; nothing counts as an empty one.
+
+    Raises:
+        StatusError: 400, it is something else.
+    """
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise bad_request(f"{what} must be an object, not {type(value).__name__}")
+    return value
+
+
+def text(value: object, what: str) -> str:
+    """A text within a body; nothing counts as an empty one.
+
+    Raises:
+        StatusError: 400, it is something else.
+    """
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise bad_request(f"{what} must be a string, not {type(value).__name__}")
+    return value
+
+
+def texts(value: object, what: str) -> list[str]:
+    """A list of texts within a body; nothing counts as an empty one.
+
+    Raises:
+        StatusError: 400, it is something else.
+    """
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise bad_request(f"{what} must be a list of strings")
+    return value
+
+
 def duplicate_fields(body: bytes) -> list[str]:
     """The names of fields that a JSON body gives more than once in one object."""
     found: list[str] = []

@@ -4,6 +4,8 @@ Identity (type, namespace, name), unknown fields, defaults, validation, size, an
 set which field.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
@@ -119,6 +121,30 @@ def set_defaults(kind: Kind, obj: Json) -> None:
         apply_core_defaults(kind.group, kind.kind, obj)
 
 
+@contextmanager
+def types_checked(kind: Kind, obj: Json) -> Iterator[None]:
+    """Turn stumbling over a value of the wrong type into a refusal that names it.
+
+    Looking at every type first would cost every right object for the wrong ones: the schema is
+    asked only when something went wrong, and knows what.
+
+    Raises:
+        StatusError: 422.
+    """
+    try:
+        yield
+    except (TypeError, AttributeError, KeyError, ValueError):
+        causes = kind.schema.validate(obj)
+        if not causes:
+            raise
+        raise invalid(kind.group, kind.kind, _name(obj), causes) from None
+
+
+def _name(obj: Json) -> str:
+    meta = obj.get("metadata")
+    return str(meta.get("name", "")) if isinstance(meta, dict) else ""
+
+
 def validate_new(kind: Kind, obj: Json) -> None:
     """Refuse a new object that breaks rules, naming every one.
 
@@ -129,7 +155,7 @@ def validate_new(kind: Kind, obj: Json) -> None:
     # Wrong types are told alone: other rules would stumble over them.
     causes = causes or validate_create(kind.group, kind.kind, obj, kind.namespaced)
     if causes:
-        raise invalid(kind.group, kind.kind, obj["metadata"].get("name", ""), causes)
+        raise invalid(kind.group, kind.kind, _name(obj), causes)
 
 
 def validate_changed(call: Call, old: Json, new: Json) -> None:

@@ -12,6 +12,7 @@ from gangline.local.apiserver.lifecycle import (
     may_vanish,
     timestamp,
 )
+from gangline.local.apiserver.negotiation import mapping, text
 from gangline.local.apiserver.registry import Json, Kind
 from gangline.local.apiserver.request import Call
 
@@ -36,13 +37,14 @@ def read_removal(call: Call, options: Any) -> Removal:
     Raises:
         StatusError: 400, they make no sense.
     """
-    given: Json = options if isinstance(options, dict) else {}
-    given = {"kind": "DeleteOptions", **given}
+    given: Json = {"kind": "DeleteOptions", **mapping(options, "DeleteOptions")}
     if given["kind"] != "DeleteOptions":
         raise bad_request(f"the body of a deletion must be DeleteOptions, not {given['kind']!r}")
     grace = given.get("gracePeriodSeconds")
     grace = call.number("gracePeriodSeconds") if grace is None else grace
-    policy = given.get("propagationPolicy") or call.params.get("propagationPolicy", "")
+    policy = text(given.get("propagationPolicy"), "propagationPolicy") or call.params.get(
+        "propagationPolicy", ""
+    )
     orphan = given.get("orphanDependents")
     if orphan is None and call.params.get("orphanDependents"):
         orphan = call.flag("orphanDependents")
@@ -53,13 +55,13 @@ def read_removal(call: Call, options: Any) -> Removal:
         raise bad_request(f"propagationPolicy: Unsupported value: {policy!r}: one of {known}")
     if grace is not None and (not isinstance(grace, int) or isinstance(grace, bool)):
         raise bad_request("gracePeriodSeconds must be a number")
-    wanted = given.get("preconditions") or {}
+    wanted = mapping(given.get("preconditions"), "preconditions")
+    uid = text(wanted.get("uid"), "preconditions.uid")
+    revision = text(wanted.get("resourceVersion"), "preconditions.resourceVersion")
     dry_run = call.dry_run or given.get("dryRun") == ["All"]
     # A negative period has meant one second since pods have had one.
     grace = 1 if grace is not None and grace < 0 else grace
-    return Removal(
-        grace, policy, wanted.get("uid") or "", wanted.get("resourceVersion") or "", dry_run
-    )
+    return Removal(grace, policy, uid, revision, dry_run)
 
 
 def remove(kind: Kind, obj: Json, removal: Removal, now: datetime) -> bool:

@@ -1,12 +1,11 @@
 """Reviews: questions about users and rights that are posed by creating an object."""
 
 from datetime import UTC, datetime
-from typing import Any
 
 from gangline.local.apiserver.credentials import Authenticator
 from gangline.local.apiserver.errors import bad_request
 from gangline.local.apiserver.lifecycle import timestamp
-from gangline.local.apiserver.negotiation import encode, read_body
+from gangline.local.apiserver.negotiation import encode, mapping, read_body, text, texts
 from gangline.local.apiserver.rbac import Authorizer, Deed
 from gangline.local.apiserver.registry import Json, Kind
 from gangline.local.apiserver.request import Call, User
@@ -47,24 +46,21 @@ class Reviews:
         Raises:
             StatusError: the question cannot be read.
         """
-        review: Any = read_body(call.body, call.content_type)
-        if not isinstance(review, dict):
-            raise bad_request(f"the body of the request must be a {call.kind.kind}")
-        spec = review.get("spec") or {}
+        review = mapping(read_body(call.body, call.content_type), "the body of the request")
+        spec = mapping(review.get("spec"), "spec")
         match call.kind.kind:
             case "SelfSubjectAccessReview":
                 status = self._access(call.user, spec)
             case "SubjectAccessReview" | "LocalSubjectAccessReview":
-                status = self._access(
-                    User(spec.get("user", ""), tuple(spec.get("groups", ()))), spec
-                )
+                status = self._access(_user(spec), spec)
             case "SelfSubjectRulesReview":
-                status = self._rules(call.user, spec.get("namespace", ""))
+                status = self._rules(call.user, text(spec.get("namespace"), "spec.namespace"))
             case "TokenReview":
-                status = self._token(spec.get("token", ""))
+                status = self._token(text(spec.get("token"), "spec.token"))
             case _:
                 status = {"userInfo": _info(call.user)}
-        meta = {**(review.get("metadata") or {}), "creationTimestamp": timestamp(datetime.now(UTC))}
+        given = mapping(review.get("metadata"), "metadata")
+        meta = {**given, "creationTimestamp": timestamp(datetime.now(UTC))}
         answer = {
             **review,
             "apiVersion": call.kind.api_version,
@@ -75,22 +71,7 @@ class Reviews:
         return Answer(encode(answer), 201)
 
     def _access(self, user: User, spec: Json) -> Json:
-        asked = spec.get("resourceAttributes")
-        page = spec.get("nonResourceAttributes")
-        if page is not None:
-            deed = Deed(page.get("verb", ""), path=page.get("path", ""))
-        elif asked is not None:
-            deed = Deed(
-                asked.get("verb", ""),
-                asked.get("group", ""),
-                asked.get("resource", ""),
-                asked.get("subresource", ""),
-                asked.get("namespace", ""),
-                asked.get("name", ""),
-            )
-        else:
-            raise bad_request("one of resourceAttributes and nonResourceAttributes must be given")
-        reason = self._authorizer.reason(user, deed)
+        reason = self._authorizer.reason(user, _deed(spec))
         return {"allowed": bool(reason), **({"reason": reason} if reason else {})}
 
     def _rules(self, user: User, namespace: str) -> Json:
@@ -112,6 +93,22 @@ class Reviews:
         if user is None:
             return {"authenticated": False, "error": "the token is not one of this cluster"}
         return {"authenticated": True, "user": _info(user)}
+
+
+def _user(spec: Json) -> User:
+    groups = tuple(texts(spec.get("groups"), "spec.groups"))
+    return User(text(spec.get("user"), "spec.user"), groups)
+
+
+def _deed(spec: Json) -> Deed:
+    page = mapping(spec.get("nonResourceAttributes"), "spec.nonResourceAttributes")
+    asked = mapping(spec.get("resourceAttributes"), "spec.resourceAttributes")
+    if bool(page) == bool(asked):
+        raise bad_request("one of resourceAttributes and nonResourceAttributes must be given")
+    found = {
+        name: text(value, name) for name, value in (page or asked).items() if name in Deed._fields
+    }
+    return Deed(**{"verb": "", **found})
 
 
 def _info(user: User) -> Json:

@@ -2,14 +2,13 @@
 
 import time
 from datetime import UTC, datetime
-from typing import Any
 
 from gangline.local.apiserver.credentials import Authenticator
 from gangline.local.apiserver.errors import conflict, invalid
 from gangline.local.apiserver.evictions import Evictions
 from gangline.local.apiserver.lifecycle import timestamp
 from gangline.local.apiserver.machinery.field_errors import required
-from gangline.local.apiserver.negotiation import encode, read_body, read_json
+from gangline.local.apiserver.negotiation import encode, mapping, read_body, read_json, text, texts
 from gangline.local.apiserver.reading import read_one
 from gangline.local.apiserver.registry import Json, Kind
 from gangline.local.apiserver.removal import read_removal
@@ -22,6 +21,7 @@ from gangline.local.apiserver.writing import Writer
 SUCCESS: Json = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
 LONGEST_TOKEN_S = 365 * 24 * 3600
 SHORTEST_TOKEN_S = 600
+USUAL_TOKEN_S = 3600
 
 
 class Subresources:
@@ -52,16 +52,14 @@ class Subresources:
 
     async def bind(self, call: Call) -> Answer:
         """Put a pod on a node."""
-        binding: Any = read_body(call.body, call.content_type)
-        target = binding.get("target") if isinstance(binding, dict) else None
-        if not isinstance(target, dict):
-            target = {}
-        node = target.get("name")
-        if not node or target.get("kind", "Node") not in ("Node", ""):
+        binding = mapping(read_body(call.body, call.content_type), "the body of the request")
+        target = mapping(binding.get("target"), "target")
+        meta = mapping(binding.get("metadata"), "metadata")
+        node = text(target.get("name"), "target.name")
+        if not node or target.get("kind") not in ("Node", "", None):
             raise invalid("", "Binding", call.name, [required("target.name")])
-        meta = binding.get("metadata") or {}
         if call.kind.plural == "bindings":  # the old path of bindings names the pod in the body
-            call.kind, call.name = self._pods, meta.get("name", "")
+            call.kind, call.name = self._pods, text(meta.get("name"), "metadata.name")
             call.subresource = "binding"
         if uid := meta.get("uid"):
             _check_uid(call, self._store, uid)
@@ -70,20 +68,24 @@ class Subresources:
 
     async def evict(self, call: Call) -> Answer:
         """Delete a pod, unless a disruption budget forbids it for now."""
-        eviction: Any = read_body(call.body, call.content_type)
-        options = eviction.get("deleteOptions") if isinstance(eviction, dict) else None
-        removal = read_removal(call, options)
+        eviction = mapping(read_body(call.body, call.content_type), "the body of the request")
+        removal = read_removal(call, mapping(eviction.get("deleteOptions"), "deleteOptions"))
         await self._evictions.evict(_internal(call), removal)
         return Answer(encode({**SUCCESS, "code": 201}), 201)
 
     async def token(self, call: Call) -> Answer:
         """Issue a token for a service account."""
-        request: Any = read_body(call.body, call.content_type) if call.body else {}
+        given = read_body(call.body, call.content_type) if call.body else {}
+        request = mapping(given, "the body of the request")
         account = read_json(read_one(self._store, call).body)
-        spec = request.get("spec") or {}
-        seconds = min(max(spec.get("expirationSeconds") or 3600, SHORTEST_TOKEN_S), LONGEST_TOKEN_S)
+        spec = mapping(request.get("spec"), "spec")
+        asked = spec.get("expirationSeconds")
+        wanted = asked if isinstance(asked, int) else USUAL_TOKEN_S
+        seconds = min(max(wanted, SHORTEST_TOKEN_S), LONGEST_TOKEN_S)
         ends = int(time.time()) + seconds
-        audiences = spec.get("audiences") or ["https://kubernetes.default.svc"]
+        audiences = texts(spec.get("audiences"), "spec.audiences") or [
+            "https://kubernetes.default.svc"
+        ]
         uid = account["metadata"]["uid"]
         token = self._authenticator.issue(call.namespace or "", call.name, uid, audiences, ends)
         answer = {
@@ -144,8 +146,8 @@ def bound(call: Call, pod: Json, node: str, meta: Json) -> Json:
     }
     metadata = dict(pod["metadata"])
     for name in ("annotations", "labels"):
-        if meta.get(name):
-            metadata[name] = {**metadata.get(name, {}), **meta[name]}
+        if added := mapping(meta.get(name), f"metadata.{name}"):
+            metadata[name] = {**metadata.get(name, {}), **added}
     return {
         **pod,
         "metadata": metadata,

@@ -69,10 +69,11 @@ class Writer:
         objects.check_fields(call, obj)
         lifecycle.stamp_creation(kind, meta, now())
         obj = conversion.to_stored(kind, obj)
-        objects.set_defaults(kind, obj)
-        self._admission.admit_creation(kind, obj)
-        if not owner_tracked:
-            objects.track(call, None, obj, now())
+        with objects.types_checked(kind, obj):
+            objects.set_defaults(kind, obj)
+            self._admission.admit_creation(kind, obj)
+            if not owner_tracked:
+                objects.track(call, None, obj, now())
         objects.validate_new(kind, obj)
         objects.check_size(call, obj)
         if self._store.topic(kind.topic).latest(call.key) is not None:
@@ -97,11 +98,12 @@ class Writer:
         objects.check_fields(call, new)
         new = conversion.to_stored(kind, new)
         self._restrict(call, stored, new)
-        objects.set_defaults(kind, new)
-        if not owner_tracked:
-            objects.track(call, stored, new, now())
-        if not call.subresource:
-            self._admission.admit_update(kind, stored, new)
+        with objects.types_checked(kind, new):
+            objects.set_defaults(kind, new)
+            if not owner_tracked:
+                objects.track(call, stored, new, now())
+            if not call.subresource:
+                self._admission.admit_update(kind, stored, new)
         lifecycle.count_generation(kind, stored, new)
         objects.validate_changed(call, stored, new)
         objects.check_size(call, new)

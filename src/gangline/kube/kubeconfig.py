@@ -155,6 +155,8 @@ def _read_file(path: Path) -> _File:
         raise ConfigError(f"the kubeconfig {path} is not YAML: {_one_line(error)}") from error
     if content is None:
         raise ConfigError(f"the kubeconfig {path} is empty")
+    if not isinstance(content, dict):
+        raise ConfigError(f"the kubeconfig {path} is not a kubeconfig: it holds no named fields")
     try:
         return msgspec.convert(content, _File)
     except msgspec.ValidationError as error:

@@ -6,6 +6,7 @@ whose answer was lost is never repeated here: its effect is unknown, and only th
 """
 
 import asyncio
+import os
 import random
 import socket
 import ssl
@@ -229,12 +230,19 @@ class Transport:
                     "certificate-authority and tls-server-name of the cluster in the kubeconfig"
                 )
             case aiohttp.ClientConnectorError():
-                reason = error.os_error.strerror or str(error.os_error)
+                reason = _plain_reason(error.os_error)
                 return f"{server} cannot be reached: {reason}. Is the cluster running?"
             case TimeoutError():
                 return f"{server} did not answer in time"
             case _:
                 return f"{server} broke off the connection: {error or type(error).__name__}"
+
+
+def _plain_reason(error: OSError) -> str:
+    """What the system says of an error, without the event loop's own words around it."""
+    if error.errno and not isinstance(error, socket.gaierror):
+        return os.strerror(error.errno)
+    return error.strerror or str(error)
 
 
 def retry_delay(error: ApiError, request: Request, attempt: int) -> float | None:

@@ -186,7 +186,10 @@ async def test_a_write_is_not_repeated_when_its_answer_is_lost(client, server):
 
 async def test_no_server_is_said_plainly_and_soon(unused_tcp_port):
     async with Client(ClusterConfig(f"http://127.0.0.1:{unused_tcp_port}")) as client:
-        with pytest.raises(errors.Unreachable, match=r"cannot be reached.*Is the cluster running"):
+        with pytest.raises(
+            errors.Unreachable,
+            match=r"cannot be reached: Connection refused. Is the cluster running",
+        ):
             await client.get(THINGS, "a", "default")
 
 

@@ -235,8 +235,8 @@ def test_each_usual_breakage_is_named_with_what_would_help(write, changes, compl
     [
         ("", "is empty"),
         ("{a: [", "is not YAML"),
-        ("just text", "not a kubeconfig"),
-        ("- a\n- b\n", "not a kubeconfig"),
+        ("just text", "holds no named fields"),
+        ("- a\n- b\n", "holds no named fields"),
         ("\x00\x01", "is not YAML"),
     ],
 )

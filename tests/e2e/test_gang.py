@@ -7,8 +7,9 @@ import pytest
 from e2e.jobs import job, replica, until
 from e2e.scenario import Scenario, condition, finished
 from e2e.waiting import eventually
-from gangline.api.quantity import parse_quantity
+from gangline.api.quantity import milli
 from gangline.api.resources import NODES, PODS, PYTORCH_JOBS
+from gangline.kube.errors import NotFound
 
 
 async def test_the_second_of_two_jobs_waits_with_a_reason_and_then_runs(
@@ -16,8 +17,8 @@ async def test_the_second_of_two_jobs_waits_with_a_reason_and_then_runs(
 ) -> None:
     shared = str(scenario.shared)
     nodes = await scenario.client.list(NODES)
-    most = min(float(parse_quantity(node.status.allocatable["cpu"])) for node in nodes.items)
-    cpu = f"{int(most * 600)}m"
+    most = min(milli(node.status.allocatable["cpu"]) for node in nodes.items)
+    cpu = f"{most * 6 // 10}m"
     replicas = scenario.cluster.nodes
 
     def greedy(name: str) -> dict:
@@ -28,7 +29,10 @@ async def test_the_second_of_two_jobs_waits_with_a_reason_and_then_runs(
     await scenario.submit(greedy("second"))
 
     async def reason() -> str | None:
-        group = await scenario.pod_group("second")
+        try:
+            group = await scenario.pod_group("second")
+        except NotFound:
+            return None
         waits = [c for c in group.status.conditions if c.type == "Unschedulable"]
         return waits[0].message if waits and waits[0].status == "True" else None
 

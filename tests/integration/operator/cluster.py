@@ -96,20 +96,18 @@ class Scene:
     def __init__(self, client: Client, kubelets: Kubelets) -> None:
         self.client = client
         self.kubelets = kubelets
-        self._operator: asyncio.Task[None] | None = None
+        self.operator: asyncio.Task[None] | None = None
 
     async def start_operator(self, client: Client | None = None, **settings: Any) -> None:
         """Start the operator, perhaps with a client of its own."""
         chosen = OperatorSettings(**settings)
-        self._operator = asyncio.create_task(
+        self.operator = asyncio.create_task(
             run(client or self.client, chosen, asyncio.Event()), name="operator"
         )
 
     async def kill_operator(self) -> None:
         """Stop the operator between two instructions."""
-        if self._operator:
-            self._operator.cancel()
-            await asyncio.gather(self._operator, return_exceptions=True)
+        await stop(self.operator)
 
     async def submit(
         self,
@@ -195,6 +193,13 @@ class Scene:
             [f"{j.metadata.name}: {j.status}" for j in jobs.items]
             + [f"{p.metadata.name}: {p.status.phase}" for p in pods.items]
         )[:4000]
+
+
+async def stop(operator: asyncio.Task[None] | None) -> None:
+    """End an operator."""
+    if operator:
+        operator.cancel()
+        await asyncio.gather(operator, return_exceptions=True)
 
 
 def told(job: PyTorchJob) -> list[str]:

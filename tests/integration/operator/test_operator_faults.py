@@ -1,13 +1,15 @@
 """What can go wrong around the operator: kills, lost answers, conflicts, refusals, other owners."""
 
 import asyncio
+import itertools
 from contextlib import suppress
 
 import pytest
+from prometheus_client import REGISTRY
 
-from gangline.api.resources import PODS, PYTORCH_JOBS, SERVICES
+from gangline.api.resources import LEASES, PODS, PYTORCH_JOBS, SERVICES
 from gangline.kube.errors import NotFound
-from integration.operator.cluster import NAMESPACE, Scene
+from integration.operator.cluster import NAMESPACE, Scene, stop, told
 from integration.operator.faults import faulty
 
 RUNNING = {"master-0": "Running", "worker-0": "Running"}
@@ -157,3 +159,84 @@ async def test_a_deleted_job_is_left_alone(stage: Scene) -> None:
     for name in ("train-worker-0",):
         with pytest.raises(NotFound):
             await stage.client.get(PODS, name, NAMESPACE)
+
+
+async def test_a_job_with_mistakes_names_them_all_and_runs_once_they_are_mended(
+    stage: Scene,
+) -> None:
+    await stage.start_operator()
+    wrong = {"containers": [{"name": "train", "image": "x", "env": [{"name": "not a name"}]}]}
+    await stage.submit(1, 1, template=wrong)
+    job = await stage.until_wrong("train")
+    assert told(job) == ["Created", "InvalidSpec"]
+    why = job.status.conditions[-1].message
+    assert "no container 'pytorch'" in why
+    assert "not a name" in why
+    assert not await stage.pods()
+    right = {"template": {"spec": {"containers": [{"name": "pytorch", "image": "x"}]}}}
+    mended = {"spec": {"pytorchReplicaSpecs": {"Master": right, "Worker": right}}}
+    await stage.client.patch(PYTORCH_JOBS, "train", mended, NAMESPACE)
+    job = await stage.until_condition("Running")
+    assert told(job) == ["Created", "Running"]
+
+
+async def test_a_job_that_changes_all_the_time_comes_to_its_end(stage: Scene) -> None:
+    """Every status write may meet a conflict."""
+
+    async def meddle() -> None:
+        for number in itertools.count():
+            change = {"metadata": {"annotations": {"number": str(number)}}}
+            await stage.client.patch(PYTORCH_JOBS, "train", change, NAMESPACE)
+            await asyncio.sleep(0.002)
+
+    await stage.start_operator()
+    await stage.submit(1, 1)
+    meddling = asyncio.create_task(meddle())
+    try:
+        await stage.until_condition("Running")
+        await stage.kubelets.end("train-master-0", 0)
+        await stage.until_condition("Succeeded")
+    finally:
+        meddling.cancel()
+        await asyncio.gather(meddling, return_exceptions=True)
+
+
+async def test_of_two_operators_one_works_and_the_other_takes_over(stage: Scene) -> None:
+    settings = {"leader_election": True, "leader_election_namespace": NAMESPACE}
+    await stage.start_operator(**settings, identity="first")
+    await stage.submit(1, 1, name="one")
+    await stage.until_condition("Running", "one")
+    first = stage.operator
+    await stage.start_operator(**settings, identity="second")
+    assert (
+        await stage.client.get(LEASES, "gangline-operator", NAMESPACE)
+    ).spec.holder_identity == ("first")
+    await stop(first)
+    await stage.submit(1, 1, name="two")
+    await stage.until_condition("Running", "two")
+    lease = await stage.client.get(LEASES, "gangline-operator", NAMESPACE)
+    assert lease.spec.holder_identity == "second"
+
+
+async def test_metrics_count_each_job_once_over_restarts_of_the_operator(stage: Scene) -> None:
+    def counted(name: str) -> float:
+        labels = {"job_namespace": NAMESPACE, "framework": "pytorch"}
+        return REGISTRY.get_sample_value(f"training_operator_jobs_{name}_total", labels) or 0.0
+
+    before = {name: counted(name) for name in ("created", "successful", "failed", "restarted")}
+    await stage.start_operator()
+    await stage.submit(1, 1, restart="ExitCode")
+    await stage.until_condition("Running")
+    await stage.kill_operator()
+    await stage.start_operator()
+    await stage.kubelets.end("train-worker-0", 137)
+
+    async def restarted() -> bool:
+        return (await stage.job()).status.restarts.total == 1
+
+    await stage.until(restarted, "the restart is counted")
+    await stage.until_condition("Running")
+    await stage.kubelets.end("train-master-0", 0)
+    await stage.until_condition("Succeeded")
+    gained = {name: counted(name) - value for name, value in before.items()}
+    assert gained == {"created": 1, "successful": 1, "failed": 0, "restarted": 1}

@@ -9,6 +9,7 @@ import msgspec
 
 from gangline.api import kubeflow as api
 from gangline.api.meta import Object
+from gangline.api.validation import validate_manifest
 from gangline.operator import template
 from gangline.operator.frameworks.base import Reading
 from gangline.operator.job import (
@@ -49,11 +50,14 @@ def read(
     """
     empty = type_(metadata=stored.metadata)
     written = {"metadata": stored.metadata, "spec": stored.spec}
+    encoded = msgspec.json.encode(written)
     try:
-        job = msgspec.json.decode(msgspec.json.encode(written), type=type_)
+        job = msgspec.json.decode(encoded, type=type_)
     except msgspec.ValidationError as error:
-        return Reading(form(empty), str(error))
-    mistakes = "; ".join(str(mistake) for mistake in validate(job))
+        named = {"apiVersion": stored.api_version, "kind": stored.kind}
+        mistakes = _told(validate_manifest({**named, **msgspec.json.decode(encoded)}))
+        return Reading(form(empty), mistakes or str(error))
+    mistakes = _told(validate(job))
     try:
         return Reading(form(job), mistakes)
     except ValueError as error:
@@ -84,6 +88,10 @@ def roles(
     return [
         _role(kind, name, named[name.lower()], defaults) for name in order if name.lower() in named
     ]
+
+
+def _told(mistakes: Sequence[object]) -> str:
+    return "; ".join(str(mistake) for mistake in mistakes)
 
 
 def _role(kind: Kind, name: str, spec: api.ReplicaSpec, defaults: Defaults) -> Role:

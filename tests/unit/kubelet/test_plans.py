@@ -1,0 +1,215 @@
+"""From specs to plans: commands, users, limits, mounts, and what the container will see."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from gangline.api.pod import Pod
+from gangline.local.kubelet.environment import ConfigProblem
+from gangline.local.kubelet.images import Image
+from gangline.local.kubelet.planning import Ingredients, NoCommand, build_plan, termination_message
+from gangline.local.kubelet.probing import ProbeState, Timing, advance, port_number
+from gangline.local.kubelet.runtime.command import check_command, failed_launch
+from gangline.local.kubelet.runtime.contract import ContainerPlan, Mount, StartFailed
+from gangline.local.kubelet.runtime.isolation import Isolation, Level
+from gangline.local.kubelet.runtime.paths import is_within, resolve_inside
+from gangline.local.kubelet.runtime.rootview import RootView
+from gangline.local.kubelet.volumes import PodFolders
+from gangline.local.network.contract import Attachment
+
+PATH = "/usr/bin:/bin"
+
+
+def plan_of(tmp_path: Path, image: Image | None = None, **spec: Any) -> ContainerPlan:
+    container = {"name": "c", "image": "i", "command": ["run"], **spec.pop("container", {})}
+    body = {
+        "metadata": {"name": "p", "namespace": "ns", "uid": "u"},
+        "spec": {"containers": [container], **spec},
+    }
+    pod = msgspec.convert(body, Pod)
+    volume = tmp_path / "volume"
+    volume.mkdir(exist_ok=True)
+    made_of = Ingredients(
+        image=image or Image({}),
+        env={"PATH": PATH, "WHO": "me"},
+        folders=PodFolders(tmp_path / "pod", tmp_path / "memory", tmp_path / "logs"),
+        volumes={"v": volume},
+        attachment=Attachment(
+            "10.0.0.1", None, "p", "", "", tmp_path / "hosts", tmp_path / "resolv"
+        ),
+    )
+    return build_plan(pod, pod.spec.containers[0], 0, made_of)
+
+
+def mounted(plan: ContainerPlan, target: str) -> Mount:
+    return next(mount for mount in plan.mounts if mount.target == target)
+
+
+def test_command_and_arguments_are_expanded(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, container={"command": ["run", "$(WHO)"], "args": ["$$(WHO)", "$(X)"]})
+    assert plan.argv == ("run", "me", "$(WHO)", "$(X)")
+
+
+def test_the_images_command_runs_when_none_is_given(tmp_path: Path) -> None:
+    image = Image({}, command=("entry",), workdir="/work")
+    plan = plan_of(tmp_path, image, container={"command": [], "args": ["x"]})
+    assert (plan.argv, plan.workdir) == (("entry", "x"), "/work")
+    with pytest.raises(NoCommand, match="image map"):
+        plan_of(tmp_path, container={"command": []})
+
+
+def test_user_group_and_limits(tmp_path: Path) -> None:
+    plan = plan_of(
+        tmp_path,
+        securityContext={"runAsUser": 5, "fsGroup": 7, "supplementalGroups": [8]},
+        container={
+            "securityContext": {"runAsGroup": 6},
+            "resources": {"limits": {"cpu": "500m", "memory": "1Mi"}, "requests": {"cpu": "0.1"}},
+        },
+    )
+    assert (plan.identity.user, plan.identity.group) == (5, 6)
+    assert set(plan.identity.groups) == {7, 8}
+    assert (plan.limits.cpu_limit_milli, plan.limits.cpu_request_milli) == (500, 100)
+    assert plan.limits.memory_bytes == 1 << 20
+
+
+def test_root_is_refused_where_it_is_forbidden(tmp_path: Path) -> None:
+    with pytest.raises(ConfigProblem, match="runAsNonRoot"):
+        plan_of(tmp_path, securityContext={"runAsNonRoot": True})
+    plan_of(tmp_path, securityContext={"runAsNonRoot": True, "runAsUser": 1})
+
+
+def test_sub_paths_are_made_and_stay_inside(tmp_path: Path) -> None:
+    def with_path(path: str, **more: Any) -> ContainerPlan:
+        mount = {"name": "v", "mountPath": "/data/", **more}
+        if path:
+            mount["subPath"] = path
+        volumes = [{"name": "v", "emptyDir": {}}]
+        return plan_of(tmp_path, volumes=volumes, container={"volumeMounts": [mount]})
+
+    assert mounted(with_path("a/b"), "/data").source == tmp_path / "volume/a/b"
+    assert mounted(with_path("", subPathExpr="$(WHO)"), "/data").source.name == "me"
+    assert mounted(with_path("", readOnly=True), "/data").read_only
+    (tmp_path / "volume/link").symlink_to("/etc")
+    for path in ("../x", "/etc", "link"):
+        with pytest.raises(ConfigProblem, match="leads out of it"):
+            with_path(path)
+
+
+def test_a_mount_without_its_volume_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigProblem, match='names volume "w"'):
+        plan_of(tmp_path, container={"volumeMounts": [{"name": "w", "mountPath": "/x"}]})
+
+
+def test_last_words_come_from_the_file_or_else_the_log(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, container={"terminationMessagePolicy": "FallbackToLogsOnError"})
+    body = {"name": "c", "terminationMessagePolicy": "FallbackToLogsOnError"}
+    container = msgspec.convert({"spec": {"containers": [body]}}, Pod).spec.containers[0]
+    assert termination_message(container, plan.state_dir, b"log", 1) == "log"
+    assert termination_message(container, plan.state_dir, b"log", 0) == ""
+    (plan.state_dir / "termination-log").write_text("file")
+    assert termination_message(container, plan.state_dir, b"log", 1) == "file"
+
+
+def test_the_machines_folders_are_covered_where_a_mount_point_is_missing(tmp_path: Path) -> None:
+    source = tmp_path / "volume"
+    plan = plan_of(tmp_path, container={"workingDir": "/gangline-work"})
+    mounts = (
+        Mount(source, "/etc/gangline-none/x"),
+        Mount(source, "/gangline-none"),
+        Mount(source, "/etc/hosts"),
+    )
+    plan = ContainerPlan(**{**_fields(plan), "mounts": mounts})
+    script = RootView(plan).write()
+    tables = "".join(path.read_text() for path in sorted(plan.state_dir.glob("mounts-*.tab")))
+    covers = [line for line in tables.splitlines() if " overlay " in line]
+    assert [line.split()[1] for line in covers] == [f"{plan.state_dir}/root/etc"]
+    assert f"{plan.state_dir}/root/gangline-work" in script
+
+
+def _fields(plan: ContainerPlan) -> dict[str, Any]:
+    return {name: getattr(plan, name) for name in plan.__slots__}
+
+
+def test_links_are_resolved_below_a_root(tmp_path: Path) -> None:
+    base = str(tmp_path)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "var").mkdir()
+    (tmp_path / "var/run").symlink_to("/run")
+    (tmp_path / "up").symlink_to("../../../run")
+    (tmp_path / "loop").symlink_to("loop")
+    assert resolve_inside(base, "/var/run/secrets/x") == "/run/secrets/x"
+    assert resolve_inside(base, "/up/y") == "/run/y"
+    assert resolve_inside(base, "/var/run/x", stop_at=("/var",)) == "/var/run/x"
+    assert resolve_inside(base, "/loop/x").endswith("/x")
+    assert is_within("/a/b", "/a")
+    assert not is_within("/ab", "/a")
+
+
+def test_a_command_is_looked_for_where_the_container_will(tmp_path: Path) -> None:
+    tool = tmp_path / "volume/tool"
+    plan = plan_of(tmp_path)
+    tool.write_text("#!/bin/sh\n")
+    tool.chmod(0o755)
+    mounts = (Mount(tmp_path / "volume", "/tools"),)
+
+    def check(*argv: str, path: str = PATH) -> None:
+        changed = {**_fields(plan), "argv": argv, "mounts": mounts, "env": {"PATH": path}}
+        check_command(ContainerPlan(**changed))
+
+    check("sh")
+    check("/tools/tool")
+    check("tool", path="/tools:/bin")
+    for argv in (["tool"], ["/tools/none"], ["/tmp/x"], ["./none"]):
+        with pytest.raises(StartFailed) as caught:
+            check(*argv)
+        assert caught.value.exit_code == 127
+    tool.chmod(0o644)
+    with pytest.raises(StartFailed, match="permission denied"):
+        check("/tools/tool")
+
+
+@pytest.mark.parametrize(
+    ("code", "errors", "failed"),
+    [
+        (127, b"unshare: failed to execute /x: No such file or directory\n", True),
+        (126, b"unshare: failed to execute /x: Permission denied\n", True),
+        (127, b"sh: 1: foo: not found\n", False),
+        (127, b"line\nunshare: failed to execute /x: No such file or directory\n", False),
+        (1, b"unshare: failed to execute /x: No such file or directory\n", False),
+    ],
+)
+def test_a_launchers_complaint_is_told_from_a_programs(
+    code: int, errors: bytes, failed: bool
+) -> None:
+    assert (failed_launch("/x", code, errors) is not None) == failed
+
+
+def test_each_level_enters_what_it_has() -> None:
+    root = " ".join(Isolation(Level.ROOT).enter("/run/netns/x", ["/cg"]))
+    assert "nsenter --net=/run/netns/x" in root
+    assert "/cg --" in root
+    user = " ".join(Isolation(Level.USER).enter("/run/netns/x"))
+    assert "--map-root-user" in user
+    assert "nsenter" not in user
+    assert "unshare" not in Isolation(Level.NONE).enter(None)
+    assert "--user" in Isolation(Level.USER).join(1)
+    assert f"sh {os.getpid()} --" in " ".join(Isolation(Level.NONE).enter(None))
+
+
+def test_a_probe_turns_after_enough_results_in_a_row() -> None:
+    when = Timing(0, 1, 1, successes=2, failures=3)
+    state, found = ProbeState(good=False), []
+    for result in (True, False, True, True, False, False, True, False, False, False):
+        state = advance(state, result, when)
+        found.append(state.good)
+    assert found == [False, False, False, True, True, True, True, True, True, False]
+
+
+def test_ports_have_numbers_and_names() -> None:
+    body = {"containers": [{"name": "c", "ports": [{"name": "web", "containerPort": 80}]}]}
+    container = msgspec.convert({"spec": body}, Pod).spec.containers[0]
+    assert [port_number(port, container) for port in (8, "8", "web", "none")] == [8, 8, 80, None]

@@ -1,5 +1,6 @@
 """Junk in every place of an object: refused with words, never a server error."""
 
+import asyncio
 import copy
 import json
 from collections.abc import AsyncIterator, Iterator
@@ -36,6 +37,7 @@ TEMPLATE: Json = {
         "priorityClassName": "system-node-critical",
     },
 }  # fmt: skip
+TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 SELECTOR = {"matchLabels": {"a": "b"}}
 SAMPLES: dict[str, Json] = {
     "/api/v1/namespaces/default/pods": TEMPLATE,
@@ -148,3 +150,41 @@ async def test_junk_is_never_a_server_error(session: aiohttp.ClientSession, path
             text = await answer.text()
             assert answer.status < 500, (place, junk, text)
             json.loads(text)
+
+
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+THING = {"metadata": {"name": "t"}, "spec": {"n": 2, "m": ["ab"], "unknown": 1}, "status": {"n": 1}}
+
+
+@pytest.mark.slow
+async def test_junk_in_a_definition_is_refused_or_its_kind_still_answers(
+    session: aiohttp.ClientSession,
+):
+    for place, junk in spoiled(SAMPLES[CRDS]["spec"]["versions"][0]):
+        definition = copy.deepcopy(SAMPLES[CRDS])
+        definition["spec"]["versions"][0] = with_junk(
+            definition["spec"]["versions"][0], place, junk
+        )
+        async with session.post(CRDS, data=json.dumps(definition)) as answer:
+            assert answer.status < 500, (place, junk, await answer.text())
+            if answer.status != 201:
+                continue
+        things = "/apis/example.com/v1/namespaces/default/things"
+        for method, path, body in (
+            ("POST", things, THING),
+            ("GET", things, None),
+            ("GET", f"{things}/t/scale", None),
+            ("GET", "/openapi/v3/apis/example.com/v1", None),
+        ):
+            headers = {"Accept": TABLE} if path == things else {}
+            async with session.request(
+                method, path, data=json.dumps(body) if body else None, headers=headers
+            ) as answer:
+                assert answer.status < 500, (place, junk, method, path, await answer.text())
+        async with session.delete(f"{CRDS}/things.example.com") as answer:
+            assert answer.status == 200
+        async with asyncio.timeout(5):
+            while True:
+                async with session.get(f"{CRDS}/things.example.com") as answer:
+                    if answer.status == 404:
+                        break

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gangline.api.meta import StatusCause
+from gangline.local.apiserver.crd_validation import definition_causes
 from gangline.local.apiserver.crds import complete
 from gangline.local.apiserver.errors import StatusError, forbidden, invalid, not_found, refusal
 from gangline.local.apiserver.lifecycle import timestamp
@@ -55,6 +56,7 @@ class Admission:
             return
         if kind.plural == "customresourcedefinitions":
             obj.pop("status", None)
+            check_definition(obj)
             complete(self._registry, obj, obj["metadata"]["creationTimestamp"])
             return
         if not kind.group and kind.kind == "Pod":
@@ -72,6 +74,7 @@ class Admission:
     def admit_update(self, kind: Kind, old: Json, new: Json) -> None:
         """Complete an update in place: a service keeps its address, and may get ports."""
         if kind.plural == "customresourcedefinitions":
+            check_definition(new)
             complete(self._registry, new, timestamp(datetime.now(UTC)))
         if kind.group or kind.kind != "Service":
             return
@@ -179,6 +182,18 @@ class Admission:
             for record in found
             for port in read_json(record.body)["spec"].get("ports", [])
         }
+
+
+def check_definition(definition: Json) -> None:
+    """Refuse a CustomResourceDefinition that no kind can be served from.
+
+    Raises:
+        StatusError: 422 with every mistake.
+    """
+    causes = definition_causes(definition)
+    if causes:
+        name = str(definition["metadata"].get("name", ""))
+        raise invalid("apiextensions.k8s.io", "CustomResourceDefinition", name, causes)
 
 
 def _terminating(kind: Kind, name: str, namespace: str) -> StatusError:

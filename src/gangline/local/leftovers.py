@@ -12,7 +12,6 @@ import shutil
 import signal
 from pathlib import Path
 
-from gangline.local.kubelet.volumes import remove_memory_folders
 from gangline.local.network.bridge import prefix_of
 from gangline.local.network.plane import remove_leftovers
 

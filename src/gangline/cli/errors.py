@@ -63,8 +63,7 @@ def _cluster_error(error: BaseException) -> CommandError | None:
             hint = "'gangline up' starts a cluster on this machine and writes its configuration."
             return CommandError(str(error), hint=hint, code=ExitCode.UNREACHABLE)
         case kube.NotFound():
-            hint = "'gangline list -A' shows the jobs of all namespaces."
-            return CommandError(str(error), hint=hint, code=ExitCode.NOT_FOUND)
+            return CommandError(str(error), hint=_where_to_look(error), code=ExitCode.NOT_FOUND)
         case kube.AlreadyExists():
             hint = "Choose another name, or delete it first with 'gangline delete NAME'."
             return CommandError(str(error), hint=hint, code=ExitCode.EXISTS)
@@ -79,6 +78,17 @@ def _cluster_error(error: BaseException) -> CommandError | None:
         case kube.ApiError():
             return CommandError(str(error))
     return None
+
+
+def _where_to_look(error: BaseException) -> str:
+    """Return the command that helps when something is not there."""
+    details = getattr(getattr(error, "status", None), "details", None)
+    match details.kind if details else "":
+        case "namespaces":
+            return f"Make the namespace first: 'kubectl create namespace {details.name}'."
+        case "nodes":
+            return "'gangline top node' shows the nodes."
+    return "'gangline list -A' shows the jobs of all namespaces."
 
 
 def _mistakes(error: BaseException) -> str:

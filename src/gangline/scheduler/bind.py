@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from gangline.kube.client import Client
-from gangline.kube.errors import ApiError, BadRequest, Conflict, Forbidden, Invalid, NotFound
+from gangline.kube.errors import BadRequest, Conflict, Forbidden, Invalid, KubeError, NotFound
 from gangline.scheduler.model import Binding
 from gangline.scheduler.state import ClusterState
 
@@ -60,7 +60,7 @@ class Binder:
             try:
                 async with self._slots:
                     await self._client.bind(name, namespace, binding.node, uid=binding.uid)
-            except ApiError as error:
+            except KubeError as error:
                 fields = {"pod": binding.pod, "node": binding.node, "attempt": attempt}
                 log.warning("binding failed: %s", error, extra=fields)
                 if isinstance(error, _FINAL):

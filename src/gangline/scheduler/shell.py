@@ -14,7 +14,7 @@ from gangline.api.meta import ObjectMeta
 from gangline.api.resources import QUEUES
 from gangline.api.scheduling import DEFAULT_QUEUE, Queue, QueueSpec
 from gangline.kube.client import Client
-from gangline.kube.errors import AlreadyExists, ApiError
+from gangline.kube.errors import AlreadyExists, KubeError
 from gangline.kube.events import EventRecorder
 from gangline.scheduler.bind import Binder
 from gangline.scheduler.decide import decide
@@ -107,7 +107,7 @@ class Scheduler:
                 await self._client.create(QUEUES, queue)
             except AlreadyExists:
                 return
-            except ApiError as error:
+            except KubeError as error:
                 log.debug("no default queue yet: %s", error)
                 await asyncio.sleep(QUEUE_RETRY_S)
             else:

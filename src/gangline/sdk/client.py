@@ -56,9 +56,14 @@ class JobClient:
         """
         path = await self._collection(manifest, namespace)
         params = {"fieldValidation": "Strict"} | ({"dryRun": "All"} if dry_run else {})
-        created: dict[str, Any] = await self.client.request_json(
-            "POST", path, body=manifest, params=params
-        )
+        try:
+            created: dict[str, Any] = await self.client.request_json(
+                "POST", path, body=manifest, params=params
+            )
+        except NotFound as error:
+            if error.status.details and error.status.details.kind == "namespaces":
+                raise
+            raise _unknown(manifest) from error
         return created
 
     async def list(self, namespace: str | None = None) -> list[Job]:
@@ -199,4 +204,12 @@ class JobClient:
         for resource in found.get("resources", []):
             if resource["kind"] == kind and "/" not in resource["name"]:
                 return str(resource["name"]), bool(resource["namespaced"])
-        raise UnknownKind(f"the cluster knows no kind {kind!r} in apiVersion {api_version!r}")
+        raise _unknown({"apiVersion": api_version, "kind": kind})
+
+
+def _unknown(manifest: Manifest) -> UnknownKind:
+    kind, version = manifest.get("kind"), manifest.get("apiVersion")
+    return UnknownKind(
+        f"the cluster knows no kind {kind!r} in apiVersion {version!r}; "
+        "'kubectl api-resources' lists those it knows, the definitions of ours are in deploy/crds"
+    )

@@ -92,6 +92,11 @@ def status(reason: str, message: str = "it went wrong", **details: object) -> St
         (kube.Unreachable("no answer"), ExitCode.UNREACHABLE, "gangline up"),
         (kube.ConfigError("no configuration"), ExitCode.UNREACHABLE, "gangline up"),
         (kube.NotFound(status("NotFound")), ExitCode.NOT_FOUND, "gangline list -A"),
+        (
+            kube.NotFound(status("NotFound", kind="namespaces", name="team")),
+            ExitCode.NOT_FOUND,
+            "kubectl create namespace team",
+        ),
         (kube.AlreadyExists(status("AlreadyExists")), ExitCode.EXISTS, "gangline delete"),
         (kube.Invalid(status("Invalid")), ExitCode.USAGE, "it went wrong"),
         (kube.Unauthorized(status("Unauthorized")), ExitCode.UNEXPECTED, "credentials"),

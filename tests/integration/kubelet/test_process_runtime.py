@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -248,10 +250,49 @@ async def test_a_container_runs_as_the_user_it_names(
     assert output.stdout == b"uid=4321 gid=4322 groups=4322,4323\n"
 
 
+async def test_an_image_folder_becomes_the_root_and_is_never_written_to(
+    runtime: ProcessRuntime, tmp_path: Path
+) -> None:
+    image, volume = tmp_path / "image", tmp_path / "volume"
+    an_image(image)
+    volume.mkdir()
+    (image / "etc").mkdir()
+    script = "echo x >/etc/new; ls /; cat /etc/new; cat /data/f; pwd; ls /dev/null"
+    (volume / "f").write_text("volume\n")
+    plan = a_plan(
+        tmp_path,
+        *("/bin/sh", "-c", script),
+        root=image,
+        workdir="/work",
+        mounts=(Mount(volume, "/data"), Mount(volume / "f", "/etc/hosts")),
+    )
+    ended, output = await run(runtime, plan)
+    assert output.stderr == b""
+    assert ended.code == 0
+    names = output.stdout.split(b"\n")
+    assert {b"bin", b"data", b"dev", b"etc", b"proc", b"work"} <= set(names)
+    assert b"home" not in names
+    assert names[-5:] == [b"x", b"volume", b"/work", b"/dev/null", b""]
+    assert not (image / "etc/new").exists()
+    with pytest.raises(StartFailed):
+        await run(runtime, a_plan(tmp_path, "/usr/bin/python3", root=image))
+
+
 async def test_without_namespaces_a_command_still_runs(tmp_path: Path) -> None:
     bare = ProcessRuntime(Isolation(Level.NONE, "for the test"), None)
     ended, output = await run(bare, a_plan(tmp_path, "sh", "-c", "pwd; exit 4", workdir="/usr"))
     assert (ended.code, output.stdout) == (4, b"/usr\n")
+
+
+def an_image(folder: Path) -> None:
+    """A root folder with a shell and what it needs."""
+    for program in ("/bin/sh", "/bin/cat", "/bin/ls"):
+        listed = subprocess.run(["ldd", program], capture_output=True, text=True, check=True)
+        libraries = [word for word in listed.stdout.split() if word.startswith("/")]
+        for path in (program, *libraries):
+            place = folder / path.lstrip("/")
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, place)
 
 
 def existing(paths: list[str]) -> list[str]:

@@ -11,6 +11,7 @@ from gangline.local.apiserver.history import DELETED, Event
 from gangline.local.apiserver.negotiation import read_json
 from gangline.local.apiserver.registry import PRESERVE, Json, Kind, Registry
 from gangline.local.apiserver.store import Store
+from gangline.local.apiserver.watching import Broadcasts
 
 TOPIC = "customresourcedefinitions.apiextensions.k8s.io"
 CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
@@ -77,8 +78,9 @@ def _version_parts(name: str) -> tuple[int, int, int]:
 class Definitions:
     """Keeps the registry in step with the stored definitions."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, broadcasts: Broadcasts) -> None:
         self._registry = registry
+        self._broadcasts = broadcasts
 
     def load(self, store: Store) -> None:
         """Serve what definitions were stored before."""
@@ -94,6 +96,8 @@ class Definitions:
         self._registry.remove(spec["group"], spec["names"]["plural"])
         if event.type != DELETED and is_established(definition):
             self._registry.add(kinds_of(definition))
+        else:
+            self._broadcasts.end_topic(f"{spec['names']['plural']}.{spec['group']}")
 
 
 def is_established(definition: Json) -> bool:

@@ -172,7 +172,8 @@ class ApiServer:
         database = Database(settings.data / "state.db", synchronous=settings.synchronous)
         self.store = Store(database, history_bytes=settings.history_bytes)
         self.store.load(self._index)
-        self.definitions = Definitions(self.registry)
+        self.broadcasts = Broadcasts()
+        self.definitions = Definitions(self.registry, self.broadcasts)
         self.store.on_change(CRD_TOPIC, self.definitions.changed)
         self.definitions.load(self.store)
         admission = Admission(self.store, self.registry, settings.service_cidr)
@@ -183,7 +184,6 @@ class ApiServer:
             raise ValueError("these kinds are always served")
         self._pods = pods
         self._cleanup = Cleanup(self.store, self.writer, crds)
-        self.broadcasts = Broadcasts()
         pages = Pages(self.registry, self.metrics, lambda: self.url.removeprefix("https://"))
         self._kubelets = KubeletLink(self.store, self.kubelet_token)
         self._authorizer = Authorizer(self.store)

@@ -83,11 +83,10 @@ def _cluster_error(error: BaseException) -> CommandError | None:
 def _where_to_look(error: BaseException) -> str:
     """Return the command that helps when something is not there."""
     details = getattr(getattr(error, "status", None), "details", None)
-    match details.kind if details else "":
-        case "namespaces":
-            return f"Make the namespace first: 'kubectl create namespace {details.name}'."
-        case "nodes":
-            return "'gangline top node' shows the nodes."
+    if details is not None and details.kind == "namespaces":
+        return f"Make the namespace first: 'kubectl create namespace {details.name}'."
+    if details is not None and details.kind == "nodes":
+        return "'gangline top node' shows the nodes."
     return "'gangline list -A' shows the jobs of all namespaces."
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import cast
 
 from gangline.local.kubelet.runtime.contract import Output
-from gangline.local.kubelet.runtime.terminal import Terminal
+from gangline.local.kubelet.runtime.terminal import TAKE_TERMINAL, Terminal
 from gangline.local.kubelet.runtime.usage import tree
 
 _STREAMS = {1: "stdout", 2: "stderr"}
@@ -186,10 +186,12 @@ async def _spawn_on_terminal(
     argv: Sequence[str], output: Output, terminal: Terminal, cwd: Path | None
 ) -> Child:
     try:
-        # setsid makes the session here, since it also makes the terminal the controlling one.
+        # A session of its own like any command's; here setsid(1) makes it, since it can also
+        # make the terminal the controlling one.
         _, child = await asyncio.get_running_loop().subprocess_exec(
             lambda: Child(output),
-            *["setsid", "--ctty", *argv],
+            *(["setsid", "--"] if terminal.taken_inside else TAKE_TERMINAL),
+            *argv,
             stdin=terminal.side,
             stdout=terminal.side,
             stderr=terminal.side,

@@ -23,6 +23,7 @@ from gangline.local.kubelet.runtime.contract import (
 from gangline.local.kubelet.runtime.isolation import Isolation, Level
 from gangline.local.kubelet.runtime.rootview import root_of
 from gangline.local.kubelet.runtime.terminal import (
+    TAKE_TERMINAL,
     Terminal,
     open_terminal,
     open_terminal_inside,
@@ -139,8 +140,9 @@ class ProcessContainer:
         child = self._running()
         if child.exited.done() or not self.init_pid:
             raise StartFailed("the container is not running", REASON_START_ERROR, EXIT_START_FAILED)
-        command = [*self._isolation.join(self.init_pid), *self._tail, *argv]
         bare = self._isolation.level is Level.NONE
+        lead = TAKE_TERMINAL if tty and not bare else ()
+        command = [*self._isolation.join(self.init_pid), *lead, *self._tail, *argv]
         cwd = Path(self.plan.workdir) if bare else None
         try:
             terminal = self._terminal(bare) if tty else None

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 
-_TOOLS = ("setpriv", "unshare", "nsenter", "mount", "sh", "env", "mkdir", "ln")
+_TOOLS = ("setpriv", "setsid", "unshare", "nsenter", "mount", "sh", "env", "mkdir", "ln")
 _NAMESPACES = ("--mount", "--uts", "--ipc", "--pid")
 _GUARD = (
     '[ "$PPID" = "$1" ] || exit 1; shift; '

@@ -13,7 +13,7 @@ from gangline.local.kubelet.runtime.forward import SocketStream, connect_inside
 from gangline.local.kubelet.runtime.isolation import Isolation, Level
 from gangline.local.kubelet.runtime.report import Report
 from gangline.local.kubelet.runtime.rootview import REPORT_FD, RootView
-from gangline.local.kubelet.runtime.terminal import open_terminal
+from gangline.local.kubelet.runtime.terminal import TAKE_TERMINAL, open_terminal
 
 _SET_UPS_AT_ONCE = 4 * (os.cpu_count() or 1)
 """More at once would not be done sooner, and each would take longer."""
@@ -74,10 +74,11 @@ class ProcessRuntime:
             container = ProcessContainer(plan, self._isolation, group, tail, output)
             argv = [
                 *self._isolation.enter(plan.netns, group.doors if group else ()),
+                *(TAKE_TERMINAL if plan.tty else ()),
                 *["sh", "-c", f"exec {REPORT_FD}>{report.shell_path}\n{script}", "sh"],
                 *[*tail, *plan.argv],
             ]
-            terminal = open_terminal() if plan.tty else None
+            terminal = open_terminal(taken_inside=True) if plan.tty else None
             child = await spawn(argv, container.take, stdin=plan.stdin, terminal=terminal)
             await self._until_ready(report, container, child, group)
         container.begun(child)

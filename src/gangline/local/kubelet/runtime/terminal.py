@@ -8,6 +8,9 @@ from dataclasses import dataclass
 _TIOCSPTLCK = 0x40045431
 _TIOCGPTPEER = 0x5441
 
+TAKE_TERMINAL = ("setsid", "--ctty", "--")
+"""Before a command: makes it the leader of a session whose terminal is its standard input."""
+
 
 @dataclass(frozen=True, slots=True)
 class Terminal:
@@ -15,15 +18,20 @@ class Terminal:
 
     control: int
     side: int
+    taken_inside: bool = False
+    """The command itself takes it (`TAKE_TERMINAL`), in the process namespace that it enters.
+
+    A shell there must see the leader of its session: job control asks for its number.
+    """
 
 
-def open_terminal() -> Terminal:
+def open_terminal(*, taken_inside: bool = False) -> Terminal:
     """A terminal of this machine.
 
     Raises:
         OSError: there are none left.
     """
-    return Terminal(*os.openpty())
+    return Terminal(*os.openpty(), taken_inside=taken_inside)
 
 
 def open_terminal_inside(pid: int, root: str) -> Terminal:
@@ -45,4 +53,4 @@ def open_terminal_inside(pid: int, root: str) -> Terminal:
     except OSError:
         os.close(control)
         raise
-    return Terminal(control, side)
+    return Terminal(control, side, taken_inside=True)

@@ -59,7 +59,8 @@ class Store:
             labels, fields = index(row.topic, row.body)
             record = Record(row.key, row.rv, row.body, labels, fields)
             topic.publish(Event(row.type, record, topic.records.get(row.key)))
-            self._assigned = self.revision = row.rv
+            # The newest row may be older than what was dropped: a deletion leaves none.
+            self._assigned = self.revision = max(self.revision, row.rv)
 
     def topic(self, name: str) -> Topic:
         """The topic of this name, which comes into being when asked for."""

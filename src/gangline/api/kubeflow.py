@@ -98,6 +98,9 @@ class ReplicaStatus(Wire):
     failed: Annotated[int, about("Pods that failed.")] = 0
     label_selector: Annotated[LabelSelector | None, about("Old form of selector.")] = None
     selector: Annotated[str, about("Label selector of the pods, for the scale subresource.")] = ""
+    completed_indexes: Annotated[
+        str, about("Replicas that ended well and are not made anew, such as 0,2-4.")
+    ] = ""
 
 
 class RestartRecord(Wire):

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from gangline.api.kubeflow import JobStatus
 from gangline.api.meta import Object
-from gangline.operator import build, conditions, story
+from gangline.operator import build, conditions, indexes, story
 from gangline.operator.decision import (
     Creation,
     Decision,
@@ -104,7 +104,11 @@ class _View:
         self.job = observed.job
         self.now, self.stamp, self.settings = now, stamp, settings
         sizes = [(role.name, role.replicas) for role in self.job.roles]
-        self.gang = arrange(sizes, observed.pods)
+        completed = {
+            role: indexes.read(status.completed_indexes)
+            for role, status in observed.status.replica_statuses.items()
+        }
+        self.gang = arrange(sizes, observed.pods, completed)
         self.failures = [_judge(self.job, role, self.gang) for role in self.job.roles]
         self.status = self._status()
 
@@ -212,12 +216,11 @@ class _View:
             wanted.append(gang.create(job))
         pods: list[Creation] = []
         for role in job.roles:
-            for index, pod in enumerate(self.gang[role.name].pods):
-                name = replica_name(job.name, role.name, index)
-                if name not in services:
+            slots = self.gang[role.name]
+            for index in range(role.replicas):
+                if replica_name(job.name, role.name, index) not in services:
                     wanted.append(build.service(job, role, index))
-                if pod is None:
-                    pods.append(build.pod(job, role, index, self.settings))
+            pods += [build.pod(job, role, index, self.settings) for index in slots.missing]
         occupied = taken | {(Target.POD, pod.name) for pod in self.gang.surplus}
         return tuple(
             creation

@@ -115,8 +115,8 @@ class Hands:
                 item = await self._client.create(resource, creation.manifest, namespace)
                 if creation.target is Target.POD:
                     outcome.made.append(creation.name)
-            except AlreadyExists:
-                found = await self._existing(job, creation, outcome)
+            except AlreadyExists as error:
+                found = await self._existing(job, creation, outcome, error)
                 if found is None:
                     return
                 item = found
@@ -126,18 +126,24 @@ class Hands:
         self._note_made(creation.target, item)
 
     async def _existing(
-        self, job: TrainingJob, creation: Creation, outcome: Outcome
+        self, job: TrainingJob, creation: Creation, outcome: Outcome, error: AlreadyExists
     ) -> Object | None:
-        """Look at what has the name already: our own earlier work, or somebody else's."""
+        """Look at what has the name already: our own earlier work, or somebody else's.
+
+        Raises:
+            AlreadyExists: what has the name is on its way out; trying again will help.
+        """
         resource = _RESOURCES[creation.target]
         try:
             item: Object = await self._client.get(resource, creation.name, job.meta.namespace)
         except NotFound:
-            outcome.problems.append(f"{creation.target} {creation.name} is only just going")
-            return None
+            raise error from None
         owner = item.metadata.controller
         if owner and owner.uid == job.meta.uid:
             return item
+        if owner and (owner.kind, owner.name) == (job.kind.kind, job.name):
+            # A job of this name was deleted and made again: the garbage collector is at work.
+            raise error
         whose = f"{owner.kind} {owner.name}" if owner else "nobody that manages it"
         outcome.problems.append(
             f"{creation.target} {creation.name} exists already and belongs to {whose}; "

@@ -97,8 +97,11 @@ class Pod(Object):
 
     @property
     def succeeded(self) -> bool:
-        """Whether all of the pod's containers ended well."""
-        return self.status.phase == Phase.SUCCEEDED
+        """Whether all of the pod's containers ended well, by themselves.
+
+        One that somebody deleted may exit well too, after a last checkpoint: its work is not done.
+        """
+        return self.status.phase == Phase.SUCCEEDED and not self.terminating
 
     @property
     def failed(self) -> bool:
@@ -154,11 +157,19 @@ class Slots:
     """The replicas of one role: the pod at each index, or None where there is none."""
 
     pods: tuple[Pod | None, ...]
+    completed: frozenset[int] = frozenset()
+    """Indexes that ended well, also where the pod has been removed since."""
 
     @property
     def present(self) -> list[Pod]:
         """The pods that are there."""
         return [pod for pod in self.pods if pod is not None]
+
+    @property
+    def missing(self) -> list[int]:
+        """The indexes that have no pod and still need one."""
+        gaps = (index for index, pod in enumerate(self.pods) if pod is None)
+        return [index for index in gaps if index not in self.completed]
 
     @property
     def active(self) -> int:
@@ -168,7 +179,7 @@ class Slots:
     @property
     def succeeded(self) -> int:
         """How many ended well."""
-        return sum(pod.succeeded for pod in self.present)
+        return len(self.completed)
 
     @property
     def failed(self) -> int:
@@ -210,8 +221,12 @@ class Gang:
         return all(slots.all_up for slots in self.roles.values())
 
 
-def arrange(sizes: Sequence[tuple[str, int]], pods: Iterable[Pod]) -> Gang:
-    """Put pods in their slots, given each role's name and replicas.
+def arrange(
+    sizes: Sequence[tuple[str, int]],
+    pods: Iterable[Pod],
+    completed: Mapping[str, frozenset[int]],
+) -> Gang:
+    """Put pods in their slots, given each role's replicas and those known to have completed.
 
     Of two pods with one index the elder keeps the place (then the smaller uid, so that the
     choice does not depend on the order in which they were seen).
@@ -225,7 +240,20 @@ def arrange(sizes: Sequence[tuple[str, int]], pods: Iterable[Pod]) -> Gang:
             row[index] = pod
         else:
             surplus.append(pod)
-    return Gang({role: Slots(tuple(slots[role.lower()])) for role, _ in sizes}, tuple(surplus))
+    return Gang(
+        {role: _slots(slots[role.lower()], completed.get(role)) for role, _ in sizes},
+        tuple(surplus),
+    )
+
+
+def _slots(row: Sequence[Pod | None], known: frozenset[int] | None) -> Slots:
+    """A pod's own word counts; what is known of an index counts where no pod says otherwise."""
+    done = set()
+    for index, pod in enumerate(row):
+        silent = pod is None or (pod.terminating and pod.over)
+        if (silent and index in (known or ())) or (pod and pod.succeeded):
+            done.add(index)
+    return Slots(tuple(row), frozenset(done))
 
 
 def _age(pod: Pod) -> tuple[bool, str, str]:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from gangline.api.kubeflow import JobStatus, ReplicaStatus
 from gangline.api.meta import Condition
-from gangline.operator import conditions, labels
+from gangline.operator import conditions, indexes, labels
 from gangline.operator.decision import Event
 from gangline.operator.job import CleanPodPolicy, TrainingJob
 from gangline.operator.replicas import Gang
@@ -126,6 +126,7 @@ def counted(job: TrainingJob, status: JobStatus, gang: Gang) -> JobStatus:
             succeeded=slots.succeeded,
             failed=slots.failed,
             selector=_selector(job, role.label),
+            completed_indexes=indexes.write(slots.completed),
         )
     return replace(status, replica_statuses=counts)
 

@@ -58,6 +58,37 @@ def test_a_job_without_any_replica_never_ends_by_itself():
     assert not decision.writes
 
 
+def test_a_replica_that_has_done_its_part_is_not_made_anew_when_its_pod_is_removed():
+    done = a_pod("worker-0", "Succeeded", code=0)
+    first = look(a_job(None, 2), done, WORKERS[1])
+    assert first.decide().status.replica_statuses["Worker"].completed_indexes == "0"
+    second = first.later(5, WORKERS[1])
+    assert not created(second.decide())
+    assert counts(second.decide(), "Worker") == (1, 1, 0)
+    third = second.later(9, a_pod("worker-1", "Succeeded", code=0))
+    assert conditions(third.decide().status)[-1] == "Succeeded"
+
+
+def test_a_pod_that_exits_well_because_somebody_deleted_it_has_not_done_its_part():
+    leaving = a_pod("master-0", "Succeeded", code=0, deleted=at(30))
+    first = look(a_job(1, 0), leaving)
+    assert "Succeeded" not in conditions(first.decide().status)
+    assert created(first.later(1).decide()) == ["master-0"]
+
+
+def test_a_replica_known_to_be_done_stays_done_while_its_pod_is_being_removed():
+    done = a_pod("worker-0", "Succeeded", code=0)
+    leaving = a_pod("worker-0", "Succeeded", code=0, deleted=at(30))
+    second = look(a_job(None, 2), done, WORKERS[1]).later(1, leaving, WORKERS[1])
+    assert counts(second.decide(), "Worker") == (1, 1, 0)
+
+
+def test_a_resumed_job_begins_with_all_of_its_replicas():
+    done = look(a_job(None, 2), a_pod("worker-0", "Succeeded", code=0)).decide().status
+    held = look(a_job(None, 2, suspend=True), status=done).decide().status
+    assert created(look(a_job(None, 2), status=held).decide()) == ["worker-0", "worker-1"]
+
+
 def test_a_pod_on_its_way_out_is_waited_for():
     leaving = a_pod("worker-0", deleted=at(30))
     decision = look(a_job(1, 1), MASTER, leaving).decide()

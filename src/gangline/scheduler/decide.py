@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gangline.api.resourcelist import PODS
 from gangline.scheduler import reasons
 from gangline.scheduler.model import Binding, Decision, GroupKey, PodFacts, Shape, Verdict
 from gangline.scheduler.nodes import NodeTable
@@ -85,6 +84,7 @@ class _Pass:
     def _reject(self, unit: Unit, mark: int, unfit: PodFacts) -> Attempt:
         """Take the trial back, plan room if nobody waits yet; return why the unit waits."""
         fitted = sum(len(placement.pods) for placement in self.trial.since(mark))
+        shortages = self.trial.shortages(unfit.shape)
         wording = availability(self.trial, unfit)
         self.trial.rollback(mark)
         plan = plan_room(self.state.nodes, unit)
@@ -99,6 +99,7 @@ class _Pass:
             running=len(unit.running),
             unfit=unfit,
             kubernetes=wording,
+            shortages=shortages,
             room=room,
             possible=plan is not None,
             held_for=self.held_for if fits_without_hold else "",
@@ -193,8 +194,8 @@ def availability(trial: Trial, pod: PodFacts) -> str:
 def room_for(trial: Trial, unit: Unit) -> Room:
     """Add up what a unit asks for and what the nodes have that may take any of its pods."""
     nodes = trial.nodes
-    asked = reasons.total_request(unit.waiting)
-    asked.pop(PODS, None)
+    total = reasons.total_request(unit.waiting)
+    asked = {name: amount for name, amount in total.items() if reasons.is_amount(name)}
     accepts = np.zeros(len(nodes.facts), dtype=bool)
     for constraints in {pod.shape.constraints for pod in unit.waiting}:
         accepts |= nodes.eligible(constraints).accepts

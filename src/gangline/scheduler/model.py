@@ -20,6 +20,10 @@ GroupKey = NewType("GroupKey", str)
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
+HOST_PORT = "hostport:"
+"""Begins the name of a port of the node (``hostport:tcp:8080``), a resource of which every node
+has one."""
+
 Request = tuple[tuple[str, int], ...]
 """Amounts asked for, sorted by resource: hashable, so that equal pods are recognised."""
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gangline.scheduler.model import Constraints, NodeFacts, NodeName, PodFacts, Request
+from gangline.scheduler.model import HOST_PORT, Constraints, NodeFacts, NodeName, PodFacts, Request
 from gangline.scheduler.plugins.node_filters import refusal
 from gangline.scheduler.plugins.node_scores import Amounts, is_device, preference, resource_weight
 
@@ -53,6 +53,7 @@ class NodeTable:
         self._eligible: dict[Constraints, Eligibility] = {}
         self._demands: dict[Request, Demand] = {}
         self._rank: NDArray[np.intp] | None = None
+        self._port_columns: list[int] = []
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -67,6 +68,7 @@ class NodeTable:
         self.allocatable[:, row] = 0
         for resource, amount in node.allocatable:
             self.allocatable[self.columns[resource], row] = amount
+        self.allocatable[self._port_columns, row] = 1
         for constraints, eligible in self._eligible.items():
             self._evaluate(constraints, eligible, row)
 
@@ -192,3 +194,7 @@ class NodeTable:
         self.allocatable = np.pad(self.allocatable, padding)
         self.used = np.pad(self.used, padding)
         self.lasting = np.pad(self.lasting, padding)
+        ports = [self.columns[resource] for resource in new if resource.startswith(HOST_PORT)]
+        if ports:
+            self._port_columns += ports
+            self.allocatable[np.ix_(ports, list(self.rows.values()))] = 1

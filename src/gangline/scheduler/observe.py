@@ -40,7 +40,9 @@ def pod_facts(
     return model.PodFacts(
         key=PodKey(_key(metadata)),
         uid=metadata.uid,
-        shape=shape_of(_facts_of({**pod_request(spec), PODS: 1}), _constraints(spec)),
+        shape=shape_of(
+            _facts_of({**pod_request(spec), PODS: 1, **_host_ports(spec)}), _constraints(spec)
+        ),
         created=_created(metadata),
         priority=spec.priority
         if spec.priority is not None
@@ -72,6 +74,20 @@ def group_facts(group: PodGroup, priorities: Mapping[str, int]) -> model.GroupFa
 def queue_facts(queue: Queue) -> model.QueueFacts:
     """Read a queue. One that has no state yet is open."""
     return model.QueueFacts(queue.metadata.name, queue.status.state not in _CLOSED)
+
+
+def _request(spec: LeanPodSpec) -> Request:
+    return _facts_of({**pod_request(spec), PODS: 1, **_host_ports(spec)})
+
+
+def _host_ports(spec: LeanPodSpec) -> dict[str, int]:
+    """The ports of its node that a pod takes."""
+    return {
+        f"{model.HOST_PORT}{(port.protocol or 'TCP').lower()}:{port.host_port}": 1
+        for container in spec.containers
+        for port in container.ports
+        if port.host_port
+    }
 
 
 def _facts_of(amounts: Mapping[str, int]) -> Request:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gangline.api.resourcelist import PODS
-from gangline.scheduler.model import GroupFacts, GroupKey, PodFacts, Verdict
+from gangline.scheduler.model import HOST_PORT, GroupFacts, GroupKey, PodFacts, Verdict
 
 NOT_ENOUGH_RESOURCES = "NotEnoughResources"
 NOT_ENOUGH_PODS = "NotEnoughTasks"
@@ -56,6 +56,8 @@ class Attempt:
     """A pod that found no node."""
     kubernetes: str
     """Why, in Kubernetes' wording."""
+    shortages: Mapping[str, int]
+    """On how many nodes it lacks what."""
     room: Room
     possible: bool
     """It would fit if every gang that runs had ended."""
@@ -69,9 +71,17 @@ def availability(nodes: int, refusals: Mapping[str, int], shortages: Mapping[str
         return _NO_NODES
     reasons = Counter(refusals)
     for resource, count in shortages.items():
-        reasons["Too many pods" if resource == PODS else f"Insufficient {resource}"] += count
+        why = _shortage(resource)
+        # A node that lacks two ports is one node without the ports.
+        reasons[why] = max(reasons[why], count)
     listed = ", ".join(sorted(f"{count} {why}" for why, count in reasons.items()))
     return f"0/{nodes} nodes are available: {listed}."
+
+
+def _shortage(resource: str) -> str:
+    if resource.startswith(HOST_PORT):
+        return "node(s) didn't have free ports for the requested pod ports"
+    return "Too many pods" if resource == PODS else f"Insufficient {resource}"
 
 
 def explain_gang(attempt: Attempt) -> str:
@@ -153,7 +163,7 @@ def _why(attempt: Attempt) -> list[str]:
     amounts = f"Asked: {amounts_text(room.asked)}; free on {_nodes(room.eligible)} that may take "
     amounts += f"it: {amounts_text(room.free)}."
     if not attempt.possible:
-        return [amounts, _never(room)]
+        return [amounts, _never(attempt)]
     if attempt.held_for:
         return [amounts, f"The room is held for {attempt.held_for}, which came first."]
     return [amounts, _short(attempt)]
@@ -172,6 +182,8 @@ def _short(attempt: Attempt) -> str:
     }
     if lacking:
         return f"It starts when {amounts_text(lacking)} more is freed or added."
+    if ports := _taken_ports(attempt):
+        return f"It starts when a node has these ports free: {ports}."
     wanted = dict(attempt.unfit.shape.request)
     largest = {name: room.largest[name] for name in wanted if name in room.largest}
     return (
@@ -180,19 +192,33 @@ def _short(attempt: Attempt) -> str:
     )
 
 
-def _never(room: Room) -> str:
+def _taken_ports(attempt: Attempt) -> str:
+    """The ports that some node would have had, were they free."""
+    taken = sorted(name for name in attempt.shortages if name.startswith(HOST_PORT))
+    return ", ".join(name.removeprefix(HOST_PORT) for name in taken)
+
+
+def _never(attempt: Attempt) -> str:
+    room = attempt.room
     lacking = [
         f"{_amount(name, asked)} {name} asked, {_amount(name, room.total[name])} there"
         for name, asked in room.asked.items()
         if asked > room.total[name]
     ]
-    why = f" ({'; '.join(lacking) or 'there is enough in all, but not on single nodes'})"
+    ports = _taken_ports(attempt)
+    otherwise = f"ports {ports}" if ports else "there is enough in all, but not on single nodes"
+    why = f" ({'; '.join(lacking) or otherwise})"
     return f"It would not fit even if all running gangs had ended{why}: add nodes, or ask for less."
+
+
+def is_amount(resource: str) -> bool:
+    """Say whether a resource is an amount to people, rather than pods or ports."""
+    return resource != PODS and not resource.startswith(HOST_PORT)
 
 
 def amounts_text(amounts: Mapping[str, int]) -> str:
     """Return amounts for people: ``cpu 2, memory 4Gi, nvidia.com/gpu 8``."""
-    names = [name for name in amounts if name != PODS and amounts[name]]
+    names = [name for name in amounts if is_amount(name) and amounts[name]]
     names.sort(key=lambda name: (name not in _SHOWN_FIRST, name))
     return ", ".join(f"{name} {_amount(name, amounts[name])}" for name in names) or "nothing"
 

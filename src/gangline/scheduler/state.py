@@ -91,6 +91,8 @@ class ClusterState:
         self.pods[pod.key] = pod
         if pod.waits:
             self.waiting[pod.key] = pod
+            # Resources that are new get their columns now: a decision changes no array.
+            self.nodes.demand(pod.shape.request)
         if pod.group is not None:
             self.members[pod.group][pod.key] = pod
         if pod.holds_room and pod.node is not None:

@@ -65,7 +65,7 @@ class Trial:
 
     def place(self, shape: Shape, pods: Sequence[PodFacts]) -> Sequence[PodFacts]:
         """Put pods, all of this shape, on the nodes that suit best; return those left over."""
-        demand = self._demand(shape)
+        demand = self.nodes.demand(shape.request)
         rows = np.flatnonzero(self._fits(shape, demand))
         if not len(rows):
             return pods
@@ -89,7 +89,7 @@ class Trial:
 
     def shortages(self, shape: Shape) -> dict[str, int]:
         """Count, by resource, the eligible nodes that have too little of it left."""
-        demand = self._demand(shape)
+        demand = self.nodes.demand(shape.request)
         accepts = self.nodes.eligible(shape.constraints).accepts
         names = {column: name for name, column in self.nodes.columns.items()}
         short = {
@@ -141,10 +141,3 @@ class Trial:
         if self._liking is not None:
             score += LIKING_WEIGHT * self._liking[rows]
         return score
-
-    def _demand(self, shape: Shape) -> Demand:
-        demand = self.nodes.demand(shape.request)
-        missing = self.nodes.allocatable.shape[0] - self.free.shape[0]
-        if missing > 0:
-            self.free = np.pad(self.free, ((0, missing), (0, 0)))
-        return demand

@@ -21,10 +21,18 @@ class LeanResources(Wire):
     limits: ResourceList = {}
 
 
+class LeanPort(Wire):
+    """A port of the node that a container takes."""
+
+    host_port: int = 0
+    protocol: str = ""
+
+
 class LeanContainer(Wire):
     """A container: what it asks for, and whether it is a sidecar."""
 
     resources: LeanResources = LeanResources()
+    ports: list[LeanPort] = []
     restart_policy: str = ""
 
 

@@ -48,6 +48,10 @@ def node(
     )
 
 
+def _port(number: int) -> Request:
+    return ((f"hostport:tcp:{number}", 1),) if number else ()
+
+
 def pod(
     name: str,
     cpu: float = 1,
@@ -57,13 +61,14 @@ def pod(
     on: str | None = None,
     age: int = 0,
     constraints: Constraints = ANYWHERE,
+    port: int = 0,
     **facts: object,
 ) -> PodFacts:
     """Make a pod of namespace ``d``; ``age`` counts seconds from the epoch."""
     return PodFacts(
         key=PodKey(f"d/{name}"),
         uid=f"uid-{name}",
-        shape=shape_of(request(cpu, memory, gpu), constraints),
+        shape=shape_of((*request(cpu, memory, gpu), *_port(port)), constraints),
         created=EPOCH + timedelta(seconds=age),
         group=GroupKey(f"d/{group}") if group else None,
         node=NodeName(on) if on else None,

@@ -353,3 +353,30 @@ def test_an_assumed_pod_is_not_placed_again() -> None:
     state.assume(first.bindings[0].pod, first.bindings[0].node)
     assert not decide(state).bindings
     assert GroupKey("d/none") not in decide(state).placed
+
+
+def test_a_port_of_the_node_is_given_once() -> None:
+    state = cluster(node("a"), pod("first", port=80, on="a"), pod("second", port=80))
+    decision = decide(state)
+    assert not decision.bindings
+    assert pod_message(decision, "second").startswith(
+        "0/1 nodes are available: 1 node(s) didn't have free ports for the requested pod ports."
+    )
+    assert "ports tcp:80" in pod_message(decision, "second")
+
+
+def test_pods_that_want_the_same_port_go_to_different_nodes() -> None:
+    members = [pod(f"p{index}", port=80, group="job") for index in range(2)]
+    state = cluster(node("a"), group("job", 2), *members)
+    assert not decide(state).bindings
+    state.set_node(node("b"))
+    assert sorted(placed(decide(state)).values()) == ["a", "b"]
+
+
+def test_a_port_that_was_given_back_is_free_on_nodes_that_came_later() -> None:
+    state = cluster(node("a"), pod("first", port=80, on="a"))
+    state.remove_pod(pod("first").key)
+    state.remove_node(node("a").name)
+    state.set_node(node("b"))
+    state.set_pod(pod("second", port=80))
+    assert placed(decide(state)) == {"second": "b"}

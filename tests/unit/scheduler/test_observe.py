@@ -138,3 +138,9 @@ def test_a_group_has_the_default_queue_and_the_priority_of_its_class() -> None:
 def test_a_queue_is_open_unless_it_says_otherwise(state: str, is_open: bool) -> None:
     raw = {"metadata": {"name": "q"}, "status": {"state": state}}
     assert observe.queue_facts(msgspec.convert(raw, Queue)).open is is_open
+
+
+def test_a_pod_takes_ports_of_its_node() -> None:
+    ports = [{"hostPort": 80, "containerPort": 80}, {"containerPort": 81}]
+    request = dict(pod(spec={"containers": [{"ports": ports}]}).shape.request)
+    assert request == {"hostport:tcp:80": 1, "pods": 1}

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from gangline.scheduler.decide import decide
 from gangline.scheduler.model import (
+    HOST_PORT,
     Constraints,
     Decision,
     GroupFacts,
@@ -65,6 +66,7 @@ def _pod(
         name,
         cpu=draw(st.integers(0, 4)),
         gpu=draw(st.integers(0, 2)),
+        port=draw(st.sampled_from([0, 0, 80, 443])),
         group=owner.key.removeprefix("d/") if owner else None,
         on=str(on.name) if on else None,
         age=draw(st.integers(0, 3)),
@@ -102,7 +104,9 @@ def test_no_decision_puts_a_node_over_its_capacity(world: list[Facts]) -> None:
         if isinstance(each, NodeFacts) and after[each.name] != before[each.name]:
             has = dict(each.allocatable)
             asked = after[each.name] - before[each.name]
-            assert all(after[each.name][name] <= has.get(name, 0) for name in asked)
+            ports = {name: 1 for name in asked if name.startswith(HOST_PORT)}
+            limits = has | ports
+            assert all(after[each.name][name] <= limits.get(name, 0) for name in asked)
 
 
 @LAW

@@ -3,7 +3,9 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -20,6 +22,7 @@ from gangline.api.scheduling import PodGroup
 from gangline.kube.client import Client
 from gangline.kube.errors import NotFound
 from gangline.local import definitions
+from gangline.local.apiserver.server import ApiServer, ServerSettings
 from gangline.scheduler.bind import Binder
 from gangline.scheduler.main import run
 from gangline.scheduler.model import Binding, Constraints, NodeName, PodFacts, PodKey, shape_of
@@ -269,3 +272,24 @@ async def test_a_binding_that_is_refused_lets_the_pod_wait_again(cluster: Client
     assert not state.is_assumed(key)
     assert set(state.waiting) == {key}
     assert not bound
+
+
+@pytest.mark.slow
+async def test_an_api_server_that_was_away_is_found_again(tmp_path: Path) -> None:
+    server = ApiServer(ServerSettings(data=tmp_path / "apiserver"))
+    await server.start()
+    port = urlsplit(server.url).port or 0
+    try:
+        async with Client(server.config) as client:
+            await definitions.install(client)
+            await add_node(client, "a")
+            async with scheduling(client):
+                await add_gang(client, "before", 1)
+                await eventually(placed(client, "before", 1), "the first gang has a node")
+                await server.stop()
+                server = ApiServer(ServerSettings(data=tmp_path / "apiserver", port=port))
+                await server.start()
+                await add_gang(client, "after", 2)
+                await eventually(placed(client, "after", 2), "the second gang has nodes")
+    finally:
+        await server.stop()

@@ -1,7 +1,9 @@
 """What containers find around them: volumes, users, images, names."""
 
 import os
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +171,49 @@ async def test_an_unmapped_image_is_announced(node: Any) -> None:
     await run_to_end(node, "true")
     message = await an_event(node, "ImageNotMapped")
     assert 'Image "any/image" is not in the image map: container c runs in' in message
+
+
+@ROOT
+async def test_a_full_disk_loses_logs_and_holds_new_pods_until_there_is_room(
+    node: Any, tmp_path: Path
+) -> None:
+    disk = tmp_path / "node"
+    with _tiny_disk(disk):
+        await run_to_end(node, "head -c 1000000 /dev/zero | tr '\\0' 'x'; echo")
+        assert "could not be written: No space left on device" in await an_event(node, "LogLost")
+        _fill(disk)
+        await node.run("q", containers=[shell("true")], restartPolicy="Never")
+
+        def held(pod: Pod) -> bool:
+            waiting = pod.status.container_statuses and pod.status.container_statuses[0].state
+            return bool(waiting and waiting.waiting and "No space" in waiting.waiting.message)
+
+        await node.until(held, "q")
+        _empty(disk)
+        await node.until_phase("Succeeded", "q")
+        await node.crash()
+
+
+@contextmanager
+def _tiny_disk(folder: Path) -> Iterator[None]:
+    folder.mkdir(exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tiny", folder], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+def _fill(folder: Path) -> None:
+    with suppress(OSError), (folder / "ballast").open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+
+
+def _empty(folder: Path) -> None:
+    (folder / "ballast").unlink()
+    for log in folder.glob("logs/*/c/*.log*"):
+        log.unlink()
 
 
 def _read(path: Path) -> str:

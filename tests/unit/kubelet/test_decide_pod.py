@@ -180,6 +180,8 @@ def test_a_pod_that_leaves_during_preparation_is_released_after_it() -> None:
 def test_the_back_off_doubles_up_to_its_limit_and_is_forgotten_after_a_long_run() -> None:
     record, now = ContainerRecord(), NOW
     waits = []
+    record = ended(1, at=now, backoff=next_backoff(record, now, SETTINGS))
+    assert restart_at(record, SETTINGS) is None, "the first restart is at once"
     for _ in range(8):
         record = ended(1, at=now, backoff=next_backoff(record, now, SETTINGS))
         due = restart_at(record, SETTINGS)

@@ -129,5 +129,7 @@ def test_a_nodes_status_keeps_transition_times_and_beats() -> None:
         "nvidia.com/gpu": "1",
     }
     assert allocatable(node)["cpu"] == 1500
-    wire = status_patch(second)["status"]
+    wire = status_patch(second, first)["status"]
     assert wire["daemonEndpoints"] == {"kubeletEndpoint": {"Port": 10250}}
+    without = build_node_status(NodeSpec("n", 1500, 2 << 30), 10250, second, "", NOW)
+    assert status_patch(without, second)["status"]["capacity"]["nvidia.com/gpu"] is None

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
+from pathlib import Path
 
 from gangline.api.container import Container
 from gangline.kube.errors import ApiError
@@ -116,6 +117,8 @@ class ContainerWorker:
                 instance=instance,
                 previous=known.instance if known.ended else known.previous,
                 backoff=backoff,
+                started=_starts_at_once(self.container),
+                ready=_starts_at_once(self.container) and self.container.readiness_probe is None,
             )
         )
         self._home.tell("Normal", "Started", f"Started container {self.container.name}")
@@ -131,8 +134,7 @@ class ContainerWorker:
         self._ended(instance, plan, exit_)
 
     def _ended(self, instance: Instance, plan: ContainerPlan, exit_: Exit) -> None:
-        if self.writer is not None:
-            self.writer.close()
+        self._close_log()
         message = exit_.message or termination_message(
             self.container, plan.state_dir, self._tail, exit_.code
         )
@@ -151,14 +153,11 @@ class ContainerWorker:
                 stop_by=None,
             )
         )
-        self._home.spawn(
-            asyncio.to_thread(shutil.rmtree, plan.state_dir, ignore_errors=True), "clean-up"
-        )
+        self._clean_up(plan.state_dir)
 
     def _never_ran(self, number: int, error: StartFailed) -> None:
         """The run ended before it began: that counts as one, and has an exit code."""
-        if self.writer is not None:
-            self.writer.close()
+        self._close_log()
         home, now = self._home, self._home.context.clock()
         plan_id = f"gangline://{home.pod.metadata.uid}/{self.container.name}/{number}"
         ended = Ended(error.exit_code, error.reason, now, error.message)
@@ -171,6 +170,7 @@ class ContainerWorker:
             )
         )
         home.tell("Warning", "Failed", f"Error: {error.message}")
+        self._clean_up(home.folders.instance(self.container.name, number))
 
     def _hold(self, reason: str, message: str) -> None:
         """The run cannot begin yet: say why, and try again later."""
@@ -209,6 +209,21 @@ class ContainerWorker:
         self._tail = b""
         return LogWriter(path, max_bytes=settings.log_max_bytes, max_files=settings.log_max_files)
 
+    def _close_log(self) -> None:
+        if self.writer is None:
+            return
+        self.writer.close()
+        if self.writer.lost_bytes:
+            message = (
+                f"{self.writer.lost_bytes} bytes of the log of container {self.container.name} "
+                f"could not be written: {self.writer.loss}"
+            )
+            self._home.tell("Warning", "LogLost", message)
+
+    def _clean_up(self, state_dir: Path) -> None:
+        removal = asyncio.to_thread(shutil.rmtree, state_dir, ignore_errors=True)
+        self._home.spawn(removal, "clean-up")
+
     def _output(self, stream: str, data: bytes) -> None:
         if self.writer is not None:
             self.writer.write(stream, data)
@@ -216,6 +231,12 @@ class ContainerWorker:
 
     def _note(self, change: Callable[[ContainerRecord], ContainerRecord]) -> None:
         self._home.note(self.container.name, change)
+
+
+def _starts_at_once(container: Container) -> bool:
+    """Whether a run counts as started from its first instant."""
+    hook = container.lifecycle is not None and container.lifecycle.post_start is not None
+    return container.startup_probe is None and not hook
 
 
 def _reason(exit_: Exit) -> str:

@@ -7,7 +7,6 @@ too large is set aside under a name with its time, and the oldest of those is re
 
 import asyncio
 import contextlib
-import errno
 import logging
 import os
 import time
@@ -31,7 +30,11 @@ class LogWriter:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
         self.lost_bytes = 0
-        """How much could not be written (a full disk)."""
+        """How much could not be written."""
+
+        self.loss = ""
+        """Why, such as a full disk."""
+
         self._max_bytes = max_bytes
         self._max_files = max_files
         self._rest = {"stdout": b"", "stderr": b""}
@@ -96,9 +99,9 @@ class LogWriter:
         self._wake_readers()
 
     def _lose(self, count: int, error: OSError) -> None:
-        if not self.lost_bytes:
-            reason = "no space left" if error.errno == errno.ENOSPC else str(error)
-            log.warning("log lost: %s", reason, extra={"path": str(self.path)})
+        if not self.loss:
+            self.loss = error.strerror or str(error)
+            log.warning("log lost: %s", self.loss, extra={"path": str(self.path)})
         self.lost_bytes += count
 
     def _wake_readers(self) -> None:

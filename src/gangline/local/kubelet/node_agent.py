@@ -95,7 +95,7 @@ class NodeAgent:
         return await self.client.patch(
             NODES,
             self.node.name,
-            status_patch(status),
+            status_patch(status, stored.status),
             kind=PatchKind.STRATEGIC,
             subresource="status",
         )

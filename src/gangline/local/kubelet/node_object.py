@@ -91,9 +91,13 @@ def build_node_status(
     )
 
 
-def status_patch(status: NodeStatus) -> dict[str, Any]:
-    """A strategic merge patch that writes a node's status."""
-    return {"status": msgspec.to_builtins(status)}
+def status_patch(status: NodeStatus, before: NodeStatus) -> dict[str, Any]:
+    """A strategic merge patch that writes a node's status, without resources it has lost."""
+    wire: dict[str, Any] = msgspec.to_builtins(status)
+    for name in ("capacity", "allocatable"):
+        lost = getattr(before, name).keys() - getattr(status, name).keys()
+        wire[name] |= dict.fromkeys(lost)
+    return {"status": wire}
 
 
 def lease_patch(node: str, now: datetime) -> dict[str, Any]:

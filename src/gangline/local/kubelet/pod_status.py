@@ -196,6 +196,15 @@ def _will_restart(pod: Pod, container: Container, record: PodRecord) -> bool:
     return restarts(pod.spec.restart_policy, ended)
 
 
+def crash_looping(status: PodStatus) -> set[str]:
+    """The containers that wait to be started again."""
+    return {
+        each.name
+        for each in (*status.init_container_statuses, *status.container_statuses)
+        if each.state.waiting is not None and each.state.waiting.reason == CRASH_LOOP
+    }
+
+
 def _crash_loop(pod: Pod, container: Container, known: ContainerRecord) -> ContainerStateWaiting:
     delay_s = known.backoff.delay_s if known.backoff else 0
     meta = pod.metadata

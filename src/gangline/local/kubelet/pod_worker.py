@@ -17,7 +17,7 @@ from gangline.local.kubelet.context import NodeContext
 from gangline.local.kubelet.decide import Decision, decide
 from gangline.local.kubelet.environment import ConfigProblem
 from gangline.local.kubelet.pod_home import PodHome
-from gangline.local.kubelet.pod_status import Surroundings, build_status
+from gangline.local.kubelet.pod_status import Surroundings, build_status, crash_looping
 from gangline.local.kubelet.records import PodRecord, Problem
 from gangline.local.kubelet.run_setup import gather_sources
 from gangline.local.kubelet.status_writer import StatusWriter
@@ -37,7 +37,7 @@ class PodWorker:
 
     def __init__(self, context: NodeContext, pod: Pod, record: PodRecord) -> None:
         self.home = PodHome(context, pod, record)
-        self._status = pod.status
+        self.status = pod.status
         self._writer = StatusWriter(context.client, pod, context.online)
         self._vanished = False
         self.containers = {
@@ -129,10 +129,16 @@ class PodWorker:
     def _report(self, decision: Decision) -> None:
         context, now = self.home.context, self.home.context.clock()
         around = Surroundings(context.node.address, context.settings.backoff)
-        self._status = build_status(
-            self.home.pod, self.home.record, decision, self._status, around, now
+        before = crash_looping(self.status)
+        self.status = build_status(
+            self.home.pod, self.home.record, decision, self.status, around, now
         )
-        self._writer.report(self._status)
+        for name in crash_looping(self.status) - before:
+            meta = self.home.pod.metadata
+            pod = f"{meta.name}_{meta.namespace}({meta.uid})"
+            message = f"Back-off restarting failed container {name} in pod {pod}"
+            self.home.tell("Warning", "BackOff", message)
+        self._writer.report(self.status)
 
     async def _wait(self, until: datetime | None) -> None:
         if until is None:

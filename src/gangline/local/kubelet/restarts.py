@@ -34,10 +34,14 @@ def restart_at(record: ContainerRecord, settings: BackoffSettings) -> datetime |
     return ended.finished_at + timedelta(seconds=backoff.delay_s)
 
 
-def next_backoff(record: ContainerRecord, now: datetime, settings: BackoffSettings) -> Backoff:
-    """The back-off that holds once a container is started again now."""
+def next_backoff(
+    record: ContainerRecord, now: datetime, settings: BackoffSettings
+) -> Backoff | None:
+    """The back-off that holds once a container is started now; none follows its first start."""
     ended, backoff = record.ended, record.backoff
-    if ended is None or backoff is None or _is_over(backoff, ended.finished_at, settings):
+    if ended is None:
+        return None
+    if backoff is None or _is_over(backoff, ended.finished_at, settings):
         return Backoff(settings.base_s, now)
     return Backoff(min(backoff.delay_s * 2, settings.longest_s), now)
 

@@ -17,6 +17,8 @@ from gangline.local.kubelet.kubelet import Kubelet
 from gangline.local.kubelet.log_reader import LogOptions, read_log
 from gangline.local.kubelet.log_writer import LogWriter
 from gangline.local.kubelet.pod_worker import PodWorker
+from gangline.local.kubelet.records import Instance
+from gangline.local.kubelet.settings import REFUSAL_HEADER
 from gangline.local.kubelet.statistics import Statistics
 from gangline.local.kubelet.streaming import attach_session, exec_session, forward_session
 
@@ -71,7 +73,12 @@ class KubeletServer:
         given = request.headers.get("Authorization", "").removeprefix("Bearer ")
         if not hmac.compare_digest(given.encode(), self._token.encode()):
             raise web.HTTPUnauthorized(text="the kubelet answers its API server only")
-        return await handler(request)
+        try:
+            return await handler(request)
+        except web.HTTPException as refusal:
+            # Who asked for a WebSocket sees no body of a refusal, only its headers.
+            refusal.headers[REFUSAL_HEADER] = refusal.text or refusal.reason
+            raise
 
     def _pod(self, request: web.Request) -> PodWorker:
         namespace, name = request.match_info["namespace"], request.match_info["pod"]
@@ -145,11 +152,12 @@ def _log_of(
     name, meta = container.container.name, pod.pod.metadata
     newest = container.record.instance
     if previous in ("true", "1"):
-        if newest is None or newest.number == 0:
+        ended = _last_terminated(pod, container)
+        if ended is None:
             raise web.HTTPBadRequest(
                 text=f'previous terminated container "{name}" in pod "{meta.name}" not found'
             )
-        return pod.home.folders.log(name, newest.number - 1), None
+        return pod.home.folders.log(name, ended.number), None
     if newest is None:
         waiting = container.record.problem
         why = waiting.reason if waiting else "ContainerCreating"
@@ -159,6 +167,18 @@ def _log_of(
     writer = container.writer
     path = pod.home.folders.log(name, newest.number)
     return path, writer if writer is not None and writer.path == path else None
+
+
+def _last_terminated(pod: PodWorker, container: ContainerWorker) -> Instance | None:
+    """The run that the status calls the last: while a container waits it is the newest one."""
+    status, record = pod.status, container.record
+    last = [
+        each.last_state.terminated.container_id
+        for each in (*status.init_container_statuses, *status.container_statuses)
+        if each.name == container.container.name and each.last_state.terminated is not None
+    ]
+    runs = (run for run in (record.instance, record.previous) if run is not None)
+    return next((run for run in runs if run.container_id in last), None)
 
 
 def _log_options(query: Mapping[str, str]) -> LogOptions:

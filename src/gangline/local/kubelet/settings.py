@@ -11,6 +11,10 @@ from gangline.local.kubelet.restarts import BackoffSettings
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
+REFUSAL_HEADER = "X-Kubelet-Refusal"
+"""The header in which the kubelet's server says why it refuses a request."""
+
+
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
     """A virtual node: a named share of this machine."""

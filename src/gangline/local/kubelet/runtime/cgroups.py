@@ -32,6 +32,12 @@ class ControlGroup:
         """The files to write a process id to, to be inside."""
         return [str(folder / "cgroup.procs") for folder in self.folders]
 
+    @property
+    def limits_memory(self) -> bool:
+        """Whether the kernel keeps to a memory limit for it."""
+        name = "memory.max" if self.unified else "memory.limit_in_bytes"
+        return any((folder / name).exists() for folder in self.folders)
+
     def oom_killed(self) -> bool:
         """Whether the kernel killed a process of it for want of memory."""
         name = "memory.events" if self.unified else "memory.oom_control"
@@ -80,11 +86,11 @@ class ControlGroups:
         self._unified = (mount / "cgroup.controllers").exists()
         controllers = ("",) if self._unified else _V1_CONTROLLERS
         roots = [mount / controller for controller in controllers]
-        self._roots = [root for root in roots if os.access(root / "cgroup.procs", os.W_OK)]
+        self._roots = [root for root in roots if _may_make(root / name)]
 
     @property
     def usable(self) -> bool:
-        """Whether memory can be limited here."""
+        """Whether groups can be made here."""
         return any(self._unified or root.name == "memory" for root in self._roots)
 
     def create(self, instance: str, limits: Limits) -> ControlGroup | None:
@@ -111,6 +117,17 @@ class ControlGroups:
                 if folder.is_dir():
                     with contextlib.suppress(OSError):
                         folder.rmdir()
+
+
+def _may_make(folder: Path) -> bool:
+    """Whether groups may be made: as root, and where the file system is not read-only."""
+    if not (folder.parent / "cgroup.procs").exists():
+        return False
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError:
+        return False
+    return os.access(folder / "cgroup.procs", os.W_OK)
 
 
 def _v1_settings(limits: Limits) -> list[tuple[str, str]]:

@@ -77,8 +77,9 @@ class ProcessContainer:
             self.init_pid = child.pid
         else:
             self.init_pid = next(iter(children(child.pid)), 0)
-        if self.plan.limits.memory_bytes is not None and self._group is None:
-            self._watch = asyncio.create_task(self._watch_memory(self.plan.limits.memory_bytes))
+        limit = self.plan.limits.memory_bytes
+        if limit is not None and not (self._group and self._group.limits_memory):
+            self._watch = asyncio.create_task(self._watch_memory(limit))
 
     async def wait(self) -> Exit:
         """How it ended, once it has and all of its output was delivered."""
@@ -88,7 +89,7 @@ class ProcessContainer:
             self._watch.cancel()
         oom_killed = self._oom_killed
         if self._group is not None:
-            oom_killed = self._group.oom_killed()
+            oom_killed = oom_killed or self._group.oom_killed()
             self._group.remove()
         finished = datetime.now(UTC)
         if failure := failed_launch(self.plan.argv[0], code, self.early_errors):
@@ -107,8 +108,8 @@ class ProcessContainer:
 
     def usage(self) -> Usage | None:
         """From the control group where there is one, else summed over the processes."""
-        if self._group is not None:
-            return self._group.usage()
+        if self._group is not None and (used := self._group.usage()) is not None:
+            return used
         return tree_usage(self.init_pid) if self.init_pid else None
 
     def attach(self, output: Output) -> Callable[[], None]:

@@ -203,7 +203,8 @@ class Runtime(Protocol):
         """Start one instance; returns when its command is about to run.
 
         Raises:
-            StartFailed: its file system, limits or command could not be set up.
+            StartFailed: its file system or command could not be set up.
+            OSError: the machine lacks something now (space, processes): try again later.
         """
         ...
 

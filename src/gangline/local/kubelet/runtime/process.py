@@ -1,6 +1,7 @@
 """Containers as processes of this machine: the runtime behind every pod of the embedded cluster."""
 
 import asyncio
+import errno
 import os
 from pathlib import Path
 
@@ -52,7 +53,10 @@ class ProcessRuntime:
                 start = self._start_bare if bare else self._start_apart
                 return await start(plan, output)
             except OSError as error:
-                raise start_error(f"cannot set up the container: {error}") from error
+                if error.errno != errno.E2BIG:
+                    raise
+                text = "the command with its environment is longer than the kernel allows"
+                raise start_error(text) from error
 
     async def _start_bare(self, plan: ContainerPlan, output: Output) -> ProcessContainer:
         tail = _environment(plan)
@@ -107,11 +111,8 @@ class ProcessRuntime:
     def _limit(self, plan: ContainerPlan) -> ControlGroup | None:
         if self._groups is None:
             return None
-        try:
-            name = f"{plan.pod_uid}_{plan.container}_{plan.instance}"
-            return self._groups.create(name, plan.limits)
-        except OSError as error:
-            raise start_error(f"cannot set the container's limits: {error}") from error
+        name = f"{plan.pod_uid}_{plan.container}_{plan.instance}"
+        return self._groups.create(name, plan.limits)
 
 
 def _environment(plan: ContainerPlan, folder: str = "") -> list[str]:

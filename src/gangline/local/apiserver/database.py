@@ -6,9 +6,13 @@ older rows are the history that watches resume from. A batch is one transaction,
 acknowledged only after it. Write-ahead log and ``synchronous=NORMAL``: a killed process loses
 nothing, a power cut may lose the last moments (``FULL`` is there for those who mind).
 
-Used from one thread at a time; the store owns that thread.
+Without ``FULL`` a commit is a copy into the page cache, a matter of microseconds; what waits for
+the disk is moving the log into the file (``checkpoint``), which the store therefore does apart.
+
+Used from one thread at a time; the store sees to that.
 """
 
+import contextlib
 import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,6 +24,8 @@ CREATE TABLE IF NOT EXISTS log (
   body BLOB NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS mark (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT;
 """
+
+CHECKPOINT_BYTES = 8 << 20
 
 
 class DatabaseError(Exception):
@@ -41,6 +47,8 @@ class Database:
 
     def __init__(self, path: Path, *, synchronous: str = "NORMAL") -> None:
         self.path = path
+        self.waits_for_disk = synchronous == "FULL"
+        self._logged = 0
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._connection = self._open(synchronous)
@@ -55,7 +63,7 @@ class Database:
         connection.execute("PRAGMA locking_mode=EXCLUSIVE")
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute(f"PRAGMA synchronous={synchronous}")
-        connection.execute("PRAGMA journal_size_limit=16777216")
+        connection.execute("PRAGMA wal_autocheckpoint=0")
         connection.executescript(SCHEMA)
         return connection
 
@@ -93,10 +101,22 @@ class Database:
                 connection.executemany("DELETE FROM log WHERE rv=?", [(rv,) for rv in dropped])
                 connection.execute("INSERT OR REPLACE INTO mark VALUES ('horizon',?)", (horizon,))
             connection.execute("COMMIT")
+            self._logged += sum(len(row.body) for row in rows)
         except sqlite3.Error as error:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             raise DatabaseError(self._explain(error)) from error
+
+    @property
+    def checkpoint_due(self) -> bool:
+        """Whether the write-ahead log has grown so long that it should be folded in."""
+        return self._logged > CHECKPOINT_BYTES
+
+    def checkpoint(self) -> None:
+        """Fold the write-ahead log into the file; a failure is left to the next time."""
+        self._logged = 0
+        with contextlib.suppress(sqlite3.Error):
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def close(self) -> None:
         """Fold the write-ahead log into the file and let go of it."""

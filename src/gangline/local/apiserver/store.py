@@ -1,7 +1,7 @@
 """All objects: the committed state in memory, the history that watches read, writes on their way.
 
 The model. A *topic* holds the objects of one kind. A write is *staged* first: later writes see it,
-readers do not. Staged writes are committed to the database in batches by one thread; then they
+readers do not. Staged writes are committed to the database in batches; then they
 become visible to readers and watchers at once, and their clients are answered. So a reader never
 sees a state that a crash could take back. If a batch cannot be written, it and all writes staged
 on top of it fail, and the state is as if they had never come.
@@ -140,14 +140,23 @@ class Store:
                 for w in batch
             ]
             try:
-                await self._loop.run_in_executor(
-                    self._thread, self._database.commit, rows, dropped, self._horizon
-                )
+                await self._commit(rows, dropped)
             except DatabaseError as error:
                 self._fail(batch, error)
             else:
                 self._publish(batch)
+            if self._database.checkpoint_due:
+                await self._loop.run_in_executor(self._thread, self._database.checkpoint)
         self._committing = None
+
+    async def _commit(self, rows: list[Row], dropped: list[int]) -> None:
+        if self._database.waits_for_disk:
+            await self._loop.run_in_executor(
+                self._thread, self._database.commit, rows, dropped, self._horizon
+            )
+        else:
+            # Shorter than handing it to a thread, which under load waits for the interpreter.
+            self._database.commit(rows, dropped, self._horizon)
 
     def _publish(self, batch: list[_Write]) -> None:
         for topic, event, done in batch:

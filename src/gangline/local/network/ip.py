@@ -1,10 +1,9 @@
 """Running ``ip`` from iproute2: batches in, JSON out, its complaints as `NetworkError`."""
 
 import asyncio
-import contextlib
 import json
-import os
-from collections.abc import Iterator, Sequence
+import subprocess
+from collections.abc import Sequence
 from typing import Any
 
 from gangline.local.network.contract import NetworkError
@@ -21,31 +20,17 @@ async def run(*command: str, text: str = "") -> str:
         NetworkError: it is not installed, or it failed; its own words are in the message.
     """
     try:
-        with _file_of(text) as given:
-            process = await asyncio.create_subprocess_exec(
-                *command,
-                stdin=given,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-            )
+        # In a thread, since subprocess starts programs without copying our page tables (vfork):
+        # ten times faster than an event loop's fork once this process is large.
+        process = await asyncio.to_thread(
+            subprocess.run, command, input=text.encode(), capture_output=True, check=False
+        )
     except OSError as exc:
         raise NetworkError(f"cannot run {command[0]}: {exc.strerror or exc}") from exc
-    out, err = await process.communicate()
     if process.returncode != 0:
-        said = " ".join(err.decode(errors="replace").split())
+        said = " ".join(process.stderr.decode(errors="replace").split())
         raise NetworkError(f"{' '.join(command)}: {said or f'exit code {process.returncode}'}")
-    return out.decode()
-
-
-@contextlib.contextmanager
-def _file_of(text: str) -> Iterator[int]:
-    """A file in memory with ``text``: unlike a pipe it does not mind a reader that leaves early."""
-    descriptor = os.memfd_create("ip-batch")
-    try:
-        os.pwrite(descriptor, text.encode(), 0)
-        yield descriptor
-    finally:
-        os.close(descriptor)
+    return process.stdout.decode()
 
 
 async def batch(lines: Sequence[str], *, netns: str = "", force: bool = False) -> None:

@@ -60,6 +60,7 @@ class Admission:
             complete(self._registry, obj, obj["metadata"]["creationTimestamp"])
             return
         if not kind.group and kind.kind == "Pod":
+            self._check_account(obj)
             self._give_priority(obj)
         elif not kind.group and kind.kind == "Service":
             self._give_address(obj)
@@ -94,6 +95,19 @@ class Admission:
         if not kind.group and kind.kind == "Namespace" and name in PROTECTED_NAMESPACES:
             message = f'namespaces "{name}" is forbidden: this namespace may not be deleted'
             raise forbidden(message, "namespaces", "", name)
+
+    def _check_account(self, pod: Json) -> None:
+        """Refuse a pod of an account that is not there; each namespace gets ``default`` soon."""
+        spec, meta = pod.get("spec"), pod["metadata"]
+        account = spec.get("serviceAccountName") if isinstance(spec, dict) else None
+        if not isinstance(account, str) or account == "default":
+            return
+        if self._store.topic("serviceaccounts.").latest(f"{meta['namespace']}/{account}") is None:
+            raise forbidden(
+                f'pods "{meta["name"]}" is forbidden: error looking up service account '
+                f'{meta["namespace"]}/{account}: serviceaccount "{account}" not found',
+                "pods", "", meta["name"],
+            )  # fmt: skip
 
     def _give_priority(self, pod: Json) -> None:
         topic = self._store.topic("priorityclasses.scheduling.k8s.io")

@@ -28,6 +28,9 @@ LARGEST_OBJECT = 1536 * 1024
 CHECKED_FROM = LARGEST_OBJECT // 4
 VALIDATION_MODES = ("", "Ignore", "Warn", "Strict")
 MOST_WARNINGS = 20
+LEFT_OUT_WHEN_EMPTY = ("labels", "annotations", "finalizers", "ownerReferences")
+"""Empty and absent are the same here, and only one of them may be stored: else they would differ
+for tools that compare."""
 
 
 def check_identity(call: Call, obj: Any) -> Json:
@@ -49,6 +52,9 @@ def check_identity(call: Call, obj: Any) -> Json:
     meta = obj.setdefault("metadata", {})
     if not isinstance(meta, dict):
         raise bad_request("metadata must be an object")
+    for name in LEFT_OUT_WHEN_EMPTY:
+        if meta.get(name, name) in ({}, [], None):
+            del meta[name]
     _check_namespace(call, meta)
     if call.verb != "create" and meta.setdefault("name", call.name) != call.name:
         raise bad_request(

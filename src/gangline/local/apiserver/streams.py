@@ -15,6 +15,7 @@ from aiohttp import WSMsgType, web
 from gangline.local.apiserver.errors import bad_request, reason_of, refusal, unavailable
 from gangline.local.apiserver.kubelet_link import KubeletLink
 from gangline.local.apiserver.request import Call
+from gangline.local.kubelet.settings import REFUSAL_HEADER
 
 KUBELET_PROTOCOL = "v5.channel.k8s.io"
 CHANNELS = ("v5.channel.k8s.io", "v4.channel.k8s.io", "channel.k8s.io")
@@ -59,7 +60,8 @@ async def open_kubelet(
             url, params=options, protocols=(KUBELET_PROTOCOL,), max_msg_size=LARGEST_MESSAGE
         )
     except aiohttp.WSServerHandshakeError as error:
-        raise refusal(error.status, reason_of(error.status), error.message) from None
+        why = error.headers.get(REFUSAL_HEADER) if error.headers else None
+        raise refusal(error.status, reason_of(error.status), why or error.message) from None
     except (aiohttp.ClientError, TimeoutError) as error:
         raise unavailable(f"the kubelet cannot be reached: {error}") from None
 

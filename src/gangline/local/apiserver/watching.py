@@ -24,6 +24,10 @@ from gangline.local.apiserver.selection import Selection
 PAUSE_SHARE = 2.0
 """After a round of sending that took t, the next one starts no sooner than this times t."""
 SHORTEST_PAUSE = 0.002
+CATCH_UP_S = 0.02
+"""How soon a watcher that is behind is looked at again, in seconds."""
+MOST_AT_ONCE = 1000
+"""Changes sent to one watcher in one round; whoever is further behind gets the rest later."""
 BACKLOG = 1 << 20
 """Bytes waiting in a connection over which its watcher is passed over."""
 
@@ -139,13 +143,12 @@ class Broadcast:
                 watcher.end()
             elif watcher.ready:
                 self._send_to(watcher, joined)
-            else:
-                behind = True
+            behind = behind or watcher.cursor < self.topic.end
         self._forget_forms()
         took = time.perf_counter() - started
         self._not_before = self._loop.time() + max(SHORTEST_PAUSE, took * PAUSE_SHARE)
         if behind:
-            self._due = self._loop.call_later(0.05, self._send)
+            self._due = self._loop.call_later(CATCH_UP_S, self._send)
 
     def _forget_forms(self) -> None:
         """Let go of encoded events: nearly all watchers have them, and history is long."""
@@ -165,10 +168,11 @@ class Broadcast:
         key = (watcher.cursor, watcher.view.key)
         payload = joined.get(key)
         if payload is None:
-            events = topic.events[watcher.cursor - topic.base :]
+            start = watcher.cursor - topic.base
+            events = topic.events[start : start + MOST_AT_ONCE]
             lines = b"".join(map(watcher.view.encoded, events))
             payload = joined[key] = chunk(lines) if lines else b""
-        watcher.cursor = topic.end
+        watcher.cursor = min(watcher.cursor + MOST_AT_ONCE, topic.end)
         if payload:
             watcher.transport.write(payload)
 

@@ -67,6 +67,8 @@ class Writer:
         if kind.namespaced:
             self._admission.check_namespace(kind, call.name, call.namespace or "")
         objects.check_fields(call, obj)
+        if kind.note:
+            call.warnings.append(kind.note)
         lifecycle.stamp_creation(kind, meta, now())
         obj = conversion.to_stored(kind, obj)
         with objects.types_checked(kind, obj):
@@ -158,7 +160,8 @@ class Writer:
             return Written(encode(obj), created)
         labels, fields = selectable(call.kind, obj)
         topic = self._store.topic(call.kind.topic)
-        record = await self._store.put(topic, call.key, obj, labels, fields)
+        # A client that goes away takes nothing back: what is staged will be committed.
+        record = await asyncio.shield(self._store.put(topic, call.key, obj, labels, fields))
         return Written(record.body, created)
 
     async def _remove(self, call: Call, obj: Json, dry_run: bool) -> Written:
@@ -166,7 +169,7 @@ class Writer:
             return Written(encode(obj), removed=True)
         labels, fields = selectable(call.kind, obj)
         topic = self._store.topic(call.kind.topic)
-        record = await self._store.remove(topic, call.key, obj, labels, fields)
+        record = await asyncio.shield(self._store.remove(topic, call.key, obj, labels, fields))
         return Written(record.body, removed=True)
 
     async def _as_it_is(self, call: Call, record: Record) -> Written:

@@ -8,6 +8,7 @@ can kill them one by one.
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -110,6 +111,10 @@ class Embedded(ClusterUnderTest):
     kind = "embedded"
     nodes = 3
 
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.port = _free_port()
+
     def start(self) -> None:
         """Start the cluster on a free port, then our components."""
         self._up()
@@ -118,7 +123,7 @@ class Embedded(ClusterUnderTest):
 
     def _up(self) -> None:
         started = time.monotonic()
-        arguments = ["up", "--name", "e2e", "--nodes", str(self.nodes), "--port", "0"]
+        arguments = ["up", "--name", "e2e", "--nodes", str(self.nodes), "--port", self.port]
         component = Component(
             [*GANGLINE, *arguments, "--without", "operator", "--without", "scheduler"],
             {"GANGLINE_HOME": str(self.folder / "home")},
@@ -256,3 +261,9 @@ def _answers(kubeconfig: Path) -> bool:
         timeout=60,
     )
     return done.returncode == 0
+
+
+def _free_port() -> str:
+    """A port that nobody listens on now, so that a restarted server keeps its address."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return str(server.getsockname()[1])

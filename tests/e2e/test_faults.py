@@ -25,6 +25,7 @@ async def proxy(cluster: ClusterUnderTest) -> AsyncIterator[FaultyProxy]:
     try:
         yield proxy
     finally:
+        cluster.stop_component("operator", signal.SIGKILL)  # it may still talk through the proxy
         await proxy.stop()
 
 
@@ -172,9 +173,14 @@ async def test_a_restart_of_the_api_server_loses_no_job(scenario: Scenario) -> N
 @pytest.mark.timeout(300)
 async def test_a_lost_node_costs_its_pods_and_not_the_job(scenario: Scenario) -> None:
     shared = str(scenario.shared)
-    await scenario.submit(
-        job("moved", replica(until("go"), shared=shared), replica(until("go"), 2, shared=shared))
-    )
+    roles = replica(until("go"), shared=shared), replica(until("go"), 2, shared=shared)
+    for role in roles:
+        role["template"]["spec"]["tolerations"] = [
+            {"key": f"node.kubernetes.io/{taint}", "effect": "NoExecute", "operator": "Exists"}
+            | {"tolerationSeconds": 1}
+            for taint in ("unreachable", "not-ready")
+        ]
+    await scenario.submit(job("moved", *roles))
     before = await scenario.running("moved", 3)
     lost = before["moved-worker-1"].spec.node_name
     await scenario.client.patch(

@@ -19,15 +19,22 @@ from gangline.scheduler.reasons import Attempt, Room
 from gangline.scheduler.state import ClusterState
 from gangline.scheduler.trial import Placement, Trial
 from gangline.scheduler.units import Unit, waiting_units
+from gangline.scheduler.vacancies import held_places
 
 
-def decide(state: ClusterState) -> Decision:
+def decide(state: ClusterState, now: float) -> Decision:
     """Return the gangs to bind now, and why each other one waits.
 
     The same state gives the same decision, in whatever order it was observed.
+
+    Args:
+        state: what is observed; it is not changed.
+        now: the time, on the clock that the state's vacancies were noted by (seconds).
     """
     units, verdicts = waiting_units(state)
     current = _Pass(state)
+    for held in held_places(state, now):
+        current.hold([held.placement], held.group)
     for unit in units:
         current.serve(unit)
     return Decision(
@@ -49,10 +56,19 @@ class _Pass:
     failures: dict[object, Attempt] = field(default_factory=dict)
     """By likeness: free room only shrinks in a pass, so what is alike fails alike."""
     held: list[Placement] = field(default_factory=list)
-    held_for: str = ""
+    held_for: list[str] = field(default_factory=list)
+    planned: bool = False
+    """Room is planned for the first unit that waits."""
 
     def __post_init__(self) -> None:
         self.trial = Trial(self.state.nodes)
+
+    def hold(self, placements: list[Placement], name: str) -> None:
+        """Keep room for somebody, whoever else could use it."""
+        self.trial.hold(placements)
+        self.held += placements
+        if name not in self.held_for:
+            self.held_for.append(name)
 
     def serve(self, unit: Unit) -> None:
         """Place a unit, or say why it waits and plan room for the first that does."""
@@ -102,11 +118,11 @@ class _Pass:
             shortages=shortages,
             room=room,
             possible=plan is not None,
-            held_for=self.held_for if fits_without_hold else "",
+            held_for=", ".join(self.held_for) if fits_without_hold else "",
         )
-        if plan is not None and not self.held_for:
-            self.held, self.held_for = plan, unit.name
-            self.trial.hold(plan)
+        if plan is not None and not self.planned:
+            self.planned = True
+            self.hold(plan, unit.name)
         return attempt
 
     def _refuse(self, unit: Unit, attempt: Attempt) -> None:

@@ -10,10 +10,18 @@ from gangline.api.resources import NODES, POD_GROUPS, PRIORITY_CLASSES, QUEUES
 from gangline.api.scheduling import DEFAULT_QUEUE, PodGroup, Queue
 from gangline.kube.client import Client
 from gangline.kube.informer import Informer
-from gangline.scheduler.model import GroupKey, NodeFacts, NodeName, PodKey, QueueFacts
+from gangline.scheduler.model import (
+    GroupKey,
+    NodeFacts,
+    NodeName,
+    PodFacts,
+    PodKey,
+    QueueFacts,
+)
 from gangline.scheduler.observe import group_facts, node_facts, pod_facts, queue_facts
 from gangline.scheduler.settings import SchedulerSettings
 from gangline.scheduler.state import ClusterState
+from gangline.scheduler.vacancies import HELD_S
 from gangline.scheduler.wire import LEAN_PODS, LeanPod, slim
 
 
@@ -23,6 +31,8 @@ class Feed:
     Args:
         changed: called when a decision may come out differently than before.
         regrouped: called with a group about which something has changed.
+        clock: the time in seconds, for what ages.
+        look_again: asks for a decision after so many seconds, though nothing may change.
     """
 
     def __init__(
@@ -31,11 +41,14 @@ class Feed:
         settings: SchedulerSettings,
         changed: Callable[[], None],
         regrouped: Callable[[GroupKey], None],
+        clock: Callable[[], float],
+        look_again: Callable[[float], None],
     ) -> None:
         self.state = ClusterState()
         self.state.queues[DEFAULT_QUEUE] = QueueFacts(DEFAULT_QUEUE)
         self._answers_to = settings.scheduler_names
         self._changed, self._regrouped = changed, regrouped
+        self._clock, self._look_again = clock, look_again
         self._priorities: dict[str, int] = {}
         self._nodes: dict[NodeName, NodeFacts] = {}
         self.pods: Informer[LeanPod] = Informer(client, LEAN_PODS, transform=slim)
@@ -86,6 +99,9 @@ class Feed:
         after = self.state.pods.get(key)
         if before == after:
             return
+        if before is not None and before.holds_room and _is_lost(before, after):
+            self.state.vacate(before, self._clock(), HELD_S)
+            self._look_again(HELD_S)
         self._changed()
         for group in {facts.group for facts in (before, after) if facts and facts.group}:
             self._regrouped(group)
@@ -97,6 +113,7 @@ class Feed:
         before = self.state.groups.get(key)
         if new is None:
             self.state.groups.pop(key, None)
+            self.state.vacated.pop(key, None)
         else:
             self.state.groups[key] = group_facts(new, self._priorities)
         self._regrouped(key)
@@ -127,6 +144,13 @@ class Feed:
         for pod in self.pods.items():
             if pod.spec.priority is None:
                 self._on_pod(pod, pod)
+
+
+def _is_lost(before: PodFacts, after: PodFacts | None) -> bool:
+    """Say whether a pod that held room is gone without having succeeded."""
+    if after is None:
+        return True
+    return after.uid != before.uid or after.phase == "Failed"
 
 
 def _slim_node(node: Node) -> Node:

@@ -165,7 +165,7 @@ def _why(attempt: Attempt) -> list[str]:
     if not attempt.possible:
         return [amounts, _never(attempt)]
     if attempt.held_for:
-        return [amounts, f"The room is held for {attempt.held_for}, which came first."]
+        return [amounts, f"The room is held for {attempt.held_for}, which goes first."]
     return [amounts, _short(attempt)]
 
 

@@ -42,7 +42,14 @@ class Scheduler:
         self._settings = settings
         self._changed = asyncio.Event()
         self._events = EventRecorder(client, COMPONENT)
-        self._feed = Feed(client, settings, self._changed.set, self._regrouped)
+        self._feed = Feed(
+            client,
+            settings,
+            self._changed.set,
+            self._regrouped,
+            time.monotonic,
+            self._look_again,
+        )
         self._reporter = Reporter(client, self._feed, self._events, settings)
 
     async def run(self) -> None:
@@ -81,7 +88,7 @@ class Scheduler:
             await asyncio.sleep(COALESCE_S)
             self._changed.clear()
             began = time.perf_counter()
-            decision = decide(self._feed.state)
+            decision = decide(self._feed.state, time.monotonic())
             binder.bind(decision.bindings)
             self._reporter.take(decision)
             took = time.perf_counter() - began
@@ -91,6 +98,9 @@ class Scheduler:
                 fields = {"pods": len(decision.bindings), "gangs": len(decision.placed)}
                 log.info("placed", extra={**fields, "waiting": len(self._feed.state.waiting)})
             await asyncio.sleep(took)
+
+    def _look_again(self, after_s: float) -> None:
+        asyncio.get_running_loop().call_later(after_s + COALESCE_S, self._changed.set)
 
     def _regrouped(self, group: GroupKey) -> None:
         self._reporter.regrouped(group)

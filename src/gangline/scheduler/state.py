@@ -6,7 +6,7 @@ decision does not give its room away.
 """
 
 from collections import defaultdict
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from gangline.scheduler.model import (
     GroupFacts,
@@ -20,6 +20,15 @@ from gangline.scheduler.model import (
 from gangline.scheduler.nodes import NodeTable
 
 
+@dataclass(frozen=True, slots=True)
+class Vacancy:
+    """A member that a gang has lost, on the node where it was."""
+
+    pod: PodFacts
+    at: float
+    """When, on the clock of whoever keeps the state (seconds)."""
+
+
 class ClusterState:
     """What is known now. Only the shell and tests change it; decisions read it."""
 
@@ -31,6 +40,8 @@ class ClusterState:
         self.members: dict[GroupKey, dict[PodKey, PodFacts]] = defaultdict(dict)
         self.groups: dict[GroupKey, GroupFacts] = {}
         self.queues: dict[str, QueueFacts] = {}
+        self.vacated: dict[GroupKey, list[Vacancy]] = defaultdict(list)
+        """Members that left their nodes without having succeeded, by their gang."""
         self._on_node: dict[NodeName, dict[PodKey, PodFacts]] = defaultdict(dict)
         self._assumed: dict[PodKey, NodeName] = {}
 
@@ -67,6 +78,12 @@ class ClusterState:
         known = self.pods.get(key)
         if known is not None:
             self._forget(known)
+
+    def vacate(self, pod: PodFacts, at: float, keep_s: float) -> None:
+        """Note that a member of a gang is gone from its node; forget those of long ago."""
+        if pod.group is not None:
+            recent = [lost for lost in self.vacated[pod.group] if at - lost.at < keep_s]
+            self.vacated[pod.group] = [*recent, Vacancy(pod, at)]
 
     def assume(self, key: PodKey, node: NodeName) -> None:
         """Count a pod on the node it is being bound to."""

@@ -91,7 +91,7 @@ def _gang(state: ClusterState, key: GroupKey, waiting: list[PodFacts]) -> Unit |
     if (refused := admission(state, group, waiting)) is not None:
         return refused
     members = state.members[key].values()
-    settled = [pod for pod in members if _counts(pod)]
+    settled = [pod for pod in members if counts_for_its_gang(pod)]
     missing = max(0, group.min_member - len(settled))
     roles = missing_roles(group, settled)
     if missing > len(waiting):
@@ -122,7 +122,7 @@ def admission(
     return None if queue.open else reasons.queue_closed(group, waiting)
 
 
-def _counts(pod: PodFacts) -> bool:
+def counts_for_its_gang(pod: PodFacts) -> bool:
     """A member counts towards its gang while it holds room and stays, and once it succeeded."""
     return pod.phase == "Succeeded" or (pod.holds_room and not pod.terminating)
 

@@ -3,9 +3,11 @@
 from datetime import timedelta
 
 from gangline.api.scheduling import DEFAULT_QUEUE
+from gangline.scheduler import decide as centre
 from gangline.scheduler.model import (
     EPOCH,
     Constraints,
+    Decision,
     GroupFacts,
     GroupKey,
     NodeFacts,
@@ -113,3 +115,7 @@ def cluster(*things: NodeFacts | PodFacts | GroupFacts | QueueFacts) -> ClusterS
 
 def on_label(**labels: str) -> Constraints:
     return Constraints(selector=tuple(sorted(labels.items())))
+
+
+def decide(state: ClusterState, now: float = 0.0) -> Decision:
+    return centre.decide(state, now)

@@ -4,7 +4,6 @@ from collections import Counter
 
 import pytest
 
-from gangline.scheduler.decide import decide
 from gangline.scheduler.model import (
     Constraints,
     Decision,
@@ -15,7 +14,9 @@ from gangline.scheduler.model import (
     Taint,
     Toleration,
 )
-from unit.scheduler.builders import GPU, cluster, gang, group, node, on_label, pod
+from gangline.scheduler.state import ClusterState
+from gangline.scheduler.vacancies import HELD_S
+from unit.scheduler.builders import GPU, cluster, decide, gang, group, node, on_label, pod
 
 
 def placed(decision: Decision) -> dict[str, str]:
@@ -380,3 +381,45 @@ def test_a_port_that_was_given_back_is_free_on_nodes_that_came_later() -> None:
     state.set_node(node("b"))
     state.set_pod(pod("second", port=80))
     assert placed(decide(state)) == {"second": "b"}
+
+
+def a_gang_that_lost_a_member() -> ClusterState:
+    lost = pod("b1", group="broken", on="a")
+    state = cluster(
+        node("a", cpu=2),
+        group("broken", 2),
+        pod("b0", group="broken", on="a"),
+        lost,
+        *gang("other", 1, age=1),
+    )
+    state.remove_pod(lost.key)
+    state.vacate(lost, at=100.0, keep_s=HELD_S)
+    return state
+
+
+def test_the_place_of_a_lost_member_is_held_until_it_is_made_anew() -> None:
+    state = a_gang_that_lost_a_member()
+    decision = decide(state, now=101.0)
+    assert not decision.bindings
+    assert "held for d/broken" in message(decision, "other")
+    state.set_pod(pod("b1", group="broken"))
+    assert placed(decide(state, now=102.0)) == {"b1": "a"}
+
+
+def test_the_place_of_a_lost_member_is_not_held_for_ever() -> None:
+    assert set(placed(decide(a_gang_that_lost_a_member(), now=100.0 + HELD_S))) == {
+        "other-worker-0"
+    }
+
+
+def test_no_place_is_held_for_a_gang_that_does_not_run_any_more() -> None:
+    state = a_gang_that_lost_a_member()
+    state.remove_pod(pod("b0").key)
+    assert set(placed(decide(state, now=101.0))) == {"other-worker-0"}
+
+
+def test_no_place_is_held_for_a_gang_that_has_its_minimum() -> None:
+    state = a_gang_that_lost_a_member()
+    smaller = group("broken", 1)
+    state.groups[smaller.key] = smaller
+    assert set(placed(decide(state, now=101.0))) == {"other-worker-0"}

@@ -7,7 +7,6 @@ from random import Random
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gangline.scheduler.decide import decide
 from gangline.scheduler.model import (
     HOST_PORT,
     Constraints,
@@ -18,7 +17,7 @@ from gangline.scheduler.model import (
     PodFacts,
 )
 from gangline.scheduler.state import ClusterState
-from unit.scheduler.builders import cluster, group, node, pod
+from unit.scheduler.builders import cluster, decide, group, node, pod
 
 Facts = NodeFacts | PodFacts | GroupFacts
 

@@ -16,9 +16,10 @@ a failed pod is counted in the stored status before it is deleted, so that no re
 Both cost a pass, and no further request.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import islice
 
 from msgspec.structs import replace
 
@@ -40,6 +41,9 @@ from gangline.operator.policies import backoff, cleanup, deadline, gang, pace, r
 from gangline.operator.replicas import Gang, Pod, Service, arrange
 
 MANAGED_BY_US = "kubeflow.org/training-operator"
+
+MOST_CREATIONS = 500
+"""A larger job is made in several passes, so that others get their turn in between."""
 
 _ZERO = timedelta(0)
 
@@ -124,18 +128,19 @@ class _View:
         """Decide how to bring the replicas to what is asked for."""
         missing = self._missing()
         pause = pace.wait(self.status.restarts, self.now)
-        creations = missing if pause <= _ZERO else ()
+        paused = bool(missing) and pause > _ZERO
+        there_is_more = len(missing) == MOST_CREATIONS
         status = self.status
         if not missing:
             stalled = conditions.drop(status.conditions, conditions.STALLED)
             status = replace(status, conditions=stalled)
         return Decision(
             status,
-            creations=creations,
+            creations=() if paused else missing,
             deletions=self._deletions(),
             patches=self._patches(),
             requeue_after=_soonest(
-                pause if missing and pause > _ZERO else None,
+                pause if paused else _ZERO if there_is_more else None,
                 self._time_left(),
                 gang.time_left(self.job, self.gang, status, self.now),
                 _force_left(self.observed, self.now, self.settings),
@@ -209,24 +214,26 @@ class _View:
 
     def _missing(self) -> tuple[Creation, ...]:
         """The group, the services and the pods that are wanted and whose names are free."""
-        job, taken = self.job, self.observed.taken
-        services = {service.metadata.name for service in self.observed.services}
-        wanted: list[Creation] = []
-        if self.settings.gang and self.observed.pod_group is None and job.size:
-            wanted.append(gang.create(job))
-        pods: list[Creation] = []
-        for role in job.roles:
-            slots = self.gang[role.name]
-            for index in range(role.replicas):
-                if replica_name(job.name, role.name, index) not in services:
-                    wanted.append(build.service(job, role, index))
-            pods += [build.pod(job, role, index, self.settings) for index in slots.missing]
-        occupied = taken | {(Target.POD, pod.name) for pod in self.gang.surplus}
-        return tuple(
+        occupied = self.observed.taken | {(Target.POD, pod.name) for pod in self.gang.surplus}
+        free = (
             creation
-            for creation in (*wanted, *pods)
+            for creation in self._wanted()
             if (creation.target, creation.name) not in occupied
         )
+        return tuple(islice(free, MOST_CREATIONS))
+
+    def _wanted(self) -> Iterator[Creation]:
+        job = self.job
+        services = {service.metadata.name for service in self.observed.services}
+        if self.settings.gang and self.observed.pod_group is None and job.size:
+            yield gang.create(job)
+        for role in job.roles:
+            for index in range(role.replicas):
+                if replica_name(job.name, role.name, index) not in services:
+                    yield build.service(job, role, index)
+        for role in job.roles:
+            for index in self.gang[role.name].missing:
+                yield build.pod(job, role, index, self.settings)
 
     def _deletions(self) -> tuple[Deletion, ...]:
         """Surplus replicas, and failed ones that the stored status counts."""

@@ -110,6 +110,8 @@ class Hands:
     async def _create(self, job: TrainingJob, creation: Creation, outcome: Outcome) -> None:
         resource, namespace = _RESOURCES[creation.target], job.meta.namespace
         async with self._slots:
+            if len(outcome.problems) >= _NAMED:
+                return  # A refused template is refused for every replica: do not ask for each.
             metrics.WRITES.labels(creation.target, "create").inc()
             try:
                 item = await self._client.create(resource, creation.manifest, namespace)

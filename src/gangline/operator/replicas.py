@@ -4,9 +4,9 @@ The views hold only the fields that decisions read, so that a cache of thousands
 small. A ``Gang`` arranges pods in slots, one for each index of each role.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from enum import StrEnum
 
 from gangline.api.meta import Condition, Object, Wire
@@ -256,6 +256,6 @@ def _slots(row: Sequence[Pod | None], known: frozenset[int] | None) -> Slots:
     return Slots(tuple(row), frozenset(done))
 
 
-def _age(pod: Pod) -> tuple[bool, str, str]:
-    created: datetime | None = pod.metadata.creation_timestamp
-    return created is None, created.isoformat() if created else "", pod.uid
+def _age(pod: Pod) -> tuple[float, str]:
+    created = pod.metadata.creation_timestamp
+    return created.timestamp() if created else math.inf, pod.uid

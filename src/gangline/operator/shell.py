@@ -78,7 +78,7 @@ class Reconciler:
             self._tell(sight, story.events(sight.observed.status, status))
         self._tell(sight, outcome.events())
         return _result(
-            decision.requeue_after.total_seconds() if decision.requeue_after else None,
+            _requeue_after(decision, outcome),
             wait,
             _stall_wait(status, now) if outcome.problems else None,
             # A watch may never show what was gone before it was seen: look again by then.
@@ -137,6 +137,13 @@ class Reconciler:
         for event in told:
             kind = "Warning" if event.warning else "Normal"
             self._events.event(sight.stored, kind, event.reason, event.message)
+
+
+def _requeue_after(decision: Decision, outcome: Outcome) -> float | None:
+    """When to look again; not at once for more of what has just been refused."""
+    if decision.requeue_after is None or (outcome.problems and not decision.requeue_after):
+        return None
+    return decision.requeue_after.total_seconds()
 
 
 def _stall_wait(status: JobStatus, now: datetime) -> float:

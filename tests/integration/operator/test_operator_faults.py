@@ -149,6 +149,21 @@ async def test_a_job_whose_pods_are_refused_hurts_no_other(stage: Scene) -> None
     assert "containers" in job.status.conditions[-1].message
 
 
+async def test_a_big_job_whose_pods_are_refused_floods_nobody(stage: Scene) -> None:
+    async with faulty(stage.client.config, lambda *_: "") as (client, transport):
+        await stage.start_operator(client)
+        spec = {
+            "containers": [{"name": "pytorch", "image": "x"}],
+            "priorityClassName": "no-such-class",
+        }
+        await stage.submit(1, 700, template=spec)
+        job = await stage.until_condition("Stalled")
+        assert "no-such-class" in job.status.conditions[-1].message
+        pods = [r for r in transport.writes if r.method == "POST" and r.path.endswith("/pods")]
+        assert 0 < len(pods) < 200
+        assert not await stage.pods()
+
+
 async def test_a_deleted_job_is_left_alone(stage: Scene) -> None:
     await stage.start_operator()
     await stage.submit(1, 1)

@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from gangline.api.kubeflow import JobStatus
+from gangline.operator.decide import MOST_CREATIONS
 from gangline.operator.decision import Decision, Target
 from gangline.operator.story import events
 from unit.operator.builders import (
@@ -39,6 +40,12 @@ def test_a_new_job_gets_a_service_and_a_pod_for_each_replica():
     assert conditions(decision.status) == ["Created"]
     assert decision.status.start_time == NOW
     assert not decision.deletions
+
+
+def test_a_huge_job_is_made_in_several_passes():
+    decision = look(a_job(1, 999)).decide()
+    assert len(decision.creations) == MOST_CREATIONS
+    assert decision.requeue_after == timedelta(0)
 
 
 def test_only_what_is_missing_is_made():

@@ -48,6 +48,8 @@ def count(record: RestartRecord, pods: Iterable[Pod], replaced: frozenset[str]) 
         if now := max(now, known):
             seen[pod.uid] = now
         total += now - known
+    if (total, seen) == (record.total, record.pods):
+        return record
     return msgspec.structs.replace(record, total=total, pods=seen)
 
 

@@ -1,0 +1,77 @@
+"""Bindings that fail: tried again while the place is kept, or given up and decided anew."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+import pytest
+
+from gangline.scheduler.bind import Binder
+from gangline.scheduler.model import Binding, NodeName, PodKey
+from gangline.scheduler.state import ClusterState
+from unit.kube.fake_server import Answer, FakeServer, Seen, answering, connected, failing
+from unit.scheduler.builders import cluster, node, pod
+
+P = PodKey("d/p")
+BINDING = Binding(P, "uid-p", NodeName("a"))
+DONE = answering({"kind": "Status"}, 201)
+PATH = "/api/v1/namespaces/d/pods/p/binding"
+
+
+@dataclass
+class Outcome:
+    bound: list[Binding] = field(default_factory=list)
+    released: asyncio.Event = field(default_factory=asyncio.Event)
+    server: FakeServer = field(default_factory=FakeServer)
+
+    @property
+    def sent(self) -> list[Seen]:
+        return [seen for seen in self.server.seen if seen.path == PATH]
+
+
+async def bind(state: ClusterState, proper: Answer, *faults: Answer) -> Outcome:
+    """Carry one binding out to its end, on a server that answers so after these faults."""
+    outcome = Outcome()
+    async with connected() as (server, client), asyncio.TaskGroup() as tasks:
+        outcome.server = server
+        server.routes["POST", PATH] = proper
+        server.faults += faults
+        binder = Binder(
+            client,
+            state,
+            tasks,
+            at_once=4,
+            bound=outcome.bound.append,
+            released=outcome.released.set,
+        )
+        binder.bind([BINDING])
+        assert state.is_assumed(P)
+    return outcome
+
+
+@pytest.fixture
+def state() -> ClusterState:
+    return cluster(node("a"), pod("p"))
+
+
+async def test_a_binding_names_the_pod_by_its_uid(state: ClusterState) -> None:
+    outcome = await bind(state, DONE)
+    assert outcome.bound == [BINDING]
+    body = outcome.sent[0].json()
+    assert (body["target"]["name"], body["metadata"]["uid"]) == ("a", "uid-p")
+
+
+async def test_a_server_in_trouble_is_asked_again_while_the_place_is_kept(
+    state: ClusterState,
+) -> None:
+    outcome = await bind(state, DONE, failing(500, "InternalError"), failing(504, "Timeout"))
+    assert outcome.bound == [BINDING]
+    assert state.is_assumed(P)
+    assert not outcome.released.is_set()
+
+
+async def test_a_refusal_for_good_is_not_repeated(state: ClusterState) -> None:
+    outcome = await bind(state, failing(404, "NotFound"))
+    assert not outcome.bound
+    assert outcome.released.is_set()
+    assert not state.is_assumed(P)
+    assert len(outcome.sent) == 1

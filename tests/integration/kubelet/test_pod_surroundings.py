@@ -16,6 +16,7 @@ from gangline.api.resources import (
     PERSISTENT_VOLUMES,
     PODS,
     SECRETS,
+    SERVICE_ACCOUNTS,
 )
 
 LogOf = Callable[..., str]
@@ -88,6 +89,21 @@ async def test_secrets_and_fields_are_files(node: Any, log_of: LogOf) -> None:
     )
     assert pod.status.phase == "Succeeded"
     assert log_of() == "secret\np\nread-only"
+
+
+async def test_a_pod_finds_the_token_of_its_account(node: Any, log_of: LogOf) -> None:
+    script = "cd /var/run/secrets/kubernetes.io/serviceaccount; cat namespace; echo; test -s token"
+    await node.client.create(SERVICE_ACCOUNTS, {"metadata": {"name": "own"}}, "default")
+    pod = await run_to_end(node, script, serviceAccountName="own")
+    assert (pod.status.phase, log_of()) == ("Succeeded", "default")
+    await node.run(
+        "q",
+        containers=[shell("! test -e /var/run/secrets/kubernetes.io/serviceaccount")],
+        restartPolicy="Never",
+        serviceAccountName="own",
+        automountServiceAccountToken=False,
+    )
+    await node.until_phase("Succeeded", "q")
 
 
 async def test_parts_of_volumes_are_mounted_apart(node: Any, tmp_path: Path) -> None:

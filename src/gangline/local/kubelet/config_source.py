@@ -116,6 +116,15 @@ def names_in_volumes(pod: Pod) -> Names:
     return maps, secrets
 
 
+def wants_token(pod: Pod) -> bool:
+    """Whether a volume of a pod is to hold its account's token."""
+    return any(
+        part.service_account_token is not None
+        for volume in pod.spec.volumes
+        for part in (volume.projected.sources if volume.projected else ())
+    )
+
+
 def has_refreshed_volumes(pod: Pod) -> bool:
     """Whether a pod has volumes that follow changes of API objects."""
     return any(

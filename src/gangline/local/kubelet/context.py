@@ -8,6 +8,7 @@ from datetime import datetime
 from gangline.api.service import Service
 from gangline.kube.client import Client
 from gangline.kube.events import EventRecorder
+from gangline.local.kubelet.api_access import ApiAccess
 from gangline.local.kubelet.config_source import ConfigSource
 from gangline.local.kubelet.devices import DeviceTable
 from gangline.local.kubelet.images import ImageMap
@@ -28,6 +29,7 @@ class NodeContext:
     settings: KubeletSettings
     images: ImageMap
     configs: ConfigSource
+    access: ApiAccess
     devices: DeviceTable
     allocatable: Mapping[str, int]
     services: Callable[[], Sequence[Service]]

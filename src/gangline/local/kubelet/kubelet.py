@@ -14,6 +14,7 @@ from gangline.kube.client import Client
 from gangline.kube.events import EventRecorder
 from gangline.kube.informer import Informer
 from gangline.local.kubelet.admission import admit
+from gangline.local.kubelet.api_access import ApiAccess
 from gangline.local.kubelet.config_source import ConfigSource
 from gangline.local.kubelet.context import NodeContext
 from gangline.local.kubelet.devices import DeviceTable
@@ -53,6 +54,7 @@ class Kubelet:
         self._settings = settings
         self._recorder = EventRecorder(client, "kubelet")
         self._services = None if services else Informer(client, SERVICES)
+        configs = ConfigSource(client)
         self._context = NodeContext(
             client=client,
             runtime=runtime,
@@ -61,7 +63,8 @@ class Kubelet:
             node=node,
             settings=settings,
             images=ImageMap(settings.environment, settings.path, images),
-            configs=ConfigSource(client),
+            configs=configs,
+            access=ApiAccess(client, configs),
             devices=DeviceTable(node.gpus),
             allocatable=allocatable(node),
             services=services or self._known_services,

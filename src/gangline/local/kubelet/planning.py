@@ -9,6 +9,7 @@ from gangline.api.container import Container, VolumeMount
 from gangline.api.pod import Pod
 from gangline.api.resourcelist import CPU, MEMORY, amounts
 from gangline.api.security import PodSecurityContext, SecurityContext
+from gangline.local.kubelet.api_access import ACCESS_PATH
 from gangline.local.kubelet.environment import ConfigProblem, expand
 from gangline.local.kubelet.images import Image
 from gangline.local.kubelet.runtime.contract import (
@@ -38,6 +39,8 @@ class Ingredients:
     volumes: Mapping[str, Path]
     attachment: Attachment
     gpus: tuple[int, ...] = ()
+    api_access: Path | None = None
+    """The folder with the token of the pod's account."""
 
 
 def build_plan(pod: Pod, container: Container, number: int, made_of: Ingredients) -> ContainerPlan:
@@ -64,6 +67,7 @@ def build_plan(pod: Pod, container: Container, number: int, made_of: Ingredients
         mounts=(
             *_network_files(made_of.attachment),
             _termination_log(container, state),
+            *_api_access(container, made_of.api_access),
             *(_mount(pod, each, made_of, env) for each in container.volume_mounts),
         ),
         root=made_of.image.root,
@@ -147,6 +151,12 @@ def _network_files(attachment: Attachment) -> list[Mount]:
         Mount(attachment.hosts_path, "/etc/hosts"),
         Mount(attachment.resolv_path, "/etc/resolv.conf"),
     ]
+
+
+def _api_access(container: Container, folder: Path | None) -> list[Mount]:
+    """The token of the pod's account, unless the container has something else there."""
+    own = any(each.mount_path.rstrip("/") == ACCESS_PATH for each in container.volume_mounts)
+    return [] if folder is None or own else [Mount(folder, ACCESS_PATH, read_only=True)]
 
 
 def _termination_log(container: Container, state: Path) -> Mount:

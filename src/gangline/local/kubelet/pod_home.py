@@ -26,6 +26,9 @@ class PodHome:
         self.folders: PodFolders = folders_of(context.settings.data, context.settings.cluster, pod)
         self.attachment: Attachment | None = None
         self.volumes: Mapping[str, Path] = {}
+        self.api_access: Path | None = None
+        """The folder with the token of the pod's account."""
+
         self.changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 

@@ -2,7 +2,7 @@
 
 from gangline.api.container import Container
 from gangline.api.pod import Pod
-from gangline.local.kubelet.config_source import Names, names_in_environment
+from gangline.local.kubelet.config_source import Names, names_in_environment, wants_token
 from gangline.local.kubelet.context import NodeContext
 from gangline.local.kubelet.devices import device_variables, gpus_of
 from gangline.local.kubelet.environment import ConfigProblem, Sources, build_environment
@@ -39,7 +39,9 @@ async def plan_run(home: PodHome, container: Container, number: int) -> Containe
         **device_variables(gpus, bool(context.node.gpus)),
     }
     env = build_environment(home.pod, container, sources, base, context.services())
-    ingredients = Ingredients(image, env, home.folders, home.volumes, home.attachment, gpus)
+    ingredients = Ingredients(
+        image, env, home.folders, home.volumes, home.attachment, gpus, home.api_access
+    )
     return build_plan(home.pod, container, number, ingredients)
 
 
@@ -57,6 +59,7 @@ async def gather_sources(context: NodeContext, pod: Pod, names: Names, ip: str) 
         node_name=context.node.name,
         host_ip=context.node.address,
         pod_ip=ip,
+        service_account_token=await context.access.token(pod) if wants_token(pod) else "",
     )
 
 

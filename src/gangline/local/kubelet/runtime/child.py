@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import cast
 
 from gangline.local.kubelet.runtime.contract import Output
+from gangline.local.kubelet.runtime.spawning import spawn_process
 from gangline.local.kubelet.runtime.terminal import TAKE_TERMINAL, Terminal
 from gangline.local.kubelet.runtime.usage import tree
 
@@ -169,9 +170,10 @@ _BARE = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 async def _spawn_on_pipes(
     argv: Sequence[str], output: Output, stdin: bool, cwd: Path | None
 ) -> Child:
-    _, child = await asyncio.get_running_loop().subprocess_exec(
-        lambda: Child(output),
-        *argv,
+    child = Child(output)
+    await spawn_process(
+        child,
+        argv,
         stdin=asyncio.subprocess.PIPE if stdin else asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -188,10 +190,10 @@ async def _spawn_on_terminal(
     try:
         # A session of its own like any command's; here setsid(1) makes it, since it can also
         # make the terminal the controlling one.
-        _, child = await asyncio.get_running_loop().subprocess_exec(
-            lambda: Child(output),
-            *(["setsid", "--"] if terminal.taken_inside else TAKE_TERMINAL),
-            *argv,
+        child = Child(output)
+        await spawn_process(
+            child,
+            [*(["setsid", "--"] if terminal.taken_inside else TAKE_TERMINAL), *argv],
             stdin=terminal.side,
             stdout=terminal.side,
             stderr=terminal.side,

@@ -1,0 +1,73 @@
+"""What lets a pod talk to the API server: its account's token, the authority, the namespace.
+
+Kubernetes mounts these into every container unless told otherwise; clients look for them there.
+"""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from gangline.api.pod import Pod
+from gangline.api.resources import SERVICE_ACCOUNTS
+from gangline.kube.client import Client
+from gangline.kube.errors import NotFound
+from gangline.local.kubelet.config_source import ConfigSource
+from gangline.local.kubelet.projection import File, Payload
+
+ACCESS_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
+_AUTHORITY = "kube-root-ca.crt"
+_LIFE_S = 30 * 24 * 3600
+_FRESH_S = 3600.0
+_MODE = 0o644
+
+
+class ApiAccess:
+    """Gets tokens for service accounts, each at most once an hour."""
+
+    def __init__(self, client: Client, configs: ConfigSource) -> None:
+        self._client = client
+        self._configs = configs
+        self._tokens: dict[tuple[str, str], tuple[float, str]] = {}
+
+    async def files(self, pod: Pod) -> Payload | None:
+        """What a pod finds at `ACCESS_PATH`; None when it has no account, or wants nothing.
+
+        Raises:
+            ApiError: the API server does not answer.
+        """
+        namespace = pod.metadata.namespace
+        declined = pod.spec.automount_service_account_token is False
+        token = "" if declined else await self.token(pod)
+        if not token:
+            return None
+        maps, _ = await self._configs.collect(namespace, ({_AUTHORITY}, set()))
+        authority: Mapping[str, bytes] = maps.get(_AUTHORITY, {})
+        content = {"token": token.encode(), "namespace": namespace.encode(), **authority}
+        return {name: File(value, _MODE) for name, value in content.items()}
+
+    async def token(self, pod: Pod) -> str:
+        """A token of the pod's account; empty when there is no such account.
+
+        Raises:
+            ApiError: the API server does not answer.
+        """
+        account = pod.spec.service_account_name or "default"
+        key = (pod.metadata.namespace, account)
+        made, token = self._tokens.get(key, (-_FRESH_S, ""))
+        if time.monotonic() - made > _FRESH_S:
+            token = await self._request(*key)
+            self._tokens[key] = (time.monotonic(), token)
+        return token
+
+    async def _request(self, namespace: str, account: str) -> str:
+        path = SERVICE_ACCOUNTS.path(namespace, account, "token")
+        body = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"expirationSeconds": _LIFE_S},
+        }
+        try:
+            answer: Any = await self._client.request_json("POST", path, body=body)
+        except NotFound:
+            return ""
+        return str(answer["status"]["token"])

@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 
 from gangline.local import leftovers
-from gangline.local.home import ClusterError, ClusterHome, NotRunning, RunNote, process_start
+from gangline.local.home import AlreadyRunning, ClusterError, ClusterHome, NotRunning, RunNote, process_start
 from gangline.local.settings import ClusterSettings
 
 READY_FD = "GANGLINE_READY_FD"
@@ -55,7 +55,7 @@ def start_detached(settings: ClusterSettings, command: Sequence[str]) -> RunNote
     home = settings.cluster_home
     home.prepare()
     if (note := home.read_note()) is not None:
-        raise ClusterError(f"cluster {home.name} runs already at {note.url} (process {note.pid})")
+        raise AlreadyRunning(f"cluster {home.name} runs already at {note.url} (process {note.pid})")
     reading, writing = os.pipe()
     try:
         with home.log.open("ab") as log:

@@ -13,7 +13,14 @@ from datetime import datetime
 from pathlib import Path
 
 from gangline.local import leftovers
-from gangline.local.home import AlreadyRunning, ClusterError, ClusterHome, NotRunning, RunNote, process_start
+from gangline.local.home import (
+    AlreadyRunning,
+    ClusterError,
+    ClusterHome,
+    NotRunning,
+    RunNote,
+    process_start,
+)
 from gangline.local.settings import ClusterSettings
 
 READY_FD = "GANGLINE_READY_FD"

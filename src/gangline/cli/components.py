@@ -38,14 +38,21 @@ leader_option = click.option(
     show_default=True,
     help="Scheduler of pods whose template names none.",
 )
+@click.option(
+    "--pytorch-init-container-image",
+    "init_image",
+    default="",
+    help="Image in which PyTorch workers wait for the master's name; without one they do not.",
+)
 @click.option("--port", type=int, help="Serve metrics and health here; nothing when not given.")
 @leader_option
 @log_level_option
-def operator_command(
+def operator_command(  # noqa: PLR0913, PLR0917 - its options
     target: Target,
     watched: str | None,
     gang_scheduling: str,
     scheduler_name: str,
+    init_image: str,
     port: int | None,
     leader_elect: bool,
     log_level: str,
@@ -58,6 +65,7 @@ def operator_command(
         namespace=watched,
         gang_scheduling=GangScheduling(gang_scheduling),
         scheduler_name=scheduler_name,
+        init_image=init_image,
         leader_election=leader_elect,
         port=port,
     )

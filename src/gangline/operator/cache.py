@@ -194,6 +194,8 @@ class Cache:
         if new is None and old is not None:
             meta = old.metadata
             self.recent_status.forget(meta.uid)
+            for recent in (self.recent_pods, self.recent_services, self.recent_groups):
+                recent.forget(meta.uid)
             self._readings.pop(JobKey(kind, meta.namespace, meta.name), None)
 
     def _read(self, key: JobKey, stored: StoredJob) -> Reading:

@@ -10,6 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Generic, TypeVar
 
 from msgspec.structs import replace
@@ -39,7 +40,11 @@ class RecentObjects(Generic[T]):
 
     def deleted(self, uid: str) -> None:
         """Note that the server has accepted an object's deletion."""
-        self._deleted[uid] = self._clock() + PATIENCE_S
+        now = self._clock()
+        self._deleted[uid] = now + PATIENCE_S
+        # The watch may have shown it before the answer came: nobody will ask for that one again.
+        for old in [uid for uid, until in islice(self._deleted.items(), 2) if until < now]:
+            del self._deleted[old]
 
     def shown(self, old: T | None, new: T | None) -> None:
         """Hear from the watch."""
@@ -69,6 +74,10 @@ class RecentObjects(Generic[T]):
             if not made:
                 del self._made[owner]
         return items
+
+    def forget(self, owner: str) -> None:
+        """Forget the objects of an owner that is gone."""
+        self._made.pop(owner, None)
 
     def pending(self, owner: str) -> bool:
         """Say whether the watch still owes something about an owner's objects."""

@@ -210,7 +210,7 @@ async def test_exec_with_a_terminal_knows_its_size(runtime: ProcessRuntime, tmp_
     container = await runtime.start(a_plan(tmp_path, "sleep", "60"), Output())
     output = Output()
     session = await container.exec(
-        ["sh", "-c", "read x; stty size; tty"],
+        ["sh", "-c", "read x; stty size; tty; echo $TERM"],
         output,
         stdin=True,
         tty=True,
@@ -219,7 +219,7 @@ async def test_exec_with_a_terminal_knows_its_size(runtime: ProcessRuntime, tmp_
     session.write(b"go\n")
     code = await session.wait()
     assert (code, output.stderr) == (0, b""), output.stdout
-    assert b"44 99\r\n/dev/pts/0\r\n" in output.stdout
+    assert b"44 99\r\n/dev/pts/0\r\nxterm\r\n" in output.stdout
     container.kill()
     await container.wait()
 

@@ -143,7 +143,7 @@ class ProcessContainer:
             raise StartFailed("the container is not running", REASON_START_ERROR, EXIT_START_FAILED)
         bare = self._isolation.level is Level.NONE
         lead = TAKE_TERMINAL if tty and not bare else ()
-        command = [*self._isolation.join(self.init_pid), *lead, *self._tail, *argv]
+        command = [*self._isolation.join(self.init_pid), *lead, *self._tail_of_session(tty), *argv]
         cwd = Path(self.plan.workdir) if bare else None
         try:
             terminal = self._terminal(bare) if tty else None
@@ -151,6 +151,13 @@ class ProcessContainer:
         except OSError as error:
             raise start_error(f"cannot run a command in the container: {error}") from error
         return ExecProcess(session)
+
+    def _tail_of_session(self, tty: bool) -> list[str]:
+        """Environment and root of a command; on a terminal also what kind of terminal it is."""
+        if not tty or "TERM" in self.plan.env:
+            return self._tail
+        variables = self._tail.index("--") + 1
+        return [*self._tail[:variables], "TERM=xterm", *self._tail[variables:]]
 
     def _terminal(self, bare: bool) -> Terminal:
         if bare:

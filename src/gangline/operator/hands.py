@@ -28,6 +28,7 @@ from gangline.operator import metrics
 from gangline.operator.cache import PODS, SERVICES, Cache, Sight, job_resource
 from gangline.operator.decision import Creation, Decision, Deletion, Event, Patch, Target
 from gangline.operator.job import TrainingJob
+from gangline.operator.recent import RecentObjects
 
 _T = TypeVar("_T")
 
@@ -72,7 +73,7 @@ class Hands:
         self._client = client
         self._cache = cache
         self._slots = asyncio.Semaphore(writes_in_flight)
-        self._recent = {
+        self._recent: dict[Target, RecentObjects[Any]] = {
             Target.POD: cache.recent_pods,
             Target.SERVICE: cache.recent_services,
             Target.POD_GROUP: cache.recent_groups,
@@ -161,7 +162,7 @@ class Hands:
             Target.POD_GROUP: cache.groups,
         }[target]
         seen = informer.get(meta.namespace, meta.name) if informer else None
-        self._recent[target].made(item, seen)  # type: ignore[attr-defined]
+        self._recent[target].made(item, seen)
 
     async def _delete(self, job: TrainingJob, deletion: Deletion, outcome: Outcome) -> None:
         is_job = deletion.target is Target.JOB
@@ -181,7 +182,7 @@ class Hands:
         if is_job:
             metrics.count_deleted(job)
             return
-        self._recent[deletion.target].deleted(deletion.uid)  # type: ignore[attr-defined]
+        self._recent[deletion.target].deleted(deletion.uid)
         if deletion.target is Target.POD:
             outcome.removed.append(deletion.name)
 

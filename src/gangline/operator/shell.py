@@ -8,6 +8,7 @@ the status is stored, so that nothing is told that did not come to be.
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime
 
@@ -28,8 +29,11 @@ MINOR_EVERY_S = 1.0
 """How often minor news of a job is stored. Pods of a gang start within moments of each other, and
 each would be a write of its own."""
 
-MINOR_WAITS_S = 5.0
+MINOR_WAITS_S = 15.0
 """How long minor news gives way to other jobs' pods while there is a crowd."""
+
+MOST_UNTOLD = 1000
+"""Events that are kept for quieter times; of more the oldest are dropped."""
 
 STALL_RETRY_S = (1.0, 300.0)
 """The shortest and the longest wait before something that was refused is tried again."""
@@ -55,6 +59,7 @@ class Reconciler:
         self._clock = clock
         self._stored_at: dict[JobKey, float] = {}
         self._minor_since: dict[JobKey, float] = {}
+        self._untold: deque[tuple[StoredJob, Event]] = deque(maxlen=MOST_UNTOLD)
 
     async def reconcile(self, key: JobKey) -> Result:
         """Look at one job and do what is to be done.
@@ -134,9 +139,12 @@ class Reconciler:
         return True
 
     def _tell(self, sight: Sight, told: list[Event]) -> None:
-        for event in told:
+        """Tell events, but not while other jobs' pods are waiting to be made."""
+        self._untold += ((sight.stored, event) for event in told)
+        while self._untold and not self._hands.crowded:
+            involved, event = self._untold.popleft()
             kind = "Warning" if event.warning else "Normal"
-            self._events.event(sight.stored, kind, event.reason, event.message)
+            self._events.event(involved, kind, event.reason, event.message)
 
 
 def _requeue_after(decision: Decision, outcome: Outcome) -> float | None:

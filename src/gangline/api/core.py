@@ -10,7 +10,7 @@ from gangline.api.describe import FreeForm, IntOrString, about
 from gangline.api.meta import Condition, LabelSelector, Object, Wire
 from gangline.api.node import Node, NodeSpec, NodeStatus, Taint
 from gangline.api.reference import LocalObjectReference, ObjectReference
-from gangline.api.service import Endpoints, Service
+from gangline.api.service import Endpoints, EndpointSlice, Service
 from gangline.api.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 from gangline.api.workloads import Deployment, ReplicaSet
 
@@ -223,6 +223,7 @@ __all__ = [
     "ConfigMap",
     "DeleteOptions",
     "Deployment",
+    "EndpointSlice",
     "Endpoints",
     "Event",
     "EventSeries",

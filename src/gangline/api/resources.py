@@ -18,6 +18,9 @@ NODES = Resource(core.Node, "", "v1", "nodes", "Node", namespaced=False)
 PODS = Resource(Pod, "", "v1", "pods", "Pod")
 SERVICES = Resource(core.Service, "", "v1", "services", "Service")
 ENDPOINTS = Resource(core.Endpoints, "", "v1", "endpoints", "Endpoints")
+ENDPOINT_SLICES = Resource(
+    core.EndpointSlice, "discovery.k8s.io", "v1", "endpointslices", "EndpointSlice"
+)
 CONFIG_MAPS = Resource(core.ConfigMap, "", "v1", "configmaps", "ConfigMap")
 SECRETS = Resource(core.Secret, "", "v1", "secrets", "Secret")
 EVENTS = Resource(core.Event, "", "v1", "events", "Event")
@@ -78,6 +81,7 @@ BUILT_IN: tuple[Resource[Any], ...] = (
     PODS,
     SERVICES,
     ENDPOINTS,
+    ENDPOINT_SLICES,
     CONFIG_MAPS,
     SECRETS,
     EVENTS,

@@ -118,3 +118,34 @@ class Endpoints(Object):
     """The addresses behind the service of the same name."""
 
     subsets: Annotated[list[EndpointSubset], about("Addresses and ports.")] = []
+
+
+class EndpointConditions(Wire):
+    """What an endpoint can do at present."""
+
+    ready: Annotated[bool | None, about("Takes new connections.")] = None
+    serving: Annotated[bool | None, about("Answers, even if it is about to end.")] = None
+    terminating: Annotated[bool | None, about("Is about to end.")] = None
+
+
+class SliceEndpoint(Wire):
+    """One pod behind a service."""
+
+    addresses: Annotated[list[str], about("Its addresses.", required=True)] = []
+    conditions: Annotated[EndpointConditions | None, about("What it can do at present.")] = None
+    hostname: Annotated[str, about("Name of it within the service.")] = ""
+    node_name: Annotated[str, about("Node it is on.")] = ""
+    target_ref: Annotated[ObjectReference | None, about("The pod.")] = None
+    zone: Annotated[str, about("Zone it is in.")] = ""
+    hints: Annotated[FreeForm | None, about("Whom it should serve.")] = None
+    deprecated_topology: Annotated[FreeForm | None, about("No longer used.")] = None
+
+
+class EndpointSlice(Object):
+    """Some of the addresses behind a service."""
+
+    address_type: Annotated[
+        str, about("What kind of addresses.", required=True, values=("IPv4", "IPv6", "FQDN"))
+    ] = ""
+    endpoints: Annotated[list[SliceEndpoint], about("The pods.")] = []
+    ports: Annotated[list[EndpointPort], about("The ports of each.")] = []

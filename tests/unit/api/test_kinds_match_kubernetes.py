@@ -22,6 +22,7 @@ KINDS = [
     (core.Node, official.V1Node),
     (core.Service, official.V1Service),
     (core.Endpoints, official.V1Endpoints),
+    (core.EndpointSlice, official.V1EndpointSlice),
     (core.ConfigMap, official.V1ConfigMap),
     (core.Secret, official.V1Secret),
     (core.Event, official.CoreV1Event),

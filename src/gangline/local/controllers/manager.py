@@ -8,6 +8,7 @@ from gangline.kube.events import EventRecorder
 from gangline.kube.shared import SharedInformers
 from gangline.local.controllers.context import Context, ControllerSettings, Loop
 from gangline.local.controllers.loops.budgets import BudgetsLoop
+from gangline.local.controllers.loops.endpoint_slices import EndpointSlicesLoop
 from gangline.local.controllers.loops.endpoints import EndpointsLoop
 from gangline.local.controllers.loops.garbage import GarbageLoop
 from gangline.local.controllers.loops.housekeeping import ExpiryLoop, NamespaceContentLoop
@@ -21,6 +22,7 @@ log = logging.getLogger(__name__)
 LOOPS: tuple[type[Loop], ...] = (
     NamespaceContentLoop,
     EndpointsLoop,
+    EndpointSlicesLoop,
     ReplicaSetsLoop,
     DeploymentsLoop,
     VolumesLoop,

@@ -1,0 +1,65 @@
+"""EndpointSlices: what Endpoints say, in the form that newer clients read. Pure.
+
+One slice for each set of ports; its name follows from the endpoints', so that a repeat collides
+instead of doubling.
+"""
+
+from gangline.api.core import Endpoints, EndpointSlice
+from gangline.api.meta import ObjectMeta, OwnerReference
+from gangline.api.service import EndpointAddress, EndpointConditions, EndpointSubset, SliceEndpoint
+
+SERVICE_NAME = "kubernetes.io/service-name"
+MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
+MANAGER = "endpointslicemirroring-controller.k8s.io"
+
+
+def mirror(endpoints: Endpoints) -> dict[str, EndpointSlice]:
+    """Return the slices that say what ``endpoints`` say, by name; no subset is an empty slice."""
+    subsets = endpoints.subsets or [EndpointSubset()]
+    named = ((f"{endpoints.metadata.name}-{number}", each) for number, each in enumerate(subsets))
+    return {name: _slice(name, endpoints, subset) for name, subset in named}
+
+
+def says_the_same(one: EndpointSlice, other: EndpointSlice) -> bool:
+    """Whether two slices differ at most in what is not about the service."""
+    return _content(one) == _content(other)
+
+
+def _content(of: EndpointSlice) -> tuple[object, ...]:
+    return of.metadata.labels, of.address_type, of.endpoints, of.ports
+
+
+def _slice(name: str, endpoints: Endpoints, subset: EndpointSubset) -> EndpointSlice:
+    meta = endpoints.metadata
+    owner = OwnerReference(
+        api_version="v1",
+        kind="Endpoints",
+        name=meta.name,
+        uid=meta.uid,
+        controller=True,
+        block_owner_deletion=True,
+    )
+    addresses = [(each, True) for each in subset.addresses]
+    addresses += [(each, False) for each in subset.not_ready_addresses]
+    every = [each.ip for each, _ in addresses]
+    return EndpointSlice(
+        metadata=ObjectMeta(
+            name=name,
+            namespace=meta.namespace,
+            labels={**meta.labels, SERVICE_NAME: meta.name, MANAGED_BY: MANAGER},
+            owner_references=[owner],
+        ),
+        address_type="IPv6" if every and ":" in every[0] else "IPv4",
+        endpoints=[_endpoint(each, ready) for each, ready in addresses],
+        ports=subset.ports,
+    )
+
+
+def _endpoint(address: EndpointAddress, ready: bool) -> SliceEndpoint:
+    return SliceEndpoint(
+        addresses=[address.ip],
+        conditions=EndpointConditions(ready=ready, serving=ready, terminating=False),
+        hostname=address.hostname,
+        node_name=address.node_name,
+        target_ref=address.target_ref,
+    )

@@ -1,0 +1,82 @@
+"""Keeps the EndpointSlices of each Endpoints object as it is."""
+
+import contextlib
+
+import msgspec
+
+from gangline.api.core import Endpoints, EndpointSlice
+from gangline.api.resources import ENDPOINT_SLICES, ENDPOINTS
+from gangline.kube.controller import Controller, Done, Result
+from gangline.kube.errors import AlreadyExists, NotFound
+from gangline.kube.informer import Key, key_of
+from gangline.local.controllers.context import Context
+from gangline.local.controllers.endpoint_slices import (
+    MANAGED_BY,
+    MANAGER,
+    SERVICE_NAME,
+    mirror,
+    says_the_same,
+)
+
+TOGETHER_S = 0.3
+"""How long changes are gathered: nothing in the cluster waits for slices, only people read them."""
+
+
+class EndpointSlicesLoop:
+    """Endpoints in, EndpointSlices out."""
+
+    def __init__(self, context: Context) -> None:
+        self._client = context.client
+        self._endpoints = context.informers.informer(ENDPOINTS)
+        self._slices = context.informers.informer(
+            ENDPOINT_SLICES, labels=f"{MANAGED_BY}={MANAGER}", indexes={"service": _service}
+        )
+        self._controller: Controller[Key] = Controller("endpoint-slices", self._reconcile)
+        self._endpoints.add_listener(self._endpoints_changed)
+        self._slices.add_listener(self._slice_changed)
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        await self._controller.run()
+
+    def _endpoints_changed(self, old: Endpoints | None, new: Endpoints | None) -> None:
+        endpoints = new or old
+        assert endpoints is not None
+        self._controller.queue.add_after(key_of(endpoints), TOGETHER_S)
+
+    def _slice_changed(self, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
+        # Our own writes come by here too, and are found to be as they should.
+        changed = new or old
+        assert changed is not None
+        name = changed.metadata.labels.get(SERVICE_NAME, "")
+        self._controller.queue.add_after(Key(changed.metadata.namespace, name), TOGETHER_S)
+
+    async def _reconcile(self, key: Key) -> Result:
+        endpoints = self._endpoints.get(key.namespace, key.name)
+        wanted = mirror(endpoints) if endpoints is not None else {}
+        found = self._slices.by_index("service", f"{key.namespace}/{key.name}")
+        present = {each.metadata.name: each for each in found}
+        for name, slice_ in wanted.items():
+            await self._write(slice_, present.get(name))
+        for name in present.keys() - wanted.keys():
+            with contextlib.suppress(NotFound):
+                await self._client.delete(ENDPOINT_SLICES, name, key.namespace)
+        return Done()
+
+    async def _write(self, wanted: EndpointSlice, present: EndpointSlice | None) -> None:
+        namespace = wanted.metadata.namespace
+        if present is None:
+            # The copy may be behind: the next event of the slices' own watch settles it.
+            with contextlib.suppress(AlreadyExists):
+                await self._client.create(ENDPOINT_SLICES, wanted, namespace)
+        elif not says_the_same(present, wanted):
+            metadata = msgspec.structs.replace(
+                wanted.metadata, resource_version=present.metadata.resource_version
+            )
+            body = msgspec.structs.replace(wanted, metadata=metadata)
+            await self._client.update(ENDPOINT_SLICES, body, namespace)
+
+
+def _service(slice_: EndpointSlice) -> list[str]:
+    meta = slice_.metadata
+    return [f"{meta.namespace}/{meta.labels.get(SERVICE_NAME, '')}"]

@@ -12,6 +12,7 @@ from pathlib import Path
 import uvloop
 
 from gangline.local.apiserver.database import DatabaseError
+from gangline.local.apiserver.pki import CertificateError
 from gangline.local.apiserver.server import ApiServer, ServerSettings
 
 
@@ -36,7 +37,7 @@ def main() -> None:
     given = parser.parse_args()
     try:
         uvloop.run(serve(ServerSettings(data=given.data, host=given.host, port=given.port)))
-    except (DatabaseError, OSError) as error:
+    except (DatabaseError, CertificateError, OSError) as error:
         sys.exit(f"the API server cannot start: {error}")
 
 

@@ -73,7 +73,7 @@ class Api:
             user = self._user(request, path)
             if is_page(path):
                 answer = await self._handlers.page(user, path, request.headers.get("Accept", ""))
-                response = respond(request, answer)
+                response = await respond(request, answer)
             else:
                 call = resolve(self._registry, request.method, path, options)
                 response = await self._answer(request, call, user)
@@ -104,7 +104,7 @@ class Api:
             call.body = await request.read()
         handler = self._handlers.special.get(name, self._handlers.objects)
         answer = await handler(call)
-        response = respond(request, answer)
+        response = await respond(request, answer)
         for warning in call.warnings:
             text = warning.replace("\\", "\\\\").replace('"', '\\"')
             response.headers.add("Warning", f'299 - "{text}"')
@@ -130,12 +130,12 @@ def is_page(path: str) -> bool:
     return not path.startswith("/apis/") or path.rstrip("/").count("/") < 4
 
 
-def respond(request: web.BaseRequest, answer: Answer) -> web.Response:
+async def respond(request: web.BaseRequest, answer: Answer) -> web.Response:
     """The HTTP response of an answer; long ones are compressed for those who can read that."""
     headers = {"Content-Type": answer.media, "Cache-Control": "no-cache, private"}
     body = answer.body
     if len(body) > COMPRESSED_FROM and "gzip" in request.headers.get("Accept-Encoding", ""):
-        body = gzip.compress(body, 1)
+        body = await asyncio.to_thread(gzip.compress, body, 1)
         headers["Content-Encoding"] = "gzip"
     return web.Response(body=body, status=answer.code, headers=headers)
 

@@ -46,8 +46,27 @@ class Certificates:
     admin: KeyPair
 
 
+class CertificateError(Exception):
+    """A file of the authority cannot be used; the message says which folder and what to do."""
+
+
 def prepare(folder: Path, hosts: Sequence[str]) -> Certificates:
-    """Make what is missing or out of date in ``folder`` and say where everything is."""
+    """Make what is missing or out of date in ``folder`` and say where everything is.
+
+    Raises:
+        CertificateError: what is there is damaged.
+        OSError: the folder cannot be read or written.
+    """
+    try:
+        return _prepare(folder, hosts)
+    except (ValueError, TypeError) as error:
+        raise CertificateError(
+            f"a certificate or key in {folder} is damaged ({error}): restore it, or remove the "
+            "folder to have all made anew, which makes older kubeconfigs useless"
+        ) from error
+
+
+def _prepare(folder: Path, hosts: Sequence[str]) -> Certificates:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     pairs = {
         name: KeyPair(folder / f"{name}.crt", folder / f"{name}.key")

@@ -125,6 +125,7 @@ class ApiServer:
 
         Raises:
             DatabaseError: the state cannot be used.
+            CertificateError: a certificate or key cannot be used.
             OSError: the port is taken, or the folder cannot be written.
         """
         settings = self.settings

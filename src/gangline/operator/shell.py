@@ -12,9 +12,11 @@ from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime
 
+import msgspec
+
 from gangline.api.kubeflow import JobStatus
 from gangline.kube.client import Client, PatchKind
-from gangline.kube.controller import After, Done, Result
+from gangline.kube.controller import After, Done, Result, TerminalError
 from gangline.kube.errors import NotFound
 from gangline.kube.events import EventRecorder
 from gangline.operator import conditions, metrics, story
@@ -35,8 +37,15 @@ MINOR_WAITS_S = 15.0
 MOST_UNTOLD = 1000
 """Events that are kept for quieter times; of more the oldest are dropped."""
 
+FOREIGN_DEFINITION = (
+    "the cluster's definition of this kind drops status.restarts, so that restarts cannot be "
+    "counted: install Gangline's (kubectl apply -f deploy/crds)"
+)
+
 STALL_RETRY_S = (1.0, 300.0)
 """The shortest and the longest wait before something that was refused is tried again."""
+
+_STATUS = msgspec.json.Decoder(JobStatus)
 
 
 class Reconciler:
@@ -110,7 +119,11 @@ class Reconciler:
         return MINOR_EVERY_S if self._hands.crowded and waited < MINOR_WAITS_S else None
 
     async def _store(self, key: JobKey, sight: Sight, status: JobStatus) -> bool:
-        """Write the status; False if the job is gone."""
+        """Write the status; False if the job is gone.
+
+        Raises:
+            TerminalError: the cluster's definition of the kind does not keep what has to be kept.
+        """
         stored = sight.stored
         operations = [
             {
@@ -135,6 +148,8 @@ class Reconciler:
         self._cache.recent_status.written(stored, after)
         self._stored_at[key] = time.monotonic()
         self._minor_since.pop(key, None)
+        if _STATUS.decode(after.status).restarts.total != status.restarts.total:
+            raise TerminalError(FOREIGN_DEFINITION)
         metrics.count_status(sight.observed.job, sight.observed.status, status)
         return True
 

@@ -211,12 +211,15 @@ async def install(client: Client, *names: str) -> None:
     """Install the definitions of our kinds, or of some of them."""
     for name, definition in crd.manifests().items():
         if not names or name in names:
-            await client.create(CUSTOM_RESOURCE_DEFINITIONS, definition)
-            spec = definition["spec"]
-            await _answers(
-                client,
-                f"/apis/{spec['group']}/{spec['versions'][0]['name']}/{spec['names']['plural']}",
-            )
+            await install_definition(client, definition)
+
+
+async def install_definition(client: Client, definition: dict[str, Any]) -> None:
+    """Install a definition and wait until its kind is served."""
+    await client.create(CUSTOM_RESOURCE_DEFINITIONS, definition)
+    spec = definition["spec"]
+    version = spec["versions"][0]["name"]
+    await _answers(client, f"/apis/{spec['group']}/{version}/{spec['names']['plural']}")
 
 
 async def _answers(client: Client, path: str) -> None:

@@ -3,13 +3,15 @@
 import asyncio
 import itertools
 from contextlib import suppress
+from copy import deepcopy
 
 import pytest
 from prometheus_client import REGISTRY
 
+from gangline.api import crd
 from gangline.api.resources import LEASES, PODS, PYTORCH_JOBS, SERVICES
 from gangline.kube.errors import NotFound
-from integration.operator.cluster import NAMESPACE, Scene, stop, told
+from integration.operator.cluster import NAMESPACE, Scene, install_definition, stop, told
 from integration.operator.faults import faulty
 
 RUNNING = {"master-0": "Running", "worker-0": "Running"}
@@ -162,6 +164,27 @@ async def test_a_big_job_whose_pods_are_refused_floods_nobody(stage: Scene) -> N
         pods = [r for r in transport.writes if r.method == "POST" and r.path.endswith("/pods")]
         assert 0 < len(pods) < 200
         assert not await stage.pods()
+
+
+async def test_a_foreign_definition_that_forgets_restarts_is_told_and_floods_nobody(
+    bare_stage: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage = bare_stage
+    foreign = deepcopy(crd.manifests()["kubeflow.org_pytorchjobs"])
+    schema = foreign["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    del schema["properties"]["status"]["properties"]["restarts"]
+    await install_definition(stage.client, foreign)
+    async with faulty(stage.client.config, lambda *_: "") as (client, transport):
+        await stage.start_operator(client)
+        await stage.submit(1, 1, restart="ExitCode")
+        await stage.until_pods(RUNNING)
+        await stage.kubelets.end("train-worker-0", 137)
+
+        async def said() -> bool:
+            return any("kubectl apply -f deploy/crds" in r.message for r in caplog.records)
+
+        await stage.until(said, "the log says what to do")
+        assert len(transport.writes) < 20
 
 
 async def test_a_deleted_job_is_left_alone(stage: Scene) -> None:

@@ -69,8 +69,12 @@ class SpawnedProcess(asyncio.SubprocessTransport):
         """Close all pipes, and kill the process if it still runs."""
         if self._process.returncode is None:
             self._process.kill()
-        for pipe in self._pipes.values():
-            pipe.close()
+        for fd, pipe in enumerate((self._process.stdin, *self._outputs)):
+            if (transport := self._pipes.get(fd)) is not None:
+                transport.close()
+            elif pipe is not None:
+                pipe.close()
+                self._open.discard(fd)
 
     def pipe_closed(self, fd: int, exc: Exception | None) -> None:
         """Note that one output has ended."""
@@ -131,5 +135,10 @@ async def spawn_process(  # noqa: PLR0913 - as many as a process has sides
         start_new_session=start_new_session,
     )
     spawned = SpawnedProcess(process, protocol)
-    await spawned.join()
+    try:
+        await spawned.join()
+    except BaseException:
+        # Cancelled while pipes were being joined: nobody else knows of the process yet.
+        spawned.close()
+        raise
     return spawned

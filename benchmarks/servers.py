@@ -46,7 +46,8 @@ def real_kubernetes(*arguments: str) -> Iterator[Path]:
     if scripts is None:
         sys.exit("no real Kubernetes to compare with: set GANGLINE_REALKUBE to its scripts")
     with tempfile.TemporaryDirectory() as folder:
-        environment = os.environ | {"KUBE_RUN": folder}
+        built = {"KUBE_BIN": os.environ.get("KUBE_BIN", "/var/cache/gangline-realkube/bin")}
+        environment = os.environ | built | {"KUBE_RUN": folder}
         with Path(folder, "scripts.log").open("wb") as log:
 
             def script(*command: str) -> None:
@@ -59,7 +60,8 @@ def real_kubernetes(*arguments: str) -> Iterator[Path]:
                     check=True,
                 )
 
-            script("build")
+            tools = Path(__file__).parents[1] / "tools"
+            subprocess.run([tools / "realkube-build", scripts], check=True, env=environment)
             try:
                 script("up", *arguments)
                 yield Path(folder, "admin.conf")

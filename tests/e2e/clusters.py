@@ -163,15 +163,16 @@ class Kubernetes(ClusterUnderTest):
         super().__init__(folder)
         self.scripts = Path(os.environ["GANGLINE_REALKUBE"]).resolve()
         self.state = folder / "realkube"
+        self.built = {"KUBE_BIN": os.environ.get("KUBE_BIN", "/var/cache/gangline-realkube/bin")}
         self.kubeconfig = self.state / "admin.conf"
 
-    def _script(self, *arguments: str) -> None:
-        environment = os.environ | {"KUBE_RUN": str(self.state)}
+    def _script(self, name: str, *arguments: str) -> None:
+        environment = os.environ | self.built | {"KUBE_RUN": str(self.state)}
         # The servers it starts keep its output open: a file, where a pipe would never end.
         log = self.folder / "realkube.log"
         with log.open("ab") as output:
             done = subprocess.run(
-                [str(self.scripts / arguments[0]), *arguments[1:]],
+                [str(self.scripts / name), *arguments],
                 env=environment,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -183,7 +184,10 @@ class Kubernetes(ClusterUnderTest):
 
     def start(self) -> None:
         """Build where needed, start, install our resource definitions, start our components."""
-        self._script("build")
+        tools = Path(__file__).parents[2] / "tools"
+        subprocess.run(
+            [tools / "realkube-build", self.scripts], check=True, env=os.environ | self.built
+        )
         self._script("up", "--nodes")
         crds = Path(__file__).parents[2] / "deploy" / "crds"
         self.kubectl("apply", "-f", str(crds))

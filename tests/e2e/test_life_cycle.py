@@ -51,7 +51,8 @@ async def test_a_failed_container_is_restarted_in_its_pod(
 
     await scenario.pods_when("flaky", restarted, f"{name} was restarted")
     scenario.let("go")
-    assert await scenario.outcome("flaky") == "Succeeded"
+    if (role, policy) != ("Master", "Always"):  # that one starts again whenever it succeeds
+        assert await scenario.outcome("flaky") == "Succeeded"
 
 
 @pytest.mark.parametrize("role", ["Master", "Worker"])

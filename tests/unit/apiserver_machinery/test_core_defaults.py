@@ -267,3 +267,8 @@ def test_defaults_are_idempotent_whatever_the_object_holds(
     assert obj == once
     normalize(*of, obj)
     assert obj == once
+
+
+def test_the_ports_of_a_slice_have_a_name_even_if_it_is_empty() -> None:
+    slice_ = defaulted("discovery.k8s.io", "EndpointSlice", ports=[{"port": 80}])
+    assert slice_["ports"] == [{"name": "", "port": 80, "protocol": "TCP"}]

@@ -112,6 +112,12 @@ def _endpoints(obj: Json) -> None:
             fill(port, {"protocol": "TCP"})
 
 
+def _endpoint_slice(obj: Json) -> None:
+    # Clients take the name for granted: kubectl describes no service whose slices have none.
+    for port in objects(obj.get("ports")):
+        fill(port, {"name": "", "protocol": "TCP"})
+
+
 def _deployment(obj: Json) -> None:
     spec = part(obj, "spec")
     fill(spec, {"replicas": 1, "revisionHistoryLimit": 10, "progressDeadlineSeconds": 600})
@@ -199,6 +205,7 @@ DEFAULTERS: Mapping[tuple[str, str], Defaulter] = {
     ("apiextensions.k8s.io", "CustomResourceDefinition"): _definition,
     ("apps", "Deployment"): _deployment,
     ("apps", "ReplicaSet"): _replica_set,
+    ("discovery.k8s.io", "EndpointSlice"): _endpoint_slice,
     (RBAC, "ClusterRoleBinding"): _binding,
     (RBAC, "RoleBinding"): _binding,
     ("scheduling.k8s.io", "PriorityClass"): _priority_class,

@@ -22,6 +22,7 @@ from gangline.api.resources import NODES
 from gangline.kube.client import Client
 from gangline.kube.shared import SharedInformers
 from gangline.local import leftovers, machine, ports
+from gangline.local.apiserver.database import DatabaseError
 from gangline.local.apiserver.server import ApiServer, ServerSettings
 from gangline.local.daemon import tell_ready
 from gangline.local.home import ClusterError, Lock, RunNote, process_start
@@ -120,8 +121,13 @@ class Cluster:
 
     @contextlib.asynccontextmanager
     async def _network(self) -> AsyncIterator[ClusterNetwork]:
+        settings = self._settings
+        # Pods that are only pretended to run need no namespaces.
+        pretended = settings.fake_runtime and settings.network == "auto"
         network = ClusterNetwork(
-            self._home.folder, mode=self._settings.network, pod_cidr=self._settings.pod_cidr
+            self._home.folder,
+            mode="host" if pretended else settings.network,
+            pod_cidr=settings.pod_cidr,
         )
         try:
             await network.open()
@@ -147,11 +153,9 @@ class Cluster:
         )
         try:
             await server.start()
-        except OSError as error:
+        except (OSError, DatabaseError) as error:
             await server.stop()
-            raise ClusterError(
-                f"the API server does not start: {error.strerror or error}"
-            ) from error
+            raise ClusterError(f"the API server does not start: {error}") from error
         try:
             yield server
         finally:

@@ -12,7 +12,7 @@ from gangline.api.reference import ObjectReference
 from gangline.api.resources import PODS
 from gangline.kube.client import PatchKind
 from gangline.kube.controller import After, Controller, Done, Result
-from gangline.kube.errors import AlreadyExists, ApiError, NotFound
+from gangline.kube.errors import AlreadyExists, NotFound
 from gangline.kube.informer import Key, key_of
 from gangline.local.controllers import replicas, rollout
 from gangline.local.controllers.context import Context, now
@@ -85,17 +85,29 @@ class ReplicaSetsLoop:
         return Done()
 
     async def _carry_out(self, key: Key, found: Set, plan: replicas.Plan) -> None:
-        body = replicas.pod_body(found)
-        for _ in range(plan.create):
-            try:
-                pod = await self._client.create(PODS, body, key.namespace)
-            except ApiError as error:
-                self._recorder.event(_reference(found), "Warning", "FailedCreate", str(error))
-                raise
-            self._expected.created(key, pod)
-            message = f"Created pod: {pod.metadata.name}"
-            self._recorder.event(_reference(found), "Normal", "SuccessfulCreate", message)
+        # In growing batches: a pod that the server refuses is refused once, not a hundred times.
+        missing, batch = plan.create, 1
+        while missing:
+            batch = min(batch, missing)
+            await self._create(key, found, batch)
+            missing, batch = missing - batch, batch * 2
         await asyncio.gather(*(self._delete(key, found, pod) for pod in plan.delete))
+
+    async def _create(self, key: Key, found: Set, count: int) -> None:
+        """Create pods side by side; raises the first error, after noting what was made."""
+        body = replicas.pod_body(found)
+        creations = [self._client.create(PODS, body, key.namespace) for _ in range(count)]
+        errors: list[BaseException] = []
+        for made in await asyncio.gather(*creations, return_exceptions=True):
+            if isinstance(made, BaseException):
+                errors.append(made)
+                continue
+            self._expected.created(key, made)
+            message = f"Created pod: {made.metadata.name}"
+            self._recorder.event(_reference(found), "Normal", "SuccessfulCreate", message)
+        if errors:
+            self._recorder.event(_reference(found), "Warning", "FailedCreate", str(errors[0]))
+            raise errors[0]
 
     async def _delete(self, key: Key, found: Set, pod: Pod) -> None:
         with contextlib.suppress(NotFound):

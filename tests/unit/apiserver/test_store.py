@@ -141,3 +141,14 @@ def test_the_state_at_a_revision_is_what_it_was_then(steps: list[tuple[str, bool
         past.append([topic.records[k].body.decode() for k in sorted(topic.records)])
     rv = data.draw(st.integers(0, len(steps)))
     assert [record.body.decode() for record in topic.state_at(rv)] == past[rv]
+
+
+async def test_a_flood_of_writes_does_not_fill_the_memory(tmp_path: Path):
+    store = Store(Database(tmp_path / "state.db"), history_bytes=100_000)
+    topic = store.topic("things.")
+    for number in range(200):
+        await store.put(topic, "a", obj(n=number, filler="x" * 5_000), {}, {})
+    assert topic.history_bytes < 150_000
+    assert topic.horizon > 0
+    assert read_json(topic.records["a"].body)["n"] == 199
+    await store.close()

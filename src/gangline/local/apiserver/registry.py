@@ -97,13 +97,22 @@ class Kind:
     @cached_property
     def selectable_paths(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
         """The selectable fields with their paths split."""
-        return tuple((path, tuple(path.split("."))) for path in self.selectable)
+        return tuple(
+            (label, tuple(FIELD_PATHS.get(label, label).split("."))) for label in self.selectable
+        )
 
     def fields(self, obj: Json) -> dict[str, str]:
         """The values of the selectable fields of ``obj``."""
-        return {label: read_path(obj, path) for label, path in self.selectable_paths}
+        return {
+            label: read_path(obj, path) or WHEN_ABSENT.get(label, "")
+            for label, path in self.selectable_paths
+        }
 
 
+WHEN_ABSENT = {"spec.unschedulable": "false", "spec.hostNetwork": "false"}
+"""What selectors see of fields that are left out when they have their usual value."""
+FIELD_PATHS = {"source": "source.component"}
+"""Where a selectable field is found, when its label does not say."""
 TOPIC_ALIASES = {("events.k8s.io", "events"): "events."}
 
 

@@ -39,6 +39,7 @@ class Store:
     def __init__(self, database: Database, *, history_bytes: int = 32 << 20) -> None:
         self._database = database
         self._history_bytes = history_bytes
+        self._added = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
         self._loop = asyncio.get_running_loop()
         self._assigned = self.revision = self._horizon = database.horizon()
@@ -169,8 +170,12 @@ class Store:
                 listener(event)
             if not done.done():
                 done.set_result(event.record)
+            self._added += len(event.record.body)
         if batch:
             self.revision = batch[-1].event.record.rv
+        if self._added > self._history_bytes // 4:
+            # A flood of writes must not fill the memory until the next compaction by age.
+            self.compact(older_than=float("-inf"))
 
     def _fail(self, batch: list[_Write], error: DatabaseError) -> None:
         # Writes staged meanwhile may rest on those that failed: they fail as well.
@@ -184,6 +189,7 @@ class Store:
 
     def compact(self, older_than: float) -> None:
         """Drop history older than ``older_than`` (monotonic seconds) or over the size allowed."""
+        self._added = 0
         topics = list(self._topics.values())
         held = sum(topic.history_bytes for topic in topics)
         for topic in sorted(topics, key=lambda topic: -topic.history_bytes):

@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 _LEAST_GRACE_S = 2.0
 """What a process still gets after a hook has used up the grace period, as in Kubernetes."""
 
+_KILL_WAIT_S = 2.0
 _KEPT_LOGS = 2
 _TAIL_BYTES = 2048
 
@@ -106,7 +107,9 @@ class ContainerWorker:
             await self._live(number, plan, running)
         finally:
             # Also when the kubelet ends: nothing of a container outlives the task that tends it.
-            running.kill()
+            if self.running is not None:
+                self.running = None
+                await _put_away(running)
 
     async def _live(self, number: int, plan: ContainerPlan, running: RunningContainer) -> None:
         now = self._home.context.clock()
@@ -231,6 +234,14 @@ class ContainerWorker:
 
     def _note(self, change: Callable[[ContainerRecord], ContainerRecord]) -> None:
         self._home.note(self.container.name, change)
+
+
+async def _put_away(running: RunningContainer) -> None:
+    """Kill a run that nobody tends any more, and wait until it is gone."""
+    running.kill()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_KILL_WAIT_S):
+            await running.wait()
 
 
 def _starts_at_once(container: Container) -> bool:

@@ -72,6 +72,7 @@ async def _run(action: ExecAction, target: Target) -> str | None:
         code = await session.wait()
     except asyncio.CancelledError:
         session.kill()
+        await session.wait()
         raise
     if code == 0:
         return None

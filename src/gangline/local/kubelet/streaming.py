@@ -146,6 +146,7 @@ async def _until_end(socket: _Socket, session: ExecSession) -> int:
         reading.cancel()
         if not ending.done():
             session.kill()
+            await asyncio.wait({ending})
 
 
 async def _read(

@@ -180,13 +180,18 @@ class Cluster:
         self, server: ApiServer, network: ClusterNetwork, stop: asyncio.Event, hurry: asyncio.Event
     ) -> None:
         # Imported when the API server answers already: who waits for it need not wait for these.
+        from gangline.kube.events import EventRecorder  # noqa: PLC0415
         from gangline.local import definitions  # noqa: PLC0415
         from gangline.local.controllers import manager  # noqa: PLC0415
         from gangline.local.controllers.context import ControllerSettings  # noqa: PLC0415
         from gangline.local.kubelets import Kubelets  # noqa: PLC0415
         from gangline.local.nodes import Nodes  # noqa: PLC0415
+        from gangline.local.port_clashes import PortClashes  # noqa: PLC0415
 
-        async with Client(server.config, user_agent="gangline-cluster") as client:
+        async with (
+            Client(server.config, user_agent="gangline-cluster") as client,
+            EventRecorder(client, "network") as recorder,
+        ):
             await definitions.install(client)
             informers = SharedInformers(client)
             address = urlsplit(server.url)
@@ -210,6 +215,9 @@ class Cluster:
                 _supervised("nodes", nodes.run, halt),
                 *(self._component(server, component, halt) for component in self._components),
             ]
+            if not network.isolated:
+                clashes = PortClashes(informers, recorder)
+                tasks.append(_supervised("port clashes", clashes.run, halt))
             running = [asyncio.create_task(task) for task in tasks]
             gc.freeze()
             try:

@@ -45,7 +45,7 @@ def _refusal(host: str, port: int) -> OSError | None:
 
 def holder(port: int) -> str:
     """Name the process that listens on a port, as far as we may see it."""
-    inodes = {f"socket:[{inode}]" for inode in _listening(port)}
+    inodes = {f"socket:[{inode}]" for inode in listening(port)}
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # Gone in the meantime, or not ours to look at.
             if any(_target(link) in inodes for link in (process / "fd").iterdir()):
@@ -60,7 +60,8 @@ def _target(link: Path) -> str:
         return ""
 
 
-def _listening(port: int) -> list[str]:
+def listening(port: int) -> list[str]:
+    """List the sockets (by inode) that listen on a TCP port of any address."""
     found = []
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:

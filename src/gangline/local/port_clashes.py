@@ -1,0 +1,81 @@
+"""Says when pods that share the host's network got in each other's way.
+
+Without network namespaces a port belongs to whoever opens it first on all addresses. A pod that
+fails while somebody holds a port that it declares most likely failed for that reason, and only an
+event can tell: the program's own message is about an address that the pod seems to have for itself.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from gangline.api.pod import Pod
+from gangline.api.resources import PODS
+from gangline.kube.events import EventRecorder
+from gangline.kube.shared import SharedInformers
+from gangline.local import ports
+
+ENDED = frozenset({"Succeeded", "Failed"})
+REASON = "PortTaken"
+
+
+def declared(pod: Pod) -> set[int]:
+    """The TCP ports that a pod's containers declare."""
+    return {
+        port.container_port
+        for container in pod.spec.containers
+        for port in container.ports
+        if (port.protocol or "TCP") == "TCP"
+    }
+
+
+def failures(pod: Pod | None) -> int:
+    """How many runs of a pod's containers have failed, as far as its status tells."""
+    statuses = pod.status.container_statuses if pod is not None else []
+    ended = [status.state.terminated for status in statuses]
+    failed_now = sum(end is not None and end.exit_code != 0 for end in ended)
+    return failed_now + sum(status.restart_count for status in statuses)
+
+
+def explain(pod: Pod, others: Iterable[Pod], taken: Callable[[int], bool]) -> str:
+    """Say which declared port of a failed pod somebody else holds; empty if none."""
+    clashing = sorted(port for port in declared(pod) if taken(port))
+    if not clashing:
+        return ""
+    holders = [
+        f"{other.metadata.namespace}/{other.metadata.name}"
+        for other in others
+        if other.metadata.uid != pod.metadata.uid
+        and other.status.phase not in ENDED
+        and declared(other) & set(clashing)
+    ]
+    who = f", which pod {min(holders)} declares as well," if holders else ""
+    return (
+        f"port {clashing[0]}{who} is in use on this machine: without root all pods share its "
+        "network; give one of them another port, or run gangline up as root"
+    )
+
+
+class PortClashes:
+    """Watches pods fail. For clusters whose pods share the host's network."""
+
+    def __init__(self, informers: SharedInformers, recorder: EventRecorder) -> None:
+        self._recorder = recorder
+        self._pods = informers.informer(PODS)
+        self._failed: asyncio.Queue[Pod] = asyncio.Queue()
+        self._pods.add_listener(self._changed)
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        while True:
+            pod = await self._failed.get()
+            message = await asyncio.to_thread(explain, pod, list(self._pods.items()), _taken)
+            if message:
+                self._recorder.event(pod, "Warning", REASON, message)
+
+    def _changed(self, old: Pod | None, new: Pod | None) -> None:
+        if old is not None and new is not None and failures(new) > failures(old) and declared(new):
+            self._failed.put_nowait(new)
+
+
+def _taken(port: int) -> bool:
+    return bool(ports.listening(port))

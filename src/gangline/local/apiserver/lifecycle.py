@@ -26,7 +26,7 @@ OWNED_BY_SERVER: Final = (
 
 def timestamp(now: datetime) -> str:
     """A time as Kubernetes writes it: whole seconds, UTC."""
-    return now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return now.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="seconds") + "Z"
 
 
 def generated_name(prefix: str) -> str:

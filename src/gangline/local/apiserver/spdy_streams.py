@@ -50,8 +50,10 @@ class SpdyStreams:
                 "Upgrade": "SPDY/3.1",
                 "X-Stream-Protocol-Version": chosen,
             })  # fmt: skip
-            streams = await asyncio.wait_for(connection.ready, STREAMS_WITHIN_S)
-            await _run(connection, streams, kubelet)
+            # A client that opens no streams is let go; there is no HTTP left to tell it in.
+            with contextlib.suppress(TimeoutError):
+                streams = await asyncio.wait_for(connection.ready, STREAMS_WITHIN_S)
+                await _run(connection, streams, kubelet)
         return web.Response()
 
 

@@ -4,7 +4,7 @@ Kubernetes mounts these into every container unless told otherwise; clients look
 """
 
 import time
-from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from gangline.api.pod import Pod
@@ -12,7 +12,7 @@ from gangline.api.resources import SERVICE_ACCOUNTS
 from gangline.kube.client import Client
 from gangline.kube.errors import NotFound
 from gangline.local.kubelet.config_source import ConfigSource
-from gangline.local.kubelet.projection import File, Payload
+from gangline.local.kubelet.projection import File, write_payload
 
 ACCESS_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
 _AUTHORITY = "kube-root-ca.crt"
@@ -24,26 +24,36 @@ _MODE = 0o644
 class ApiAccess:
     """Gets tokens for service accounts, each at most once an hour."""
 
-    def __init__(self, client: Client, configs: ConfigSource) -> None:
+    def __init__(self, client: Client, configs: ConfigSource, folder: Path) -> None:
         self._client = client
         self._configs = configs
+        self._folder = folder
+        self._written: dict[Path, str] = {}
         self._tokens: dict[tuple[str, str], tuple[float, str]] = {}
 
-    async def files(self, pod: Pod) -> Payload | None:
-        """What a pod finds at `ACCESS_PATH`; None when it has no account, or wants nothing.
+    async def folder(self, pod: Pod) -> Path | None:
+        """The folder that a pod sees at `ACCESS_PATH`; None when it has no account, or declines.
+
+        All pods of an account on this node share it.
 
         Raises:
             ApiError: the API server does not answer.
+            OSError: the disk is full.
         """
         namespace = pod.metadata.namespace
         declined = pod.spec.automount_service_account_token is False
         token = "" if declined else await self.token(pod)
         if not token:
             return None
-        maps, _ = await self._configs.collect(namespace, ({_AUTHORITY}, set()))
-        authority: Mapping[str, bytes] = maps.get(_AUTHORITY, {})
-        content = {"token": token.encode(), "namespace": namespace.encode(), **authority}
-        return {name: File(value, _MODE) for name, value in content.items()}
+        folder = self._folder / namespace / (pod.spec.service_account_name or "default")
+        if self._written.get(folder) != token:
+            maps, _ = await self._configs.collect(namespace, ({_AUTHORITY}, set()))
+            content = {"token": token.encode(), "namespace": namespace.encode()}
+            content.update(maps.get(_AUTHORITY, {}))
+            write_payload(folder, {name: File(value, _MODE) for name, value in content.items()})
+            if _AUTHORITY in maps:
+                self._written[folder] = token
+        return folder
 
     async def token(self, pod: Pod) -> str:
         """A token of the pod's account; empty when there is no such account.
@@ -56,7 +66,8 @@ class ApiAccess:
         made, token = self._tokens.get(key, (-_FRESH_S, ""))
         if time.monotonic() - made > _FRESH_S:
             token = await self._request(*key)
-            self._tokens[key] = (time.monotonic(), token)
+            if token:
+                self._tokens[key] = (time.monotonic(), token)
         return token
 
     async def _request(self, namespace: str, account: str) -> str:

@@ -64,7 +64,7 @@ class Kubelet:
             settings=settings,
             images=ImageMap(settings.environment, settings.path, images),
             configs=configs,
-            access=ApiAccess(client, configs),
+            access=ApiAccess(client, configs, settings.data / "accounts"),
             devices=DeviceTable(node.gpus),
             allocatable=allocatable(node),
             services=services or self._known_services,

@@ -34,9 +34,11 @@ class PodHome:
 
     def note(self, name: str, change: Callable[[ContainerRecord], ContainerRecord]) -> None:
         """Change what is known of a container."""
-        containers = {**self.record.containers, name: change(self.record.of(name))}
-        self.record = replace(self.record, containers=containers)
-        self.changed.set()
+        before = self.record.of(name)
+        after = change(before)
+        if after != before:
+            containers = {**self.record.containers, name: after}
+            self.note_pod(containers=containers)
 
     def note_pod(self, **changes: Any) -> None:
         """Change what is known of the pod as a whole."""
@@ -67,4 +69,3 @@ class PodHome:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("pod task failed", exc_info=error, extra={"task": task.get_name()})
-        self.changed.set()

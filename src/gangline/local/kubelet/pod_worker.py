@@ -18,7 +18,6 @@ from gangline.local.kubelet.decide import Decision, decide
 from gangline.local.kubelet.environment import ConfigProblem
 from gangline.local.kubelet.pod_home import PodHome
 from gangline.local.kubelet.pod_status import Surroundings, build_status, crash_looping
-from gangline.local.kubelet.projection import write_payload
 from gangline.local.kubelet.records import PodRecord, Problem
 from gangline.local.kubelet.run_setup import gather_sources
 from gangline.local.kubelet.status_writer import StatusWriter
@@ -190,9 +189,7 @@ class PodWorker:
         names = names_in_volumes(home.pod)
         sources = await gather_sources(home.context, home.pod, names, home.record.ip)
         find_claim = home.context.configs.claimed_folder
-        if files := await home.context.access.files(home.pod):
-            home.api_access = home.folders.top / "api-access"
-            write_payload(home.api_access, files)
+        home.api_access = await home.context.access.folder(home.pod)
         return await make_volumes(home.pod, home.folders, sources, find_claim)
 
     async def _keep_volumes_fresh(self) -> None:

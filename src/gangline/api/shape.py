@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
+from math import isfinite
 from typing import Any
 
 import jsonschema_rs
@@ -40,12 +41,16 @@ def check_shape(manifest: Mapping[str, Any], type_: type[msgspec.Struct]) -> Sha
         sound = _without_nulls(msgspec.json.decode(msgspec.json.encode(manifest)))
     except RecursionError:
         return _unwritable("contains itself", "take the reference out of it")
-    except TypeError as error:
+    except (OverflowError, TypeError) as error:
         return _unwritable("cannot be written as JSON", f"use text for the names: {error}")
     schema, validator = _closed_schema(type_)
-    errors: list[FieldError] = []
+    errors = list(_without_number(manifest, ()))
     wrong: list[Segments] = []
-    for found in validator.iter_errors(sound):
+    try:
+        complaints = list(validator.iter_errors(sound))
+    except ValueError:  # the validator's own limit of levels
+        return _unwritable("is nested too deeply", "take levels out of it")
+    for found in complaints:
         segments = tuple(found.instance_path)
         errors += _explain(found, segments, schema)
         if found.kind.name in ("type", "anyOf"):
@@ -100,6 +105,18 @@ def _without_nulls(value: Any) -> Any:
     if isinstance(value, list):
         return [_without_nulls(item) for item in value]
     return value
+
+
+def _without_number(value: Any, segments: Segments) -> Iterator[FieldError]:
+    """The places of ``.nan`` and ``.inf``, which YAML can write and JSON cannot."""
+    if isinstance(value, float) and not isfinite(value):
+        yield FieldError(path_of(segments), value, "is no number that JSON has", "give a number")
+    elif isinstance(value, Mapping):
+        for name, child in value.items():
+            yield from _without_number(child, (*segments, str(name)))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _without_number(item, (*segments, index))
 
 
 def _drop(sound: Json, segments: Segments) -> str:

@@ -6,12 +6,11 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from gangline.api.resources import BUILT_IN, CUSTOM
 from gangline.api.validation import validate_manifest
 from gangline.cli.errors import CommandError
 from gangline.cli.exit_codes import ExitCode
+from gangline.cli.yaml_documents import BadYaml, documents
 
 STDIN = "-"
 MAX_BYTES = 16 << 20
@@ -24,16 +23,14 @@ def read_manifests(source: str) -> list[dict[str, Any]]:
     Raises:
         CommandError: it cannot be read, or something in it is not an object; says where.
     """
-    text = _text(source)
-    loader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        documents = [each for each in yaml.load_all(text, Loader=loader) if each is not None]
-    except yaml.YAMLError as error:
-        raise _usage(f"{_name(source)} is not YAML: {_where(error)}") from error
+        found = documents(_text(source))
+    except BadYaml as error:
+        raise _usage(f"{_name(source)} cannot be used as YAML: {error}") from error
     objects = [
-        _checked(each, f"{_name(source)}, document {number}")
-        for number, document in enumerate(documents, 1)
-        for each in _unlisted(document)
+        _checked(each, where)
+        for number, document in enumerate(found, 1)
+        for each, where in _unlisted(document, f"{_name(source)}, document {number}")
     ]
     if not objects:
         raise _usage(f"{_name(source)} holds no object: write one with apiVersion and kind")
@@ -77,12 +74,16 @@ def _text(source: str) -> str:
         raise _usage(f"cannot read {source}: {error.strerror}") from error
 
 
-def _unlisted(document: Any) -> Iterator[Any]:
-    """Take a ``List`` apart."""
-    if isinstance(document, dict) and document.get("kind") == "List":
-        yield from document.get("items") or []
-    else:
-        yield document
+def _unlisted(document: Any, where: str) -> Iterator[tuple[Any, str]]:
+    """Take a ``List`` apart; says of each part where it is."""
+    if not isinstance(document, dict) or document.get("kind") != "List":
+        yield document, where
+        return
+    items = document.get("items") or []
+    if not isinstance(items, list):
+        raise _usage(f"{where}: items of a List is not a list; write '- ' before each object")
+    for number, item in enumerate(items):
+        yield item, f"{where}, items[{number}]"
 
 
 def _checked(document: Any, where: str) -> dict[str, Any]:
@@ -110,12 +111,6 @@ def _check_kind(document: dict[str, Any], where: str) -> None:
         near = get_close_matches(kind, known, n=1)
         advice = f"; did you mean {near[0]}?" if near else ""
         raise _usage(f"{where}: there is no kind {kind!r} in {version}{advice}")
-
-
-def _where(error: yaml.YAMLError) -> str:
-    mark = getattr(error, "problem_mark", None)
-    problem = getattr(error, "problem", None) or str(error)
-    return f"line {mark.line + 1}, column {mark.column + 1}: {problem}" if mark else problem
 
 
 def _name(source: str) -> str:

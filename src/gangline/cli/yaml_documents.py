@@ -1,0 +1,135 @@
+"""YAML documents as plain data, after a look at how large they become.
+
+A few lines of YAML can stand for more objects than memory holds (aliases of aliases), for a list
+that contains itself, or for brackets deeper than the reader's stack. So the events of a text are
+walked once before anything is built: that costs time in proportion to the text, never to what it
+stands for. The same walk finds fields that are given twice, of which YAML would keep the last one.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+DEEPEST = 100
+"""Lists and objects within each other; a job comes to about twenty."""
+LARGEST = 200_000
+"""Values of one document, with each alias counted as what it stands for."""
+MERGE_KEY = "<<"
+
+_LOADER: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class BadYaml(Exception):
+    """A text is not YAML, or not YAML that anybody can mean; says where."""
+
+
+def documents(text: str) -> list[Any]:
+    """Read all documents of a text that are not empty.
+
+    Raises:
+        BadYaml: it is not YAML, is nested too deeply, stands for too much, contains itself, gives
+            a field twice, or has a value that Python cannot hold.
+    """
+    try:
+        _survey(text)
+        return [each for each in yaml.load_all(text, Loader=_LOADER) if each is not None]
+    except yaml.YAMLError as error:
+        raise BadYaml(_where(error)) from error
+    except ValueError as error:  # a date such as 2026-13-45, a number of thousands of digits
+        raise BadYaml(f"a value cannot be read: {error}") from error
+
+
+def _where(error: yaml.YAMLError) -> str:
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None) or str(error)
+    place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+    return place + " ".join(problem.split())
+
+
+def _place(event: yaml.Event) -> str:
+    mark = event.start_mark
+    return f"line {mark.line + 1}, column {mark.column + 1}" if mark else "somewhere"
+
+
+@dataclass
+class _Open:
+    """A list or object whose end has not come yet."""
+
+    anchor: str | None
+    is_object: bool
+    size: int = 1
+    children: int = 0
+    keys: set[str] = field(default_factory=set)
+
+
+@dataclass
+class _Survey:
+    """What is known of the document that is being walked."""
+
+    path: list[_Open] = field(default_factory=list)
+    sizes: dict[str, int] = field(default_factory=dict)
+    twice: list[str] = field(default_factory=list)
+
+    def see(self, event: yaml.Event) -> None:
+        match event:
+            case yaml.DocumentStartEvent():
+                self.sizes.clear()
+            case yaml.MappingStartEvent() | yaml.SequenceStartEvent():
+                self._open(event)
+            case yaml.MappingEndEvent() | yaml.SequenceEndEvent():
+                ended = self.path.pop()
+                self._add(ended.anchor, ended.size, event)
+            case yaml.AliasEvent():
+                self._add(None, self._size_of(event), event)
+            case yaml.ScalarEvent():
+                self._note_key(event)
+                self._add(event.anchor, 1, event)
+
+    def _open(self, event: yaml.MappingStartEvent | yaml.SequenceStartEvent) -> None:
+        if len(self.path) >= DEEPEST:
+            place = _place(event)
+            raise BadYaml(f"{place}: is nested more than {DEEPEST} levels deep")
+        self.path.append(_Open(event.anchor, isinstance(event, yaml.MappingStartEvent)))
+
+    def _size_of(self, event: yaml.AliasEvent) -> int:
+        if any(each.anchor == event.anchor for each in self.path):
+            place = _place(event)
+            raise BadYaml(f"{place}: *{event.anchor} contains itself; take the reference out of it")
+        return self.sizes.get(event.anchor or "", 1)
+
+    def _add(self, anchor: str | None, size: int, event: yaml.Event) -> None:
+        if anchor is not None:
+            self.sizes[anchor] = size
+        if not self.path:
+            return
+        parent = self.path[-1]
+        parent.size += size
+        parent.children += 1
+        if parent.size > LARGEST:
+            raise BadYaml(
+                f"{_place(event)}: stands for more than {LARGEST} values, "
+                "with each alias (*name) counted as what it repeats; write less of them"
+            )
+
+    def _note_key(self, event: yaml.ScalarEvent) -> None:
+        parent = self.path[-1] if self.path else None
+        if parent is None or not parent.is_object or parent.children % 2:
+            return
+        if event.value in parent.keys and event.value != MERGE_KEY:
+            self.twice.append(f"{_place(event)}: {event.value!r} is given twice")
+        parent.keys.add(event.value)
+
+
+def _survey(text: str) -> None:
+    survey = _Survey()
+    for event in _events(text):
+        survey.see(event)
+    if survey.twice:
+        raise BadYaml("\n  ".join([*survey.twice[:20], "keep one of the two"]))
+
+
+def _events(text: str) -> Iterator[yaml.Event]:
+    events: Iterator[yaml.Event] = yaml.parse(text, Loader=_LOADER)
+    return events

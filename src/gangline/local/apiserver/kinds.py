@@ -122,6 +122,8 @@ def stored_only() -> list[Kind]:
                **counted),
         stored("autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers",
                short_names=("hpa",), categories=("all",), **counted),
+        stored("autoscaling/v1", "HorizontalPodAutoscaler", "horizontalpodautoscalers",
+               short_names=("hpa",), categories=("all",), storage_version="v2", **counted),
         stored("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies", short_names=("netpol",),
                counts_generations=True),
         stored("networking.k8s.io/v1", "Ingress", "ingresses", short_names=("ing",), **counted),

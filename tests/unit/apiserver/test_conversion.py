@@ -1,0 +1,43 @@
+"""Kinds with two faces say the same in both."""
+
+from typing import Any
+
+import pytest
+
+from gangline.local.apiserver.conversion import from_stored, to_stored
+from gangline.local.apiserver.registry import Kind
+
+EVENT = Kind("events.k8s.io", "v1", "Event", "events", storage_version="core")
+SCALER = Kind(
+    "autoscaling", "v1", "HorizontalPodAutoscaler", "horizontalpodautoscalers",
+    storage_version="v2",
+)  # fmt: skip
+
+
+def test_events_change_their_words():
+    new = {
+        "apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"name": "e"},
+        "regarding": {"name": "p"}, "note": "it runs", "reason": "Started",
+        "reportingController": "kubelet", "deprecatedCount": 2,
+    }  # fmt: skip
+    old = to_stored(EVENT, new)
+    assert old["apiVersion"] == "v1"
+    assert (old["involvedObject"], old["message"], old["count"]) == ({"name": "p"}, "it runs", 2)
+    assert from_stored(EVENT, old) == new
+
+
+def test_autoscalers_keep_the_share_of_the_processor():
+    old = {
+        "apiVersion": "autoscaling/v1", "kind": SCALER.kind, "metadata": {"name": "a"},
+        "spec": {"maxReplicas": 3, "targetCPUUtilizationPercentage": 50},
+    }  # fmt: skip
+    new = to_stored(SCALER, old)
+    assert new["apiVersion"] == "autoscaling/v2"
+    assert new["spec"]["metrics"][0]["resource"]["target"]["averageUtilization"] == 50
+    assert from_stored(SCALER, new) == old
+
+
+@pytest.mark.parametrize("junk", [None, 1, "x", [1], [{"resource": 3}], [{"resource": {}}]])
+def test_metrics_of_any_shape_can_be_shown(junk: Any):
+    stored = {"apiVersion": "autoscaling/v2", "spec": {"metrics": junk}}
+    assert from_stored(SCALER, stored)["spec"] == {}

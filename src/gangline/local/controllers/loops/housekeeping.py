@@ -32,7 +32,9 @@ class NamespaceContentLoop:
         self._accounts = context.informers.informer(SERVICE_ACCOUNTS)
         self._controller: Controller[Key] = Controller("accounts", self._reconcile, workers=2)
         self._namespaces.add_listener(self._namespace_changed)
+        self._bundles = context.informers.informer(CONFIG_MAPS, fields=f"metadata.name={CA_BUNDLE}")
         self._accounts.add_listener(self._account_changed)
+        self._bundles.add_listener(self._bundle_changed)
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -46,6 +48,10 @@ class NamespaceContentLoop:
         if new is None and old is not None and old.metadata.name == DEFAULT_ACCOUNT:
             self._controller.queue.add(Key("", old.metadata.namespace))
 
+    def _bundle_changed(self, old: ConfigMap | None, new: ConfigMap | None) -> None:
+        if new is None and old is not None:
+            self._controller.queue.add(Key("", old.metadata.namespace))
+
     async def _reconcile(self, key: Key) -> Result:
         namespace = self._namespaces.get(None, key.name)
         if namespace is None or namespace.status.phase == TERMINATING:
@@ -55,7 +61,7 @@ class NamespaceContentLoop:
                 account = ServiceAccount(metadata=ObjectMeta(name=DEFAULT_ACCOUNT))
                 await self._make(SERVICE_ACCOUNTS, account, key.name)
             authority = self._client.config.certificate_authority
-            if authority:
+            if authority and self._bundles.get(key.name, CA_BUNDLE) is None:
                 bundle = ConfigMap(
                     metadata=ObjectMeta(name=CA_BUNDLE), data={"ca.crt": authority.decode()}
                 )

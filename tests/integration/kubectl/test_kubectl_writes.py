@@ -1,0 +1,160 @@
+"""Making and changing objects with kubectl: create, apply, diff, edit, patch, replace, label."""
+
+from pathlib import Path
+
+import pytest
+
+from integration.kubectl.manifests import CONFIG, deployment, pod
+from integration.kubectl.tool import Kubectl
+
+COLOUR = ".data.colour"
+
+
+def test_create_by_command(kubectl: Kubectl) -> None:
+    kubectl("create configmap made --from-literal=colour=red")
+    assert kubectl.field("configmap made", COLOUR) == "red"
+    kubectl("create secret generic keys --from-literal=key=value")
+    assert kubectl.field("secret keys", ".data.key") == "dmFsdWU="
+    kubectl("create serviceaccount robot")
+    kubectl("create role reader --verb=get --resource=pods")
+    kubectl("create rolebinding reads --role=reader --user=ann")
+    assert "already exists" in kubectl.refused("create configmap made")
+    kubectl("delete rolebinding/reads role/reader serviceaccount/robot secret/keys configmap/made")
+
+
+def test_create_dry_run_stores_nothing(kubectl: Kubectl) -> None:
+    assert "dry run" in kubectl("create -f - --dry-run=server", text=CONFIG % ("dry", "red"))
+    assert "NotFound" in kubectl.refused("get configmap dry")
+
+
+def test_create_a_job_of_batch_is_stored_with_a_warning(kubectl: Kubectl) -> None:
+    said = kubectl("create job idle --image=busybox:1 -- true")
+    assert "job.batch/idle created" in said
+    assert "Warning: Job objects are stored by this cluster, but nothing acts on them" in said
+    kubectl("delete job idle")
+
+
+def test_apply_creates_leaves_alone_and_changes(kubectl: Kubectl) -> None:
+    assert "created" in kubectl("apply -f -", text=CONFIG % ("applied", "red"))
+    assert "unchanged" in kubectl("apply -f -", text=CONFIG % ("applied", "red"))
+    assert "configured" in kubectl("apply -f -", text=CONFIG % ("applied", "blue"))
+    assert kubectl.field("configmap applied", COLOUR) == "blue"
+    without = (CONFIG % ("applied", "blue")).replace("colour:", "shape:")
+    kubectl("apply -f -", text=without)
+    assert kubectl.field("configmap applied", COLOUR) == ""
+    kubectl("delete configmap applied")
+
+
+def test_apply_on_the_server_names_who_else_wants_a_field(kubectl: Kubectl) -> None:
+    apply = "apply --server-side --field-manager"
+    kubectl(f"{apply}=one -f -", text=CONFIG % ("shared", "red"))
+    said = kubectl.refused(f"{apply}=two -f -", text=CONFIG % ("shared", "blue"))
+    assert 'conflict with "one": .data.colour' in said
+    kubectl(f"{apply}=two --force-conflicts -f -", text=CONFIG % ("shared", "blue"))
+    assert kubectl.field("configmap shared", COLOUR) == "blue"
+    kubectl("delete configmap shared")
+
+
+def test_diff_shows_what_would_change_and_changes_nothing(kubectl: Kubectl) -> None:
+    kubectl("apply --server-side -f -", text=CONFIG % ("differs", "red"))
+    assert kubectl("diff -f -", text=CONFIG % ("differs", "red")) == ""
+    assert kubectl("diff --server-side -f -", text=CONFIG % ("differs", "red")) == ""
+    code, said = kubectl.run("diff", "-f", "-", text=CONFIG % ("differs", "blue"))
+    assert code == 1
+    assert "-  colour: red" in said
+    assert "+  colour: blue" in said
+    assert kubectl.field("configmap differs", COLOUR) == "red"
+    kubectl("delete configmap differs")
+
+
+def test_edit_changes_or_says_why_not(kubectl: Kubectl, tmp_path: Path) -> None:
+    def editor(script: str) -> str:
+        path = tmp_path / "editor"
+        path.write_text(f'#!/bin/sh\nsed -i "{script}" "$1"\n')
+        path.chmod(0o755)
+        return str(path)
+
+    kubectl("create -f -", text=deployment("edited"))
+    code, said = kubectl.run(
+        "edit", "deployment", "edited", EDITOR=editor("s/replicas: 1/replicas: 0/")
+    )
+    assert code == 0, said
+    assert kubectl.field("deployment edited", ".spec.replicas") == "0"
+    code, said = kubectl.run("edit", "deployment", "edited", EDITOR=editor("s/x/x/"))
+    assert (code, "no changes made" in said) == (0, True)
+    wrong = editor("s/replicas: 0/replicas: many/")
+    code, said = kubectl.run("edit", "deployment", "edited", EDITOR=wrong)
+    assert code == 1
+    assert "is invalid" in said
+    kubectl("delete deployment edited")
+
+
+NEW_IMAGE = '{"spec":{"template":{"spec":{"containers":[{"name":"main","image":"b:2"}]}}}}'
+PATH = "/spec/template/spec/containers/0/image"
+
+
+@pytest.mark.parametrize(
+    ("kind", "patch"),
+    [
+        ("json", f'[{{"op":"replace","path":"{PATH}","value":"b:2"}}]'),
+        ("merge", NEW_IMAGE),
+        ("strategic", NEW_IMAGE),
+    ],
+)
+def test_patch(kubectl: Kubectl, kind: str, patch: str) -> None:
+    kubectl("apply -f -", text=deployment("patched", replicas=0))
+    kubectl(f"patch deployment patched --type={kind} -p", patch)
+    container = ".spec.template.spec.containers[0]"
+    assert kubectl.field("deployment patched", f"{container}.image") == "b:2"
+    # Only a strategic patch and one of single fields keep what they do not name.
+    kept = kubectl.field("deployment patched", f"{container}.command")
+    assert bool(kept) == (kind != "merge")
+    kubectl("delete deployment patched")
+
+
+def test_patch_of_a_job(job: Kubectl) -> None:
+    path = ".spec.runPolicy.backoffLimit"
+    job('patch pytorchjob train --type=merge -p {"spec":{"runPolicy":{"backoffLimit":5}}}')
+    assert job.field("pytorchjob train", path) == "5"
+    said = job.refused('patch pytorchjob train -p {"spec":{"runPolicy":{"backoffLimit":6}}}')
+    assert "application/merge-patch+json" in said
+    wrong = '{"spec":{"runPolicy":{"backoffLimit":"many"}}}'
+    said = job.refused("patch pytorchjob train --type=merge -p", wrong)
+    assert "spec.runPolicy.backoffLimit" in said
+    assert "must be of type integer" in said
+
+
+def test_replace_heeds_the_version_and_force_begins_anew(kubectl: Kubectl) -> None:
+    kubectl("create -f -", text=CONFIG % ("replaced", "red"))
+    seen = kubectl("get configmap replaced -o yaml")
+    kubectl("replace -f -", text=seen.replace("red", "blue"))
+    assert "Conflict" in kubectl.refused("replace -f -", text=seen.replace("red", "green"))
+    before = kubectl.field("configmap replaced", ".metadata.uid")
+    kubectl("replace --force -f -", text=CONFIG % ("replaced", "green"))
+    assert kubectl.field("configmap replaced", COLOUR) == "green"
+    assert kubectl.field("configmap replaced", ".metadata.uid") != before
+    kubectl("delete configmap replaced")
+
+
+@pytest.mark.parametrize("verb", ["label", "annotate"])
+def test_label_and_annotate(kubectl: Kubectl, verb: str) -> None:
+    name = f"with-{verb}"
+    kubectl("create -f -", text=CONFIG % (name, "red"))
+    kubectl(f"{verb} configmap {name} team=a")
+    assert "already has a value" in kubectl.refused(f"{verb} configmap {name} team=b")
+    kubectl(f"{verb} configmap {name} team=b --overwrite")
+    path = f".metadata.{verb.removesuffix('ate') + 'ation' if verb == 'annotate' else verb}s.team"
+    assert kubectl.field(f"configmap {name}", path) == "b"
+    kubectl(f"{verb} configmap {name} team-")
+    assert kubectl.field(f"configmap {name}", path) == ""
+    kubectl(f"delete configmap {name}")
+
+
+def test_mistakes_are_named_where_they_are(kubectl: Kubectl) -> None:
+    misspelt = pod("wrong", "true").replace("image:", "imagee:")
+    said = kubectl.refused("create -f -", text=misspelt)
+    assert "imagee" in said
+    said = kubectl.refused("create --validate=false -f -", text=misspelt)
+    assert "spec.containers[0].image: Required value" in said
+    said = kubectl.refused("create -f -", text=pod("Wrong_Name", "true"))
+    assert "metadata.name: Invalid value" in said

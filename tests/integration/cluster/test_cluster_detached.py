@@ -1,0 +1,95 @@
+"""A cluster in the background, one that cannot start, and one that is told twice to stop."""
+
+import asyncio
+import os
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from gangline.api.resources import PODS
+from gangline.local import leftovers
+from integration.cluster.embedded import EmbeddedCluster, running, until
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[EmbeddedCluster]:
+    """A cluster that the test starts itself."""
+    found = EmbeddedCluster(tmp_path / "home")
+    yield found
+    found.run("down")
+    if found.process is not None and found.process.poll() is None:
+        found.process.kill()
+        found.process.wait()
+    await leftovers.remove(found.home.folder)
+
+
+async def test_a_detached_cluster_answers_is_asked_and_goes(cluster: EmbeddedCluster) -> None:
+    started = await asyncio.to_thread(cluster.run, "up", "--detach", "--port", "0")
+    assert started.returncode == 0, started.stderr
+    note = cluster.home.read_note()
+    assert note is not None
+    asked = await asyncio.to_thread(cluster.run, "status")
+    assert asked.returncode == 0, asked.stdout
+    assert note.url in asked.stdout
+    stopped = await asyncio.to_thread(cluster.run, "down")
+    assert stopped.returncode == 0, stopped.stderr
+    assert cluster.home.read_note() is None
+    assert cluster.left_behind() == []
+    assert (await asyncio.to_thread(cluster.run, "status")).returncode == 5
+
+
+async def test_a_detached_cluster_that_cannot_start_says_why(cluster: EmbeddedCluster) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        failed = await asyncio.to_thread(cluster.run, "up", "--detach", "--port", port)
+    assert failed.returncode == 1
+    assert f"port {port} is in use" in failed.stderr
+
+
+async def test_a_cluster_that_comes_back_answers_at_its_old_port(cluster: EmbeddedCluster) -> None:
+    ports = []
+    for _ in range(2):
+        started = await asyncio.to_thread(cluster.run, "up", "--detach")
+        assert started.returncode == 0, started.stderr
+        note = cluster.home.read_note()
+        assert note is not None
+        ports.append(note.url)
+        await asyncio.to_thread(cluster.run, "down")
+    assert ports[0] == ports[1]
+
+
+async def test_a_second_signal_does_not_wait_for_pods(cluster: EmbeddedCluster) -> None:
+    seconds = f"{os.getpid()}.55"
+    program = f"trap '' TERM; sleep {seconds} & wait; while true; do sleep 1; done"
+    container = {"name": "c", "image": "none", "command": ["sh", "-c", program]}
+    body = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "stubborn"},
+        "spec": {"containers": [container]},
+    }
+    await cluster.start()
+    async with cluster.client() as client:
+        await client.create(PODS, body, "default")
+
+    async def runs() -> bool:
+        return bool(running(f"sleep {seconds}"))
+
+    await until(runs, explain=cluster.said)
+    assert cluster.process is not None
+    began = time.monotonic()
+    cluster.process.send_signal(signal.SIGINT)
+    assert await cluster.end(signal.SIGINT) == 0, cluster.said()
+    assert time.monotonic() - began < 10
+
+    async def dead() -> bool:
+        return not running(f"sleep {seconds}")
+
+    await until(dead, within_s=3)
+    assert cluster.left_behind() == []

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from gangline.api.pod import Pod
@@ -257,6 +258,21 @@ async def test_after_a_power_cut_pods_go_on_by_their_policy(node: Any) -> None:
     pod = await node.until(
         lambda pod: first(pod).restart_count == 1 and first(pod).state.running, "always"
     )
+
+
+async def test_a_node_that_is_stopped_starts_nothing_again(
+    node: Any, tmp_path: Path, log_of: LogOf
+) -> None:
+    await node.run(containers=[shell("trap 'echo bye; exit 0' TERM; echo up; sleep 60 & wait")])
+    await node.until_phase("Running")
+    while "up" not in log_of():
+        await asyncio.sleep(0.02)
+    await node.cut()
+    await node.kubelet.stop(5)
+    assert node.kubelet.workers == {}
+    logs = list((tmp_path / "node" / "logs").glob("*/c/*.log"))
+    assert [log.name for log in logs] == ["0.log"]
+    assert "bye" in logs[0].read_text()
 
 
 async def test_a_node_that_was_cut_off_keeps_its_pods(node: Any) -> None:

@@ -17,6 +17,7 @@ from gangline.local.kubelet.runtime.contract import ContainerPlan, Mount, StartF
 from gangline.local.kubelet.runtime.isolation import Isolation, Level
 from gangline.local.kubelet.runtime.paths import is_within, resolve_inside
 from gangline.local.kubelet.runtime.rootview import RootView
+from gangline.local.kubelet.unsupported import ignored_fields
 from gangline.local.kubelet.volumes import PodFolders
 from gangline.local.network.contract import Attachment
 
@@ -207,6 +208,30 @@ def test_a_probe_turns_after_enough_results_in_a_row() -> None:
         state = advance(state, result, when)
         found.append(state.good)
     assert found == [False, False, False, True, True, True, True, True, True, False]
+
+
+def test_what_has_no_effect_is_told() -> None:
+    plain = msgspec.convert({"spec": {"containers": [{"name": "c"}]}}, Pod)
+    assert ignored_fields(plain, as_root=False) == []
+    body = {
+        "hostPID": True,
+        "containers": [
+            {
+                "name": "c",
+                "securityContext": {"runAsUser": 5, "capabilities": {"add": ["SYS_ADMIN"]}},
+                "livenessProbe": {"grpc": {"port": 1}},
+            }
+        ],
+    }
+    pod = msgspec.convert({"spec": body}, Pod)
+    assert ignored_fields(pod, as_root=True) == [
+        "containers[c].grpc probe",
+        "containers[c].securityContext.capabilities",
+        "hostPID",
+    ]
+    assert "containers[c].securityContext.runAsUser (needs root)" in ignored_fields(
+        pod, as_root=False
+    )
 
 
 def test_ports_have_numbers_and_names() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import os
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from gangline.local.kubelet.pod_status import Surroundings, build_status, crash_
 from gangline.local.kubelet.records import PodRecord, Problem
 from gangline.local.kubelet.run_setup import gather_sources
 from gangline.local.kubelet.status_writer import StatusWriter
+from gangline.local.kubelet.unsupported import ignored_fields
 from gangline.local.kubelet.volumes import make_volumes, refresh_volumes, remove_files
 from gangline.local.network.contract import Attachment, NetworkError
 
@@ -40,6 +42,7 @@ class PodWorker:
         self.status = pod.status
         self._writer = StatusWriter(context.client, pod, context.online)
         self._vanished = False
+        self._shutting_down = False
         self.containers = {
             each.name: ContainerWorker(self.home, each)
             for each in [*pod.spec.init_containers, *pod.spec.containers]
@@ -82,6 +85,7 @@ class PodWorker:
 
     async def shut_down(self, grace_s: float) -> None:
         """End all containers because the kubelet ends; the pod's status stays as it is."""
+        self._shutting_down = True
         running = [each.running for each in self.containers.values() if each.running]
         for container in running:
             container.terminate()
@@ -97,6 +101,10 @@ class PodWorker:
     async def _step(self) -> bool:
         """One round; True when the pod is gone."""
         self.home.changed.clear()
+        if self._shutting_down:
+            # What ends now must not be started again.
+            await self._wait(None)
+            return False
         now = self.home.context.clock()
         decision = self._decide(now)
         await self._carry_out(decision)
@@ -160,6 +168,8 @@ class PodWorker:
             return
         if has_refreshed_volumes(self.home.pod):
             self.home.spawn(self._keep_volumes_fresh(), "volumes")
+        if ignored := ignored_fields(self.home.pod, as_root=os.geteuid() == 0):
+            self.home.tell("Warning", "Ignored", f"without effect here: {', '.join(ignored)}")
         self.home.note_pod(prepared=True, preparing=False)
 
     def _hold(self, error: Exception) -> None:

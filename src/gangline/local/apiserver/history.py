@@ -37,7 +37,7 @@ class Event:
         self.record = record
         self.before = before
         self.at = time.monotonic()
-        self.forms: dict[object, bytes] = {}
+        self.forms: dict[object, bytes] | None = None
 
 
 class Topic:

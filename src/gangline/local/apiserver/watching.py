@@ -58,9 +58,12 @@ class View:
 
     def encoded(self, event: Event) -> bytes:
         """The event as this view shows it; empty when it does not."""
-        found = event.forms.get(self.key)
+        forms = event.forms
+        if forms is None:
+            forms = event.forms = {}
+        found = forms.get(self.key)
         if found is None:
-            found = event.forms[self.key] = self._encode(event)
+            found = forms[self.key] = self._encode(event)
         return found
 
     def _encode(self, event: Event) -> bytes:
@@ -154,7 +157,7 @@ class Broadcast:
         """Let go of encoded events: nearly all watchers have them, and history is long."""
         topic = self.topic
         for event in topic.events[max(self._sent - topic.base, 0) :]:
-            event.forms.clear()
+            event.forms = None
         self._sent = topic.end
 
     def _send_to(self, watcher: Watcher, joined: dict[object, bytes]) -> None:

@@ -35,6 +35,9 @@ RESTRICTIONS = {
 }
 
 
+NOTHING: dict[str, str] = {}
+
+
 class Written(NamedTuple):
     """What a write led to: the object's bytes, and whether it is new or gone."""
 
@@ -200,4 +203,5 @@ def check_preconditions(call: Call, obj: Json, uid: str, revision: str) -> None:
 def selectable(kind: Kind, obj: Json) -> tuple[dict[str, str], dict[str, str]]:
     """The labels and selectable fields of a stored object."""
     labels: Any = obj["metadata"].get("labels")
-    return labels or {}, kind.fields(obj)
+    # Records are many and live long: those without labels or fields share one that is empty.
+    return labels or NOTHING, kind.fields(obj) if kind.selectable else NOTHING

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from gangline.local.network import ip
 from gangline.local.network.bridge import NETNS_FOLDER, BridgeNetwork, prefix_of, sweep
 from gangline.local.network.contract import Attachment, NetworkError
-from gangline.local.network.dns import DnsServer
+from gangline.local.network.dns import DnsServer, host_resolvers
 from gangline.local.network.forward import ServiceForwarder
 from gangline.local.network.zone import Zone
 
@@ -134,3 +135,24 @@ async def test_two_clusters_take_different_ranges_and_a_taken_one_is_refused(
     with pytest.raises(NetworkError, match="overlaps a route"):
         await taken.open()
     assert left(tmp_path / "third") == []
+
+
+async def test_a_pod_reaches_the_hosts_resolver_and_the_way_is_closed_again(
+    tmp_path: Path,
+) -> None:
+    resolvers = [address for address in host_resolvers() if not address.startswith("127.")]
+    if not resolvers or shutil.which("nft") is None:
+        pytest.skip("needs nft and a resolver beyond this host")
+    bridge = BridgeNetwork(tmp_path)
+    await bridge.open()
+    pod = await bridge.attach("u", "ns", "p", False)
+    question = (
+        "import socket;s=socket.socket(2,2);s.settimeout(5);"
+        rf"s.sendto(b'\0\1\1\0\0\1\0\0\0\0\0\0\3com\0\0\2\0\1',('{resolvers[0]}',53));"
+        "print(len(s.recv(512)) > 12)"
+    )
+    assert await inside(pod, question) == "True"
+    await bridge.close()
+    assert not (tmp_path / "network" / "outside").exists()
+    tables = await ip.run("nft", "list", "tables")
+    assert prefix_of(tmp_path) not in tables

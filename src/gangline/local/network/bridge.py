@@ -23,12 +23,12 @@ from gangline.local.network import ip
 from gangline.local.network.addresses import AddressPool, Network, choose, halve
 from gangline.local.network.contract import Aliases, Attachment, NetworkError
 from gangline.local.network.files import PodFiles, PodName, cluster_resolv_conf, hosts
+from gangline.local.network.outside import close_way, open_way
 
 log = logging.getLogger(__name__)
 
 NETNS_FOLDER = Path("/run/netns")
 LOCK_FILE = Path("/run/gangline-network.lock")
-BRIDGE_FILTER = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
 RANGE_FILE = "range"
 
 
@@ -47,8 +47,7 @@ async def sweep(data: Path) -> None:
     lines += [f"link del {name}" for name in sorted(ours, reverse=True)]
     if lines:
         await ip.batch(lines, force=True)
-    if prefix in ours:
-        await _forwarding_rule("-D", prefix)
+    await close_way(data, prefix)
     if namespaces and not await asyncio.to_thread(_namespaces, ""):
         # The first ``ip netns add`` on a host mounts this folder; the last one out unmounts it.
         with contextlib.suppress(NetworkError):
@@ -90,8 +89,7 @@ class BridgeNetwork:
             gateway = self.ranges.gateway
             await self._make_bridge(gateway)
         self._pool = AddressPool(self.ranges.pods, reserved=[gateway])
-        if await asyncio.to_thread(_bridge_is_filtered):
-            await _forwarding_rule("-I", self._prefix)
+        await open_way(self._data, self._prefix, self.ranges.pods)
 
     async def _make_bridge(self, gateway: str) -> None:
         probe = f"{self._prefix}-probe"
@@ -227,22 +225,6 @@ async def _only_one() -> AsyncIterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-def _bridge_is_filtered() -> bool:
-    """Tell if packets between pods pass the host's packet filter (and may be dropped there)."""
-    return _read(BRIDGE_FILTER).strip() == "1"
-
-
-async def _forwarding_rule(action: str, prefix: str) -> None:
-    """Let pods of one bridge talk to each other where a container engine forbids forwarding."""
-    if not await asyncio.to_thread(_bridge_is_filtered):
-        return
-    rule = ("FORWARD", "-i", prefix, "-o", prefix, "-j", "ACCEPT")
-    try:
-        await ip.run("iptables", "-w", action, *rule)
-    except NetworkError as exc:
-        log.debug("packet filter left as it is", extra={"error": str(exc)})
 
 
 def _namespaces(prefix: str) -> list[str]:

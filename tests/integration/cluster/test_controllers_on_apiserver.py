@@ -196,6 +196,60 @@ async def test_a_deployment_keeps_its_size_and_passes_on_its_end(controllers: Cl
     assert (await controllers.list(REPLICA_SETS, NS)).items == []
 
 
+async def test_an_orphaned_deployment_is_taken_over_by_its_successor(controllers: Client) -> None:
+    template = {"metadata": {"labels": {"app": "web"}}, "spec": pod("x")["spec"]}
+    body = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "web"},
+        "spec": {"selector": {"matchLabels": {"app": "web"}}, "template": template},
+    }
+
+    async def owned() -> set[str]:
+        pods = (await controllers.list(PODS, NS, labels="app=web")).items
+        return {p.metadata.uid for p in pods if p.metadata.controller is not None}
+
+    async def cast_off() -> bool:
+        pods = (await controllers.list(PODS, NS, labels="app=web")).items
+        return bool(pods) and not await owned()
+
+    await controllers.create(DEPLOYMENTS, body, NS)
+    before = await until(owned)
+    await controllers.delete(DEPLOYMENTS, "web", NS, propagation="Orphan")
+    await until(absent(controllers, DEPLOYMENTS, "web"))
+    (kept,) = (await controllers.list(REPLICA_SETS, NS)).items
+    await controllers.delete(REPLICA_SETS, kept.metadata.name, NS, propagation="Orphan")
+    await until(cast_off)
+
+    await controllers.create(DEPLOYMENTS, body, NS)
+    assert await until(owned) == before
+
+
+async def test_a_pod_that_is_relabelled_is_let_go_and_replaced(controllers: Client) -> None:
+    template = {"metadata": {"labels": {"app": "web"}}, "spec": pod("x")["spec"]}
+    body = {
+        "apiVersion": "apps/v1",
+        "kind": "ReplicaSet",
+        "metadata": {"name": "web"},
+        "spec": {
+            "replicas": 1,
+            "selector": {"matchLabels": {"app": "web"}},
+            "template": template,
+        },
+    }
+    await controllers.create(REPLICA_SETS, body, NS)
+
+    async def one() -> str:
+        pods = (await controllers.list(PODS, NS, labels="app=web")).items
+        return pods[0].metadata.name if len(pods) == 1 else ""
+
+    first = await until(one)
+    await controllers.patch(PODS, first, {"metadata": {"labels": {"app": "debug"}}}, NS)
+    assert await until(one) != first
+    released = await controllers.get(PODS, first, NS)
+    assert released.metadata.owner_references == []
+
+
 async def test_endpoints_follow_pods(controllers: Client) -> None:
     service = {
         "apiVersion": "v1",

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 
@@ -10,17 +11,20 @@ from gangline.api.meta import Object
 from gangline.api.pod import Pod
 from gangline.api.reference import ObjectReference
 from gangline.api.resources import PODS
+from gangline.api.selectors import from_object
 from gangline.kube.client import PatchKind
 from gangline.kube.controller import After, Controller, Done, Result
 from gangline.kube.errors import AlreadyExists, NotFound
 from gangline.kube.informer import Key, key_of
 from gangline.local.controllers import replicas, rollout
 from gangline.local.controllers.context import Context, now
+from gangline.local.controllers.loops.adoption import adopt, release
 from gangline.local.controllers.loops.expectations import Expectations
 from gangline.local.controllers.replicas import SETS, Set
 from gangline.local.controllers.rollout import DEPLOYMENTS, REVISION, Deployment
 
 BY_OWNER = "owner"
+BY_NAMESPACE = "namespace"
 
 
 def owners(found: Object) -> Iterable[str]:
@@ -46,8 +50,13 @@ class ReplicaSetsLoop:
     def __init__(self, context: Context) -> None:
         self._client = context.client
         self._recorder = context.recorder
-        self._sets = context.informers.informer(SETS)
-        self._pods = context.informers.informer(PODS, indexes={BY_OWNER: owners})
+        self._sets = context.informers.informer(
+            SETS, indexes={BY_NAMESPACE: lambda found: [found.metadata.namespace]}
+        )
+        self._pods = context.informers.informer(
+            PODS,
+            indexes={BY_OWNER: owners, BY_NAMESPACE: lambda pod: [pod.metadata.namespace]},
+        )
         self._expected: Expectations[Key] = Expectations()
         self._controller: Controller[Key] = Controller("replicasets", self._reconcile)
         self._sets.add_listener(self._set_changed)
@@ -67,6 +76,10 @@ class ReplicaSetsLoop:
             owner = pod.metadata.controller if pod is not None else None
             if pod is not None and owner is not None and owner.kind == SETS.kind:
                 self._controller.queue.add(Key(pod.metadata.namespace, owner.name))
+        if new is not None and new.metadata.controller is None:
+            for found in self._sets.by_index(BY_NAMESPACE, new.metadata.namespace):
+                if from_object(found.spec.selector).matches(new.metadata.labels):
+                    self._controller.queue.add(key_of(found))
 
     async def _reconcile(self, key: Key) -> Result:
         found = self._sets.get(key.namespace, key.name)
@@ -74,7 +87,10 @@ class ReplicaSetsLoop:
             self._expected.forget(key)
             return Done()
         seen = self._pods.by_index(BY_OWNER, found.metadata.uid)
-        plan = replicas.plan(found, self._expected.apply(key, seen), now())
+        pods = self._expected.apply(key, seen)
+        if await self._claim(found):
+            return Done()  # The watch brings the change, and us back here.
+        plan = replicas.plan(found, pods, now())
         try:
             await self._carry_out(key, found, plan)
         finally:
@@ -83,6 +99,25 @@ class ReplicaSetsLoop:
         if plan.look_again is not None:
             return After(max(0.1, (plan.look_again - now()).total_seconds()))
         return Done()
+
+    async def _claim(self, found: Set) -> bool:
+        """Adopt pods that fit and have no controller, release those that fit no longer."""
+        if found.metadata.deletion_timestamp is not None:
+            return False
+        selector = from_object(found.spec.selector)
+        reference = replicas.controller_reference(SETS.api_version, SETS.kind, found)
+        changed = False
+        for pod in self._pods.by_index(BY_NAMESPACE, found.metadata.namespace):
+            if pod.metadata.deletion_timestamp is not None:
+                continue
+            controller, fits = pod.metadata.controller, selector.matches(pod.metadata.labels)
+            if controller is None and fits and replicas.counts(pod):
+                await adopt(self._client, PODS, pod, reference)
+                changed = True
+            elif controller is not None and controller.uid == found.metadata.uid and not fits:
+                await release(self._client, PODS, pod, found.metadata.uid)
+                changed = True
+        return changed
 
     async def _carry_out(self, key: Key, found: Set, plan: replicas.Plan) -> None:
         # In growing batches: a pod that the server refuses is refused once, not a hundred times.
@@ -167,8 +202,11 @@ class DeploymentsLoop:
         namespace = found.metadata.namespace
         if plan.create is not None:
             # The name follows from the template: a second attempt collides instead of doubling.
-            with contextlib.suppress(AlreadyExists):
+            try:
                 made = await self._client.create(SETS, plan.create, namespace)
+            except AlreadyExists:
+                await self._adopt_set(found, plan.create)
+            else:
                 self._tell_scaled(found, made.metadata.name, made.wanted)
         for name, size in plan.scale.items():
             await self._patch_set(namespace, name, {"spec": {"replicas": size}})
@@ -179,6 +217,16 @@ class DeploymentsLoop:
         for name in plan.delete:
             with contextlib.suppress(NotFound):
                 await self._client.delete(SETS, name, namespace)
+
+    async def _adopt_set(self, found: Deployment, wanted: dict[str, Any]) -> None:
+        """Take over the set of our name, if it is nobody's."""
+        present = await self._client.get(SETS, wanted["metadata"]["name"], found.metadata.namespace)
+        controller = present.metadata.controller
+        if controller is None:
+            await adopt(self._client, SETS, present, wanted["metadata"]["ownerReferences"][0])
+        elif controller.uid != found.metadata.uid:
+            message = f"ReplicaSet {present.metadata.name} belongs to {controller.name}"
+            self._recorder.event(_reference(found), "Warning", "ReplicaSetTaken", message)
 
     async def _patch_set(self, namespace: str, name: str, patch: dict[str, object]) -> None:
         with contextlib.suppress(NotFound):

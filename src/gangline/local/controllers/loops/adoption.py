@@ -1,0 +1,50 @@
+"""Taking over objects that nobody manages, and letting go of those that no longer fit."""
+
+import contextlib
+from typing import Any, TypeVar
+
+import msgspec
+
+from gangline.api.meta import Object, OwnerReference
+from gangline.api.resource import Resource
+from gangline.kube.client import Client, PatchKind
+from gangline.kube.errors import NotFound
+
+T = TypeVar("T", bound=Object)
+
+
+async def adopt(client: Client, kind: Resource[T], orphan: T, owner: dict[str, Any]) -> None:
+    """Make ``owner`` (a reference) the controller of an object that has none.
+
+    Raises:
+        Conflict: the object has changed since it was read; look again.
+    """
+    references = [*msgspec.to_builtins(orphan.metadata.owner_references), owner]
+    await _set_owners(client, kind, orphan, references)
+
+
+async def release(client: Client, kind: Resource[T], held: T, owner_uid: str) -> None:
+    """Strip an object of its reference to an owner.
+
+    Raises:
+        Conflict: the object has changed since it was read; look again.
+    """
+    kept: list[OwnerReference] = [
+        owner for owner in held.metadata.owner_references if owner.uid != owner_uid
+    ]
+    await _set_owners(client, kind, held, msgspec.to_builtins(kept))
+
+
+async def _set_owners(
+    client: Client, kind: Resource[T], found: T, references: list[dict[str, Any]]
+) -> None:
+    meta = found.metadata
+    patch = {
+        "metadata": {
+            "uid": meta.uid,
+            "resourceVersion": meta.resource_version,
+            "ownerReferences": references,
+        }
+    }
+    with contextlib.suppress(NotFound):
+        await client.patch(kind, meta.name, patch, meta.namespace, kind=PatchKind.MERGE)

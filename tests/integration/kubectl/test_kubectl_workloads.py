@@ -1,0 +1,84 @@
+"""Deployments and jobs by kubectl: scale, rollout, set, autoscale, run, expose."""
+
+import re
+
+from integration.kubectl.manifests import JOB, deployment
+from integration.kubectl.tool import Kubectl, until
+
+
+def test_scale_a_deployment(kubectl: Kubectl) -> None:
+    kubectl("create -f -", text=deployment("grows"))
+    kubectl("scale deployment grows --replicas=3")
+    kubectl("rollout status deployment/grows --timeout=40s")
+    assert kubectl.field("deployment grows", ".status.readyReplicas") == "3"
+    said = kubectl.refused("scale deployment grows --current-replicas=9 --replicas=1")
+    assert "Expected replicas to be 9, was 3" in said
+    kubectl("scale deployment grows --replicas=0")
+    until(lambda: kubectl("get pods -l app=grows -o name") == "")
+    kubectl("delete deployment grows")
+
+
+def test_scale_a_job(kubectl: Kubectl) -> None:
+    kubectl("create -f -", text=JOB.replace("name: train", "name: elastic"))
+    kubectl("wait pytorchjob/elastic --for=condition=Running --timeout=40s")
+    kubectl("scale pytorchjob elastic --replicas=2")
+    workers = "training.kubeflow.org/job-name=elastic,training.kubeflow.org/replica-type=worker"
+    until(lambda: len(kubectl(f"get pods -l {workers} -o name").split()) == 2)
+    kubectl("scale pytorchjob elastic --replicas=1")
+    until(lambda: len(kubectl(f"get pods -l {workers} -o name").split()) == 1)
+    kubectl("delete pytorchjob elastic")
+
+
+def test_rollout(kubectl: Kubectl) -> None:
+    kubectl("create -f -", text=deployment("rolls"))
+    kubectl("rollout status deployment/rolls --timeout=40s")
+    kubectl("set image deployment/rolls main=busybox:2")
+    said = kubectl("rollout status deployment/rolls --timeout=40s")
+    assert "successfully rolled out" in said
+    kubectl("rollout restart deployment/rolls")
+    kubectl("rollout status deployment/rolls --timeout=40s")
+    history = kubectl("rollout history deployment/rolls")
+    assert re.findall(r"^(\d+) +<none>", history, re.MULTILINE) == ["1", "2", "3"]
+    assert "busybox:1" in kubectl("rollout history deployment/rolls --revision=1")
+    kubectl("rollout undo deployment/rolls --to-revision=1")
+    kubectl("rollout status deployment/rolls --timeout=40s")
+    image = ".spec.template.spec.containers[0].image"
+    assert kubectl.field("deployment rolls", image) == "busybox:1"
+    kubectl("rollout pause deployment/rolls")
+    assert kubectl.field("deployment rolls", ".spec.paused") == "true"
+    kubectl("rollout resume deployment/rolls")
+    kubectl("delete deployment rolls")
+
+
+def test_set_environment_and_resources(kubectl: Kubectl) -> None:
+    kubectl("create -f -", text=deployment("sets", replicas=0))
+    kubectl("set env deployment/sets COLOUR=red")
+    kubectl("set resources deployment/sets --requests=cpu=10m --limits=cpu=1")
+    container = ".spec.template.spec.containers[0]"
+    assert kubectl.field("deployment sets", f"{container}.env[0].value") == "red"
+    assert kubectl.field("deployment sets", f"{container}.resources.limits.cpu") == "1"
+    kubectl("delete deployment sets")
+
+
+def test_autoscale_is_stored_with_a_warning(kubectl: Kubectl) -> None:
+    kubectl("create -f -", text=deployment("alone", replicas=0))
+    said = kubectl("autoscale deployment alone --min=1 --max=3")
+    assert "HorizontalPodAutoscaler objects are stored by this cluster" in said
+    assert "nothing acts on them" in said
+    kubectl("delete deployment/alone hpa/alone")
+
+
+def test_run_and_expose(kubectl: Kubectl) -> None:
+    kubectl("run single --image=busybox:1 --port=8080 --command -- sleep 1000")
+    kubectl("wait pod/single --for=condition=Ready --timeout=40s")
+    kubectl("expose pod single --port=80 --target-port=8080")
+    until(lambda: re.search(r"^single +\S+:8080", kubectl("get endpoints single"), re.MULTILINE))
+    kubectl("delete pod/single service/single --now")
+
+
+def test_create_and_expose_a_deployment(kubectl: Kubectl) -> None:
+    kubectl("create deployment plain --image=busybox:1 -- sleep 1000")
+    kubectl("rollout status deployment/plain --timeout=40s")
+    assert "exposed" in kubectl("expose deployment plain --port=80 --name=door")
+    assert kubectl.field("service door", ".spec.selector.app") == "plain"
+    kubectl("delete deployment/plain service/door")

@@ -111,6 +111,21 @@ async def test_exec_of_a_binary_stream_is_exact(node: Any, front: Front) -> None
     assert json.loads(answer[ERROR])["status"] == "Success"
 
 
+async def test_a_slow_client_makes_the_command_wait(node: Any, front: Front) -> None:
+    await a_running_pod(node, "sleep 60")
+    params = [("command", "head"), ("command", "-c"), ("command", "60000000")]
+    params += [("command", "/dev/zero"), ("stdout", "true")]
+    received = 0
+    async with front.session.ws_connect(
+        front.url + "/exec/default/p/c", params=params, max_msg_size=0
+    ) as socket:
+        await asyncio.sleep(0.3)
+        async for message in socket:
+            if message.data[0] == STDOUT:
+                received += len(message.data) - 1
+    assert received == 60_000_000
+
+
 async def test_exec_of_a_missing_command_says_so(node: Any, front: Front) -> None:
     await a_running_pod(node, "sleep 60")
     answer = await front.stream("/exec/default/p/c", [("command", "no-such-command")])

@@ -253,7 +253,7 @@ async def test_a_container_runs_as_the_user_it_names(
 async def test_an_image_folder_becomes_the_root_and_is_never_written_to(
     runtime: ProcessRuntime, tmp_path: Path
 ) -> None:
-    image, volume = tmp_path / "image", tmp_path / "volume"
+    image, volume = tmp_path / "image:1", tmp_path / "volume"
     an_image(image)
     volume.mkdir()
     (image / "etc").mkdir()

@@ -186,7 +186,10 @@ class Kubelet:
 
     def _remove_leftovers(self, known: set[str]) -> None:
         """Remove what pods have left that were deleted while no kubelet ran."""
-        _remove_except(self._settings.data / "pods", known)
+        pods = self._settings.data / "pods"
+        _remove_except(pods, known)
+        for uid in known - set(self.workers):
+            shutil.rmtree(pods / uid / "containers", ignore_errors=True)
         logs = self._settings.data / "logs"
         for folder in logs.glob("*_*_*") if logs.is_dir() else ():
             if folder.name.rpartition("_")[2] not in known:

@@ -27,18 +27,40 @@ STDIN, STDOUT, STDERR, ERROR, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 _CHANNELS = {"stdout": STDOUT, "stderr": STDERR}
 _LARGEST_MESSAGE = 1 << 24
+_MOST_WAITING = 4 << 20
+"""Bytes that may wait for a slow client before the source is held."""
 
 
 class _Socket:
-    """A WebSocket that takes messages in order from code that cannot wait."""
+    """A WebSocket that takes messages in order from code that cannot wait.
+
+    When a client reads slowly, ``hold`` is called to stop the source, and called again to go on.
+    """
 
     def __init__(self) -> None:
         self.web = web.WebSocketResponse(protocols=PROTOCOLS, max_msg_size=_LARGEST_MESSAGE)
+        self.hold: Callable[[bool], None] | None = None
         self._waiting: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._waiting_bytes = 0
+        self._room = asyncio.Event()
+        self._room.set()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether much waits for a slow client."""
+        return not self._room.is_set()
 
     def send(self, channel: int, data: bytes) -> None:
         """Send a message after those before it."""
         self._waiting.put_nowait(bytes([channel]) + data)
+        self._waiting_bytes += len(data) + 1
+        if self._waiting_bytes > _MOST_WAITING:
+            self._room.clear()
+            self._hold(True)
+
+    async def room(self) -> None:
+        """Wait until not much waits any more."""
+        await self._room.wait()
 
     def finish(self) -> None:
         """Nothing more will be sent."""
@@ -49,6 +71,18 @@ class _Socket:
         with contextlib.suppress(ConnectionError):
             while (message := await self._waiting.get()) is not None:
                 await self.web.send_bytes(message)
+                self._waiting_bytes -= len(message)
+                if self._waiting_bytes < _MOST_WAITING // 4:
+                    self._room.set()
+                    self._hold(False)
+        # Whoever reads the socket ends the session; until then the source must not be stuck.
+        self._room.set()
+        self._hold(False)
+        self.hold = None
+
+    def _hold(self, held: bool) -> None:
+        if self.hold is not None:
+            self.hold(held)
 
 
 def _asked(request: web.Request, option: str) -> bool:
@@ -70,6 +104,7 @@ async def exec_session(request: web.Request, container: RunningContainer) -> web
             stdin=_asked(request, "stdin"),
             tty=_asked(request, "tty"),
         )
+        socket.hold = session.hold
         code = await _until_end(socket, session)
         socket.send(ERROR, _exit_status(code))
     except StartFailed as error:
@@ -87,10 +122,14 @@ async def attach_session(
     socket = _Socket()
     await socket.web.prepare(request)
     delivering = asyncio.create_task(socket.deliver())
-    detach = container.attach(lambda stream, data: socket.send(_CHANNELS[stream], data))
-    reading = asyncio.create_task(
-        _read(socket.web, container.write, container.close_stdin, container.resize)
-    )
+
+    def show(stream: str, data: bytes) -> None:
+        # A container does not wait for those who look on: what a slow one misses is in the log.
+        if not socket.is_full:
+            socket.send(_CHANNELS[stream], data)
+
+    detach = container.attach(show)
+    reading = asyncio.create_task(_read(socket.web, container))
     ending = asyncio.create_task(container.wait())
     await asyncio.wait({reading, ending}, return_when=asyncio.FIRST_COMPLETED)
     detach()
@@ -133,9 +172,7 @@ async def forward_session(
 
 async def _until_end(socket: _Socket, session: ExecSession) -> int:
     """The exit code; a client that hangs up ends the command."""
-    reading = asyncio.create_task(
-        _read(socket.web, session.write, session.close_stdin, session.resize)
-    )
+    reading = asyncio.create_task(_read(socket.web, session))
     ending = asyncio.create_task(session.wait())
     try:
         await asyncio.wait({reading, ending}, return_when=asyncio.FIRST_COMPLETED)
@@ -149,25 +186,21 @@ async def _until_end(socket: _Socket, session: ExecSession) -> int:
             await asyncio.wait({ending})
 
 
-async def _read(
-    socket: web.WebSocketResponse,
-    write: Callable[[bytes], None],
-    close_stdin: Callable[[], None],
-    resize: Callable[[int, int], None],
-) -> None:
+async def _read(socket: web.WebSocketResponse, to: ExecSession | RunningContainer) -> None:
     """Pass on what a client sends; ends when it hangs up."""
     async for message in socket:
         if message.type is not WSMsgType.BINARY or not message.data:
             continue
         channel, data = message.data[0], message.data[1:]
         if channel == STDIN and data:
-            write(data)
+            to.write(data)
+            await to.drain()
         elif channel == CLOSE and data == bytes([STDIN]):
-            close_stdin()
+            to.close_stdin()
         elif channel == RESIZE:
             with contextlib.suppress(ValueError, KeyError, TypeError):
                 size = json.loads(data)
-                resize(int(size["Width"]), int(size["Height"]))
+                to.resize(int(size["Width"]), int(size["Height"]))
 
 
 async def _splice(socket: _Socket, stream: ByteStream) -> None:
@@ -181,6 +214,7 @@ async def _splice(socket: _Socket, stream: ByteStream) -> None:
     async def outward() -> None:
         while data := await stream.read():
             socket.send(STDIN, data)
+            await socket.room()
 
     ways = {asyncio.create_task(inward()), asyncio.create_task(outward())}
     try:

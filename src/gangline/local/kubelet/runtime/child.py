@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import cast
 
 from gangline.local.kubelet.runtime.contract import Output
-from gangline.local.kubelet.runtime.spawning import spawn_process
+from gangline.local.kubelet.runtime.spawning import SpawnedProcess, spawn_process
 from gangline.local.kubelet.runtime.terminal import TAKE_TERMINAL, Terminal
 from gangline.local.kubelet.runtime.usage import tree
 
@@ -33,6 +33,7 @@ class Child(asyncio.SubprocessProtocol):
         self._drained: asyncio.Future[None] = loop.create_future()
         self._transport: asyncio.SubprocessTransport | None = None
         self._terminal: int | None = None
+        self._held = False
 
     @property
     def pid(self) -> int:
@@ -43,7 +44,10 @@ class Child(asyncio.SubprocessProtocol):
     async def wait(self) -> int:
         """The exit code (128 + the signal's number), once its output was delivered."""
         code = await asyncio.shield(self.exited)
-        await asyncio.wait({self._drained}, timeout=_LINGER_S)
+        while True:
+            drained, _ = await asyncio.wait({self._drained}, timeout=_LINGER_S)
+            if drained or not self._held:
+                break
         self._close()
         return code
 
@@ -68,6 +72,27 @@ class Child(asyncio.SubprocessProtocol):
                 os.write(self._terminal, data)
         elif stdin := self._stdin():
             stdin.write(data)
+
+    async def drain(self) -> None:
+        """Wait until standard input takes more, after much was fed."""
+        if isinstance(self._transport, SpawnedProcess):
+            await self._transport.drain()
+
+    def hold(self, held: bool) -> None:
+        """Stop reading output, or go on; what is not read makes the command wait."""
+        if held == self._held:
+            return
+        self._held = held
+        if self._terminal is not None:
+            self._watch_terminal(not held)
+        for fd in _STREAMS:
+            pipe = self._transport.get_pipe_transport(fd) if self._transport else None
+            if pipe is not None and not pipe.is_closing():
+                reader = cast(asyncio.ReadTransport, pipe)
+                if held:
+                    reader.pause_reading()
+                else:
+                    reader.resume_reading()
 
     def close_stdin(self) -> None:
         """End standard input; a terminal is sent the end-of-file character."""
@@ -106,7 +131,15 @@ class Child(asyncio.SubprocessProtocol):
     def use_terminal(self, terminal: int) -> None:
         """Read output from the controlling side of a terminal."""
         self._terminal = terminal
-        asyncio.get_running_loop().add_reader(terminal, self._read_terminal)
+        self._watch_terminal(True)
+
+    def _watch_terminal(self, watched: bool) -> None:
+        assert self._terminal is not None, "only terminals are watched"
+        loop = asyncio.get_running_loop()
+        if watched:
+            loop.add_reader(self._terminal, self._read_terminal)
+        else:
+            loop.remove_reader(self._terminal)
 
     def _read_terminal(self) -> None:
         assert self._terminal is not None, "the reader is removed with the terminal"

@@ -126,6 +126,10 @@ class ProcessContainer:
         """Feed standard input."""
         self._running().write(data)
 
+    async def drain(self) -> None:
+        """Wait until standard input takes more."""
+        await self._running().drain()
+
     def close_stdin(self) -> None:
         """End standard input."""
         self._running().close_stdin()
@@ -198,6 +202,14 @@ class ExecProcess:
     def write(self, data: bytes) -> None:
         """Feed standard input."""
         self._child.write(data)
+
+    async def drain(self) -> None:
+        """Wait until standard input takes more."""
+        await self._child.drain()
+
+    def hold(self, held: bool) -> None:
+        """Stop delivering output, or go on."""
+        self._child.hold(held)
 
     def close_stdin(self) -> None:
         """End standard input."""

@@ -127,12 +127,20 @@ class ExecSession(Protocol):
         """Feed standard input."""
         ...
 
+    async def drain(self) -> None:
+        """Wait until standard input takes more, after much was fed."""
+        ...
+
     def close_stdin(self) -> None:
         """End standard input."""
         ...
 
     def resize(self, columns: int, rows: int) -> None:
         """Tell a terminal its size; does nothing without one."""
+        ...
+
+    def hold(self, held: bool) -> None:
+        """Stop delivering output, or go on: the command waits when its pipes are full."""
         ...
 
     def kill(self) -> None:
@@ -175,6 +183,10 @@ class RunningContainer(Protocol):
 
     def write(self, data: bytes) -> None:
         """Feed standard input, where the plan asked for it."""
+        ...
+
+    async def drain(self) -> None:
+        """Wait until standard input takes more, after much was fed."""
         ...
 
     def close_stdin(self) -> None:

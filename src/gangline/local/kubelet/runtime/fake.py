@@ -61,6 +61,9 @@ class FakeContainer:
     def write(self, data: bytes) -> None:
         """Nobody reads."""
 
+    async def drain(self) -> None:
+        """Nobody reads."""
+
     def close_stdin(self) -> None:
         """Nobody reads."""
 

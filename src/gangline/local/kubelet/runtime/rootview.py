@@ -224,7 +224,9 @@ def _bind_options(mount: Mount) -> str:
 
 def _overlay(lower: Path, upper: Path, work: Path) -> str:
     extras = "" if os.geteuid() == 0 else ",userxattr"
-    return f"lowerdir={lower},upperdir={upper},workdir={work}{extras}"
+    # Overlays take a colon for the end of a folder's name; images have colons in theirs.
+    lower_name = str(lower).replace(":", "\\:")
+    return f"lowerdir={lower_name},upperdir={upper},workdir={work}{extras}"
 
 
 def _is_private(path: str) -> bool:

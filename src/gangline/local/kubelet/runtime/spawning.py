@@ -27,6 +27,23 @@ class _Pipe(asyncio.Protocol):
         self._process.pipe_closed(self._fd, exc)
 
 
+class _Input(asyncio.Protocol):
+    """Knows whether a process takes more input."""
+
+    def __init__(self) -> None:
+        self.writable = asyncio.Event()
+        self.writable.set()
+
+    def pause_writing(self) -> None:
+        self.writable.clear()
+
+    def resume_writing(self) -> None:
+        self.writable.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.writable.set()
+
+
 class SpawnedProcess(asyncio.SubprocessTransport):
     """A running process: the transport that its protocol is given."""
 
@@ -38,6 +55,7 @@ class SpawnedProcess(asyncio.SubprocessTransport):
         self._process = process
         self._pipes: dict[int, asyncio.BaseTransport] = {}
         self._open = {fd for fd, pipe in enumerate(self._outputs, start=1) if pipe is not None}
+        self._input = _Input()
         self._ended = False
 
     async def join(self) -> None:
@@ -47,7 +65,7 @@ class SpawnedProcess(asyncio.SubprocessTransport):
         self._pidfd = os.pidfd_open(self._process.pid)
         loop.add_reader(self._pidfd, self._exited)
         if self._process.stdin is not None:
-            transport, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, self._process.stdin)
+            transport, self._input = await loop.connect_write_pipe(_Input, self._process.stdin)
             self._pipes[0] = transport
         for fd, pipe in enumerate(self._outputs, start=1):
             if pipe is not None:
@@ -64,6 +82,10 @@ class SpawnedProcess(asyncio.SubprocessTransport):
     def get_pipe_transport(self, fd: int) -> asyncio.BaseTransport | None:
         """The transport of one of its pipes."""
         return self._pipes.get(fd)
+
+    async def drain(self) -> None:
+        """Wait until the process has read most of what was written to it."""
+        await self._input.writable.wait()
 
     def close(self) -> None:
         """Close all pipes, and kill the process if it still runs."""

@@ -4,6 +4,7 @@ import asyncio
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -276,6 +277,24 @@ async def test_an_image_folder_becomes_the_root_and_is_never_written_to(
     assert not (image / "etc/new").exists()
     with pytest.raises(StartFailed):
         await run(runtime, a_plan(tmp_path, "/usr/bin/python3", root=image))
+
+
+async def test_a_flood_of_output_leaves_time_to_others(
+    runtime: ProcessRuntime, tmp_path: Path
+) -> None:
+    def slow(_: str, data: bytes) -> None:
+        until = time.monotonic() + 0.01
+        while time.monotonic() < until:
+            pass
+
+    container = await runtime.start(a_plan(tmp_path, "yes"), slow)
+    turns, until = 0, time.monotonic() + 1
+    while time.monotonic() < until:
+        await asyncio.sleep(0.001)
+        turns += 1
+    assert turns > 100
+    container.kill()
+    assert (await container.wait()).code == 137
 
 
 async def test_without_namespaces_a_command_still_runs(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from gangline.local.kubelet.probing import ProbeState, Timing, advance, port_num
 from gangline.local.kubelet.runtime.command import check_command, failed_launch
 from gangline.local.kubelet.runtime.contract import ContainerPlan, Mount, StartFailed
 from gangline.local.kubelet.runtime.isolation import Isolation, Level
+from gangline.local.kubelet.runtime.pace import Pace
 from gangline.local.kubelet.runtime.paths import is_within, resolve_inside
 from gangline.local.kubelet.runtime.rootview import RootView
 from gangline.local.kubelet.unsupported import ignored_fields
@@ -232,6 +233,16 @@ def test_what_has_no_effect_is_told() -> None:
     assert "containers[c].securityContext.runAsUser (needs root)" in ignored_fields(
         pod, as_root=False
     )
+
+
+def test_output_takes_a_fifth_of_the_time_at_most() -> None:
+    pace, now, spent = Pace(0.0), 0.0, 0.0
+    for _ in range(1000):
+        rest = pace.spend(now, now + 0.01)
+        now, spent = now + 0.01 + rest, spent + 0.01
+    assert 0.15 < spent / now <= 0.21
+    quiet = Pace(0.0)
+    assert all(quiet.spend(second, second + 0.001) == 0.0 for second in range(1, 100))
 
 
 def test_ports_have_numbers_and_names() -> None:

@@ -1,7 +1,7 @@
 """The Node object of a virtual node: what it has, where it is, how it feels. Pure."""
 
-import os
 import platform
+import uuid
 from collections.abc import Mapping
 from datetime import datetime
 from functools import cache
@@ -122,13 +122,13 @@ def _system_info(name: str) -> NodeSystemInfo:
         release = platform.freedesktop_os_release()
     except OSError:
         release = {}
-    machine_id = _first_line("/etc/machine-id")
+    machine_id = _first_line("/etc/machine-id") or _id_of_name()
     own_version = version("gangline")
     kubelet = f"v1.31.0-gangline.{own_version}"
     return NodeSystemInfo(
         machine_id=machine_id,
         system_uuid=f"{machine_id}-{name}",
-        boot_id=_first_line("/proc/sys/kernel/random/boot_id"),
+        boot_id=_first_line("/proc/sys/kernel/random/boot_id") or machine_id,
         kernel_version=platform.release(),
         os_image=release.get("PRETTY_NAME", "Linux"),
         container_runtime_version=f"gangline://{own_version}",
@@ -140,6 +140,12 @@ def _system_info(name: str) -> NodeSystemInfo:
 
 
 def _first_line(path: str) -> str:
-    if not os.path.exists(path):
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
         return ""
-    return Path(path).read_text().strip()
+
+
+def _id_of_name() -> str:
+    """An id for machines without one (small containers): a node must have some."""
+    return uuid.uuid5(uuid.NAMESPACE_DNS, platform.node() or "localhost").hex

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +22,7 @@ from gangline.local.kubelet.runtime.contract import (
     Usage,
 )
 from gangline.local.kubelet.runtime.isolation import Isolation, Level
+from gangline.local.kubelet.runtime.pace import Pace
 from gangline.local.kubelet.runtime.rootview import root_of
 from gangline.local.kubelet.runtime.terminal import (
     TAKE_TERMINAL,
@@ -51,6 +53,7 @@ class ProcessContainer:
         self.init_pid = 0
         self.early_errors = b""
         self._takers = [output]
+        self._pace = Pace(time.monotonic())
         self._isolation = isolation
         self._group = group
         self._tail = tail
@@ -63,11 +66,16 @@ class ProcessContainer:
         return self.plan.container_id
 
     def take(self, stream: str, data: bytes) -> None:
-        """Pass output on to the log and to whoever is attached."""
+        """Pass output on to the log and to whoever is attached, at a pace that leaves us time."""
+        began = time.monotonic()
         if stream == "stderr" and len(self.early_errors) < _KEPT_ERRORS:
             self.early_errors += data
         for taker in list(self._takers):
             taker(stream, data)
+        if (rest_s := self._pace.spend(began, time.monotonic())) and self.child is not None:
+            # A container that floods its log waits for us, not everybody else.
+            self.child.hold(True)
+            asyncio.get_running_loop().call_later(rest_s, self.child.hold, False)
 
     def begun(self, child: Child) -> None:
         """The command is about to run: find its process, watch its memory if nothing else does."""

@@ -19,6 +19,9 @@ from gangline.local.controllers.loops.workloads import DeploymentsLoop, ReplicaS
 
 log = logging.getLogger(__name__)
 
+RESTART_S = (0.5, 30.0)
+"""How long a controller that broke rests before it is started again: at first, and at most."""
+
 LOOPS: tuple[type[Loop], ...] = (
     NamespaceContentLoop,
     EndpointsLoop,
@@ -50,4 +53,16 @@ async def run(
             tasks.create_task(informers.run())
             await informers.synced()
             for loop in loops:
-                tasks.create_task(loop.run(), name=type(loop).__name__)
+                tasks.create_task(_keep_running(loop), name=type(loop).__name__)
+
+
+async def _keep_running(loop: Loop) -> None:
+    """Start a controller again when it breaks: the others go on meanwhile."""
+    rest, longest = RESTART_S
+    while True:
+        try:
+            await loop.run()
+        except Exception:  # The outermost loop of every controller.
+            log.exception("controller broke", extra={"controller": type(loop).__name__})
+        await asyncio.sleep(rest)
+        rest = min(longest, rest * 2)

@@ -61,7 +61,8 @@ class GarbageLoop:
         definitions.add_listener(lambda *_: self._stale.set())
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Work until cancelled; may be run again after it broke."""
+        self._graph, self._watches = Graph(), {}
         async with asyncio.TaskGroup() as tasks:
             await self._follow_new_kinds(tasks, wait=True)
             tasks.create_task(self._rediscover(tasks))

@@ -45,7 +45,7 @@ async def fill(kubeconfig: Path) -> None:
 
 def main() -> None:
     """Print both figures."""
-    with embedded("--runtime", "fake", "--nodes", "5", "--cpus", "1000") as (kubeconfig, process):
+    with embedded("--fake-runtime", "--nodes", "5", "--cpus", "1000") as (kubeconfig, process):
         time.sleep(10)
         idle = resident_mb(process)
         asyncio.run(asyncio.wait_for(fill(kubeconfig), 300))

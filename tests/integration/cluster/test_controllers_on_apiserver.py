@@ -307,6 +307,29 @@ async def test_a_claim_gets_a_folder_that_goes_with_it(controllers: Client, tmp_
     assert not folder.exists()
 
 
+async def test_a_claim_that_a_pod_runs_with_outlives_its_deletion(controllers: Client) -> None:
+    claim = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "data"},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+    }
+    await controllers.create(PERSISTENT_VOLUME_CLAIMS, claim, NS)
+    mounted = [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]
+    await controllers.create(PODS, pod("user", volumes=mounted), NS)
+
+    async def protected() -> bool:
+        found = await controllers.get(PERSISTENT_VOLUME_CLAIMS, "data", NS)
+        return bool(found.metadata.finalizers) and found.status.phase == "Bound"
+
+    await until(protected)
+    await controllers.delete(PERSISTENT_VOLUME_CLAIMS, "data", NS)
+    found = await controllers.get(PERSISTENT_VOLUME_CLAIMS, "data", NS)
+    assert found.metadata.deletion_timestamp is not None
+    await controllers.delete(PODS, "user", NS, grace_seconds=0)
+    await until(absent(controllers, PERSISTENT_VOLUME_CLAIMS, "data"))
+
+
 async def make_node(client: Client, name: str) -> None:
     body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
     await client.create(NODES, body)

@@ -21,6 +21,7 @@ from gangline.api.storage import (
 )
 from gangline.local.controllers import volumes
 from gangline.local.controllers.volumes import VolumeFate
+from unit.controllers.builders import NOW
 
 LOCAL = StorageClass(
     metadata=ObjectMeta(name="local", annotations={volumes.DEFAULT_CLASS: "true"}),
@@ -112,3 +113,23 @@ def test_a_volume_without_its_claim(
         status=PersistentVolumeStatus(phase="Bound"),
     )
     assert volumes.decide_volume(volume, None, in_use=in_use) is fate
+
+
+@pytest.mark.parametrize(
+    ("finalizers", "going", "in_use", "wanted"),
+    [
+        pytest.param([], False, False, [volumes.PROTECTION], id="a new claim is protected"),
+        pytest.param([volumes.PROTECTION], False, True, None, id="once"),
+        pytest.param([volumes.PROTECTION], True, True, None, id="and stays while a pod uses it"),
+        pytest.param(["a", volumes.PROTECTION], True, False, ["a"], id="then it may go"),
+        pytest.param([], True, False, None, id="nothing is added to what goes"),
+    ],
+)
+def test_a_claim_in_use_is_protected(
+    finalizers: list[str], going: bool, in_use: bool, wanted: list[str] | None
+) -> None:
+    metadata = ObjectMeta(
+        name="c", finalizers=finalizers, deletion_timestamp=NOW if going else None
+    )
+    claim = PersistentVolumeClaim(metadata=metadata)
+    assert volumes.decide_finalizers(claim, in_use=in_use) == wanted

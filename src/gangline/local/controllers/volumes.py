@@ -18,6 +18,7 @@ from gangline.api.selectors import from_object
 PROVISIONER = "gangline.dev/local-folder"
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
+PROTECTION = "kubernetes.io/pvc-protection"
 BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
 BOUND_BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"
 
@@ -78,6 +79,19 @@ def decide_claim(
     if fitting := _smallest(claim, known.values(), wanted_class):
         return Bind(fitting)
     return _provide(claim, wanted_class, classes, folder)
+
+
+def decide_finalizers(claim: PersistentVolumeClaim, *, in_use: bool) -> list[str] | None:
+    """Say which finalizers a claim should have; None: those it has.
+
+    A claim that is deleted while a pod runs with it stays until the pod has ended.
+    """
+    present = claim.metadata.finalizers
+    if claim.metadata.deletion_timestamp is None:
+        return None if PROTECTION in present else [*present, PROTECTION]
+    if in_use or PROTECTION not in present:
+        return None
+    return [one for one in present if one != PROTECTION]
 
 
 def _decide_named(claim: PersistentVolumeClaim, volume: PersistentVolume | None) -> ClaimAction:

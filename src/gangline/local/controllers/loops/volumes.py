@@ -106,6 +106,7 @@ class VolumesLoop:
         if old is not None and (new is None or new.status.phase in ENDED):
             for claim in _claims_of(old):
                 namespace, name = claim.split("/")
+                self._for_claims.queue.add(Key(namespace, name))
                 for volume in self._volumes.items():
                     ref = volume.spec.claim_ref
                     if ref is not None and (ref.namespace, ref.name) == (namespace, name):
@@ -119,6 +120,13 @@ class VolumesLoop:
     async def _reconcile_claim(self, key: Key) -> Result:
         claim = self._claims.get(key.namespace, key.name)
         if claim is None:
+            return Done()
+        protected = volumes.decide_finalizers(claim, in_use=self._claim_in_use(key))
+        if protected is not None:
+            revision = claim.metadata.resource_version
+            metadata = {"resourceVersion": revision, "finalizers": protected}
+            await self._patch_claim(claim, {"metadata": metadata})
+        if claim.metadata.deletion_timestamp is not None:
             return Done()
         classes = list(self._classes.items())
         match volumes.decide_claim(claim, self._volumes.items(), classes, self._folder):
@@ -212,7 +220,10 @@ class VolumesLoop:
 
     def _in_use(self, volume: PersistentVolume) -> bool:
         ref = volume.spec.claim_ref
-        users = self._pods.by_index(BY_CLAIM, f"{ref.namespace}/{ref.name}") if ref else []
+        return ref is not None and self._claim_in_use(Key(ref.namespace, ref.name))
+
+    def _claim_in_use(self, key: Key) -> bool:
+        users = self._pods.by_index(BY_CLAIM, f"{key.namespace}/{key.name}")
         return any(pod.status.phase not in ENDED for pod in users)
 
     async def _delete(self, volume: PersistentVolume) -> None:

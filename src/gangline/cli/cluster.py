@@ -106,7 +106,7 @@ def up_command(
     from gangline.local.settings import ClusterSettings  # noqa: PLC0415
 
     settings = ClusterSettings(**options)
-    with _cluster_errors():
+    with cluster_errors():
         if detach:
             _start_in_background(settings, _same_again(context))
         else:
@@ -122,7 +122,7 @@ def down_command(name: str) -> None:
     from gangline.local.daemon import stop  # noqa: PLC0415
     from gangline.local.home import ClusterHome, default_home  # noqa: PLC0415
 
-    with _cluster_errors():
+    with cluster_errors():
         note = stop(ClusterHome(default_home(), name))
     click.echo(f"Cluster {name} is stopped." if note else f"Cluster {name} was not running.")
 
@@ -231,7 +231,7 @@ def _status_lines(found: "ClusterStatus") -> Iterator[str]:
 
 
 @contextmanager
-def _cluster_errors() -> Iterator[None]:
+def cluster_errors() -> Iterator[None]:
     """Turn what the local cluster complains of into messages with an exit status."""
     from gangline.local.home import AlreadyRunning, ClusterError, NotRunning  # noqa: PLC0415
 

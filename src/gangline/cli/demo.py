@@ -8,74 +8,86 @@ end, also after Ctrl-C.
 import asyncio
 import contextlib
 import os
-import shutil
 import signal
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import Iterator
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from gangline.cli.demo_story import Story, report
+from gangline.cli.demo_story import Story
 from gangline.cli.demo_view import View
+from gangline.cli.errors import CommandError
 from gangline.cli.exit_codes import ExitCode
+from gangline.cli.log_format import start_logging
 from gangline.cli.options import debug_option
-from gangline.local.cluster import Cluster, Ready
-from gangline.local.settings import ClusterSettings
+
+if TYPE_CHECKING:
+    from gangline.local.cluster import Ready
 
 NAMESPACE = "default"
 JOB = "digits"
+REPLICAS = ("master-0", "worker-0", "worker-1")
 VICTIM = "worker-1"
-NODES = 3
 KILL_AFTER = 0.4
 """The share of the training that is done when the worker is killed."""
 PATIENCE_S = 60.0
 
 
 @click.command("demo")
-@click.option("--steps", default=450, show_default=True, help="Training steps.")
+@click.option(
+    "--steps",
+    type=click.IntRange(1),
+    default=450,
+    show_default=True,
+    help="Training steps; with much fewer the network does not become good enough.",
+)
 @click.option("--keep-going", is_flag=True, help="Leave the worker alone.")
 @debug_option
 def demo_command(steps: int, keep_going: bool) -> int:
     """Train a small network in three pods, kill one of them half-way, and show what it cost.
 
-    Nothing has to be prepared; torch and scikit-learn must be installed beside gangline.
+    Nothing has to be prepared; torch and scikit-learn must be installed beside gangline. It works
+    in a cluster of its own, which is gone afterwards.
     """
     import uvloop  # noqa: PLC0415 - only who runs a cluster is to pay for it
 
+    from gangline.cli.demo_cluster import interruptible  # noqa: PLC0415
+
+    _check_packages()
     example = _example_folder()
-    return uvloop.run(_interruptible(_demo(example, steps, kill=not keep_going)))
-
-
-async def _interruptible(work: Awaitable[int]) -> int:
-    """Let Ctrl-C and a closed terminal cancel the work, which then cleans up after itself."""
-    task = asyncio.ensure_future(work)
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, task.cancel)
-    try:
-        return await task
-    except asyncio.CancelledError:
-        click.echo("\nInterrupted; everything is cleaned up.", err=True)
-        return ExitCode.INTERRUPTED
-
-
-async def _demo(example: Path, steps: int, *, kill: bool) -> int:
-    view = View(steps)
-    story = Story(steps)
-    view.say(f"Starting a cluster of {NODES} nodes in this process.")
-    async with _cluster(story) as ready:
-        view.say(f"The API server answers after {story.cluster_start:.1f} s at {ready.url}")
-        if ready.shortcoming:
-            view.say(f"Note: {ready.shortcoming}")
-        code = await _train(ready, example, story, view, kill=kill)
-    for line in report(story):
-        click.echo(line)
+    with _component_log() as log:
+        code = uvloop.run(interruptible(_demo(example, steps, kill=not keep_going)))
+    if code == ExitCode.JOB_FAILED:
+        click.echo(f"What the components complained of is in {log}.", err=True)
     return code
 
 
-async def _train(ready: Ready, example: Path, story: Story, view: View, *, kill: bool) -> int:
+async def _demo(example: Path, steps: int, *, kill: bool) -> int:
+    from gangline.cli.cluster import cluster_errors  # noqa: PLC0415
+    from gangline.cli.demo_cluster import NODES, demo_cluster, remove_forsaken  # noqa: PLC0415
+    from gangline.local.home import default_home  # noqa: PLC0415
+
+    view = View(steps, REPLICAS)
+    for name in await remove_forsaken(default_home()):
+        view.note(f"Removed what {name} had left, which was killed.")
+    story = Story(steps)
+    view.phase(f"Starting a cluster of {NODES} nodes in this process")
+    with cluster_errors():
+        async with demo_cluster() as ready:
+            story.cluster_answers()
+            view.note(f"the API server answers at {ready.url} after {story.cluster_start:.1f} s")
+            if ready.shortcoming:
+                view.note(f"note: {ready.shortcoming}")
+            code = await _train(ready, example, story, view, kill=kill)
+            view.phase("Cleaning up")
+    view.report(story)
+    return code
+
+
+async def _train(ready: "Ready", example: Path, story: Story, view: View, *, kill: bool) -> int:
     from gangline.kube.client import Client  # noqa: PLC0415
     from gangline.kube.config import load_config  # noqa: PLC0415
     from gangline.sdk.client import JobClient  # noqa: PLC0415
@@ -86,17 +98,17 @@ async def _train(ready: Ready, example: Path, story: Story, view: View, *, kill:
         for manifest in manifests(example, story.steps):
             await _accepted(jobs, manifest)
         story.submitted()
-        view.say(f"Submitted the PyTorchJob {JOB}: one master and two workers.")
+        view.phase(f"Training: PyTorchJob {JOB}, one master and two workers")
         job = await jobs.get(JOB, NAMESPACE)
         with view.progress():
             async with following_logs(client, job) as lines:
                 async for line in lines:
                     story.line(line.replica, line.text)
                     view.line(line.replica, line.text)
-                    if kill and not story.killed and story.share_done >= KILL_AFTER:
-                        _kill_worker()
+                    due = kill and not story.killed and story.share_done >= KILL_AFTER
+                    if due and kill_replica(VICTIM):
                         story.kill(VICTIM)
-                        view.say(f"Killed the process of {JOB}-{VICTIM} with SIGKILL.")
+                        view.killed(VICTIM)
         ended = await jobs.wait(JOB, NAMESPACE)
     story.ended(ended.state, ended.restarts)
     return ExitCode.DONE if story.succeeded else ExitCode.JOB_FAILED
@@ -114,32 +126,6 @@ async def _accepted(jobs: Any, manifest: dict[str, Any]) -> None:
                 await asyncio.sleep(0.02)
             else:
                 return
-
-
-@contextlib.asynccontextmanager
-async def _cluster(story: Story) -> AsyncIterator[Ready]:
-    """Run a cluster for the time of the block, in a folder that is gone afterwards."""
-    from gangline.cli.cluster import components  # noqa: PLC0415
-
-    settings = ClusterSettings(
-        name=f"demo-{os.getpid()}", nodes=NODES, cpus=2, memory="4Gi", port=0, shutdown_grace_s=0
-    )
-    stop, hurry = asyncio.Event(), asyncio.Event()
-    ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
-    cluster = Cluster(settings, components(frozenset()), ready.set_result)
-    running = asyncio.create_task(cluster.run(stop, hurry))
-    started: set[asyncio.Future[Any]] = {ready, running}
-    try:
-        await asyncio.wait(started, return_when=asyncio.FIRST_COMPLETED)
-        if running.done():
-            running.result()
-        story.cluster_answers()
-        yield ready.result()
-    finally:
-        hurry.set()
-        stop.set()
-        await asyncio.gather(running, return_exceptions=True)
-        shutil.rmtree(settings.cluster_home.folder, ignore_errors=True)
 
 
 def manifests(example: Path, steps: int) -> list[dict[str, Any]]:
@@ -163,24 +149,55 @@ def manifests(example: Path, steps: int) -> list[dict[str, Any]]:
     return [configuration, *documents]
 
 
+@contextlib.contextmanager
+def _component_log() -> Iterator[Path]:
+    """Keep what components warn of out of the picture: it goes to a file of the data folder."""
+    from gangline.local.home import default_home  # noqa: PLC0415
+
+    path = default_home() / "demo.log"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("w")
+    except OSError as error:
+        raise CommandError(
+            f"cannot write {path}: {error.strerror}; choose another folder with GANGLINE_HOME"
+        ) from error
+    with file:
+        start_logging("warning", file)
+        yield path
+        start_logging("error")
+
+
+def _check_packages() -> None:
+    missing = [name for name in ("torch", "sklearn") if find_spec(name) is None]
+    if missing:
+        raise CommandError(
+            f"the demo trains with torch and scikit-learn; not installed: {', '.join(missing)}",
+            hint="Install them with 'pip install gangline[demo]', or run 'make demo'.",
+        )
+
+
 def _example_folder() -> Path:
     """Where the example lies: beside the package in a checkout, inside it when installed."""
     package = Path(str(files("gangline")))
     for folder in (package / "examples" / "pytorch", package.parents[1] / "examples" / "pytorch"):
         if (folder / "digits.py").exists():
             return folder
-    raise click.ClickException("the example that the demo runs is not installed with this package")
+    raise CommandError("the example that the demo runs is not installed with this package")
 
 
-def _kill_worker() -> None:
-    """Send SIGKILL to the training process of the victim, found among our own descendants."""
-    wanted = {f"HOSTNAME={JOB}-{VICTIM}".encode(), b"RANK=2"}
+def kill_replica(replica: str) -> bool:
+    """Send SIGKILL to a replica's training process, found among our own descendants."""
+    found = False
+    address = f"HOSTNAME={JOB}-{replica}".encode()
     for pid in _descendants(os.getpid()):
         with contextlib.suppress(OSError):
             command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            environment = set(Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))
-            if command[0].endswith(b"python") and wanted <= environment:
+            environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            if command[0].endswith(b"python") and address in environment:
                 os.kill(pid, signal.SIGKILL)
+                found = True
+    return found
 
 
 def _descendants(pid: int) -> Iterator[int]:

@@ -33,6 +33,7 @@ class Story:
     total: float = -1
     restarts: int = 0
     state: str = ""
+    """As job lists call it, such as ``SUCCEEDED``."""
     _recovering: bool = False
 
     def __post_init__(self) -> None:
@@ -57,7 +58,7 @@ class Story:
     def succeeded(self) -> bool:
         """Whether the job succeeded with a good network, and recovered if it had to."""
         recovered = not self.killed or self.recovery >= 0
-        return self.state == "Succeeded" and self.accuracy >= GOOD_ENOUGH and recovered
+        return self.state == "SUCCEEDED" and self.accuracy >= GOOD_ENOUGH and recovered
 
     def cluster_answers(self) -> None:
         """The API server of the cluster answers."""
@@ -98,20 +99,42 @@ class Story:
         self.last_step = number
 
 
-def report(story: Story) -> Iterator[str]:
-    """Say what came out and how long each phase took."""
-    yield ""
-    yield f"The job {story.state.lower()}; test accuracy {story.accuracy:.4f}"
-    if story.killed:
-        yield (
-            f"Killed: {story.victim}, after step {story.last_before_kill}; training went on "
-            f"from the checkpoint of step {story.resumed_at}: {story.lost_steps} steps lost, "
-            f"{story.restarts} restarts"
-        )
-    yield f"  cluster start, to the first answer   {story.cluster_start:6.1f} s"
-    yield f"  submission to the first step         {story.first_step:6.1f} s"
-    if story.killed:
-        yield f"  kill to the first step after it      {story.recovery:6.1f} s"
-    yield f"  all of it                            {story.total:6.1f} s"
+def headline(story: Story) -> str:
+    """Say how the job ended."""
+    if story.accuracy < 0:
+        return f"The job {story.state.lower()} without a test accuracy: something is wrong."
+    text = f"The job {story.state.lower()}: test accuracy {story.accuracy:.4f}"
     if story.accuracy < GOOD_ENOUGH:
-        yield f"The accuracy is below {GOOD_ENOUGH}: something is wrong."
+        return f"{text}, below {GOOD_ENOUGH}: something is wrong."
+    if story.killed and story.recovery < 0:
+        return f"{text}, but it was not seen to recover."
+    return text
+
+
+def rows(story: Story) -> Iterator[tuple[str, str]]:
+    """Name what was lost and how long each phase took."""
+    yield "test accuracy", _number(story.accuracy, ".4f")
+    if story.killed:
+        yield "killed", f"{story.victim}, after step {story.last_before_kill} of {story.steps}"
+        yield "lost", _lost(story)
+    yield "cluster start, to the first answer", _seconds(story.cluster_start)
+    yield "submission to the first step", _seconds(story.first_step)
+    if story.killed:
+        yield "recovery, kill to the next step", _seconds(story.recovery)
+    yield "all of it", _seconds(story.total)
+
+
+def _lost(story: Story) -> str:
+    if story.resumed_at < 0:
+        return "not known: no rank started again"
+    restarts = "1 restart" if story.restarts == 1 else f"{story.restarts} restarts"
+    steps = "1 step" if story.lost_steps == 1 else f"{story.lost_steps} steps"
+    return f"{steps} since the checkpoint of step {story.resumed_at}; {restarts} in all"
+
+
+def _seconds(time_s: float) -> str:
+    return _number(time_s, ".1f", " s")
+
+
+def _number(value: float, form: str, unit: str = "") -> str:
+    return f"{value:{form}}{unit}" if value >= 0 else "never"

@@ -1,61 +1,99 @@
-"""How the demo shows itself: the replicas' lines with coloured prefixes, and how far each one is.
+"""How the demo shows itself: phases, the replicas' lines with coloured prefixes, a table at last.
 
-On a terminal a bar for each replica stays below the lines; elsewhere there are only lines, and of
-the steps just every fiftieth.
+On a terminal a bar for each replica stays below the lines and says what it is doing; elsewhere
+there are only lines, and of the steps just every fiftieth.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
 from rich.text import Text
 
-STEP = re.compile(r"step (\d+)/\d+ ")
+from gangline.cli.demo_story import Story, headline, rows
+
+STEP = re.compile(r"step (\d+)/\d+ loss (\S+)")
+STARTS = re.compile(r"rank \d+ of \d+ .* starts at step (\d+)")
+LOST = re.compile(r"rank \d+ lost another rank")
+ACCURACY = re.compile(r"test accuracy")
 COLOURS = ("cyan", "magenta", "green", "yellow", "blue")
 SHOWN_EVERY = 50
+LONGEST_LINE = 100
 
 
 class View:
-    """Prints to standard output."""
+    """Prints to standard output, or to the console that is given."""
 
-    def __init__(self, steps: int) -> None:
+    def __init__(self, steps: int, replicas: Sequence[str], console: Console | None = None) -> None:
         self._steps = steps
-        self._console = Console(highlight=False, soft_wrap=True)
+        self._console = console or Console(highlight=False, soft_wrap=True)
         self._progress = Progress(
             TextColumn("{task.description}"),
-            BarColumn(),
+            BarColumn(bar_width=30),
             MofNCompleteColumn(),
-            TextColumn("steps"),
+            TextColumn("[dim]{task.fields[doing]}"),
+            TimeElapsedColumn(),
             console=self._console,
             transient=True,
             disable=not self._console.is_terminal,
         )
-        self._replicas: dict[str, tuple[str, TaskID]] = {}
+        self._colours = dict(zip(replicas, COLOURS, strict=False))
+        self._tasks = {
+            name: self._progress.add_task(
+                f"[{colour}]{name:>9}", total=steps, doing="starting", start=False
+            )
+            for name, colour in self._colours.items()
+        }
 
     @contextmanager
     def progress(self) -> Iterator[None]:
         """Show the bars for the time of the block."""
+        for task in self._tasks.values():
+            self._progress.start_task(task)
         with self._progress:
             yield
 
-    def say(self, text: str) -> None:
-        """Print a line of the demo's own."""
-        self._console.print(Text(text, style="bold"))
+    def phase(self, text: str) -> None:
+        """Say that something new begins."""
+        self._console.print(Text.assemble(("==> ", "blue"), (text, "bold")))
+
+    def note(self, text: str) -> None:
+        """Say something about the phase."""
+        self._console.print(Text(f"    {text}"))
+
+    def killed(self, replica: str) -> None:
+        """Say that the demo has killed a replica's process."""
+        self.phase(f"Killed the process of {replica} with SIGKILL")
+        self._does(replica, "killed, starts again")
 
     def line(self, replica: str, text: str) -> None:
-        """Print a replica's line, or move its bar."""
-        colour, task = self._known(replica)
+        """Print a replica's line, and move its bar."""
         found = STEP.match(text)
         if found:
-            self._progress.update(task, completed=int(found[1]))
+            self._does(replica, f"loss {found[2]}", int(found[1]))
+        elif found_start := STARTS.search(text):
+            self._does(replica, "training", int(found_start[1]))
+        elif LOST.search(text):
+            self._does(replica, "missed a rank, starts again")
         if not found or int(found[1]) % SHOWN_EVERY == 0:
-            self._console.print(Text.assemble((f"{replica:>8} | ", colour), text))
+            colour = self._colours.get(replica, "white")
+            style = "bold" if ACCURACY.search(text) else ""
+            shown = text if len(text) <= LONGEST_LINE else f"{text[:LONGEST_LINE]}…"
+            self._console.print(Text.assemble((f"{replica:>9} | ", colour), (shown, style)))
 
-    def _known(self, replica: str) -> tuple[str, TaskID]:
-        if replica not in self._replicas:
-            colour = COLOURS[len(self._replicas) % len(COLOURS)]
-            task = self._progress.add_task(f"[{colour}]{replica}", total=self._steps)
-            self._replicas[replica] = (colour, task)
-        return self._replicas[replica]
+    def report(self, story: Story) -> None:
+        """Print what came out."""
+        good = story.succeeded
+        self._console.print()
+        self._console.print(Text(headline(story), style="bold green" if good else "bold red"))
+        table = Table.grid(padding=(0, 2))
+        for label, value in rows(story):
+            table.add_row(f"  {label}", Text(value, style="bold", no_wrap=True))
+        self._console.print(table)
+
+    def _does(self, replica: str, doing: str, step: int | None = None) -> None:
+        if replica in self._tasks:
+            self._progress.update(self._tasks[replica], completed=step, doing=doing)

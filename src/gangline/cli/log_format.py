@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from typing import TextIO
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 LEVELS = ("debug", "info", "warning", "error")
@@ -29,8 +30,8 @@ def _quoted(value: object) -> str:
     return repr(text) if not text or " " in text else text
 
 
-def start_logging(level: str) -> None:
-    """Send the logs of this process to stderr."""
-    handler = logging.StreamHandler(sys.stderr)
+def start_logging(level: str, stream: TextIO | None = None) -> None:
+    """Send the logs of this process to ``stream``, or to stderr."""
+    handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(FieldFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

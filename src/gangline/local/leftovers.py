@@ -89,6 +89,6 @@ def _pids(group: Path) -> list[int]:
 
 async def _unmount(point: Path) -> None:
     process = await asyncio.create_subprocess_exec(
-        "umount", "-l", str(point), stderr=asyncio.subprocess.DEVNULL
+        "umount", "-l", str(point), stderr=asyncio.subprocess.DEVNULL, start_new_session=True
     )
     await process.wait()

@@ -16,6 +16,7 @@ spec:
         image: "example.com/web:1"
         command: [python3, -u, -m, http.server, "8080", --directory, /etc]
         ports: [{containerPort: 8080, name: http}]
+        readinessProbe: {tcpSocket: {port: http}, periodSeconds: 1}
         resources: {requests: {cpu: 10m, memory: 16Mi}}
 ---
 apiVersion: v1

@@ -91,7 +91,10 @@ def test_objects_live(api: client.CoreV1Api) -> None:
         api.replace_namespaced_config_map("official", SPACE, found)
     assert refused.value.status == 409
     assert json.loads(refused.value.body)["reason"] == "Conflict"
-    assert api.delete_namespaced_config_map("official", SPACE).status == "Success"
+    api.delete_namespaced_config_map("official", SPACE)
+    with pytest.raises(client.ApiException) as refused:
+        api.read_namespaced_config_map("official", SPACE)
+    assert refused.value.status == 404
 
 
 def test_a_job_as_custom_object(api: client.CoreV1Api) -> None:

@@ -207,6 +207,19 @@ async def test_exec_runs_beside_the_main_process(runtime: ProcessRuntime, tmp_pa
     await container.wait()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="without control groups only the tree is watched")
+async def test_what_is_run_inside_counts_against_the_containers_limit(
+    runtime: ProcessRuntime, tmp_path: Path
+) -> None:
+    plan = a_plan(tmp_path, "sleep", "60", limits=Limits(memory_bytes=64 << 20))
+    container = await runtime.start(plan, Output())
+    hog = ["/usr/bin/python3", "-S", "-c", "b = bytearray(200 << 20); import time; time.sleep(20)"]
+    session = await container.exec(hog, Output())
+    assert await session.wait() == 137
+    container.kill()
+    assert (await container.wait()).oom_killed
+
+
 async def test_exec_with_a_terminal_knows_its_size(runtime: ProcessRuntime, tmp_path: Path) -> None:
     container = await runtime.start(a_plan(tmp_path, "sleep", "60"), Output())
     output = Output()

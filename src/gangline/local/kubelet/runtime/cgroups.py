@@ -5,6 +5,7 @@ starts is counted. ``kubelet`` names each group after the cluster, the pod and t
 restarted kubelet removes the groups of a killed one by the cluster's name.
 """
 
+import asyncio
 import contextlib
 import os
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ _PERIOD_US = 100_000
 _MIN_QUOTA_US = 1_000
 _SHARES_PER_CPU = 1024
 _MIN_SHARES = 2
+_REMOVAL_TRIES, _REMOVAL_PAUSE_S = 20, 0.02
 _V1_CONTROLLERS = ("memory", "cpu", "cpuacct")
 
 
@@ -58,11 +60,12 @@ class ControlGroup:
             return None
         return Usage(cpu_ns, max(memory - cached, 0))
 
-    def remove(self) -> None:
-        """Remove the (empty) groups; one that is not empty yet stays for the next clean-up."""
-        for folder in self.folders:
-            with contextlib.suppress(OSError):
-                folder.rmdir()
+    async def remove(self) -> None:
+        """Remove the groups once they are empty; what does not empty stays for the clean-up."""
+        for _ in range(_REMOVAL_TRIES):
+            if not [folder for folder in self.folders if not _removed(folder)]:
+                return
+            await asyncio.sleep(_REMOVAL_PAUSE_S)
 
     def _read(self, name: str) -> str:
         for folder in self.folders:
@@ -128,6 +131,17 @@ def _may_make(folder: Path) -> bool:
     except OSError:
         return False
     return os.access(folder / "cgroup.procs", os.W_OK)
+
+
+def _removed(folder: Path) -> bool:
+    try:
+        folder.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        # The kernel is still taking the last processes apart.
+        return False
+    return True
 
 
 def _v1_settings(limits: Limits) -> list[tuple[str, str]]:

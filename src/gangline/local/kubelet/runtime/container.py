@@ -98,7 +98,7 @@ class ProcessContainer:
         oom_killed = self._oom_killed
         if self._group is not None:
             oom_killed = oom_killed or self._group.oom_killed()
-            self._group.remove()
+            await self._group.remove()
         finished = datetime.now(UTC)
         if failure := failed_launch(self.plan.argv[0], code, self.early_errors):
             return Exit(code, finished, reason=failure.reason, message=failure.message)
@@ -155,7 +155,12 @@ class ProcessContainer:
             raise StartFailed("the container is not running", REASON_START_ERROR, EXIT_START_FAILED)
         bare = self._isolation.level is Level.NONE
         lead = TAKE_TERMINAL if tty and not bare else ()
-        command = [*self._isolation.join(self.init_pid), *lead, *self._tail_of_session(tty), *argv]
+        command = [
+            *self._isolation.join(self.init_pid, self._doors()),
+            *lead,
+            *self._tail_of_session(tty),
+            *argv,
+        ]
         cwd = Path(self.plan.workdir) if bare else None
         try:
             terminal = self._terminal(bare) if tty else None
@@ -163,6 +168,9 @@ class ProcessContainer:
         except OSError as error:
             raise start_error(f"cannot run a command in the container: {error}") from error
         return ExecProcess(session)
+
+    def _doors(self) -> list[str]:
+        return self._group.doors if self._group is not None else []
 
     def _tail_of_session(self, tty: bool) -> list[str]:
         """Environment and root of a command; on a terminal also what kind of terminal it is."""

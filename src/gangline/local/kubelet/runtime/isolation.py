@@ -62,8 +62,12 @@ class Isolation:
         unshare = ["unshare", *users, *_NAMESPACES, "--", "sh", "-c", _FORK, "sh"]
         return [*_die_with_parent(), *guard, *network, *unshare]
 
-    def join(self, pid: int) -> list[str]:
-        """The commands that run another command inside the container whose process 1 is ``pid``."""
+    def join(self, pid: int, doors: Sequence[str] = ()) -> list[str]:
+        """The commands that run another command inside the container whose process 1 is ``pid``.
+
+        ``doors`` are as for `enter`.
+        """
+        guard = ["sh", "-c", _GUARD, "sh", str(os.getpid()), *doors, "--"]
         if self.level is Level.NONE:
             return list(_die_with_parent())
         users = ["--user", "--preserve-credentials"] if self.level is Level.USER else []
@@ -74,6 +78,7 @@ class Isolation:
         # (when a client hangs up) ends the command as well.
         return [
             *_die_with_parent(),
+            *guard,
             *["nsenter", "--target", str(pid), *users, *spaces, "--"],
             *_die_with_parent(),
         ]
@@ -93,7 +98,7 @@ def detect() -> Isolation:
     return Isolation(
         Level.NONE,
         f"no permission for namespaces ({refusal}): pods see the machine's files and processes, "
-        "volumes are not mounted; run as root, or allow user namespaces "
+        "volumes and names are only found where the command or the environment names them; run as root, or allow user namespaces "
         "(sysctl user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns=0)",
     )
 

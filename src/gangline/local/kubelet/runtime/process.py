@@ -5,6 +5,7 @@ import errno
 import os
 from pathlib import Path
 
+from gangline.local.kubelet.runtime import bareview
 from gangline.local.kubelet.runtime.cgroups import ControlGroup, ControlGroups
 from gangline.local.kubelet.runtime.child import Child, spawn
 from gangline.local.kubelet.runtime.command import check_command
@@ -18,6 +19,9 @@ from gangline.local.kubelet.runtime.terminal import TAKE_TERMINAL, open_terminal
 
 _SET_UPS_AT_ONCE = 4 * (os.cpu_count() or 1)
 """More at once would not be done sooner, and each would take longer."""
+
+_MASTER_LOOKS, _MASTER_PAUSE_S = 100, 0.05
+"""How often, and how far apart, the address of a pod's master is looked for when names are not."""
 
 
 class ProcessRuntime:
@@ -47,6 +51,8 @@ class ProcessRuntime:
     async def start(self, plan: ContainerPlan, output: Output) -> ProcessContainer:
         """Start one instance; returns when its command is about to run."""
         bare = self._isolation.level is Level.NONE
+        if bare:
+            plan = await _written_out(plan)
         check_command(plan, self._shared, bare=bare)
         async with self._turns:
             try:
@@ -104,7 +110,7 @@ class ProcessRuntime:
                 child.kill_tree()
                 await child.wait()
                 if group is not None:
-                    group.remove()
+                    await group.remove()
         if complaint is not None:
             raise start_error(complaint or container.early_errors.decode(errors="replace"))
 
@@ -113,6 +119,20 @@ class ProcessRuntime:
             return None
         name = f"{plan.pod_uid}_{plan.container}_{plan.instance}"
         return self._groups.create(name, plan.limits)
+
+
+async def _written_out(plan: ContainerPlan) -> ContainerPlan:
+    """Put real paths and addresses into a plan; waits a little for the name of its master."""
+    files = [mount.source for mount in plan.mounts if mount.target == bareview.HOSTS]
+    master = plan.env.get("MASTER_ADDR", "")
+    addresses: dict[str, str] = {}
+    for _ in range(_MASTER_LOOKS):
+        for file in files:
+            addresses = bareview.addresses_in(file.read_text())
+        if not files or not master or master in addresses or master[0].isdigit():
+            break
+        await asyncio.sleep(_MASTER_PAUSE_S)
+    return bareview.written_out(plan, addresses)
 
 
 def _environment(plan: ContainerPlan, folder: str = "") -> list[str]:

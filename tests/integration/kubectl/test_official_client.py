@@ -178,3 +178,5 @@ def test_port_forward(api: client.CoreV1Api) -> None:
     watchdog.cancel()
     assert answer.startswith(b"HTTP/1.0 200 OK")
     assert forward.error(8080) is None
+    forward.close()
+    forward.websocket.shutdown()  # The client forgets its connection when the server ends it.

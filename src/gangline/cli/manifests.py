@@ -8,9 +8,9 @@ from typing import Any
 
 from gangline.api.resources import BUILT_IN, CUSTOM
 from gangline.api.validation import validate_manifest
+from gangline.api.yamltext import BadYaml, documents
 from gangline.cli.errors import CommandError
 from gangline.cli.exit_codes import ExitCode
-from gangline.cli.yaml_documents import BadYaml, documents
 
 STDIN = "-"
 MAX_BYTES = 16 << 20

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 import yaml
 
+from gangline.api.yamltext import BadYaml, survey
 from gangline.local.apiserver.errors import bad_request, not_acceptable, unsupported_media
 from gangline.local.apiserver.protobuf import MEDIA, read_protobuf
 
@@ -94,8 +95,9 @@ def read_json(body: bytes) -> Any:
 def read_yaml(body: bytes) -> Any:
     """Decode YAML as JSON would be; dates stay text."""
     try:
+        survey(body)  # a few lines may stand for more than memory holds
         loaded = yaml.load(body, Loader=_JsonLikeLoader)
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
+    except (BadYaml, yaml.YAMLError, RecursionError, ValueError) as error:
         raise bad_request(f"the body of the request is not valid YAML: {error}") from None
     return _as_json(loaded)
 

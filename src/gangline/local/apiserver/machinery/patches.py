@@ -9,11 +9,15 @@ from typing import Any
 
 import jsonpatch
 import jsonpointer
+import msgspec
 
 from gangline.local.apiserver.machinery.schemas import Json, copied
 
 MAX_OPERATIONS = 10_000
 """The most operations in one JSON patch, as in Kubernetes."""
+
+MAX_COPIED_BYTES = 3 << 20
+"""The most that the copies of one JSON patch may come to: as much as a request may hold."""
 
 
 class PatchError(Exception):
@@ -35,8 +39,8 @@ def json_patch(document: Json, operations: Any) -> Json:
     """Apply a list of JSON patch operations.
 
     Raises:
-        PatchError: it is no list of operations (400), it has too many (413), or one of them does
-            not fit the document, a failed ``test`` among them (422).
+        PatchError: it is no list of operations (400), it has too many or copies too much (413), or one of
+            them does not fit the document, a failed ``test`` among them (422).
     """
     if not isinstance(operations, Sequence) or isinstance(operations, str):
         raise PatchError("a JSON patch must be a list of operations")
@@ -48,7 +52,7 @@ def json_patch(document: Json, operations: Any) -> Json:
         if not isinstance(operation, dict):
             raise PatchError(f"operation {number} of the JSON patch is not an object")
     try:
-        patched = jsonpatch.apply_patch(document, list(operations))
+        patched = _applied(document, operations)
     except (jsonpatch.JsonPatchConflict, jsonpointer.JsonPointerException) as error:
         raise unprocessable(f"the JSON patch does not fit the object: {error}") from error
     except jsonpatch.JsonPatchTestFailed as error:
@@ -57,6 +61,23 @@ def json_patch(document: Json, operations: Any) -> Json:
         raise PatchError(f"the JSON patch is malformed: {error}") from error
     if not isinstance(patched, dict):
         raise unprocessable("the JSON patch leaves something that is not an object")
+    return patched
+
+
+def _applied(document: Json, operations: Sequence[Json]) -> Any:
+    """Apply operations in turn; copies may double the document each time, so they are counted."""
+    if not any(operation.get("op") == "copy" for operation in operations):
+        return jsonpatch.apply_patch(document, list(operations))
+    patched: Any = copied(document)
+    left = MAX_COPIED_BYTES
+    for operation in operations:
+        source = operation.get("from")
+        if operation.get("op") == "copy" and isinstance(source, str):
+            left -= len(msgspec.json.encode(jsonpointer.resolve_pointer(patched, source, None)))
+        if left < 0:
+            message = f"the copies of the JSON patch come to more than {MAX_COPIED_BYTES} bytes"
+            raise PatchError(message, 413, "RequestEntityTooLarge")
+        patched = jsonpatch.apply_patch(patched, [operation], in_place=True)
     return patched
 
 

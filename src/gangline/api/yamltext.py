@@ -1,4 +1,4 @@
-"""YAML documents as plain data, after a look at how large they become.
+"""A look at how large a YAML text becomes, and YAML documents as plain data.
 
 A few lines of YAML can stand for more objects than memory holds (aliases of aliases), for a list
 that contains itself, or for brackets deeper than the reader's stack. So the events of a text are
@@ -33,7 +33,9 @@ def documents(text: str) -> list[Any]:
             a field twice, or has a value that Python cannot hold.
     """
     try:
-        _survey(text)
+        twice = survey(text)
+        if twice:
+            raise BadYaml("\n  ".join([*twice[:20], "keep one of the two"]))
         return [each for each in yaml.load_all(text, Loader=_LOADER) if each is not None]
     except yaml.YAMLError as error:
         raise BadYaml(_where(error)) from error
@@ -122,14 +124,19 @@ class _Survey:
         parent.keys.add(event.value)
 
 
-def _survey(text: str) -> None:
-    survey = _Survey()
+def survey(text: str | bytes) -> list[str]:
+    """Walk a text without building anything; say which fields are given twice, and where.
+
+    Raises:
+        BadYaml: it is nested too deeply, stands for too much or contains itself.
+        yaml.YAMLError: it is not YAML.
+    """
+    seen = _Survey()
     for event in _events(text):
-        survey.see(event)
-    if survey.twice:
-        raise BadYaml("\n  ".join([*survey.twice[:20], "keep one of the two"]))
+        seen.see(event)
+    return seen.twice
 
 
-def _events(text: str) -> Iterator[yaml.Event]:
+def _events(text: str | bytes) -> Iterator[yaml.Event]:
     events: Iterator[yaml.Event] = yaml.parse(text, Loader=_LOADER)
     return events

@@ -31,8 +31,6 @@ NAMESPACE = "default"
 JOB = "digits"
 REPLICAS = ("master-0", "worker-0", "worker-1")
 VICTIM = "worker-1"
-KILL_AFTER = 0.4
-"""The share of the training that is done when the worker is killed."""
 PATIENCE_S = 60.0
 
 
@@ -73,21 +71,29 @@ async def _demo(example: Path, steps: int, *, kill: bool) -> int:
     view = View(steps, REPLICAS)
     for name in await remove_forsaken(default_home()):
         view.note(f"Removed what {name} had left, which was killed.")
-    story = Story(steps)
+    story = Story(steps, kill_wanted=kill)
     view.phase(f"Starting a cluster of {NODES} nodes in this process")
     with cluster_errors():
         async with demo_cluster() as ready:
             story.cluster_answers()
             view.note(f"the API server answers at {ready.url} after {story.cluster_start:.1f} s")
-            if ready.shortcoming:
-                view.note(f"note: {ready.shortcoming}")
-            code = await _train(ready, example, story, view, kill=kill)
+            for note in await _shortcomings(ready):
+                view.note(f"note: {note}")
+            code = await _train(ready, example, story, view)
             view.phase("Cleaning up")
     view.report(story)
     return code
 
 
-async def _train(ready: "Ready", example: Path, story: Story, view: View, *, kill: bool) -> int:
+async def _shortcomings(ready: "Ready") -> list[str]:
+    """Say what pods must do without on this machine."""
+    from gangline.local.kubelet.runtime.isolation import detect  # noqa: PLC0415
+
+    gap = (await asyncio.to_thread(detect)).gap
+    return [note for note in (ready.shortcoming, gap) if note]
+
+
+async def _train(ready: "Ready", example: Path, story: Story, view: View) -> int:
     from gangline.kube.client import Client  # noqa: PLC0415
     from gangline.kube.config import load_config  # noqa: PLC0415
     from gangline.sdk.client import JobClient  # noqa: PLC0415
@@ -105,8 +111,7 @@ async def _train(ready: "Ready", example: Path, story: Story, view: View, *, kil
                 async for line in lines:
                     story.line(line.replica, line.text)
                     view.line(line.replica, line.text)
-                    due = kill and not story.killed and story.share_done >= KILL_AFTER
-                    if due and kill_replica(VICTIM):
+                    if story.kill_is_due and kill_replica(VICTIM):
                         story.kill(VICTIM)
                         view.killed(VICTIM)
         ended = await jobs.wait(JOB, NAMESPACE)

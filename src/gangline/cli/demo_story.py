@@ -10,6 +10,8 @@ STARTS_AT = re.compile(r"rank \d+ of \d+ .* starts at step (\d+)")
 LOST_IN = re.compile(r"rank \d+ lost another rank in step (\d+)")
 ACCURACY = re.compile(r"test accuracy (\d\.\d+)")
 GOOD_ENOUGH = 0.95
+KILL_AFTER = 0.4
+"""The share of the training that is done when the worker is killed."""
 
 
 @dataclass(slots=True)
@@ -17,6 +19,8 @@ class Story:
     """The demo's milestones. Times are seconds of ``clock``; -1 stands for "not yet"."""
 
     steps: int
+    kill_wanted: bool = True
+    """Whether a worker is to be killed: then the job must be seen to recover."""
     clock: Callable[[], float] = time.monotonic
     began: float = field(init=False)
     cluster_start: float = -1
@@ -45,9 +49,9 @@ class Story:
         return self.killed_at >= 0
 
     @property
-    def share_done(self) -> float:
-        """The share of the steps that are done."""
-        return self.last_step / self.steps
+    def kill_is_due(self) -> bool:
+        """Whether it is time to kill the worker."""
+        return self.kill_wanted and not self.killed and self.last_step >= KILL_AFTER * self.steps
 
     @property
     def lost_steps(self) -> int:
@@ -57,7 +61,7 @@ class Story:
     @property
     def succeeded(self) -> bool:
         """Whether the job succeeded with a good network, and recovered if it had to."""
-        recovered = not self.killed or self.recovery >= 0
+        recovered = self.recovery >= 0 or not (self.killed or self.kill_wanted)
         return self.state == "SUCCEEDED" and self.accuracy >= GOOD_ENOUGH and recovered
 
     def cluster_answers(self) -> None:
@@ -108,6 +112,8 @@ def headline(story: Story) -> str:
         return f"{text}, below {GOOD_ENOUGH}: something is wrong."
     if story.killed and story.recovery < 0:
         return f"{text}, but it was not seen to recover."
+    if story.kill_wanted and not story.killed:
+        return f"{text}, but no worker was found to kill."
     return text
 
 

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 from rich.text import Text
 
 from gangline.cli.demo_story import Story, headline, rows
@@ -22,6 +21,7 @@ ACCURACY = re.compile(r"test accuracy")
 COLOURS = ("cyan", "magenta", "green", "yellow", "blue")
 SHOWN_EVERY = 50
 LONGEST_LINE = 100
+LABEL_WIDTH = 36
 
 
 class View:
@@ -89,10 +89,8 @@ class View:
         good = story.succeeded
         self._console.print()
         self._console.print(Text(headline(story), style="bold green" if good else "bold red"))
-        table = Table.grid(padding=(0, 2))
         for label, value in rows(story):
-            table.add_row(f"  {label}", Text(value, style="bold", no_wrap=True))
-        self._console.print(table)
+            self._console.print(Text.assemble(f"  {label:<{LABEL_WIDTH}}", (value, "bold")))
 
     def _does(self, replica: str, doing: str, step: int | None = None) -> None:
         if replica in self._tasks:

@@ -2,9 +2,10 @@
 
 Without permission for namespaces a volume cannot appear at its mount path, and the pod's hosts file
 cannot stand in for the machine's. So both are written out: a mount path in the command, in the
-environment or as the working folder becomes the volume's own folder, and a variable that is the
-name of a service or pod, alone or with a port, becomes its address. What a program asks for by a
-path or name that it makes up itself is not found; that is the price.
+environment or as the working folder becomes the volume's own folder, and the name of a service or
+pod, alone or with a port, becomes its address in variables that are called like one
+(``MASTER_ADDR``, ``PET_RDZV_ENDPOINT``). What a program asks for by a path or name that it makes up
+itself is not found; that is the price.
 """
 
 import re
@@ -14,6 +15,7 @@ from dataclasses import replace
 from gangline.local.kubelet.runtime.contract import ContainerPlan
 
 HOSTS = "/etc/hosts"
+_ADDRESS_VARIABLE = re.compile(r".*(ADDR|ADDRESS|HOST|ENDPOINT)")
 _NAME_AND_PORT = re.compile(r"(?P<name>[a-z0-9][a-z0-9.-]*)(?P<port>:\d+)?")
 
 
@@ -25,7 +27,9 @@ def written_out(plan: ContainerPlan, addresses: Mapping[str, str]) -> ContainerP
         plan,
         argv=tuple(_with_folders(word, folders) for word in plan.argv),
         env={
-            name: _with_address(_with_folders(value, folders), addresses)
+            name: _with_address(value, addresses)
+            if _ADDRESS_VARIABLE.fullmatch(name)
+            else _with_folders(value, folders)
             for name, value in plan.env.items()
         },
         workdir=_with_folders(plan.workdir, folders),

@@ -98,8 +98,9 @@ def detect() -> Isolation:
     return Isolation(
         Level.NONE,
         f"no permission for namespaces ({refusal}): pods see the machine's files and processes, "
-        "volumes and names are only found where the command or the environment names them; run as root, or allow user namespaces "
-        "(sysctl user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns=0)",
+        "volumes and other pods are found only by what their command and environment say; "
+        "run as root, or allow user namespaces (sysctl user.max_user_namespaces, "
+        "kernel.apparmor_restrict_unprivileged_userns=0)",
     )
 
 

@@ -1,5 +1,6 @@
 """The official Python client against a whole cluster: watch, logs, exec, port-forward."""
 
+import gc
 import json
 import threading
 from collections.abc import Iterator
@@ -13,8 +14,18 @@ from integration.cluster.embedded import EmbeddedCluster
 from integration.kubectl.manifests import CONFIG, JOB, TALKER, WEB, pod
 from integration.kubectl.tool import until
 
+# The client forgets connections that the server has ended, and those of refused streams.
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+
 SPACE = "official"
 GROUP = ("kubeflow.org", "v1", SPACE, "pytorchjobs")
+
+
+@pytest.fixture(autouse=True)
+def forgotten_connections() -> Iterator[None]:
+    """Let them be collected here, where nobody minds."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture(scope="module")
@@ -179,4 +190,3 @@ def test_port_forward(api: client.CoreV1Api) -> None:
     assert answer.startswith(b"HTTP/1.0 200 OK")
     assert forward.error(8080) is None
     forward.close()
-    forward.websocket.shutdown()  # The client forgets its connection when the server ends it.

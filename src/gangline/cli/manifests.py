@@ -26,7 +26,7 @@ def read_manifests(source: str) -> list[dict[str, Any]]:
     try:
         found = documents(_text(source))
     except BadYaml as error:
-        raise _usage(f"{_name(source)} cannot be used as YAML: {error}") from error
+        raise _usage(f"{_name(source)} is not YAML that can be used: {error}") from error
     objects = [
         _checked(each, where)
         for number, document in enumerate(found, 1)

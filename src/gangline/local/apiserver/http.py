@@ -16,7 +16,13 @@ from functools import partial
 from aiohttp import web
 
 from gangline.local.apiserver.credentials import Authenticator
-from gangline.local.apiserver.errors import StatusError, internal, too_large, unauthorized
+from gangline.local.apiserver.errors import (
+    StatusError,
+    bad_request,
+    internal,
+    too_large,
+    unauthorized,
+)
 from gangline.local.apiserver.metrics import Metrics
 from gangline.local.apiserver.negotiation import JSON, encode
 from gangline.local.apiserver.registry import Registry
@@ -81,6 +87,8 @@ class Api:
             response = refused(error)
         except web.HTTPRequestEntityTooLarge:
             response = refused(too_large(LARGEST_BODY))
+        except web.RequestPayloadError as error:
+            response = refused(bad_request(f"the body of the request cannot be read: {error}"))
         except ConnectionError:
             raise  # the client has gone
         except Exception as error:  # the outermost loop: a mistake here must not stop the server

@@ -39,8 +39,8 @@ def json_patch(document: Json, operations: Any) -> Json:
     """Apply a list of JSON patch operations.
 
     Raises:
-        PatchError: it is no list of operations (400), it has too many or copies too much (413), or one of
-            them does not fit the document, a failed ``test`` among them (422).
+        PatchError: it is no list of operations (400), it has too many or copies too much (413),
+            or one of them does not fit the document, a failed ``test`` among them (422).
     """
     if not isinstance(operations, Sequence) or isinstance(operations, str):
         raise PatchError("a JSON patch must be a list of operations")

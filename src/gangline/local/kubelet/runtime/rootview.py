@@ -69,8 +69,21 @@ class _Stage:
         if self.table:
             table.write_text("".join(self.table))
             lines.append(f"mount -n --all --fstab {shlex.quote(str(table))}")
-        lines += [f"ln -sfn {shlex.join(link)}" for link in self.links]
-        return lines
+        return lines + self._link_commands()
+
+    def _link_commands(self) -> list[str]:
+        """Links that are called like what they lead to go together, folder by folder."""
+        alike: dict[str, list[str]] = {}
+        others = []
+        for to, link in self.links:
+            if os.path.basename(to) == os.path.basename(link):
+                alike.setdefault(os.path.dirname(link), []).append(to)
+            else:
+                others.append(f"ln -sfn {shlex.join([to, link])}")
+        together = [
+            f"ln -sf {shlex.join([*targets, folder])}/" for folder, targets in alike.items()
+        ]
+        return together + others
 
 
 class RootView:

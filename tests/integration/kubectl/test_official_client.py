@@ -190,3 +190,6 @@ def test_port_forward(api: client.CoreV1Api) -> None:
     assert answer.startswith(b"HTTP/1.0 200 OK")
     assert forward.error(8080) is None
     forward.close()
+    for thread in threading.enumerate():
+        if thread.name.startswith("Kubernetes port forward"):
+            thread.join(20)

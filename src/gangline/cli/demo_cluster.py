@@ -82,8 +82,10 @@ async def demo_cluster() -> AsyncIterator[Ready]:
     finally:
         hurry.set()
         stop.set()
-        await _ended(running)
-        shutil.rmtree(settings.cluster_home.folder, ignore_errors=True)
+        try:
+            await _ended(running)
+        finally:
+            shutil.rmtree(settings.cluster_home.folder, ignore_errors=True)
 
 
 async def _ended(running: "asyncio.Task[None]") -> None:

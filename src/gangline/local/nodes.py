@@ -70,6 +70,7 @@ class VirtualNode:
         self._running: asyncio.Task[None] | None = None
         self._wish = asyncio.Event()
         self._wanted = Power.ON
+        self._ended = False
 
     def want(self, power: Power) -> None:
         """Say what the node should be doing."""
@@ -87,16 +88,22 @@ class VirtualNode:
         finally:
             await self._halt()
 
+    async def end(self, grace_s: float) -> None:
+        """End all containers of the node, which never runs again, whatever is wanted of it."""
+        self._ended = True
+        await self.stop(grace_s)
+
     async def stop(self, grace_s: float) -> None:
         """End all containers of the node."""
+        # Taken first: who wakes up by the halt must not stop it as well, in its own time.
+        agent, self._agent = self._agent, None
         await self._halt()
-        if self._agent is not None:
-            agent, self._agent = self._agent, None
+        if agent is not None:
             await agent.stop(grace_s)
 
     async def _switch(self, power: Power) -> None:
         match power:
-            case Power.ON if self._running is None:
+            case Power.ON if self._running is None and not self._ended:
                 self._agent = self._agent or self._make()
                 self._running = asyncio.create_task(self._agent.run(), name=self.name)
             case Power.CUT:
@@ -160,7 +167,7 @@ class Nodes:
         await asyncio.gather(ending, hurried, return_exceptions=True)
 
     async def _stop_all(self, grace_s: float) -> None:
-        await asyncio.gather(*(node.stop(grace_s) for node in self._nodes.values()))
+        await asyncio.gather(*(node.end(grace_s) for node in self._nodes.values()))
 
     async def _keep(self, node: VirtualNode) -> None:
         """Run one node; when its agent breaks, that is told and it is started again."""

@@ -93,6 +93,20 @@ async def test_a_node_that_was_cut_off_goes_on_as_the_same_one() -> None:
     assert diary.entries[-1] == "stop 1 2"
 
 
+async def test_a_node_that_has_ended_does_not_boot_again() -> None:
+    diary = Diary()
+    node = VirtualNode("n", diary.make)
+    running = asyncio.create_task(node.run())
+    await diary.until("run 1")
+    await node.end(2.0)
+    node.want(Power.STOPPED)
+    node.want(Power.ON)
+    await asyncio.wait({running}, timeout=0.05)
+    assert diary.entries == ["run 1", "cut 1", "stop 1 2"]
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
 async def test_an_agent_that_breaks_breaks_its_node() -> None:
     diary = Diary()
     diary.break_next = True

@@ -1,7 +1,8 @@
 # Sets up, runs and checks Gangline. Needs Python 3.11 or newer and make, nothing else.
 # make demo | test | lint | e2e | benchmarks | crds | clean
 
-PYTHON ?= python3.11
+# python3.11 where it is, else the machine's python3; tools/bootstrap.py refuses one that is too old.
+PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check

@@ -8,6 +8,8 @@ itself into it. The wheel comes from the package index that pip would use (``PIP
 PyPI). Idempotent: a working environment is left as it is.
 """
 
+from __future__ import annotations  # so that an old Python gets as far as to say so
+
 import html.parser
 import os
 import pathlib
@@ -107,6 +109,11 @@ def main(folder: pathlib.Path) -> None:
 
 
 if __name__ == "__main__":
+    if sys.hexversion < 0x030B0000:
+        sys.exit(
+            f"gangline needs Python 3.11 or newer; {sys.executable} is {sys.version.split()[0]}. "
+            "Name another: make PYTHON=/path/to/python3.12"
+        )
     if len(sys.argv) != 2:
         sys.exit(__doc__)
     main(pathlib.Path(sys.argv[1]))

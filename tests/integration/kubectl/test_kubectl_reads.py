@@ -121,3 +121,14 @@ def test_top(talker: Kubectl) -> None:
     until(lambda: talker.run("top", "pod", "talker")[0] == 0)
     assert re.search(r"^talker +\d+m +\d+Mi", talker("top pod"), re.MULTILINE)
     assert "first" in talker("top pod talker --containers")
+
+
+def test_parts_of_lists_and_raw_paths(talker: Kubectl) -> None:
+    whole = talker("get pods -o name").split()
+    assert talker("get pods -o name --chunk-size=1").split() == whole
+    path = f"/api/v1/namespaces/{talker.namespace}/pods/talker"
+    assert json.loads(talker(f"get --raw {path}"))["metadata"]["name"] == "talker"
+    assert "# TYPE gangline_apiserver" in talker("get --raw /metrics")
+    assert "the server could not find the requested resource" in talker.refused(
+        "get --raw /no/where"
+    )

@@ -181,3 +181,8 @@ def test_wait_for_the_end(kubectl: Kubectl) -> None:
         kubectl("delete pod leaves --wait=false")
         assert waiting.read_to_end() == 0, waiting.said
     assert "NotFound" in kubectl.refused("wait pod/nobody --for=condition=Ready --timeout=1s")
+
+
+def test_debug_in_a_pod_is_refused_for_what_it_needs(talker: Kubectl) -> None:
+    said = talker.refused("debug talker --image=busybox:1 -- true")
+    assert "ephemeral containers are disabled for this cluster" in said

@@ -21,9 +21,8 @@ EVENT_FIELDS = (
     "involvedObject.apiVersion", "involvedObject.resourceVersion", "involvedObject.fieldPath",
     "reason", "reportingComponent", "source", "type",
 )  # fmt: skip
-POD_SUBRESOURCES = (
-    "status", "binding", "eviction", "log", "exec", "attach", "portforward", "ephemeralcontainers",
-)  # fmt: skip
+# Without ephemeralcontainers: kubelets here do not run them, and its absence says so to kubectl.
+POD_SUBRESOURCES = ("status", "binding", "eviction", "log", "exec", "attach", "portforward")
 WITH_STATUS = {"subresources": ("status",), "resets_status": True}
 
 

@@ -27,7 +27,6 @@ SUBRESOURCES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
     "portforward": ("", "", "PodPortForwardOptions", ("create", "get")),
     "log": ("", "", "", ("get",)),
     "finalize": ("", "", "", ("update",)),
-    "ephemeralcontainers": ("", "", "", ("get", "patch", "update")),
     "status": ("", "", "", ("get", "patch", "update")),
 }
 PRESERVE: Json = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}

@@ -6,6 +6,7 @@ whose answer was lost is never repeated here: its effect is unknown, and only th
 """
 
 import asyncio
+import io
 import os
 import random
 import socket
@@ -39,6 +40,7 @@ MAX_ATTEMPTS = 4
 MAX_RETRY_AFTER_S = 30.0
 """A server that asks for more patience than this gets its error passed on to our caller."""
 CONNECT_BACKOFF_S = 0.1
+LARGE_BODY_BYTES = 1 << 20
 
 _KEEP_ALIVE = (
     ("TCP_KEEPIDLE", 30),
@@ -177,7 +179,7 @@ class Transport:
                 request.method,
                 self.config.server + request.path,
                 params=list(request.params) or None,
-                data=request.body,
+                data=_in_pieces(request.body),
                 headers=headers,
                 timeout=aiohttp.ClientTimeout(total=timeout_s, connect=CONNECT_TIMEOUT_S),
                 allow_redirects=False,
@@ -309,3 +311,8 @@ def _socket(
         if (option := getattr(socket, name, None)) is not None:
             made.setsockopt(socket.IPPROTO_TCP, option, value)
     return made
+
+
+def _in_pieces(body: bytes | None) -> bytes | io.BytesIO | None:
+    """A large body as a stream: sent at once it would hold up the event loop."""
+    return io.BytesIO(body) if body is not None and len(body) > LARGE_BODY_BYTES else body

@@ -46,7 +46,7 @@ def test_ctrl_c_during_the_submission_leaves_nothing(tmp_path: Path, seed: int) 
 
 def test_ctrl_c_twice_during_the_training_does_not_cut_the_clean_up_short(tmp_path: Path) -> None:
     with demo(tmp_path) as running:
-        running.until("step 1/")
+        running.until("step 50/")
         processes = running.descendants()
         running.signal_all(signal.SIGINT)
         running.until("Interrupted")

@@ -1,0 +1,150 @@
+"""A full disk: writes are refused with words, nothing acknowledged is lost, and it recovers."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gangline.api import core
+from gangline.api.meta import ObjectMeta
+from gangline.api.resources import CONFIG_MAPS, PODS
+from gangline.kube.client import Client
+from gangline.kube.config import load_config
+from gangline.kube.errors import ApiError
+from integration.cluster.embedded import embedded, until
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.root,
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small disk"),
+]
+
+DISK_BYTES = 8 << 20
+INTERNAL_ERROR = 500
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A folder on a file system of its own, which has little room."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    options = f"size={DISK_BYTES}"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+async def start(data: Path) -> Process:
+    """An API server alone, once it answers."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "gangline.local.apiserver", "--data", str(data), stdout=PIPE
+    )
+    assert process.stdout is not None
+    async with asyncio.timeout(30):
+        assert (await process.stdout.readline()).startswith(b"https://")
+    return process
+
+
+async def fill(client: Client, kept: set[str]) -> ApiError:
+    """Write until that is refused; ``kept`` has what was acknowledged."""
+    for number in range(1000):
+        name = f"big-{len(kept)}-{number}"
+        body = core.ConfigMap(metadata=ObjectMeta(name=name), data={"x": "x" * 200_000})
+        try:
+            await client.create(CONFIG_MAPS, body, "default")
+        except ApiError as error:
+            return error
+        kept.add(name)
+    raise AssertionError("the disk never became full")
+
+
+async def stored(client: Client) -> set[str]:
+    return {each.metadata.name for each in (await client.list(CONFIG_MAPS, "default")).items}
+
+
+async def test_a_full_disk_is_told_and_loses_nothing(small_disk: Path) -> None:
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(b"x" * (3 << 20))
+    data = small_disk / "state"
+    server, kept = await start(data), set[str]()
+    try:
+        async with Client(load_config(str(data / "kubeconfig"))) as client:
+            refused = await fill(client, kept)
+            assert refused.status.code == INTERNAL_ERROR, refused
+            assert "full" in str(refused)
+            assert "free" in str(refused)
+            assert kept <= await stored(client)
+            ballast.unlink()
+            again = core.ConfigMap(metadata=ObjectMeta(name="after"), data={"a": "b"})
+            await client.create(CONFIG_MAPS, again, "default")
+            kept.add("after")
+        server.kill()
+        await server.wait()
+        server = await start(data)
+        async with Client(load_config(str(data / "kubeconfig"))) as client:
+            assert kept <= await stored(client)
+    finally:
+        server.kill()
+        await server.wait()
+
+
+def talker(name: str, command: str) -> dict[str, object]:
+    """A pod of one container."""
+    container = {"name": "c", "image": "none", "command": ["sh", "-c", command]}
+    spec = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "containers": [container]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+
+
+async def test_a_log_that_fills_the_disk_does_not_end_the_cluster(
+    small_disk: Path,
+) -> None:
+    root = small_disk / "home"
+    ballast = small_disk / "ballast"
+    async with embedded(root) as cluster, cluster.client() as client:
+        await client.create(PODS, talker("chatty", "yes | head -c 20000000; sleep 300"), "default")
+
+        async def is_full() -> bool:
+            room = os.statvfs(small_disk)
+            return room.f_bavail * room.f_frsize < 64 << 10
+
+        try:
+            await until(is_full, within_s=3.0)
+        except AssertionError:  # the log was rotated in time: something else fills the disk
+            fill_up(ballast)
+        assert (await client.get(PODS, "chatty", "default")).metadata.name == "chatty"
+        ballast.unlink(missing_ok=True)
+        for log in (root / "clusters").rglob("*.log"):
+            os.truncate(log, 0)
+
+        async def writes_again() -> bool:
+            try:
+                await client.create(PODS, talker("after", "true"), "default")
+            except ApiError:
+                return False
+            return True
+
+        await until(writes_again, explain=cluster.said)
+
+        async def ended() -> bool:
+            return (await client.get(PODS, "after", "default")).status.phase == "Succeeded"
+
+        await until(ended, within_s=30.0, explain=cluster.said)
+        assert cluster.process is not None
+        assert cluster.process.poll() is None
+
+
+def fill_up(ballast: Path) -> None:
+    """Write until there is no room."""
+    with ballast.open("wb", buffering=0) as file:
+        try:
+            while file.write(b"x" * 4096) == 4096:
+                pass
+        except OSError:
+            return

@@ -222,7 +222,9 @@ class Kubernetes(ClusterUnderTest):
 
     def restart_api_server(self) -> None:
         """Kill the API server alone; its state is in etcd, nodes and pods go on."""
-        os.kill(int((self.state / "apiserver.pid").read_text()), signal.SIGKILL)
+        note = self.state / "apiserver.pid"
+        os.kill(int(note.read_text()), signal.SIGKILL)
+        note.unlink()  # else a zombie that nobody has reaped yet passes for a running server
         self._script("up", "--nodes")
 
     def python(self, script: Path, *arguments: str) -> dict[str, Any]:

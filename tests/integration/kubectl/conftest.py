@@ -33,12 +33,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluste
 
 
 def _end(cluster: EmbeddedCluster) -> None:
-    try:
-        asyncio.run(cluster.end())
-    except subprocess.TimeoutExpired:
-        assert cluster.process is not None
-        cluster.process.kill()
-        cluster.process.wait()
+    process = cluster.process
+    if process is not None and process.poll() is None:
+        try:
+            asyncio.run(cluster.end())
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
     asyncio.run(leftovers.remove(cluster.home.folder))
 
 

@@ -14,7 +14,8 @@ spec:
       containers:
       - name: main
         image: "example.com/web:1"
-        command: [python3, -u, -m, http.server, "8080", --directory, /etc]
+        command: [sh, -c, 'exec python3 -u -m http.server 8080 --bind "$IP" --directory /etc']
+        env: [{name: IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}]
         ports: [{containerPort: 8080, name: http}]
         readinessProbe: {tcpSocket: {port: http}, periodSeconds: 1}
         resources: {requests: {cpu: 10m, memory: 16Mi}}

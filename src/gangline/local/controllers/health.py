@@ -12,10 +12,10 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from gangline.api.affinity import Toleration
 from gangline.api.core import Lease, Node, Taint
 from gangline.api.meta import Condition
 from gangline.api.pod import Pod
+from gangline.api.taints import tolerates
 
 NOT_READY = "node.kubernetes.io/not-ready"
 UNREACHABLE = "node.kubernetes.io/unreachable"
@@ -121,17 +121,6 @@ def leaves_at(pod: Pod, taints: Iterable[Taint], now: datetime) -> datetime | No
         if limits:
             leaving.append((taint.time_added or now) + timedelta(seconds=max(0, min(limits))))
     return min(leaving, default=None)
-
-
-def tolerates(toleration: Toleration, taint: Taint) -> bool:
-    """Tell if a toleration puts up with a taint (Kubernetes' rules)."""
-    if toleration.effect and toleration.effect != taint.effect:
-        return False
-    if toleration.key and toleration.key != taint.key:
-        return False
-    if toleration.operator == "Exists":
-        return True
-    return bool(toleration.key) and toleration.value == taint.value
 
 
 def not_ready(pod: Pod, now: datetime) -> list[Condition] | None:

@@ -6,6 +6,7 @@ kube-scheduler's; the first filter that refuses a node names the reason.
 
 from collections.abc import Callable, Mapping
 
+from gangline.api.taints import tolerates
 from gangline.scheduler.model import (
     Constraints,
     Expression,
@@ -101,14 +102,4 @@ def _compares(operator: str, value: str | None, bounds: tuple[str, ...]) -> bool
 
 
 def _tolerated(taint: Taint, tolerations: tuple[Toleration, ...]) -> bool:
-    return any(_tolerates(toleration, taint) for toleration in tolerations)
-
-
-def _tolerates(toleration: Toleration, taint: Taint) -> bool:
-    if toleration.effect and toleration.effect != taint.effect:
-        return False
-    if toleration.key and toleration.key != taint.key:
-        return False
-    if toleration.operator == "Exists":
-        return True
-    return bool(toleration.key) and toleration.value == taint.value
+    return any(tolerates(toleration, taint) for toleration in tolerations)

@@ -3,23 +3,14 @@
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from gangline.local.apiserver.machinery.schemas import Json, copied, expanded, extra_values
+from gangline.local.apiserver.machinery.compiling import SchemaCompiler
+from gangline.local.apiserver.machinery.schemas import Json, copied, extra_values
 
 Defaulter: TypeAlias = Callable[[Any], None]
 
 
-class DefaulterCompiler:
-    """Makes defaulters of schemas; a schema that occurs many times is compiled once."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[Json, Defaulter | None]] = {}
-
-    def compile(self, schema: Json) -> Defaulter | None:
-        """Return the defaulter of a schema, None when it has no default at or below it."""
-        cached = self._known.get(id(schema))
-        if cached is None:
-            cached = self._known[id(schema)] = (schema, self._compile(expanded(schema)))
-        return cached[1]
+class DefaulterCompiler(SchemaCompiler[Defaulter]):
+    """Makes defaulters of schemas; None when there is no default at or below one."""
 
     def _compile(self, schema: Json) -> Defaulter | None:
         items = schema.get("items")

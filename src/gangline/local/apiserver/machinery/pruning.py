@@ -7,11 +7,11 @@ to None and is never walked.
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+from gangline.local.apiserver.machinery.compiling import SchemaCompiler
 from gangline.local.apiserver.machinery.schemas import (
     Json,
     Path,
     Segment,
-    expanded,
     extra_values,
     preserves_unknown,
     render,
@@ -21,19 +21,8 @@ Pruner: TypeAlias = Callable[[Any, Path, Segment, list[str], bool], None]
 """(value, path of the parent, own segment, paths of unknown fields, whether to remove them)"""
 
 
-class PrunerCompiler:
-    """Makes pruners of schemas; a schema that occurs many times in one tree is compiled once."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[Json, Pruner | None]] = {}
-
-    def compile(self, schema: Json) -> Pruner | None:
-        """Return the pruner of a schema, None when nothing below it can be pruned."""
-        cached = self._known.get(id(schema))
-        if cached is None:
-            # The schema is kept beside its pruner: an id is unique only while its object lives.
-            cached = self._known[id(schema)] = (schema, self._compile(expanded(schema)))
-        return cached[1]
+class PrunerCompiler(SchemaCompiler[Pruner]):
+    """Makes pruners of schemas; None when nothing below one can be pruned."""
 
     def _compile(self, schema: Json) -> Pruner | None:
         items = schema.get("items")

@@ -10,13 +10,13 @@ from typing import Any, TypeAlias
 
 from gangline.api.meta import StatusCause
 from gangline.local.apiserver.machinery import field_errors as wrong
+from gangline.local.apiserver.machinery.compiling import SchemaCompiler
 from gangline.local.apiserver.machinery.list_rules import list_rule
 from gangline.local.apiserver.machinery.schemas import (
     INT_OR_STRING,
     Json,
     Path,
     Segment,
-    expanded,
     extra_values,
     render,
 )
@@ -41,18 +41,8 @@ _JSON_TYPES = {
 }
 
 
-class ValidatorCompiler:
-    """Makes validators of schemas; a schema that occurs many times is compiled once."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[Json, Validator | None]] = {}
-
-    def compile(self, schema: Json) -> Validator | None:
-        """Return the validator of a schema, None when it accepts everything."""
-        cached = self._known.get(id(schema))
-        if cached is None:
-            cached = self._known[id(schema)] = (schema, self._compile(expanded(schema)))
-        return cached[1]
+class ValidatorCompiler(SchemaCompiler[Validator]):
+    """Makes validators of schemas; None when one accepts everything."""
 
     def _compile(self, schema: Json) -> Validator | None:
         checks = [check for check in (self._of_type(schema), self._of_junctors(schema)) if check]

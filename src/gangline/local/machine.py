@@ -1,5 +1,6 @@
 """What this machine has, and how it is divided among virtual nodes."""
 
+import math
 import os
 import re
 from dataclasses import dataclass
@@ -67,8 +68,8 @@ def divide(settings: ClusterSettings, machine: Machine) -> list[NodeShape]:
     count = settings.nodes
     if not 1 <= count <= 1000:
         raise ClusterError(f"--nodes {count}: give a number from 1 to 1000")
-    if settings.cpus is not None and settings.cpus <= 0:
-        raise ClusterError(f"--cpus {settings.cpus}: a node needs some")
+    if settings.cpus is not None and not 0 < settings.cpus < math.inf:
+        raise ClusterError(f"--cpus {settings.cpus}: a node needs some; give a number such as 4")
     if settings.gpus is not None and settings.gpus < 0:
         raise ClusterError(f"--gpus {settings.gpus}: give 0 or more")
     cpu = machine.cpu_milli // count if settings.cpus is None else round(settings.cpus * 1000)

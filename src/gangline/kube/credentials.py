@@ -97,6 +97,17 @@ def read_token(path: Path) -> str:
         raise ConfigError(f"the token file {path} cannot be read: {error}") from error
     if not token:
         raise ConfigError(f"the token file {path} is empty")
+    return checked_token(token, f"the token file {path}")
+
+
+def checked_token(token: str, where: str) -> str:
+    """Return a token that can be sent in a header.
+
+    Raises:
+        ConfigError: it has a line break or another sign that headers cannot carry.
+    """
+    if not (token.isascii() and token.isprintable()):
+        raise ConfigError(f"{where} has line breaks or other signs that no token has")
     return token
 
 

@@ -9,6 +9,7 @@ import binascii
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 import yaml
@@ -21,6 +22,7 @@ from gangline.kube.credentials import (
     FixedCredential,
     TokenFile,
     basic_authorization,
+    checked_token,
 )
 from gangline.kube.errors import ConfigError
 
@@ -207,6 +209,15 @@ def find_cluster(kubeconfig: Kubeconfig, context: str) -> tuple[Cluster, Path]:
             f"cluster {name!r} in {kubeconfig.origin} has the server {cluster.server!r}: it must "
             "start with https:// or http://"
         )
+    try:
+        usable = urlsplit(cluster.server).port != 0 and urlsplit(cluster.server).hostname
+    except ValueError:  # brackets without an end, a port beyond 65535
+        usable = None
+    if not usable:
+        raise ConfigError(
+            f"cluster {name!r} in {kubeconfig.origin} has the server {cluster.server!r}, which is "
+            "no address: write one such as https://127.0.0.1:6443"
+        )
     return cluster, folder
 
 
@@ -263,7 +274,8 @@ def credential_source(user: User, cluster: Cluster, folder: Path) -> CredentialS
     if user.exec is not None:
         return _exec_plugin(user.exec, cluster, folder)
     if user.token:
-        return FixedCredential(Credential(f"Bearer {user.token}", certificate, key))
+        token = checked_token(user.token, "the user's token")
+        return FixedCredential(Credential(f"Bearer {token}", certificate, key))
     if user.token_file:
         return TokenFile(folder / Path(user.token_file).expanduser(), certificate, key)
     authorization = basic_authorization(user.username, user.password or "") if user.username else ""

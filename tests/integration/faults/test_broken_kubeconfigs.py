@@ -1,0 +1,125 @@
+"""A kubeconfig that is broken in each usual way: exit status 5 and words about the broken part."""
+
+import asyncio
+import copy
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gangline.cli.exit_codes import ExitCode
+from gangline.local.apiserver.server import ApiServer
+
+Config = dict[str, Any]
+Change = Callable[[Config], object]
+
+
+def cluster_of(config: Config) -> Any:
+    return config["clusters"][0]["cluster"]
+
+
+def as_user(**user: Any) -> Change:
+    return lambda config: config["users"][0].update(user=user)
+
+
+def plugin(command: str) -> Change:
+    version = "client.authentication.k8s.io/v1"
+    return as_user(exec={"apiVersion": version, "command": command, "interactiveMode": "Never"})
+
+
+def at(server: str) -> Change:
+    return lambda config: cluster_of(config).update(server=server)
+
+
+def without_authority(config: Config) -> None:
+    del cluster_of(config)["certificate-authority-data"]
+
+
+def authority(text: str) -> Change:
+    return lambda config: cluster_of(config).update({"certificate-authority-data": text})
+
+
+def closed_port(config: Config) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        cluster_of(config).update(server=f"https://127.0.0.1:{unused.getsockname()[1]}")
+
+
+BROKEN: dict[str, tuple[str | Change, str]] = {
+    "empty": ("", "is empty"),
+    "not YAML": ("a: [", "is not YAML"),
+    "another file": ("<html>", "not a kubeconfig"),
+    "wrong types": (lambda c: c.update(clusters="x"), "$.clusters"),
+    "no context": (lambda c: c.pop("current-context"), "has no current-context"),
+    "unknown context": (lambda c: c.update({"current-context": "nope"}), "no context 'nope'"),
+    "unknown cluster": (lambda c: c.update(clusters=[]), "names the cluster"),
+    "unknown user": (lambda c: c.update(users=[]), "names the user"),
+    "no scheme": (at("127.0.0.1:6443"), "must start with https://"),
+    "no address": (at("https://[::1"), "no address"),
+    "no such port": (at("https://127.0.0.1:99999"), "no address"),
+    "nobody listens": (closed_port, "cannot be reached: Connection refused"),
+    "authority not base64": (authority("@@"), "certificate-authority-data is not base64"),
+    "authority not PEM": (authority("aGVsbG8="), "certificate-authority is not a PEM"),
+    "no authority": (without_authority, "Check certificate-authority"),
+    "half a certificate": (
+        lambda c: c["users"][0]["user"].pop("client-key-data"),
+        "no client-key: give both or neither",
+    ),
+    "a token of two lines": (as_user(token="a\nb"), "line breaks"),
+    "a plugin that is missing": (plugin("no-such-plugin"), "'no-such-plugin' is not found"),
+    "a plugin that fails": (plugin("false"), "'false' failed with exit code 1"),
+}
+
+
+def listing(kubeconfig: Path) -> subprocess.CompletedProcess[str]:
+    """What ``gangline list`` says to a kubeconfig."""
+    environment = {k: v for k, v in os.environ.items() if k != "KUBECONFIG"}
+    return subprocess.run(
+        [sys.executable, "-m", "gangline", "list", "--kubeconfig", str(kubeconfig)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+@pytest.mark.slow
+async def test_each_usual_break_is_named(api_server: ApiServer, tmp_path: Path) -> None:
+    sound = yaml.safe_load(api_server.kubeconfig.read_text())
+    for what, (change, says) in BROKEN.items():
+        text = change
+        if not isinstance(change, str):
+            config = copy.deepcopy(sound)
+            change(config)
+            text = yaml.safe_dump(config)
+        file = tmp_path / "kubeconfig"
+        file.write_text(str(text))
+        done = await asyncio.to_thread(listing, file)
+        assert done.returncode == ExitCode.UNREACHABLE, (what, done.stderr)
+        assert says in done.stderr, (what, done.stderr)
+
+
+async def test_a_wrong_token_is_told_from_a_cluster_that_is_away(
+    api_server: ApiServer, tmp_path: Path
+) -> None:
+    config = yaml.safe_load(api_server.kubeconfig.read_text())
+    as_user(token="wrong")(config)
+    file = tmp_path / "kubeconfig"
+    file.write_text(yaml.safe_dump(config))
+    done = await asyncio.to_thread(listing, file)
+    assert done.returncode == ExitCode.UNEXPECTED
+    assert "credentials" in done.stderr
+
+
+@pytest.mark.parametrize(("path", "says"), [("none", "does not exist"), (".", "Is a directory")])
+def test_a_kubeconfig_that_is_no_file(tmp_path: Path, path: str, says: str) -> None:
+    done = listing(tmp_path / path)
+    assert done.returncode == ExitCode.UNREACHABLE
+    assert says in done.stderr

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,6 +32,10 @@ JOB = "digits"
 REPLICAS = ("master-0", "worker-0", "worker-1")
 VICTIM = "worker-1"
 PATIENCE_S = 60.0
+"""How long the kind of training jobs may be unknown."""
+WAIT_TOLD_S = 20.0
+GIVES_UP_S = 900.0
+"""Twenty times what it takes on two cores."""
 
 
 @click.command("demo")
@@ -107,7 +111,7 @@ async def _train(ready: "Ready", example: Path, story: Story, view: View) -> int
         view.phase(f"Training: PyTorchJob {JOB}, one master and two workers")
         job = await jobs.get(JOB, NAMESPACE)
         with view.progress():
-            async with following_logs(client, job) as lines:
+            async with _said_why(jobs, story, view), following_logs(client, job) as lines:
                 async for line in lines:
                     story.line(line.replica, line.text)
                     view.line(line.replica, line.text)
@@ -119,18 +123,46 @@ async def _train(ready: "Ready", example: Path, story: Story, view: View) -> int
     return ExitCode.DONE if story.succeeded else ExitCode.JOB_FAILED
 
 
+@contextlib.asynccontextmanager
+async def _said_why(jobs: Any, story: Story, view: View) -> AsyncIterator[None]:
+    """Say now and then why there is no first step yet.
+
+    Raises:
+        CommandError: the block takes so long that it will not end.
+    """
+
+    async def say() -> None:
+        while story.first_step < 0:
+            await asyncio.sleep(WAIT_TOLD_S)
+            job = await jobs.get(JOB, NAMESPACE)
+            if story.first_step < 0 and job.reason:
+                view.note(f"waiting: {job.reason}")
+
+    telling = asyncio.create_task(say())
+    try:
+        async with asyncio.timeout(GIVES_UP_S):
+            yield
+    except TimeoutError:
+        raise CommandError(f"the demo did not end within {GIVES_UP_S:.0f} s") from None
+    finally:
+        telling.cancel()
+        await asyncio.gather(telling, return_exceptions=True)
+
+
 async def _accepted(jobs: Any, manifest: dict[str, Any]) -> None:
     """Submit; the kinds of training jobs are known a moment after the first answer."""
     from gangline.sdk.client import UnknownKind  # noqa: PLC0415
 
-    async with asyncio.timeout(PATIENCE_S):
-        while True:
-            try:
-                await jobs.submit(manifest, NAMESPACE)
-            except UnknownKind:
-                await asyncio.sleep(0.02)
-            else:
-                return
+    deadline = asyncio.get_running_loop().time() + PATIENCE_S
+    while True:
+        try:
+            await jobs.submit(manifest, NAMESPACE)
+        except UnknownKind:
+            if asyncio.get_running_loop().time() > deadline:
+                raise
+            await asyncio.sleep(0.02)
+        else:
+            return
 
 
 def manifests(example: Path, steps: int) -> list[dict[str, Any]]:

@@ -20,7 +20,7 @@ LOST = re.compile(r"rank \d+ lost another rank")
 ACCURACY = re.compile(r"test accuracy")
 COLOURS = ("cyan", "magenta", "green", "yellow", "blue")
 SHOWN_EVERY = 50
-LONGEST_LINE = 100
+LONGEST_LINE = 90
 LABEL_WIDTH = 36
 
 
@@ -41,6 +41,8 @@ class View:
             disable=not self._console.is_terminal,
         )
         self._colours = dict(zip(replicas, COLOURS, strict=False))
+        self._away: set[str] = set()
+        """Replicas that have died; what they had written before may still arrive."""
         self._tasks = {
             name: self._progress.add_task(
                 f"[{colour}]{name:>9}", total=steps, doing="starting", start=False
@@ -68,13 +70,15 @@ class View:
         """Say that the demo has killed a replica's process."""
         self.phase(f"Killed the process of {replica} with SIGKILL")
         self._does(replica, "killed, starts again")
+        self._away.add(replica)
 
     def line(self, replica: str, text: str) -> None:
         """Print a replica's line, and move its bar."""
         found = STEP.match(text)
-        if found:
+        if found and replica not in self._away:
             self._does(replica, f"loss {found[2]}", int(found[1]))
         elif found_start := STARTS.search(text):
+            self._away.discard(replica)
             self._does(replica, "training", int(found_start[1]))
         elif LOST.search(text):
             self._does(replica, "missed a rank, starts again")

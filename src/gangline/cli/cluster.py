@@ -144,12 +144,13 @@ def status_command(name: str) -> int:
 def _run(settings: "ClusterSettings", without: frozenset[str]) -> None:
     began = time.monotonic()
     from gangline.local.cluster import run_foreground  # noqa: PLC0415
+    from gangline.local.kubelet.runtime.isolation import detect  # noqa: PLC0415
 
     def announce(ready: "Ready") -> None:
         click.echo(_welcome(ready.url, ready.kubeconfig, time.monotonic() - began))
         click.echo("Ctrl-C stops it; what is stored is kept.")
-        if ready.shortcoming:
-            click.echo(f"Note: {ready.shortcoming}", err=True)
+        for note in filter(None, (ready.shortcoming, detect().gap)):
+            click.echo(f"Note: {note}", err=True)
 
     run_foreground(settings, components(without), announce)
 

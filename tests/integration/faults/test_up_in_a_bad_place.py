@@ -1,0 +1,160 @@
+"""``gangline up`` where something is in its way: a port, a flag, missing rights."""
+
+import asyncio
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import gangline
+from gangline.api.resources import EVENTS, PODS
+from gangline.cli.exit_codes import ExitCode
+from gangline.kube.client import Client
+from gangline.kube.config import load_config
+from gangline.local.home import ClusterHome
+from integration.cluster.embedded import until
+
+NOBODY = 65534
+SOURCES = Path(gangline.__file__).parents[1]
+
+
+def up(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """What ``gangline up`` says that does not start."""
+    return subprocess.run(
+        [sys.executable, "-m", "gangline", "up", *arguments],
+        env={**os.environ, "GANGLINE_HOME": str(home)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_a_port_in_use_is_named_with_who_has_it(tmp_path: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        done = up(tmp_path, "--port", str(port))
+    assert done.returncode == ExitCode.UNEXPECTED
+    assert f"port {port} is in use by" in done.stderr
+    assert f"process {os.getpid()}" in done.stderr
+    assert "--port 0" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (("--memory", "4x"), "--memory 4x"),
+        (("--cpus", "nan"), "--cpus nan"),
+        (("--cpus", "-1"), "--cpus -1.0"),
+        (("--name", "../x"), "cannot name a cluster"),
+        (("--pod-cidr", "1.2.3"), "give one such as"),
+        (("--port", "80000"), "--port"),
+        (("--nodes", "0"), "--nodes"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_a_flag_that_makes_no_sense_is_named(
+    tmp_path: Path, flags: tuple[str, ...], says: str
+) -> None:
+    done = up(tmp_path, *flags)
+    assert done.returncode in (ExitCode.USAGE, ExitCode.UNEXPECTED)
+    assert says in done.stderr
+    assert "defect" not in done.stderr
+
+
+def test_a_home_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.write_text("a file where a folder should be")
+    done = up(home)
+    assert done.returncode == ExitCode.UNEXPECTED
+    assert str(home) in done.stderr
+    assert "defect" not in done.stderr
+
+
+@pytest.fixture
+def open_home() -> Iterator[Path]:
+    """A folder of an ordinary user; not pytest's, which only root may look into."""
+    home = Path(tempfile.mkdtemp())
+    os.chown(home, NOBODY, NOBODY)
+    home.chmod(0o755)
+    try:
+        yield home
+    finally:
+        shutil.rmtree(home)
+
+
+def up_without_rights(home: Path, search: str) -> subprocess.Popen[bytes]:
+    """Start a cluster as an ordinary user; it prints into ``up.log``."""
+    identity = [f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+    surroundings = {"GANGLINE_HOME": str(home), "HOME": str(home), "PYTHONPATH": str(SOURCES)}
+    with (home / "up.log").open("wb") as output:
+        return subprocess.Popen(
+            ["setpriv", *identity, sys.executable, "-m", "gangline", "up", "--port", "0"],
+            env={**os.environ, **surroundings, "PATH": search},
+            stdout=output,
+            stderr=output,
+            cwd="/",
+        )
+
+
+def refusing_namespaces(folder: Path) -> str:
+    """A search path on which the program that makes namespaces says that it may not."""
+    folder.mkdir()
+    program = folder / "unshare"
+    program.write_text("#!/bin/sh\necho 'unshare failed: Operation not permitted' >&2\nexit 1\n")
+    program.chmod(0o755)
+    return f"{folder}:{os.environ['PATH']}"
+
+
+@pytest.mark.slow
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become an ordinary user")
+@pytest.mark.parametrize("namespaces", [True, False], ids=["allowed", "refused"])
+async def test_without_rights_pods_run_all_the_same_and_a_note_says_what_they_lack(
+    open_home: Path, namespaces: bool
+) -> None:
+    search = os.environ["PATH"] if namespaces else refusing_namespaces(open_home / "bin")
+    process = up_without_rights(open_home, search)
+    log, home = open_home / "up.log", ClusterHome(open_home)
+    try:
+
+        async def answers() -> bool:
+            assert process.poll() is None, log.read_text()
+            return home.read_note() is not None and "Ctrl-C" in log.read_text()
+
+        await until(answers, 40.0, log.read_text)
+        async with Client(load_config(str(home.default_kubeconfig))) as client:
+            await _run_one_pod(client, log)
+        said = log.read_text()
+        assert "Note: " in said
+        assert "root" in said
+        if not namespaces:
+            assert "no permission for namespaces (unshare failed: Operation not permitted)" in said
+            assert "sysctl" in said
+    finally:
+        process.send_signal(signal.SIGTERM)
+        await asyncio.to_thread(process.wait, 20)
+
+
+async def _run_one_pod(client: Client, log: Path) -> None:
+    container = {"name": "c", "image": "none:1", "command": ["id", "-u"]}
+    spec = {"restartPolicy": "Never", "containers": [container]}
+    body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec}
+
+    await client.create(PODS, body, "default")
+
+    async def succeeded() -> bool:
+        return (await client.get(PODS, "p", "default")).status.phase == "Succeeded"
+
+    await until(succeeded, 30.0, log.read_text)
+    messages = [event.message for event in (await client.list(EVENTS, "default")).items]
+    assert any("none:1" in message for message in messages), messages

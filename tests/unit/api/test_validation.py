@@ -484,3 +484,17 @@ def test_no_value_anywhere_breaks_validation(path, value):
     for error in validate_manifest(manifest):
         assert error.path.startswith("spec")
         assert error.problem
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")], ids=str)
+def test_a_number_that_json_lacks_is_named(number):
+    told = [str(error) for error in validate_manifest(in_worker("replicas", value=number))]
+    assert any("Worker.replicas" in line and "no number that JSON has" in line for line in told)
+
+
+def test_an_object_nested_beyond_measure_is_told_so():
+    value = 1
+    for _ in range(600):
+        value = {"a": value}
+    told = [str(error) for error in validate_manifest(in_pod("volumes", value=value))]
+    assert any("nested too deeply" in line or "contains itself" in line for line in told)

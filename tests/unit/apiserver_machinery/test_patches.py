@@ -146,3 +146,17 @@ def _spoil(value: Any) -> None:
     for child in children:
         if isinstance(child, dict | list):
             _spoil(child)
+
+
+def test_copies_of_copies_are_refused_before_they_fill_the_memory():
+    copies = [{"op": "copy", "from": "/d", "path": f"/d/c{n}"} for n in range(60)]
+    with pytest.raises(PatchError) as refused:
+        json_patch({"d": {"a": "x" * 1000}}, copies)
+    assert refused.value.code == 413
+
+
+def test_a_few_copies_do_what_they_say():
+    copies = [{"op": "copy", "from": "/a", "path": "/b"}, {"op": "remove", "path": "/a/x"}]
+    before = {"a": {"x": 1}}
+    assert json_patch(before, copies) == {"a": {}, "b": {"x": 1}}
+    assert before == {"a": {"x": 1}}

@@ -106,6 +106,7 @@ def up_command(
     from gangline.local.settings import ClusterSettings  # noqa: PLC0415
 
     settings = ClusterSettings(**options)
+    _check_image_map(settings)
     with cluster_errors():
         if detach:
             _start_in_background(settings, _same_again(context))
@@ -139,6 +140,18 @@ def status_command(name: str) -> int:
     for line in _status_lines(found):
         click.echo(line)
     return ExitCode.DONE if found.answers else ExitCode.UNREACHABLE
+
+
+def _check_image_map(settings: "ClusterSettings") -> None:
+    """Refuse a bad file before anything is started; nodes read it only when all else is up."""
+    if settings.image_map is None:
+        return
+    from gangline.local.kubelet.images import ImageMapError, load_image_map  # noqa: PLC0415
+
+    try:
+        load_image_map(settings.image_map)
+    except ImageMapError as error:
+        raise CommandError(str(error), code=ExitCode.USAGE) from error
 
 
 def _run(settings: "ClusterSettings", without: frozenset[str]) -> None:

@@ -58,6 +58,8 @@ def test_a_port_in_use_is_named_with_who_has_it(tmp_path: Path) -> None:
         (("--name", "../x"), "cannot name a cluster"),
         (("--pod-cidr", "1.2.3"), "give one such as"),
         (("--port", "80000"), "--port"),
+        (("--image-map", __file__), "image map"),
+        (("--image-map", sys.executable), "is no YAML"),
         (("--nodes", "0"), "--nodes"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
@@ -69,6 +71,7 @@ def test_a_flag_that_makes_no_sense_is_named(
     assert done.returncode in (ExitCode.USAGE, ExitCode.UNEXPECTED)
     assert says in done.stderr
     assert "defect" not in done.stderr
+    assert "Cluster is up" not in done.stdout
 
 
 def test_a_home_that_cannot_be_written_is_named(tmp_path: Path) -> None:
@@ -78,6 +81,7 @@ def test_a_home_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     assert done.returncode == ExitCode.UNEXPECTED
     assert str(home) in done.stderr
     assert "defect" not in done.stderr
+    assert "Cluster is up" not in done.stdout
 
 
 @pytest.fixture

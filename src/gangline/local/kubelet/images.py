@@ -125,5 +125,5 @@ def _read(path: Path) -> Any:
         return yaml.safe_load(path.read_text()) or {}
     except OSError as error:
         raise ImageMapError(f"image map {path}: {error.strerror or error}") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ImageMapError(f"image map {path} is no YAML: {error}") from error

@@ -35,8 +35,8 @@ async def _watch(target: Target, sampled: bool, latencies: list[float], counts: 
     await connection.watch(f"{COLLECTION}?watch=true")
     counts.append(0)
     place = len(counts) - 1
-    while piece := await connection.read():
-        counts[place] += piece.count(b'"type":"ADDED"')
+    async for seen, piece in connection.count():
+        counts[place] = seen
         if sampled:
             now = time.time_ns()
             latencies += [(now - int(sent)) / 1e6 for sent in SENT_AT.findall(piece)]

@@ -4,12 +4,15 @@ import asyncio
 import base64
 import ssl
 import tempfile
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import yaml
+
+ADDED = b'"type":"ADDED"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,14 @@ class Connection:
     async def read(self) -> bytes:
         """What has come since: raw chunks, framing included; events are lines."""
         return await self._reader.read(1 << 18)
+
+    async def count(self) -> AsyncIterator[tuple[int, bytes]]:
+        """Yield how many objects have been added so far, and what came last, until the end."""
+        total, rest = 0, b""
+        while piece := await self.read():
+            total += (rest + piece).count(ADDED)
+            rest = piece[1 - len(ADDED) :]  # a mark may lie across two reads
+            yield total, piece
 
     def close(self) -> None:
         """Close the connection."""

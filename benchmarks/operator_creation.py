@@ -68,9 +68,9 @@ async def count_creations(target: Target, namespace: str, wanted: int) -> None:
     """Return when ``wanted`` pods have been created in ``namespace``, as a watch tells it."""
     connection = await Connection.open(target)
     await connection.watch(f"/api/v1/namespaces/{namespace}/pods?watch=true")
-    seen = 0
-    while seen < wanted and (piece := await connection.read()):
-        seen += piece.count(b'"type":"ADDED"')
+    async for seen, _ in connection.count():
+        if seen >= wanted:
+            break
     connection.close()
 
 

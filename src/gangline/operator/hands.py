@@ -27,6 +27,7 @@ from gangline.kube.errors import (
 from gangline.operator import metrics
 from gangline.operator.cache import PODS, SERVICES, Cache, Sight, job_resource
 from gangline.operator.decision import Creation, Decision, Deletion, Event, Patch, Target
+from gangline.operator.gate import Gate
 from gangline.operator.job import TrainingJob
 from gangline.operator.recent import RecentObjects
 
@@ -34,6 +35,9 @@ _T = TypeVar("_T")
 
 _NAMED = 3
 """Problems that are told one by one; a refused template refuses a thousand pods alike."""
+
+_HANDICAP_S = {Target.SERVICE: 2.0}
+"""Services give way to pods: a pod has to be placed and started before its name is of use."""
 
 _RESOURCES: dict[Target, Resource[Any]] = {
     Target.POD: PODS,
@@ -72,7 +76,7 @@ class Hands:
     def __init__(self, client: Client, cache: Cache, writes_in_flight: int) -> None:
         self._client = client
         self._cache = cache
-        self._slots = asyncio.Semaphore(writes_in_flight)
+        self._gate = Gate(writes_in_flight)
         self._recent: dict[Target, RecentObjects[Any]] = {
             Target.POD: cache.recent_pods,
             Target.SERVICE: cache.recent_services,
@@ -82,7 +86,7 @@ class Hands:
     @property
     def crowded(self) -> bool:
         """Whether writes have to wait for each other."""
-        return self._slots.locked()
+        return self._gate.crowded
 
     async def carry_out(self, sight: Sight, decision: Decision) -> Outcome:
         """Do what a decision says, except for the status.
@@ -110,7 +114,7 @@ class Hands:
 
     async def _create(self, job: TrainingJob, creation: Creation, outcome: Outcome) -> None:
         resource, namespace = _RESOURCES[creation.target], job.meta.namespace
-        async with self._slots:
+        async with self._gate.passage(_HANDICAP_S.get(creation.target, 0.0)):
             if len(outcome.problems) >= _NAMED:
                 return  # A refused template is refused for every replica: do not ask for each.
             metrics.WRITES.labels(creation.target, "create").inc()
@@ -167,7 +171,7 @@ class Hands:
     async def _delete(self, job: TrainingJob, deletion: Deletion, outcome: Outcome) -> None:
         is_job = deletion.target is Target.JOB
         resource = job_resource(job.kind) if is_job else _RESOURCES[deletion.target]
-        async with self._slots:
+        async with self._gate.passage():
             metrics.WRITES.labels(deletion.target, "delete").inc()
             # Gone, or another one by now: either way the one that was meant is no more.
             with suppress(NotFound, Conflict):
@@ -188,7 +192,7 @@ class Hands:
 
     async def _patch(self, job: TrainingJob, patch: Patch) -> None:
         resource = _RESOURCES[patch.target]
-        async with self._slots:
+        async with self._gate.passage():
             metrics.WRITES.labels(patch.target, "patch").inc()
             await self._client.patch(
                 resource, patch.name, patch.operations, job.meta.namespace, kind=PatchKind.JSON

@@ -27,8 +27,9 @@ class OperatorSettings:
     """Written into pods of a gang whose template names none; ``volcano`` for Volcano."""
     init_image: str = ""
     """Image in which PyTorch workers wait for the master's name; empty: they need not."""
-    workers: int = 16
-    """Jobs looked at at the same time. They mostly wait for the API server."""
+    workers: int = 256
+    """Jobs looked at at the same time. They mostly wait for their turn to write, and the more of
+    them wait, the better the urgent writes of all come before the others."""
     writes_in_flight: int = 32
     """Requests that the operator sends at the same time, over all jobs."""
     force_delete_after_s: float = 10.0

@@ -3,7 +3,7 @@
 import importlib
 import sys
 
-ALL = ("api_server", "operator_creation", "memory", "first_step", "client_speed")
+ALL = ("cluster_start", "api_server", "operator_creation", "memory", "first_step", "client_speed")
 
 
 def main() -> None:

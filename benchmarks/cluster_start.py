@@ -1,0 +1,71 @@
+"""From starting a process to the first answered request, beside the start of a real control plane.
+
+Ours is ``gangline up`` with three nodes. The peer is etcd, kube-apiserver and the controller
+manager, until ``/readyz`` answers. Medians of several starts on fresh state.
+"""
+
+import asyncio
+import os
+import statistics
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.connection import Connection, Target
+from benchmarks.servers import GANGLINE, real_kubernetes
+
+RUNS = 5
+NAMESPACES = "/api/v1/namespaces"
+
+
+async def _until_answered(kubeconfig: Path) -> None:
+    while True:
+        try:
+            connection = await Connection.open(Target.of(kubeconfig))
+            code, _ = await connection.request("GET", NAMESPACES)
+            connection.close()
+            if code == 200:
+                return
+        except (OSError, asyncio.IncompleteReadError):
+            pass  # not written yet, or nobody listens yet
+        await asyncio.sleep(0.005)
+
+
+def start_ours() -> float:
+    """Seconds until ``gangline up`` has answered a request that names its sender."""
+    with tempfile.TemporaryDirectory() as home:
+        begun = time.monotonic()
+        process = subprocess.Popen(
+            [*GANGLINE, "up", "--name", "bench", "--nodes", "3", "--port", "0"],
+            env=os.environ | {"GANGLINE_HOME": home},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        asyncio.run(_until_answered(Path(home, "clusters", "bench", "kubeconfig")))
+        taken = time.monotonic() - begun
+        process.terminate()
+        process.wait(60)
+    return taken
+
+
+def start_peer() -> float:
+    """Seconds until the real control plane is ready."""
+    begun = time.monotonic()
+    with real_kubernetes():
+        return time.monotonic() - begun
+
+
+def main() -> None:
+    """Measure both, print medians and the ratio."""
+    peer = start_peer()
+    ours = [start_ours() for _ in range(RUNS)]
+    median = statistics.median(ours)
+    print("cluster start, from the process to the first answered request")
+    print(f"  etcd + kube-apiserver + controller manager {peer:.1f} s (once)")
+    print(f"  gangline up, 3 nodes, median of {RUNS}: {median:.2f} s (worst {max(ours):.2f})")
+    print(f"  ratio {median / peer:.2f}; to reach: under 2 s")
+
+
+if __name__ == "__main__":
+    main()

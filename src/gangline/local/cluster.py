@@ -12,6 +12,7 @@ import contextlib
 import gc
 import logging
 import os
+import resource
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -71,7 +72,14 @@ def run_foreground(
     """
     import uvloop  # noqa: PLC0415 - only who runs a cluster is to pay for it
 
+    _allow_many_files()
     uvloop.run(_until_signalled(settings, components, announce))
+
+
+def _allow_many_files() -> None:
+    """Raise the soft limit of open files: each container takes a few, Debian allows 1,024."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 async def _until_signalled(

@@ -189,7 +189,7 @@ def _ended(status: JobStatus, type_: str, reason: str, message: str, now: dateti
 
 
 def _failed(role: str, failures: Sequence[str]) -> str:
-    named = "; ".join(failures[:_NAMED_PODS])
+    named = "; ".join(failure.rstrip(".") for failure in failures[:_NAMED_PODS])
     more = len(failures) - _NAMED_PODS
     rest = f"; and {more} more" if more > 0 else ""
     return f"{len(failures)} {role} replica(s) failed: {named}{rest}."

@@ -86,10 +86,23 @@ def pytorch_command(
 
     if not command:
         raise _missing("what is to run? Put the command last", '"python train.py"')
+    _refuse_late_options(command)
     if not flags["image"]:
         raise _missing("--image must be given", "--image pytorch/pytorch:2.7.1")
     job = pytorch_job(_read(" ".join(command), flags))
     submit([job], target, output=output, dry_run=dry_run, wait=wait)
+
+
+def _refuse_late_options(command: tuple[str, ...]) -> None:
+    """Catch ``"python train.py" --wait``, where a quoted command would swallow our option."""
+    ours = {name for option in pytorch_command.params for name in option.opts}
+    late = [word for word in command[1:] if word.partition("=")[0] in ours]
+    if late and len(command[0].split()) > 1:
+        raise CommandError(
+            f"{late[0]} stands behind the command, which would get it instead of gangline",
+            hint="Put it before the command, or inside the command's quotes.",
+            code=ExitCode.USAGE,
+        )
 
 
 def _missing(message: str, example: str) -> CommandError:

@@ -152,3 +152,12 @@ async def test_a_flood_of_writes_does_not_fill_the_memory(tmp_path: Path):
     assert topic.horizon > 0
     assert read_json(topic.records["a"].body)["n"] == 199
     await store.close()
+
+
+async def test_nobody_else_on_the_machine_can_read_the_secrets_in_it(
+    store: Store, tmp_path: Path
+) -> None:
+    await store.put(store.topic("secrets."), "a", obj(), {}, {})
+    modes = {path.name: path.stat().st_mode & 0o077 for path in tmp_path.glob("state.db*")}
+    assert modes
+    assert set(modes.values()) == {0}

@@ -242,3 +242,11 @@ def test_durations_are_read(text: str, expected: int) -> None:
 )
 def test_tolerations_are_read(text: str, expected: dict[str, str]) -> None:
     assert job_flags.tolerations([text])[0].items() >= expected.items()
+
+
+def test_an_option_behind_a_quoted_command_is_not_swallowed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments = ["submit", "pytorch", "--name", "digits", "--image", "torch:2", "python x.py"]
+    assert main.run([*arguments, "--wait"]) == ExitCode.USAGE
+    assert "--wait stands behind the command" in capsys.readouterr().err

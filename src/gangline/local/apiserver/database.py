@@ -51,6 +51,9 @@ class Database:
         self._logged = 0
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            # It holds Secrets. SQLite gives its log the same mode.
+            path.touch(mode=0o600)
+            path.chmod(0o600)
             self._connection = self._open(synchronous)
         except (sqlite3.Error, OSError) as error:
             raise DatabaseError(self._explain(error)) from error

@@ -20,6 +20,9 @@ from integration.cluster.embedded import running
 WITHIN_S = 90.0
 GOES_WITHIN_S = 5.0
 
+AS_FROM_A_TERMINAL = ("env", "--default-signal=INT,HUP")
+"""Who runs these tests in the background ignores SIGINT, and what it starts would do so too."""
+
 
 class Demo:
     """One run of ``gangline demo``, leader of a process group as a shell would make it."""
@@ -30,7 +33,7 @@ class Demo:
         self.temporary.mkdir(parents=True, exist_ok=True)
         self._terminal, inside = pty.openpty()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "gangline", "demo", *arguments],
+            [*AS_FROM_A_TERMINAL, sys.executable, "-m", "gangline", "demo", *arguments],
             env={**os.environ, "GANGLINE_HOME": str(self.home), "TMPDIR": str(self.temporary)},
             stdin=inside,
             stdout=inside,

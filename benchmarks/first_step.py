@@ -46,9 +46,10 @@ def job(name: str) -> dict[str, Any]:
         "name": "pytorch",
         "image": "gangline/examples-pytorch:1",
         "command": ["python", str(SCRIPT), "--steps=1", "--checkpoint=/tmp/none.pt"],
-        "volumeMounts": [{"name": "scratch", "mountPath": "/tmp"}],
+        "volumeMounts": [{"name": "script", "mountPath": str(SCRIPT.parent), "readOnly": True}],
     }
-    spec = {"containers": [container], "volumes": [{"name": "scratch", "emptyDir": {}}]}
+    volume = {"name": "script", "hostPath": {"path": str(SCRIPT.parent)}}
+    spec = {"containers": [container], "volumes": [volume]}
     return {
         "apiVersion": "kubeflow.org/v1",
         "kind": "PyTorchJob",

@@ -149,8 +149,13 @@ class Embedded(ClusterUnderTest):
             "image": "gangline/examples-pytorch:1",
             "command": ["python", str(script), *arguments],
             "env": [{"name": "OMP_NUM_THREADS", "value": "1"}],
+            "volumeMounts": [{"name": "script", "mountPath": str(script.parent), "readOnly": True}],
         }
-        return {"containers": [container], "terminationGracePeriodSeconds": 1}
+        return {
+            "containers": [container],
+            "volumes": [{"name": "script", "hostPath": {"path": str(script.parent)}}],
+            "terminationGracePeriodSeconds": 1,
+        }
 
 
 class Kubernetes(ClusterUnderTest):

@@ -1,6 +1,8 @@
 """Kubelets for the virtual nodes: what they share, and how one is made from a node's shape."""
 
 import asyncio
+import sys
+from pathlib import Path
 
 from gangline.api.resources import SERVICES
 from gangline.kube.client import Client
@@ -102,4 +104,11 @@ class Kubelets:
     def _make_runtime(self) -> Runtime:
         if self._settings.fake_runtime:
             return FakeRuntime()
-        return ProcessRuntime(detect(), ControlGroups(f"gangline-{self._mark}"))
+        groups = ControlGroups(f"gangline-{self._mark}")
+        return ProcessRuntime(detect(), groups, self._environments())
+
+    def _environments(self) -> tuple[Path, ...]:
+        """The folders that stand for images: pods see them even where they lie in a /tmp."""
+        package = Path(__file__).parents[2]
+        mapped = [Path(entry.env) for _, entry in self._images if entry.env]
+        return tuple(dict.fromkeys([Path(sys.prefix), Path(sys.base_prefix), package, *mapped]))

@@ -43,7 +43,7 @@ async def _watch(target: Target, sampled: bool, latencies: list[float], counts: 
 
 
 async def _watchers(kubeconfig: Path, pipe: Pipe) -> None:
-    target = Target.of(kubeconfig)
+    target = await Target.of(kubeconfig)
     latencies: list[float] = []
     counts: list[int] = []
     async with asyncio.TaskGroup() as group:
@@ -91,7 +91,7 @@ async def _create_paced(target: Target, prefix: str, rate: float, until: float) 
 
 
 async def _measure(kubeconfig: Path, pipe: Pipe) -> tuple[float, float, float]:
-    target = Target.of(kubeconfig)
+    target = await Target.of(kubeconfig)
     until = time.monotonic() + SECONDS
     counts = await asyncio.gather(
         *(_create_all_out(target, f"top{number}", until) for number in range(CLIENTS))

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from benchmarks.connection import Connection, Target
 from benchmarks.servers import GANGLINE, real_kubernetes
+from gangline.kube.errors import ConfigError
 
 RUNS = 5
 NAMESPACES = "/api/v1/namespaces"
@@ -22,12 +23,12 @@ NAMESPACES = "/api/v1/namespaces"
 async def _until_answered(kubeconfig: Path) -> None:
     while True:
         try:
-            connection = await Connection.open(Target.of(kubeconfig))
+            connection = await Connection.open(await Target.of(kubeconfig))
             code, _ = await connection.request("GET", NAMESPACES)
             connection.close()
             if code == 200:
                 return
-        except (OSError, asyncio.IncompleteReadError):
+        except (ConfigError, OSError, asyncio.IncompleteReadError):
             pass  # not written yet, or nobody listens yet
         await asyncio.sleep(0.005)
 

@@ -1,16 +1,14 @@
 """The leanest client there is: raw HTTP/1.1 over TLS on one connection, so that servers differ."""
 
 import asyncio
-import base64
 import ssl
-import tempfile
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
-import yaml
+from gangline.kube.config import load_config
+from gangline.kube.transport import tls_context
 
 ADDED = b'"type":"ADDED"'
 
@@ -25,26 +23,15 @@ class Target:
     headers: str
 
     @staticmethod
-    def of(kubeconfig: Path) -> "Target":
-        """Read the first cluster and user of ``kubeconfig``."""
-        document: dict[str, Any] = yaml.safe_load(kubeconfig.read_text())
-        cluster, user = document["clusters"][0]["cluster"], document["users"][0]["user"]
-        with tempfile.TemporaryDirectory() as folder:
-
-            def file_of(holder: dict[str, Any], key: str) -> str:
-                if inline := holder.get(f"{key}-data"):
-                    path = Path(folder, key)
-                    path.write_bytes(base64.b64decode(inline))
-                    return str(path)
-                return str(holder.get(key, ""))
-
-            tls = ssl.create_default_context(cafile=file_of(cluster, "certificate-authority"))
-            if certificate := file_of(user, "client-certificate"):
-                tls.load_cert_chain(certificate, file_of(user, "client-key"))
-        address = urlsplit(cluster["server"])
+    async def of(kubeconfig: Path) -> "Target":
+        """Read the cluster and user that ``kubeconfig`` means."""
+        config = load_config(str(kubeconfig))
+        credential = await config.credentials.current()
+        address = urlsplit(config.server)
         headers = f"Host: {address.netloc}\r\nAccept: application/json\r\n"
-        if token := user.get("token"):
-            headers += f"Authorization: Bearer {token}\r\n"
+        if credential.authorization:
+            headers += f"Authorization: {credential.authorization}\r\n"
+        tls = tls_context(config, credential)
         return Target(str(address.hostname), int(address.port or 443), tls, headers)
 
 

@@ -30,7 +30,7 @@ def resident_mb(process: subprocess.Popen[bytes]) -> float:
 
 async def fill(kubeconfig: Path) -> None:
     """Submit jobs until ``PODS`` pods run."""
-    target = Target.of(kubeconfig)
+    target = await Target.of(kubeconfig)
     path = "/apis/kubeflow.org/v1/namespaces/default/pytorchjobs"
     wanted = -(-PODS // 3)
     await create_all(

@@ -114,7 +114,7 @@ async def peer(target: Target) -> float:
 
 async def measure(kubeconfig: Path) -> tuple[float, float, float]:
     """Seconds of the operator until all pods, and all services exist, and of the bare loop."""
-    target = Target.of(kubeconfig)
+    target = await Target.of(kubeconfig)
     namespaces = [
         ("/api/v1/namespaces", json.dumps({"metadata": {"name": n}}).encode()) for n in NAMESPACES
     ]

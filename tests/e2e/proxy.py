@@ -5,19 +5,18 @@ is to happen there: the client's process is killed before the write reaches the 
 it has taken effect but before the client hears of it; or the write is answered with an error.
 """
 
-import base64
 import os
 import signal
-import ssl
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import yaml
 from aiohttp import web
+
+from gangline.kube.config import load_config
+from gangline.kube.transport import tls_context
 
 HOP_BY_HOP = {"connection", "transfer-encoding", "content-length", "host", "content-encoding"}
 
@@ -39,43 +38,27 @@ def kill(pid: int) -> Callable[[], None]:
     return lambda: os.kill(pid, signal.SIGKILL)
 
 
-def _upstream(kubeconfig: Path) -> tuple[str, ssl.SSLContext, dict[str, str]]:
-    """Address, TLS context and headers of the cluster and user that ``kubeconfig`` means."""
-    document = yaml.safe_load(kubeconfig.read_text())
-    cluster: dict[str, Any] = document["clusters"][0]["cluster"]
-    user: dict[str, Any] = document["users"][0]["user"]
-    with tempfile.TemporaryDirectory() as folder:
-
-        def file_of(holder: dict[str, Any], key: str) -> str:
-            if inline := holder.get(f"{key}-data"):
-                path = Path(folder, key)
-                path.write_bytes(base64.b64decode(inline))
-                return str(path)
-            return str(holder.get(key, ""))
-
-        context = ssl.create_default_context(cafile=file_of(cluster, "certificate-authority"))
-        if certificate := file_of(user, "client-certificate"):
-            context.load_cert_chain(certificate, file_of(user, "client-key"))
-    headers = {"Authorization": f"Bearer {user['token']}"} if "token" in user else {}
-    return cluster["server"], context, headers
-
-
 class FaultyProxy:
     """Serves the cluster of ``kubeconfig`` on a loopback port, with the harm that ``plan`` says."""
 
     def __init__(self, kubeconfig: Path) -> None:
         self.plan = Plan()
         self.url = ""
-        self._server, self._tls, self._headers = _upstream(kubeconfig)
+        self._upstream = load_config(str(kubeconfig))
+        self._headers: dict[str, str] = {}
         self._session: aiohttp.ClientSession | None = None
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> None:
         """Begin to serve; afterwards ``url`` is known."""
+        credential = await self._upstream.credentials.current()
+        if credential.authorization:
+            self._headers["Authorization"] = credential.authorization
+        tls = tls_context(self._upstream, credential)
         self._session = aiohttp.ClientSession(
             auto_decompress=False,
             timeout=aiohttp.ClientTimeout(total=None),
-            connector=aiohttp.TCPConnector(ssl=self._tls, limit=0),
+            connector=aiohttp.TCPConnector(ssl=tls, limit=0),
         )
         application = web.Application(client_max_size=16 << 20)
         application.router.add_route("*", "/{path:.*}", self._forward)
@@ -122,7 +105,7 @@ class FaultyProxy:
         headers = {k: v for k, v in request.headers.items() if k.lower() not in HOP_BY_HOP}
         async with self._session.request(
             request.method,
-            self._server + request.raw_path,
+            self._upstream.server + request.raw_path,
             headers=headers | self._headers,
             data=await request.read(),
         ) as answer:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gangline.api.kubeflow import PyTorchJob
-from gangline.api.validation import MOST_REPLICAS, validate_manifest, validate_pytorch_job
+from gangline.api.validation import MOST_REPLICAS, validate_job, validate_manifest
 
 SAMPLES = Path(__file__).parent / "samples"
 POD = "spec.pytorchReplicaSpecs.Worker.template.spec"
@@ -60,7 +60,7 @@ def a_replica():
 def test_a_job_without_mistakes_has_none(name):
     manifest = sample(name)
     assert validate_manifest(manifest) == []
-    assert validate_pytorch_job(msgspec.convert(manifest, PyTorchJob)) == []
+    assert validate_job(msgspec.convert(manifest, PyTorchJob)) == []
 
 
 def test_a_read_job_keeps_every_field_of_its_templates():
@@ -387,16 +387,16 @@ def test_who_manages_a_job_and_its_queue_cannot_be_changed():
 
     old = job("a", "kubeflow.org/training-operator")
     new = job("b", "kueue.x-k8s.io/multikueue")
-    paths = [error.path for error in validate_pytorch_job(new, old)]
+    paths = [error.path for error in validate_job(new, old)]
     assert paths == ["spec.runPolicy.managedBy", "spec.runPolicy.schedulingPolicy.queue"]
-    assert validate_pytorch_job(old, old) == []
+    assert validate_job(old, old) == []
 
 
 def test_a_field_that_the_api_server_let_pass_is_no_mistake_of_a_read_job():
     manifest = in_container("fieldOfNextYear", value="x")
     assert [error.path for error in validate_manifest(manifest)] == [f"{CONTAINER}.fieldOfNextYear"]
     assert validate_manifest(manifest, strict=False) == []
-    assert validate_pytorch_job(msgspec.convert(manifest, PyTorchJob)) == []
+    assert validate_job(msgspec.convert(manifest, PyTorchJob)) == []
 
 
 def test_a_manifest_that_contains_itself_is_refused():

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from gangline.api.kubeflow import ElasticPolicy, PyTorchJob, PyTorchJobSpec
-from gangline.api.validation import validate_pytorch_job
+from gangline.api.validation import validate_job
 from gangline.operator import template
 from gangline.operator.frameworks import kubeflow
 from gangline.operator.frameworks.base import Reading
@@ -63,7 +63,7 @@ class PyTorch:
 
     def read(self, stored: StoredJob) -> Reading:
         """Read a job into the common form, with every mistake that is in it."""
-        return kubeflow.read(stored, PyTorchJob, validate_pytorch_job, self._form)
+        return kubeflow.read(stored, PyTorchJob, validate_job, self._form)
 
     def _form(self, job: PyTorchJob) -> TrainingJob:
         spec = job.spec

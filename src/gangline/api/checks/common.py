@@ -1,0 +1,191 @@
+"""Checks that every kind of job has in common: names, roles, templates, run policy.
+
+Each yields every mistake it finds, with the path of the field. A kind's module puts them together.
+"""
+
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from typing import Protocol
+
+import msgspec
+
+from gangline.api import names
+from gangline.api.fielderror import FieldError, child, complaint_at
+from gangline.api.kubeflow import ReplicaSpec, RunPolicy, SchedulingPolicy
+from gangline.api.meta import ObjectMeta
+from gangline.api.pod import PodTemplateSpec
+from gangline.api.podvalidation import validate_template
+from gangline.api.quantity import QuantityError, parse_quantity
+
+MOST_REPLICAS = 5000
+"""More pods than this in one job are taken for a slip of the keyboard."""
+
+_RANDOM_SUFFIX = "-00000"  # what the server adds to metadata.generateName
+
+Roles = dict[str, ReplicaSpec]
+
+
+class HasRunPolicy(Protocol):
+    """The specification of a kind that has a run policy."""
+
+    @property
+    def run_policy(self) -> RunPolicy:
+        """How the job runs and ends."""
+
+
+class KubeflowJob(Protocol):
+    """A job of a kind that has a run policy."""
+
+    @property
+    def metadata(self) -> ObjectMeta:
+        """Its metadata."""
+
+    @property
+    def spec(self) -> HasRunPolicy:
+        """Its specification."""
+
+
+def job_name(meta: ObjectMeta, roles: Roles) -> Iterator[FieldError]:
+    """A job has a name from which those of its pods and services can be made."""
+    replicas = {role: count(replica) for role, replica in roles.items()}
+    if meta.name:
+        yield from complaint_at("metadata.name", meta.name, names.job_name(meta.name, replicas))
+    elif meta.generate_name:
+        name = meta.generate_name.rstrip("-") + _RANDOM_SUFFIX
+        complaint = names.job_name(name, replicas)
+        yield from complaint_at("metadata.generateName", meta.generate_name, complaint)
+    else:
+        yield FieldError("metadata.name", None, "is missing", "give the job a name")
+
+
+def read_roles(
+    specs: Mapping[str, ReplicaSpec], known: tuple[str, ...], path: str
+) -> tuple[Roles, list[FieldError]]:
+    """The replicas by the right spelling of their role, and what is wrong with the spelling."""
+    spelt = {role.lower(): role for role in known}
+    roles: Roles = {}
+    errors: list[FieldError] = []
+    for key, replica in specs.items():
+        role = spelt.get(key.lower())
+        if role is None:
+            close = get_close_matches(key.lower(), spelt, n=1, cutoff=0.5)
+            remedy = f"did you mean {spelt[close[0]]!r}?" if close else f"use {' or '.join(known)}"
+            errors.append(FieldError(child(path, key), None, "is not a role", remedy))
+        elif role in roles:
+            problem, remedy = f"is another spelling of {role!r}, which is there", "give it once"
+            errors.append(FieldError(child(path, key), None, problem, remedy))
+        else:
+            roles[role] = replica
+    if not specs:
+        errors.append(FieldError(path, None, "is missing", f"give {' or '.join(known)}"))
+    return roles, errors
+
+
+def unreadable(error: msgspec.ValidationError, path: str) -> FieldError:
+    """A value that is wrong in a way that the schema cannot say, such as a date that is none."""
+    problem, _, place = str(error).partition(" - at `$")
+    return FieldError(f"{path}{place.rstrip('`')}".lstrip("."), None, problem)
+
+
+def size(roles: Roles, path: str) -> Iterator[FieldError]:
+    """A job has pods, and not too many."""
+    counts = {role: count(replica) for role, replica in roles.items()}
+    total = sum(counts.values())
+    if counts and not total:
+        remedy = "give at least 1; to hold a job, set spec.runPolicy.suspend"
+        where = f"{path}.{list(counts)[-1]}.replicas"
+        yield FieldError(where, 0, "leaves the job without a pod", remedy)
+    if total > MOST_REPLICAS:
+        largest = max(counts, key=lambda role: counts[role])
+        problem = f"makes a job of {total} pods"
+        remedy = f"a job has at most {MOST_REPLICAS}"
+        yield FieldError(f"{path}.{largest}.replicas", counts[largest], problem, remedy)
+
+
+def kubeflow_job(
+    job: KubeflowJob,
+    specs: Mapping[str, ReplicaSpec],
+    known: tuple[str, ...],
+    path: str,
+    container: str,
+) -> Iterator[FieldError]:
+    """What all kinds with replica specs and a run policy have in common.
+
+    Args:
+        job: the job.
+        specs: its replica specs, by role as the user spelt it.
+        known: the kind's roles.
+        path: where the replica specs are: ``spec.tfReplicaSpecs``.
+        container: the name of the container that trains.
+    """
+    roles, errors = read_roles(specs, known, path)
+    yield from job_name(job.metadata, roles)
+    yield from errors
+    for key, replica in specs.items():
+        yield from template(replica, f"{child(path, key)}.template", container)
+    total = sum(count(replica) for replica in roles.values())
+    yield from run_policy(job.spec.run_policy, total)
+
+
+def count(replica: ReplicaSpec) -> int:
+    """How many pods a role asks for."""
+    return 1 if replica.replicas is None else max(0, replica.replicas)
+
+
+def template(replica: ReplicaSpec, path: str, container: str) -> Iterator[FieldError]:
+    """Check a pod template; exactly one container has the name of the one that trains."""
+    try:
+        found = msgspec.convert(replica.template, PodTemplateSpec)
+    except msgspec.ValidationError as error:
+        yield unreadable(error, path)
+        return
+    yield from validate_template(found, path)
+    given = [each.name for each in found.spec.containers]
+    if given and container not in given:
+        where = f"{path}.spec.containers"
+        remedy = f"name the container that trains {container!r}"
+        yield FieldError(where, given, f"has no container {container!r}", remedy)
+
+
+def run_policy(policy: RunPolicy, total: int) -> Iterator[FieldError]:
+    """Check the run policy of a job of ``total`` pods."""
+    if policy.scheduling_policy is not None:
+        path = "spec.runPolicy.schedulingPolicy"
+        yield from scheduling_policy(policy.scheduling_policy, total, path)
+
+
+def scheduling_policy(policy: SchedulingPolicy, total: int, path: str) -> Iterator[FieldError]:
+    """Check what the gang scheduler is told of a job of ``total`` pods."""
+    if total and (policy.min_available or 0) > total:
+        problem = f"is more than the {total} pods of the job"
+        yield FieldError(
+            f"{path}.minAvailable", policy.min_available, problem, f"give at most {total}"
+        )
+    if policy.queue:
+        yield from complaint_at(f"{path}.queue", policy.queue, names.dns_subdomain(policy.queue))
+    if policy.priority_class:
+        complaint = names.dns_subdomain(policy.priority_class)
+        yield from complaint_at(f"{path}.priorityClass", policy.priority_class, complaint)
+    for name, written in (policy.min_resources or {}).items():
+        yield from amount(child(f"{path}.minResources", name), written)
+
+
+def amount(path: str, written: str | int | float) -> Iterator[FieldError]:
+    """An amount of a resource is a quantity, and not below nothing."""
+    try:
+        if parse_quantity(written).nano < 0:
+            yield FieldError(path, written, "is below nothing", "give an amount of 0 or more")
+    except QuantityError as error:
+        yield FieldError(path, written, error.problem, error.remedy)
+
+
+def unchanged(policy: RunPolicy, old: RunPolicy) -> Iterator[FieldError]:
+    """Check what cannot be changed once the job is there."""
+    if policy.managed_by != old.managed_by:
+        where = "spec.runPolicy.managedBy"
+        yield FieldError(where, policy.managed_by, "was changed", f"leave it {old.managed_by!r}")
+    before = (old.scheduling_policy or SchedulingPolicy()).queue
+    queue = (policy.scheduling_policy or SchedulingPolicy()).queue
+    if before and queue and queue != before:
+        where = "spec.runPolicy.schedulingPolicy.queue"
+        yield FieldError(where, queue, "was changed", f"leave it {before!r}, or make a new job")

@@ -1,0 +1,83 @@
+"""What no schema can say of a PyTorchJob."""
+
+import re
+from collections.abc import Iterator
+
+from gangline.api.checks import common
+from gangline.api.checks.common import Roles
+from gangline.api.fielderror import FieldError
+from gangline.api.kubeflow import ElasticPolicy, PyTorchJob, ReplicaSpec
+
+_ROLES = ("Master", "Worker")
+_CONTAINER = "pytorch"
+_PROCESSES = re.compile(r"[1-9][0-9]{0,3}", re.ASCII)
+
+
+def check(job: PyTorchJob, old: PyTorchJob | None = None) -> Iterator[FieldError]:
+    """Every mistake in a job that has the shape of its kind; ``old`` is the job before a change."""
+    spec = job.spec
+    path = "spec.pytorchReplicaSpecs"
+    specs = spec.pytorch_replica_specs
+    roles, _ = common.read_roles(specs, _ROLES, path)
+    yield from common.kubeflow_job(job, specs, _ROLES, path, _CONTAINER)
+    yield from _replicas(roles, path)
+    yield from _processes(spec.nproc_per_node)
+    if spec.elastic_policy is not None:
+        yield from _elastic(spec.elastic_policy, roles.get("Worker"), spec.nproc_per_node)
+    if old is not None:
+        yield from common.unchanged(spec.run_policy, old.spec.run_policy)
+
+
+def _replicas(roles: Roles, path: str) -> Iterator[FieldError]:
+    masters = common.count(roles["Master"]) if "Master" in roles else 1
+    if masters != 1:
+        remedy = "give 1, and further pods as Worker" if masters else "give 1, or leave Master out"
+        yield FieldError(f"{path}.Master.replicas", masters, "is not 1", remedy)
+    else:
+        yield from common.size(roles, path)
+
+
+def _processes(count: str | None) -> Iterator[FieldError]:
+    if count is None or count in ("auto", "cpu", "gpu"):
+        return
+    if not _PROCESSES.fullmatch(count):
+        remedy = 'give auto, cpu, gpu or a number of processes in quotes, such as "8"'
+        yield FieldError("spec.nprocPerNode", count, "is not a number of processes", remedy)
+
+
+def _elastic(
+    policy: ElasticPolicy, worker: ReplicaSpec | None, processes: str | None
+) -> Iterator[FieldError]:
+    path = "spec.elasticPolicy"
+    if worker is None:
+        remedy = "give spec.pytorchReplicaSpecs.Worker: only workers come and go"
+        yield FieldError(path, None, "has no workers to add or remove", remedy)
+        return
+    if policy.n_proc_per_node is not None and processes is not None:
+        where = f"{path}.nProcPerNode"
+        problem = "is given together with spec.nprocPerNode"
+        yield FieldError(where, policy.n_proc_per_node, problem, "keep spec.nprocPerNode only")
+    yield from _elastic_range(policy, common.count(worker), path)
+    for index, setting in enumerate(policy.rdzv_conf):
+        where = f"{path}.rdzvConf[{index}]"
+        if not setting.key:
+            yield FieldError(f"{where}.key", None, "is missing", "name the setting")
+        for field, text in (("key", setting.key), ("value", setting.value)):
+            if "," in text or (field == "key" and "=" in text):
+                problem = "has a sign that parts settings"
+                yield FieldError(f"{where}.{field}", text, problem, "write one setting an entry")
+
+
+def _elastic_range(policy: ElasticPolicy, workers: int, path: str) -> Iterator[FieldError]:
+    least, most = policy.min_replicas, policy.max_replicas
+    if least is not None and most is not None and least > most:
+        problem = f"is more than maxReplicas {most}"
+        yield FieldError(f"{path}.minReplicas", least, problem, f"give at most {most}")
+        return
+    where = "spec.pytorchReplicaSpecs.Worker.replicas"
+    if least is not None and workers < least:
+        problem = f"is less than minReplicas {least}: the job would wait for ever"
+        yield FieldError(where, workers, problem, f"give at least {least}")
+    if most is not None and workers > most:
+        problem = f"is more than maxReplicas {most}: the others would never be let in"
+        yield FieldError(where, workers, problem, f"give at most {most}")

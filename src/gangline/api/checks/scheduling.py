@@ -1,0 +1,30 @@
+"""What no schema can say of a PodGroup or a Queue."""
+
+from collections.abc import Iterator
+
+from gangline.api.checks.common import amount
+from gangline.api.fielderror import FieldError, child
+from gangline.api.scheduling import PodGroup, Queue
+
+
+def check_pod_group(group: PodGroup, old: PodGroup | None = None) -> Iterator[FieldError]:
+    """Every mistake in a group that has the shape of its kind."""
+    for name, written in (group.spec.min_resources or {}).items():
+        yield from amount(child("spec.minResources", name), written)
+    topology = group.spec.network_topology
+    if topology and topology.highest_tier_name and topology.highest_tier_allowed is not None:
+        where = "spec.networkTopology.highestTierName"
+        problem = "is given together with highestTierAllowed"
+        yield FieldError(where, topology.highest_tier_name, problem, "give one of the two")
+
+
+def check_queue(queue: Queue, old: Queue | None = None) -> Iterator[FieldError]:
+    """Every mistake in a queue that has the shape of its kind."""
+    spec = queue.spec
+    guarantee = spec.guarantee.resource if spec.guarantee else {}
+    amounts = (("capability", spec.capability), ("deserved", spec.deserved))
+    for field, given in (*amounts, ("guarantee.resource", guarantee)):
+        for name, written in given.items():
+            yield from amount(child(f"spec.{field}", name), written)
+    if spec.parent and spec.parent == queue.metadata.name:
+        yield FieldError("spec.parent", spec.parent, "is the queue itself", "name another queue")

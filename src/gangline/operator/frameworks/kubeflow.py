@@ -1,6 +1,6 @@
 """What all kinds of the group ``kubeflow.org`` have in common: run policy, roles, defaults."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeVar
@@ -15,6 +15,7 @@ from gangline.operator.frameworks.base import Reading
 from gangline.operator.job import (
     CleanPodPolicy,
     Kind,
+    Manifest,
     RestartPolicy,
     Role,
     RunPolicy,
@@ -88,6 +89,16 @@ def roles(
     return [
         _role(kind, name, named[name.lower()], defaults) for name in order if name.lower() in named
     ]
+
+
+def port(kind: Kind, role: Role) -> int:
+    """Look up the port that the replicas of a role listen on: the one of the kind's name."""
+    return template.port(role.template, kind.container, kind.port_name, kind.port)
+
+
+def variables(pairs: Iterable[tuple[str, object]]) -> list[Manifest]:
+    """Write names and values as the variables of a container."""
+    return [{"name": name, "value": str(value)} for name, value in pairs]
 
 
 def _told(mistakes: Sequence[object]) -> str:

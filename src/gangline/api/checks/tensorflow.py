@@ -1,0 +1,44 @@
+"""What no schema can say of a TFJob."""
+
+from collections.abc import Iterator
+
+from gangline.api.checks import common
+from gangline.api.checks.common import Roles
+from gangline.api.fielderror import FieldError
+from gangline.api.tensorflow import CONTAINER, ROLES, TFJob
+
+_PATH = "spec.tfReplicaSpecs"
+_LEADERS = ("Chief", "Master")
+_DECIDING = (*_LEADERS, "Worker")
+
+
+def check(job: TFJob, old: TFJob | None = None) -> Iterator[FieldError]:
+    """Every mistake in a job that has the shape of its kind; ``old`` is the job before a change."""
+    specs = job.spec.tf_replica_specs
+    roles, _ = common.read_roles(specs, ROLES, _PATH)
+    yield from common.kubeflow_job(job, specs, ROLES, _PATH, CONTAINER)
+    yield from common.size(roles, _PATH)
+    yield from _leaders(roles)
+    yield from _decides(roles)
+    if old is not None:
+        yield from common.unchanged(job.spec.run_policy, old.spec.run_policy)
+
+
+def _leaders(roles: Roles) -> Iterator[FieldError]:
+    """TensorFlow knows one chief; Master is the older word for it."""
+    if all(leader in roles for leader in _LEADERS):
+        problem = "is given together with Chief, which means the same"
+        yield FieldError(f"{_PATH}.Master", None, problem, "keep one of the two")
+    for leader in _LEADERS:
+        if leader in roles and (count := common.count(roles[leader])) > 1:
+            remedy = "give 1, and further pods as Worker"
+            yield FieldError(f"{_PATH}.{leader}.replicas", count, "is more than 1", remedy)
+
+
+def _decides(roles: Roles) -> Iterator[FieldError]:
+    """Parameter servers and evaluators never say that the training is over: others have to."""
+    counts = {role: common.count(replica) for role, replica in roles.items()}
+    if sum(counts.values()) and not any(counts.get(role) for role in _DECIDING):
+        there = " and ".join(sorted(role for role, count in counts.items() if count))
+        problem = f"has {there} only: such a job would never end"
+        yield FieldError(_PATH, None, problem, "add a Worker, a Chief or a Master")

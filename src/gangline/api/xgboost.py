@@ -1,0 +1,29 @@
+"""XGBoostJob: a Master that runs the tracker, and Workers that report to it."""
+
+from typing import Annotated
+
+from gangline.api.describe import about
+from gangline.api.kubeflow import JobStatus, ReplicaSpec, RunPolicy
+from gangline.api.meta import Object, Wire
+
+ROLES = ("Master", "Worker")
+CONTAINER = "xgboost"
+
+
+class XGBoostJobSpec(Wire):
+    """What an XGBoostJob runs."""
+
+    run_policy: Annotated[RunPolicy, about("How it runs and ends.")] = RunPolicy()
+    xgb_replica_specs: Annotated[
+        dict[str, ReplicaSpec],
+        about("Pods by role: Master (exactly one pod) and Worker.", required=True),
+    ] = {}
+
+
+class XGBoostJob(Object):
+    """A distributed XGBoost training job."""
+
+    spec: Annotated[XGBoostJobSpec, about("What it runs.", required=True)] = XGBoostJobSpec()
+    status: Annotated[JobStatus, about("Where it is in its life; written by the operator.")] = (
+        JobStatus()
+    )

@@ -1,0 +1,148 @@
+"""TFJob: each replica learns of the others, and of itself, from ``TF_CONFIG``.
+
+The variable is upstream's to the byte: compact JSON, keys in its order, roles in lower case,
+Evaluators listed like the others. A job of one replica has none and trains as on a laptop.
+
+Who decides how a job ends: its Chief or Master, else worker 0 or all workers, as the success
+policy says. Parameter servers and evaluators decide nothing (a job of nothing else is refused, as
+it would never end; upstream lets it run for ever).
+
+With ``enableDynamicWorker`` workers may come, go and fail: each is told of itself and of the
+parameter servers only, so that nothing it was told gets stale. A worker that failed for good
+(restart policy Never) is not missed; when no worker is left and success has become impossible, the
+job fails, where upstream's hangs.
+"""
+
+import json
+from dataclasses import dataclass
+
+from gangline.api import tensorflow as api
+from gangline.api.tensorflow import ALL_WORKERS, TFJob, TFJobSpec
+from gangline.api.validation import validate_job
+from gangline.operator.frameworks import kubeflow
+from gangline.operator.frameworks.base import Reading
+from gangline.operator.job import Kind, Manifest, RestartPolicy, Role, TrainingJob
+from gangline.operator.labels import replica_name
+from gangline.operator.replicas import Gang
+from gangline.operator.stored import StoredJob
+
+KIND = Kind(
+    kind="TFJob",
+    group="kubeflow.org",
+    version="v1",
+    plural="tfjobs",
+    framework="tensorflow",
+    controller="tfjob-controller",
+    container=api.CONTAINER,
+    port_name="tfjob-port",
+    port=2222,
+    everywhere=False,
+)
+CHIEF, MASTER, PS, WORKER = "Chief", "Master", "PS", "Worker"
+
+_DEFAULTS = kubeflow.Defaults(restart=RestartPolicy.NEVER)
+
+
+class TensorFlow:
+    """The framework of TFJobs."""
+
+    kind = KIND
+
+    def __init__(self, cluster_domain: str = "") -> None:
+        """Set up for all TFJobs.
+
+        Args:
+            cluster_domain: appended to the replicas' addresses, such as ``cluster.local``. Needed
+                only where pods do not search the cluster's domain by themselves.
+        """
+        self._domain = cluster_domain
+
+    def read(self, stored: StoredJob) -> Reading:
+        """Read a job into the common form, with every mistake that is in it."""
+        return kubeflow.read(stored, TFJob, validate_job, self._form)
+
+    def _form(self, job: TFJob) -> TrainingJob:
+        spec = job.spec
+        return TrainingJob(
+            kind=KIND,
+            meta=job.metadata,
+            roles=kubeflow.roles(KIND, spec.tf_replica_specs, api.ROLES, _DEFAULTS),
+            policy=kubeflow.run_policy(spec.run_policy, _DEFAULTS),
+            rules=TensorFlowRules(spec, self._domain),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TensorFlowRules:
+    """What only a TFJob knows."""
+
+    spec: TFJobSpec
+    cluster_domain: str = ""
+
+    def environment(self, job: TrainingJob, role: Role, index: int, gang: Gang) -> list[Manifest]:
+        """Tell a replica of the cluster and of its own place in it, unless it is alone."""
+        if job.size == 1:
+            return []
+        task = {"type": role.label, "index": index}
+        if self.spec.enable_dynamic_worker:
+            told = {"cluster": self._sparse_cluster(job, role, index), "task": task}
+        else:
+            told = {"cluster": self._cluster(job), "task": task, "environment": "cloud"}
+        return kubeflow.variables([("TF_CONFIG", json.dumps(told, separators=(",", ":")))])
+
+    def is_master(self, job: TrainingJob, role: Role, index: int) -> bool:
+        """The Chief or Master leads, or worker 0 where there is neither."""
+        return (role.name, index) == (_leader(job), 0)
+
+    def has_succeeded(self, job: TrainingJob, gang: Gang) -> bool:
+        """The Chief's or Master's success is the job's; else the success policy says whose."""
+        leader = gang[_leader(job)]
+        if _leader(job) != WORKER or self.spec.success_policy == ALL_WORKERS:
+            return leader.all_succeeded
+        return 0 in leader.completed
+
+    def is_running(self, job: TrainingJob, gang: Gang) -> bool:
+        """The Chief or Master runs, or without one any worker."""
+        return gang[_leader(job)].active > 0
+
+    def tolerates(self, job: TrainingJob, role: Role) -> bool:
+        """A dynamic job goes on without workers that failed and are not to be restarted."""
+        dynamic = self.spec.enable_dynamic_worker and role.name == WORKER
+        return dynamic and role.restart == RestartPolicy.NEVER
+
+    def has_failed(self, job: TrainingJob, gang: Gang) -> str:
+        """Without a Chief or Master, nobody is left to succeed once all workers have ended."""
+        workers = gang[WORKER]
+        over = workers.failed + workers.succeeded == len(workers.pods)
+        if _leader(job) != WORKER or not workers.failed or not over:
+            return ""
+        wanted = "all workers" if self.spec.success_policy == ALL_WORKERS else "worker 0"
+        return (
+            f"TFJob {job.name} has failed because {workers.failed} of its {len(workers.pods)} "
+            f"workers failed, the others have ended, and {wanted} had to succeed."
+        )
+
+    def _cluster(self, job: TrainingJob) -> dict[str, list[str]]:
+        roles = sorted((role for role in job.roles if role.replicas), key=lambda role: role.label)
+        return {role.label: self._addresses(job, role) for role in roles}
+
+    def _sparse_cluster(self, job: TrainingJob, role: Role, index: int) -> Manifest:
+        servers = job.role(PS)
+        every_server = self._addresses(job, servers) if servers else []
+        if role.name == WORKER:
+            return {"worker": {str(index): self._address(job, role, index)}, "ps": every_server}
+        return {"worker": {}, "ps": [every_server[index]] if role.name == PS else []}
+
+    def _addresses(self, job: TrainingJob, role: Role) -> list[str]:
+        return [self._address(job, role, index) for index in range(role.replicas)]
+
+    def _address(self, job: TrainingJob, role: Role, index: int) -> str:
+        host = f"{replica_name(job.name, role.name, index)}.{job.meta.namespace}.svc"
+        domain = f".{self.cluster_domain}" if self.cluster_domain else ""
+        return f"{host}{domain}:{kubeflow.port(KIND, role)}"
+
+
+def _leader(job: TrainingJob) -> str:
+    """Name the role that leads: one without replicas leads nobody."""
+    declared = (job.role(name) for name in (CHIEF, MASTER))
+    return next((role.name for role in declared if role and role.replicas), WORKER)

@@ -16,6 +16,10 @@ GROUP = "kubeflow.org"
 VERSION = "v1"
 MANAGED_BY_US = "kubeflow.org/training-operator"
 MANAGED_BY_MULTI_KUEUE = "kueue.x-k8s.io/multikueue"
+RESTART_ANNOTATION = "gangline.dev/restart"
+"""On a job: ``gang`` restarts all replicas together when one fails."""
+RESIZE_ANNOTATION = "gangline.dev/resize"
+"""On a job: ``restart`` restarts all replicas together when their number changes."""
 
 
 class SchedulingPolicy(Wire):
@@ -110,6 +114,9 @@ class RestartRecord(Wire):
     pods: Annotated[
         dict[str, int], about("Of these, restarts by pods that still exist, by their uid.")
     ] = {}
+    generation: Annotated[
+        int, about("How often all replicas were restarted together.", minimum=0)
+    ] = 0
     bursts: Annotated[
         int, about("Groups of failures in short succession; they slow down replacement.", minimum=0)
     ] = 0

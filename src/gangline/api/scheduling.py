@@ -12,8 +12,19 @@ GROUP = "scheduling.volcano.sh"
 VERSION = "v1beta1"
 GROUP_NAME_ANNOTATION = "scheduling.k8s.io/group-name"
 """On a pod: the PodGroup of the same namespace that it belongs to."""
+PLACES_ANNOTATION = "gangline.dev/places"
+"""On a PodGroup: the places kept for its pods, as JSON (``KeptPlaces``)."""
 DEFAULT_QUEUE = "default"
 ROOT_QUEUE = "root"
+
+
+class KeptPlaces(Wire):
+    """Room on nodes that is kept for pods which are about to be made again."""
+
+    until: datetime
+    """After this time anybody may have it."""
+    nodes: dict[str, str] = {}
+    """The node of each pod, by the pod's name."""
 
 
 class NetworkTopology(Wire):

@@ -9,8 +9,16 @@ import msgspec
 
 from gangline.operator import labels, template
 from gangline.operator.decision import Creation, EngineSettings, Target
-from gangline.operator.job import Manifest, Role, ShapesPods, TrainingJob
-from gangline.operator.policies import restart
+from gangline.operator.job import (
+    Manifest,
+    NamesServices,
+    RestartPolicy,
+    Role,
+    ShapesPods,
+    TrainingJob,
+)
+from gangline.operator.policies import restart, together
+from gangline.operator.replicas import Gang
 
 
 def owner(job: TrainingJob) -> Manifest:
@@ -19,20 +27,25 @@ def owner(job: TrainingJob) -> Manifest:
     return reference
 
 
-def pod(job: TrainingJob, role: Role, index: int, settings: EngineSettings) -> Creation:
+def pod(
+    job: TrainingJob, role: Role, index: int, settings: EngineSettings, gang: Gang, generation: int
+) -> Creation:
     """Make the pod of one replica out of the role's template."""
     own = labels.replica_labels(job.name, job.kind.controller, role.name, index)
     if job.rules.is_master(job, role, index):
         own[labels.JOB_ROLE] = labels.MASTER_ROLE
-    manifest = template.with_environment(role.template, job.rules.environment(job, role, index))
-    manifest = template.with_metadata(manifest, own, _gang_annotations(job, role, settings))
+    variables = job.rules.environment(job, role, index, gang)
+    only = None if job.kind.everywhere else job.kind.container
+    manifest = template.with_environment(role.template, variables, only)
+    notes = _gang_annotations(job, role, settings) | together.annotations(job, generation)
+    manifest = template.with_metadata(manifest, own, notes)
     manifest = template.with_spec(
         manifest,
-        restartPolicy=restart.pod_policy(role.restart),
+        restartPolicy=_restart_policy(job, role),
         **_scheduling(job, role, settings),
     )
     if isinstance(job.rules, ShapesPods):
-        manifest = job.rules.shape_pod(job, role, index, manifest)
+        manifest = job.rules.shape_pod(job, role, index, manifest, gang)
     meta: Manifest = {
         key: value
         for key, value in manifest["metadata"].items()
@@ -45,8 +58,11 @@ def pod(job: TrainingJob, role: Role, index: int, settings: EngineSettings) -> C
     )
 
 
-def service(job: TrainingJob, role: Role, index: int) -> Creation:
-    """Make the headless service that gives one replica its name."""
+def service(job: TrainingJob, role: Role, index: int) -> Creation | None:
+    """Make the service that gives one replica its name, unless its kind needs none."""
+    fields = job.rules.service(job, role, index) if isinstance(job.rules, NamesServices) else {}
+    if fields is None:
+        return None
     own = labels.replica_labels(job.name, job.kind.controller, role.name, index)
     name = labels.replica_name(job.name, role.name, index)
     spec: Manifest = {
@@ -54,16 +70,21 @@ def service(job: TrainingJob, role: Role, index: int) -> Creation:
         "publishNotReadyAddresses": True,
         "selector": own,
         "ports": _service_ports(role.template, job.kind.container),
-    }
+    } | fields
     return Creation(
         Target.SERVICE,
         {
             "apiVersion": "v1",
             "kind": "Service",
             "metadata": {"labels": own, **_identity(job, name)},
-            "spec": spec,
+            "spec": {name: value for name, value in spec.items() if value is not None},
         },
     )
+
+
+def _restart_policy(job: TrainingJob, role: Role) -> str:
+    """Leave restarts to the kubelet, unless all replicas restart together."""
+    return RestartPolicy.NEVER if together.restarts(job) else restart.pod_policy(role.restart)
 
 
 def _identity(job: TrainingJob, name: str) -> Manifest:

@@ -20,14 +20,15 @@ from gangline.api.scheduling import PodGroup
 from gangline.kube.client import Client
 from gangline.kube.informer import Informer
 from gangline.operator import labels
-from gangline.operator.decision import Observed, Target
-from gangline.operator.frameworks.base import Framework, Reading
-from gangline.operator.job import Kind
+from gangline.operator.decision import Extra, Observed, Target
+from gangline.operator.frameworks.base import Framework, Reading, ReadsStatus
+from gangline.operator.job import Kind, Manifest, ShowsStatus, TrainingJob
 from gangline.operator.recent import RecentObjects, RecentStatus
 from gangline.operator.replicas import Node, Pod, Service
 from gangline.operator.stored import StoredJob, detached
 
 _STATUS = msgspec.json.Decoder(JobStatus)
+_COMMON_FIELDS = frozenset(field.encode_name for field in msgspec.structs.fields(JobStatus))
 _JOB = "job"
 _NODE = "node"
 
@@ -37,6 +38,18 @@ _Owned = TypeVar("_Owned", bound=Object)
 PODS = Resource(Pod, "", "v1", "pods", "Pod")
 SERVICES = Resource(Service, "", "v1", "services", "Service")
 NODES = Resource(Node, "", "v1", "nodes", "Node", namespaced=False)
+_RBAC = "rbac.authorization.k8s.io"
+EXTRAS = {
+    Target.CONFIG_MAP: Resource(Extra, "", "v1", "configmaps", "ConfigMap"),
+    Target.SECRET: Resource(Extra, "", "v1", "secrets", "Secret"),
+    Target.SERVICE_ACCOUNT: Resource(Extra, "", "v1", "serviceaccounts", "ServiceAccount"),
+    Target.ROLE: Resource(Extra, _RBAC, "v1", "roles", "Role"),
+    Target.ROLE_BINDING: Resource(Extra, _RBAC, "v1", "rolebindings", "RoleBinding"),
+    Target.AUTOSCALER: Resource(
+        Extra, "autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler"
+    ),
+}
+"""Where further objects of jobs live."""
 
 
 class JobKey(NamedTuple):
@@ -56,6 +69,8 @@ class Sight:
 
     stored: StoredJob
     observed: Observed
+    own_fields: Manifest
+    """What its stored status holds beside the fields that all kinds have."""
 
 
 def job_resource(kind: Kind) -> Resource[StoredJob]:
@@ -93,16 +108,34 @@ class Cache:
         )
         self.groups = Informer(client, POD_GROUPS, namespace) if with_groups else None
         self.nodes = Informer(client, NODES)
+        self.extras = {
+            target: Informer(
+                client,
+                EXTRAS[target],
+                namespace,
+                labels=labels.JOB_NAME,
+                indexes={_JOB: _job_of},
+                transform=partial(_of_kind, target),
+            )
+            for target in sorted({Target(kind) for f in frameworks for kind in f.kind.makes})
+        }
         self.recent_pods: RecentObjects[Pod] = RecentObjects()
         self.recent_services: RecentObjects[Service] = RecentObjects()
         self.recent_groups: RecentObjects[PodGroup] = RecentObjects()
+        self.recent_extras: RecentObjects[Extra] = RecentObjects()
         self.recent_status = RecentStatus()
         self._readings: dict[JobKey, tuple[tuple[str, int], Reading]] = {}
         self._listen()
 
     async def run(self) -> None:
         """Follow the cluster until cancelled."""
-        followers: list[Informer[Any]] = [*self.jobs.values(), self.pods, self.services, self.nodes]
+        followers: list[Informer[Any]] = [
+            *self.jobs.values(),
+            self.pods,
+            self.services,
+            self.nodes,
+            *self.extras.values(),
+        ]
         async with asyncio.TaskGroup() as tasks:
             for informer in followers:
                 tasks.create_task(informer.run())
@@ -113,7 +146,8 @@ class Cache:
         """Wait until all that belongs to jobs is known.
 
         Not for jobs: each is looked at when it becomes known, and a kind that the cluster does not
-        have must not keep the others waiting. Not for nodes: without the right to see them the
+        have must not keep the others waiting. Not for further objects, for the same reason: one
+        that is made twice collides with itself. Not for nodes: without the right to see them the
         operator only never takes a node for lost.
         """
         await self.pods.synced()
@@ -143,6 +177,8 @@ class Cache:
         self.pods.add_listener(owned)
         self.services.add_listener(owned)
         self.nodes.add_listener(node)
+        for followed in self.extras.values():
+            followed.add_listener(owned)
         if self.groups:
             self.groups.add_listener(owned)
 
@@ -164,29 +200,36 @@ class Cache:
         taken = {(Target.POD, pod.name) for pod in other_pods}
         taken |= {(Target.SERVICE, service.metadata.name) for service in other_services}
         taken |= {(Target.POD_GROUP, group.metadata.name) for group in other_group}
+        extras, other_extras = self._extras(uid, key)
+        taken |= {(extra.target, extra.metadata.name) for extra in other_extras}
         pods = self.recent_pods.over(uid, pods)
         observed = Observed(
             job=reading.job,
-            status=_STATUS.decode(stored.status),
+            status=self._status(key.kind, stored),
             pods=pods,
             services=self.recent_services.over(uid, services),
             pod_group=group,
+            extras=extras,
             taken=frozenset(taken),
             lost_nodes=self._lost_nodes(pods),
             mistakes=reading.mistakes,
         )
-        return Sight(stored, observed)
+        return Sight(stored, observed, _own_fields(stored, reading.job))
 
     def owed(self, uid: str) -> bool:
         """Say whether watches have yet to show something that was written for a job."""
-        recent = (self.recent_pods, self.recent_services, self.recent_groups)
-        return any(objects.pending(uid) for objects in recent)
+        return any(objects.pending(uid) for objects in self._recent())
+
+    def _recent(self) -> tuple[RecentObjects[Any], ...]:
+        return self.recent_pods, self.recent_services, self.recent_groups, self.recent_extras
 
     def _listen(self) -> None:
         self.pods.add_listener(self.recent_pods.shown)
         self.services.add_listener(self.recent_services.shown)
         if self.groups:
             self.groups.add_listener(self.recent_groups.shown)
+        for followed in self.extras.values():
+            followed.add_listener(self.recent_extras.shown)
         for kind, informer in self.jobs.items():
             informer.add_listener(partial(self._forget_gone, kind))
 
@@ -194,7 +237,7 @@ class Cache:
         if new is None and old is not None:
             meta = old.metadata
             self.recent_status.forget(meta.uid)
-            for recent in (self.recent_pods, self.recent_services, self.recent_groups):
+            for recent in self._recent():
                 recent.forget(meta.uid)
             self._readings.pop(JobKey(kind, meta.namespace, meta.name), None)
 
@@ -206,6 +249,18 @@ class Cache:
         if known is None or known[0] != version or not meta.generation:
             known = self._readings[key] = version, self.frameworks[key.kind].read(stored)
         return replace(known[1], job=replace(known[1].job, meta=meta))
+
+    def _status(self, kind: str, stored: StoredJob) -> JobStatus:
+        framework = self.frameworks[kind]
+        if isinstance(framework, ReadsStatus):
+            return framework.read_status(stored)
+        return _STATUS.decode(stored.status)
+
+    def _extras(self, uid: str, key: JobKey) -> tuple[list[Extra], list[Extra]]:
+        kinds = [Target(kind) for kind in self.frameworks[key.kind].kind.makes]
+        found = [extra for kind in kinds for extra in self._of_job(self.extras[kind], key)]
+        own, others = _split(uid, found)
+        return self.recent_extras.over(uid, own), others
 
     def _of_job(self, informer: Informer[_Owned], key: JobKey) -> list[_Owned]:
         return informer.by_index(_JOB, f"{key.namespace}/{key.name}")
@@ -235,6 +290,19 @@ class Cache:
         kind = self._kind_of.get(meta.labels.get(labels.OPERATOR_NAME, ""))
         name = meta.labels.get(labels.JOB_NAME, "")
         return JobKey(kind, meta.namespace, name) if kind and name else None
+
+
+def _own_fields(stored: StoredJob, job: TrainingJob) -> Manifest:
+    """Read the fields that only this kind's status has."""
+    if not isinstance(job.rules, ShowsStatus):
+        return {}
+    whole: Manifest = msgspec.json.decode(stored.status)
+    return {name: value for name, value in whole.items() if name not in _COMMON_FIELDS}
+
+
+def _of_kind(target: Target, item: Extra) -> Extra:
+    """Items of a list do not say of what kind they are."""
+    return msgspec.structs.replace(item, kind=target)
 
 
 def _job_of(item: Object) -> Iterable[str]:

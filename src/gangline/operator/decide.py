@@ -16,16 +16,16 @@ a failed pod is counted in the stored status before it is deleted, so that no re
 Both cost a pass, and no further request.
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import islice
 
-from msgspec.structs import replace
+from msgspec import structs
 
 from gangline.api.kubeflow import JobStatus
-from gangline.api.meta import Object
-from gangline.operator import build, conditions, indexes, story
+from gangline.api.scheduling import PodGroup
+from gangline.operator import build, conditions, extras, indexes, story
 from gangline.operator.decision import (
     Creation,
     Decision,
@@ -35,10 +35,26 @@ from gangline.operator.decision import (
     Patch,
     Target,
 )
-from gangline.operator.job import Role, TrainingJob
+from gangline.operator.job import (
+    Manifest,
+    OutlivesFailures,
+    Role,
+    ShowsStatus,
+    StartsLater,
+    TrainingJob,
+)
 from gangline.operator.labels import replica_name
-from gangline.operator.policies import backoff, cleanup, deadline, gang, pace, restart, stuck
-from gangline.operator.replicas import Gang, Pod, Service, arrange
+from gangline.operator.policies import (
+    backoff,
+    cleanup,
+    deadline,
+    gang,
+    pace,
+    restart,
+    together,
+)
+from gangline.operator.removals import force_left, removals, soonest
+from gangline.operator.replicas import Gang, Pod, arrange
 
 MANAGED_BY_US = "kubeflow.org/training-operator"
 
@@ -50,9 +66,20 @@ _ZERO = timedelta(0)
 
 def decide(observed: Observed, now: datetime, settings: EngineSettings) -> Decision:
     """Decide what to write for one job, and when to look again."""
+    decision = _decide(observed, now, settings)
+    job, rules = observed.job, observed.job.rules
+    if job.deleting or not isinstance(rules, ShowsStatus):
+        return decision
+    gang = _arrange(observed, decision.status)
+    return replace(decision, fields=rules.status_fields(job, gang, decision.status))
+
+
+def _decide(observed: Observed, now: datetime, settings: EngineSettings) -> Decision:
     job = observed.job
-    if job.deleting or job.policy.managed_by not in (None, MANAGED_BY_US):
+    if job.policy.managed_by not in (None, MANAGED_BY_US):
         return Decision(observed.status)
+    if job.deleting:
+        return Decision(observed.status, patches=_let_go(job))
     if conditions.is_finished(observed.status.conditions):
         return _after_the_end(observed, now, settings)
     # What is written carries whole seconds, as Kubernetes' times do.
@@ -70,12 +97,15 @@ def _after_the_end(observed: Observed, now: datetime, settings: EngineSettings) 
     left = deadline.left(observed.status.completion_time, policy.ttl, now)
     if deadline.is_over(left):
         return Decision(observed.status, deletions=(_delete_job(job),))
-    pods = cleanup.pods_to_remove(policy.clean_pods, observed.pods)
-    services = cleanup.services_to_remove(policy.clean_pods, observed.services, observed.pods)
+    failed = conditions.holds(observed.status.conditions, conditions.FAILED)
+    clean = policy.clean_after(failure=failed)
+    pods = cleanup.pods_to_remove(clean, observed.pods)
+    services = cleanup.services_to_remove(clean, observed.services, observed.pods)
+    spare = extras.unwanted_after_end(clean, observed.extras)
     return Decision(
         observed.status,
-        deletions=_removals(observed, pods, services, now, settings),
-        requeue_after=_soonest(left, _force_left(observed, now, settings)),
+        deletions=removals(observed, pods, services, now, settings, extras=spare),
+        requeue_after=soonest(left, force_left(observed, now, settings)),
     )
 
 
@@ -84,9 +114,41 @@ def _suspend(
 ) -> Decision:
     return Decision(
         story.suspended(observed.job, observed.status, stamp),
-        deletions=_removals(observed, observed.pods, observed.services, now, settings),
-        requeue_after=_force_left(observed, now, settings),
+        deletions=removals(
+            observed,
+            observed.pods,
+            observed.services,
+            now,
+            settings,
+            extras=observed.extras,
+        ),
+        requeue_after=force_left(observed, now, settings),
     )
+
+
+def _arrange(observed: Observed, status: JobStatus) -> Gang:
+    """Put the replicas of the current generation in their places."""
+    current, former = together.parted(observed.pods, observed.status.restarts.generation)
+    completed = {
+        role: indexes.read(counted.completed_indexes)
+        for role, counted in status.replica_statuses.items()
+    }
+    sizes = [(role.name, role.replicas) for role in observed.job.roles]
+    return arrange(sizes, current, completed, observed.services, former)
+
+
+def _let_go(job: TrainingJob) -> tuple[Patch, ...]:
+    """Take off the finalizers of an upstream operator that may not be there any more."""
+    found = job.meta.finalizers
+    kept = [name for name in found if name not in job.kind.finalizers]
+    if len(kept) == len(found):
+        return ()
+    path = "/metadata/finalizers"
+    operations: list[Manifest] = [
+        {"op": "test", "path": path, "value": list(found)},
+        {"op": "replace", "path": path, "value": kept},
+    ]
+    return (Patch(Target.JOB, job.name, operations),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +169,10 @@ class _View:
         self.observed = observed
         self.job = observed.job
         self.now, self.stamp, self.settings = now, stamp, settings
-        sizes = [(role.name, role.replicas) for role in self.job.roles]
-        completed = {
-            role: indexes.read(status.completed_indexes)
-            for role, status in observed.status.replica_statuses.items()
-        }
-        self.gang = arrange(sizes, observed.pods, completed)
+        self.gang = _arrange(observed, observed.status)
         self.failures = [_judge(self.job, role, self.gang) for role in self.job.roles]
+        self.restart = self._restart()
+        self.extras = extras.wanted(self.job, self.gang)
         self.status = self._status()
 
     def end(self) -> Decision | None:
@@ -121,7 +180,9 @@ class _View:
         status, now = self.status, self.stamp
         if self.job.rules.has_succeeded(self.job, self.gang):
             return Decision(story.succeeded(self.job, status, now))
-        why = self._fatal_failure() or self._limit_reached() or self._time_is_up()
+        why = (
+            self._fatal_failure() or self._hopeless() or self._limit_reached() or self._time_is_up()
+        )
         return Decision(story.failed(self.job, status, why, now)) if why else None
 
     def go_on(self) -> Decision:
@@ -133,32 +194,49 @@ class _View:
         status = self.status
         if not missing:
             stalled = conditions.drop(status.conditions, conditions.STALLED)
-            status = replace(status, conditions=stalled)
+            status = structs.replace(status, conditions=stalled)
         return Decision(
             status,
             creations=() if paused else missing,
             deletions=self._deletions(),
             patches=self._patches(),
-            requeue_after=_soonest(
+            requeue_after=soonest(
                 pause if paused else _ZERO if there_is_more else None,
                 self._time_left(),
                 gang.time_left(self.job, self.gang, status, self.now),
-                _force_left(self.observed, self.now, self.settings),
+                force_left(self.observed, self.now, self.settings),
             ),
         )
+
+    def _restart(self) -> str:
+        """Say why all replicas restart together now; empty if they do not."""
+        name = self.job.kind.container
+        if together.restarts(self.job):
+            for failure in self.failures:
+                if failure.replaced and not failure.fatal:
+                    told = [restart.describe(pod, name) for pod in failure.replaced]
+                    return story.why_failed(failure.role.name, told)
+            if lost := together.taken_away(self.gang):
+                return f"{lost[0].name} was deleted."
+        if together.resizes(self.job) and together.outgrown(self.job, self.gang):
+            return f"its replicas are now {together.world(self.job)}."
+        return ""
 
     def _status(self) -> JobStatus:
         """Count replicas and restarts and say whether the job runs, as if it goes on."""
         job, stamp = self.job, self.stamp
         status = story.started(job, self.observed.status, stamp)
         status = story.counted(job, status, self.gang)
+        if self.restart:
+            failed = any(failure.replaced for failure in self.failures)
+            return story.restarting_together(job, status, self.restart, stamp, counted=failed)
         replaced = {pod.uid for failure in self.failures for pod in failure.replaced}
         before = status.restarts
-        record = backoff.count(before, self.observed.pods, frozenset(replaced))
+        record = backoff.count(before, self._current(), frozenset(replaced))
         fresh = {uid for uid in replaced if uid not in self._counted()}
         if fresh:
             record = pace.note(record, stamp)
-        status = replace(status, restarts=record)
+        status = structs.replace(status, restarts=record)
         for failure in self.failures:
             if any(pod.uid in fresh for pod in failure.replaced):
                 told = [restart.describe(pod, job.kind.container) for pod in failure.replaced]
@@ -166,6 +244,10 @@ class _View:
         if not replaced and self._runs(status):
             status = story.running(job, status, stamp)
         return status
+
+    def _current(self) -> list[Pod]:
+        """The pods of this generation, in their places or not."""
+        return [*self.gang.pods, *self.gang.surplus]
 
     def _runs(self, status: JobStatus) -> bool:
         """A job that was restarting runs again only once all of its replicas are back."""
@@ -188,6 +270,11 @@ class _View:
                 told = [restart.describe(pod, self.job.kind.container) for pod in failure.fatal]
                 return story.failure_message(self.job, failure.role.name, told)
         return ""
+
+    def _hopeless(self) -> str:
+        rules = self.job.rules
+        why = rules.has_failed(self.job, self.gang) if isinstance(rules, OutlivesFailures) else ""
+        return f"{self.job.kind.kind} {self.job.name} has failed because {why}" if why else ""
 
     def _limit_reached(self) -> str:
         limit, record = self.job.policy.backoff_limit, self.status.restarts
@@ -224,20 +311,33 @@ class _View:
 
     def _wanted(self) -> Iterator[Creation]:
         job = self.job
-        services = {service.metadata.name for service in self.observed.services}
         if self.settings.gang and self.observed.pod_group is None and job.size:
             yield gang.create(job)
+        there = {(extra.target, extra.metadata.name) for extra in self.observed.extras}
+        yield from (each for each in self.extras if (each.target, each.name) not in there)
+        services = {service.metadata.name for service in self.observed.services}
         for role in job.roles:
             for index in range(role.replicas):
                 if replica_name(job.name, role.name, index) not in services:
-                    yield build.service(job, role, index)
+                    service = build.service(job, role, index)
+                    yield from (service,) if service else ()
+        if not self.gang.former and not self.restart:
+            yield from self._wanted_pods()
+
+    def _wanted_pods(self) -> Iterator[Creation]:
+        job, rules = self.job, self.job.rules
+        generation = self.status.restarts.generation
         for role in job.roles:
             for index in self.gang[role.name].missing:
-                yield build.pod(job, role, index, self.settings)
+                if isinstance(rules, StartsLater) and not rules.can_start(
+                    job, role, index, self.gang
+                ):
+                    continue
+                yield build.pod(job, role, index, self.settings, self.gang, generation)
 
     def _deletions(self) -> tuple[Deletion, ...]:
         """Surplus replicas, and failed ones that the stored status counts."""
-        counted = self._counted()
+        counted = frozenset() if together.restarts(self.job) else self._counted()
         failed = [
             pod for failure in self.failures for pod in failure.replaced if pod.uid in counted
         ]
@@ -249,73 +349,45 @@ class _View:
         services = [
             service for service in self.observed.services if service.metadata.name not in names
         ]
-        leaving = [*self.gang.surplus, *failed]
-        group = not self.settings.gang or not self.job.size
-        return _removals(
-            self.observed, leaving, services, self.now, self.settings, with_group=group
+        return removals(
+            self.observed,
+            [*self.gang.surplus, *self.gang.former, *failed],
+            services,
+            self.now,
+            self.settings,
+            with_group=not self.settings.gang or not self.job.size,
+            extras=extras.unwanted(self.extras, self.observed.extras),
         )
 
     def _patches(self) -> tuple[Patch, ...]:
-        if self.observed.pod_group is None or not self.settings.gang or not self.job.size:
-            return ()
-        patch = gang.update(self.job, self.observed.pod_group)
-        return (patch,) if patch else ()
+        updates = extras.updates(self.extras, self.observed.extras)
+        group = self.observed.pod_group
+        if group is None or not self.settings.gang or not self.job.size:
+            return tuple(updates)
+        patch = gang.update(self.job, group)
+        places = self._places(group) if self.restart else None
+        return (*updates, *(each for each in (patch, places) if each))
+
+    def _places(self, group: PodGroup) -> Patch | None:
+        """Keep the places of replicas that restart together, for as long as they may take."""
+        pause = pace.wait(self.status.restarts, self.now)
+        until = self.stamp + max(pause, timedelta(0)) + gang.KEEP_PLACES
+        return gang.keep_places(group, self.gang.pods, until)
 
 
 def _judge(job: TrainingJob, role: Role, seen: Gang) -> _Failures:
     fatal: list[Pod] = []
     replaced: list[Pod] = []
-    verdicts = {restart.Judgement.FATAL: fatal, restart.Judgement.REPLACE: replaced}
+    judge = together.judged if together.restarts(job) else restart.judge
     for pod in seen[role.name].present:
-        if pod.failed:
-            verdicts[restart.judge(role.restart, pod, job.kind.container)].append(pod)
+        if not pod.failed:
+            continue
+        if judge(role.restart, pod, job.kind.container) is restart.Judgement.REPLACE:
+            replaced.append(pod)
+        elif not (isinstance(job.rules, OutlivesFailures) and job.rules.tolerates(job, role)):
+            fatal.append(pod)
     return _Failures(role, fatal, replaced)
-
-
-def _removals(
-    observed: Observed,
-    pods: Iterable[Pod],
-    services: Iterable[Service],
-    now: datetime,
-    settings: EngineSettings,
-    *,
-    with_group: bool = True,
-) -> tuple[Deletion, ...]:
-    """List what to delete: what is not on its way out yet, and by force what is stuck there."""
-    patience = settings.force_delete_after
-    stuck_pods = sorted(stuck.overdue(observed.pods, observed.lost_nodes, patience, now), key=_name)
-    groups = [observed.pod_group] if with_group and observed.pod_group else []
-    unmarked = [pod for pod in pods if not pod.terminating]
-    others: list[tuple[Target, Iterable[Object]]] = [
-        (Target.SERVICE, services),
-        (Target.POD_GROUP, groups),
-    ]
-    return (
-        *(Deletion(Target.POD, pod.name, pod.uid) for pod in sorted(unmarked, key=_name)),
-        *(Deletion(Target.POD, pod.name, pod.uid, force=True) for pod in stuck_pods),
-        *(
-            Deletion(target, item.metadata.name, item.metadata.uid)
-            for target, items in others
-            for item in sorted(items, key=_name)
-            if item.metadata.deletion_timestamp is None
-        ),
-    )
-
-
-def _name(item: Object) -> str:
-    return item.metadata.name
-
-
-def _force_left(observed: Observed, now: datetime, settings: EngineSettings) -> timedelta | None:
-    lost, patience = observed.lost_nodes, settings.force_delete_after
-    times = (stuck.time_left(pod, lost, patience, now) for pod in observed.pods)
-    return _soonest(*(left for left in times if left is not None and left > _ZERO))
 
 
 def _delete_job(job: TrainingJob) -> Deletion:
     return Deletion(Target.JOB, job.name, job.meta.uid)
-
-
-def _soonest(*times: timedelta | None) -> timedelta | None:
-    known = [time for time in times if time is not None]
-    return max(min(known), _ZERO) if known else None

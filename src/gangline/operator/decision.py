@@ -11,6 +11,7 @@ from datetime import timedelta
 from enum import StrEnum
 
 from gangline.api.kubeflow import JobStatus
+from gangline.api.meta import Object
 from gangline.api.scheduling import PodGroup
 from gangline.operator.job import Manifest, TrainingJob
 from gangline.operator.replicas import Pod, Service
@@ -23,6 +24,23 @@ class Target(StrEnum):
     SERVICE = "Service"
     POD_GROUP = "PodGroup"
     JOB = "Job"
+    CONFIG_MAP = "ConfigMap"
+    SECRET = "Secret"
+    SERVICE_ACCOUNT = "ServiceAccount"
+    ROLE = "Role"
+    ROLE_BINDING = "RoleBinding"
+    AUTOSCALER = "HorizontalPodAutoscaler"
+
+
+class Extra(Object):
+    """A further object of a job: nothing of its content is read."""
+
+    kind: str = ""
+
+    @property
+    def target(self) -> Target:
+        """What kind of object it is."""
+        return Target(self.kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +66,8 @@ class Observed:
     services: Sequence[Service] = ()
     """The job's own services."""
     pod_group: PodGroup | None = None
+    extras: Sequence[Extra] = ()
+    """Further objects of the job."""
     taken: frozenset[tuple[Target, str]] = frozenset()
     """Names of objects that are there, but belong to somebody else (a former job, say)."""
     lost_nodes: frozenset[str] = frozenset()
@@ -109,6 +129,8 @@ class Decision:
     patches: tuple[Patch, ...] = ()
     requeue_after: timedelta | None = None
     """When to look again even if nothing changes."""
+    fields: Manifest | None = None
+    """What stands in the status beside the common fields, for kinds that have more."""
 
     @property
     def writes(self) -> bool:

@@ -7,6 +7,7 @@ job, to be told in its status; anything else is raised and the whole pass is tri
 """
 
 import asyncio
+import logging
 from collections.abc import Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -25,11 +26,13 @@ from gangline.kube.errors import (
     NotFound,
 )
 from gangline.operator import metrics
-from gangline.operator.cache import PODS, SERVICES, Cache, Sight, job_resource
+from gangline.operator.cache import EXTRAS, PODS, SERVICES, Cache, Sight, job_resource
 from gangline.operator.decision import Creation, Decision, Deletion, Event, Patch, Target
 from gangline.operator.gate import Gate
 from gangline.operator.job import TrainingJob
 from gangline.operator.recent import RecentObjects
+
+log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
@@ -43,7 +46,11 @@ _RESOURCES: dict[Target, Resource[Any]] = {
     Target.POD: PODS,
     Target.SERVICE: SERVICES,
     Target.POD_GROUP: POD_GROUPS,
+    **EXTRAS,
 }
+
+_DISPENSABLE = frozenset({Target.AUTOSCALER})
+"""What a job does without where the cluster does not know it."""
 
 
 @dataclass(slots=True)
@@ -81,6 +88,7 @@ class Hands:
             Target.POD: cache.recent_pods,
             Target.SERVICE: cache.recent_services,
             Target.POD_GROUP: cache.recent_groups,
+            **dict.fromkeys(EXTRAS, cache.recent_extras),
         }
 
     @property
@@ -128,6 +136,9 @@ class Hands:
                     return
                 item = found
             except (Forbidden, Invalid, BadRequest, NotFound) as error:
+                if creation.target in _DISPENSABLE:
+                    log.warning("%s %s: %s", creation.target, creation.name, error)
+                    return
                 outcome.problems.append(f"{creation.target} {creation.name} was refused: {error}")
                 return
         self._note_made(creation.target, item)
@@ -160,11 +171,13 @@ class Hands:
 
     def _note_made(self, target: Target, item: Object) -> None:
         cache, meta = self._cache, item.metadata
-        informer: Any = {
+        followed: dict[Target, Any] = {
             Target.POD: cache.pods,
             Target.SERVICE: cache.services,
             Target.POD_GROUP: cache.groups,
-        }[target]
+            **cache.extras,
+        }
+        informer = followed.get(target)
         seen = informer.get(meta.namespace, meta.name) if informer else None
         self._recent[target].made(item, seen)
 
@@ -191,12 +204,15 @@ class Hands:
             outcome.removed.append(deletion.name)
 
     async def _patch(self, job: TrainingJob, patch: Patch) -> None:
-        resource = _RESOURCES[patch.target]
+        is_job = patch.target is Target.JOB
+        resource = job_resource(job.kind) if is_job else _RESOURCES[patch.target]
         async with self._gate.passage():
             metrics.WRITES.labels(patch.target, "patch").inc()
-            await self._client.patch(
-                resource, patch.name, patch.operations, job.meta.namespace, kind=PatchKind.JSON
-            )
+            # What is gone needs no patch; what is still needed is made anew by the next pass.
+            with suppress(NotFound):
+                await self._client.patch(
+                    resource, patch.name, patch.operations, job.meta.namespace, kind=PatchKind.JSON
+                )
 
 
 def _listed(names: list[str]) -> str:

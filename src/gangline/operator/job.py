@@ -12,6 +12,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
+from gangline.api.kubeflow import JobStatus
 from gangline.api.meta import ObjectMeta, OwnerReference
 from gangline.operator.replicas import Gang
 
@@ -71,12 +72,20 @@ class RunPolicy:
     """The bounds of the job's life. ``None`` means without bound."""
 
     clean_pods: CleanPodPolicy = CleanPodPolicy.NONE
+    clean_after_failure: CleanPodPolicy | None = None
+    """Where a kind tells the two ends apart; None: as after success."""
     ttl: timedelta | None = None
     active_deadline: timedelta | None = None
     backoff_limit: int | None = None
     suspended: bool = False
     managed_by: str | None = None
     scheduling: Scheduling = field(default_factory=Scheduling)
+
+    def clean_after(self, *, failure: bool) -> CleanPodPolicy:
+        """Say which pods go after this end of the job."""
+        if failure and self.clean_after_failure is not None:
+            return self.clean_after_failure
+        return self.clean_pods
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +104,12 @@ class Kind:
     """The name of the container that trains."""
     port_name: str
     port: int
+    everywhere: bool = True
+    """Whether all containers get the environment, or only the one that trains."""
+    makes: tuple[str, ...] = ()
+    """The kinds of further objects that its jobs may have: ``ConfigMap``."""
+    finalizers: tuple[str, ...] = ()
+    """Finalizers that an upstream operator left on its jobs: taken off at deletion, never set."""
 
     @property
     def api_version(self) -> str:
@@ -105,8 +120,8 @@ class Kind:
 class Rules(Protocol):
     """What only the kind of a job knows. One small class for each kind implements it."""
 
-    def environment(self, job: "TrainingJob", role: Role, index: int) -> list[Manifest]:
-        """List the variables that every container of a replica gets, in order."""
+    def environment(self, job: "TrainingJob", role: Role, index: int, gang: Gang) -> list[Manifest]:
+        """List the variables that the containers of a replica get, in order."""
 
     def is_master(self, job: "TrainingJob", role: Role, index: int) -> bool:
         """Say whether this replica leads the others (and carries the master label)."""
@@ -122,8 +137,59 @@ class Rules(Protocol):
 class ShapesPods(Protocol):
     """For kinds whose pods need more than variables: init containers, volumes, networking."""
 
-    def shape_pod(self, job: "TrainingJob", role: Role, index: int, pod: Manifest) -> Manifest:
+    def shape_pod(
+        self, job: "TrainingJob", role: Role, index: int, pod: Manifest, gang: Gang
+    ) -> Manifest:
         """Return the pod as it shall be created; ``pod`` itself is left as it is."""
+
+
+@runtime_checkable
+class NamesServices(Protocol):
+    """For kinds whose replicas are not all reached through a headless service of their own."""
+
+    def service(self, job: "TrainingJob", role: Role, index: int) -> Manifest | None:
+        """Return the fields of the service's specification that differ from the headless default.
+
+        A field that is None is left out. None instead of fields: the replica has no service.
+        """
+
+
+@runtime_checkable
+class StartsLater(Protocol):
+    """For kinds some of whose pods cannot be made before others, or their services, are there."""
+
+    def can_start(self, job: "TrainingJob", role: Role, index: int, gang: Gang) -> bool:
+        """Say whether the pod of a replica can be made now."""
+
+
+@runtime_checkable
+class MakesObjects(Protocol):
+    """For kinds that need more than pods and services, such as a ConfigMap."""
+
+    def objects(self, job: "TrainingJob", gang: Gang) -> list[Manifest]:
+        """List the objects that the job needs now, each with apiVersion, kind and a name.
+
+        Namespace, owner and labels are added. An object that is no longer listed is removed.
+        """
+
+
+@runtime_checkable
+class OutlivesFailures(Protocol):
+    """For kinds that go on without a replica that has failed."""
+
+    def tolerates(self, job: "TrainingJob", role: Role) -> bool:
+        """Say whether failed pods of a role are neither replaced nor the end of the job."""
+
+    def has_failed(self, job: "TrainingJob", gang: Gang) -> str:
+        """Say why the job can no longer succeed; empty if it can."""
+
+
+@runtime_checkable
+class ShowsStatus(Protocol):
+    """For kinds whose status has fields of its own."""
+
+    def status_fields(self, job: "TrainingJob", gang: Gang, status: JobStatus) -> Manifest:
+        """Return these fields, as a function of what is seen and of the common status."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +202,8 @@ class TrainingJob:
     """In the kind's order, which is also the order of creation."""
     policy: RunPolicy
     rules: Rules
+    resize_together: bool = False
+    """Whether a changed number of replicas restarts all: those that run could not be told."""
 
     @property
     def name(self) -> str:

@@ -6,8 +6,10 @@ small. A ``Gang`` arranges pods in slots, one for each index of each role.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+
+import msgspec
 
 from gangline.api.meta import Condition, Object, Wire
 from gangline.operator import labels
@@ -51,6 +53,7 @@ class ContainerStatus(Wire):
     name: str = ""
     restart_count: int = 0
     state: ContainerState = ContainerState()
+    ready: bool = False
 
 
 class PodStatus(Wire):
@@ -59,6 +62,8 @@ class PodStatus(Wire):
     phase: str = ""
     reason: str = ""
     message: str = ""
+    pod_ip: str = msgspec.field(name="podIP", default="")
+    host_ip: str = msgspec.field(name="hostIP", default="")
     container_statuses: tuple[ContainerStatus, ...] = ()
     init_container_statuses: tuple[ContainerStatus, ...] = ()
 
@@ -130,8 +135,16 @@ class Pod(Object):
         return next((end for end in ends.values() if end.exit_code), trained)
 
 
+class ServicePlace(Wire):
+    """The part of a service's specification that decisions read: where it answers."""
+
+    cluster_ip: str = msgspec.field(name="clusterIP", default="")
+
+
 class Service(Object):
     """A service, as far as decisions look at it."""
+
+    spec: ServicePlace = ServicePlace()
 
 
 class NodeStatus(Wire):
@@ -205,6 +218,10 @@ class Gang:
     """By the role's name as the specification spells it."""
     surplus: tuple[Pod, ...]
     """Pods beyond a role's replicas, of a role the job no longer has, or second to an index."""
+    services: Mapping[str, Service] = field(default_factory=dict)
+    """The job's own services by name, except those that are going."""
+    former: tuple[Pod, ...] = ()
+    """Pods from before all replicas were last restarted together; they are on their way out."""
 
     def __getitem__(self, role: str) -> Slots:
         """The slots of a role; of an unknown one, none."""
@@ -225,6 +242,8 @@ def arrange(
     sizes: Sequence[tuple[str, int]],
     pods: Iterable[Pod],
     completed: Mapping[str, frozenset[int]],
+    services: Iterable[Service] = (),
+    former: Iterable[Pod] = (),
 ) -> Gang:
     """Put pods in their slots, given each role's replicas and those known to have completed.
 
@@ -243,6 +262,8 @@ def arrange(
     return Gang(
         {role: _slots(slots[role.lower()], completed.get(role)) for role, _ in sizes},
         tuple(surplus),
+        {s.metadata.name: s for s in services if s.metadata.deletion_timestamp is None},
+        tuple(former),
     )
 
 

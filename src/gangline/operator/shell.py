@@ -24,6 +24,7 @@ from gangline.operator.cache import Cache, JobKey, Sight, job_resource
 from gangline.operator.decide import decide
 from gangline.operator.decision import Decision, EngineSettings, Event
 from gangline.operator.hands import Hands, Outcome
+from gangline.operator.job import Manifest
 from gangline.operator.recent import PATIENCE_S
 from gangline.operator.stored import StoredJob
 
@@ -85,9 +86,11 @@ class Reconciler:
         decision = decide(sight.observed, now, self._settings)
         outcome = await self._hands.carry_out(sight, decision)
         status = self._status(sight, decision, outcome, now)
-        wait = self._wait_to_store(key, sight.observed.status, status)
-        if status != sight.observed.status and not wait:
-            if not await self._store(key, sight, status):
+        fields = decision.fields if decision.fields is not None else sight.own_fields
+        changed = status != sight.observed.status or fields != sight.own_fields
+        wait = self._wait_to_store(key, sight.observed.status, status) if changed else None
+        if changed and not wait:
+            if not await self._store(key, sight, status, fields):
                 return Done()
             self._tell(sight, story.events(sight.observed.status, status))
         self._tell(sight, outcome.events())
@@ -109,7 +112,7 @@ class Reconciler:
 
     def _wait_to_store(self, key: JobKey, before: JobStatus, after: JobStatus) -> float | None:
         """Put off minor news, if some was stored just now or there is more urgent work."""
-        if after == before or not story.is_minor(before, after):
+        if not story.is_minor(before, after):
             return None
         now = time.monotonic()
         since = now - self._stored_at.get(key, -math.inf)
@@ -118,7 +121,7 @@ class Reconciler:
         waited = now - self._minor_since.setdefault(key, now)
         return MINOR_EVERY_S if self._hands.crowded and waited < MINOR_WAITS_S else None
 
-    async def _store(self, key: JobKey, sight: Sight, status: JobStatus) -> bool:
+    async def _store(self, key: JobKey, sight: Sight, status: JobStatus, fields: Manifest) -> bool:
         """Write the status; False if the job is gone.
 
         Raises:
@@ -131,7 +134,11 @@ class Reconciler:
                 "path": "/metadata/resourceVersion",
                 "value": stored.metadata.resource_version,
             },
-            {"op": "add", "path": "/status", "value": status},
+            {
+                "op": "add",
+                "path": "/status",
+                "value": {**fields, **msgspec.to_builtins(status)} if fields else status,
+            },
         ]
         metrics.WRITES.labels("Job", "status").inc()
         try:

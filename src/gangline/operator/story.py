@@ -14,6 +14,7 @@ from gangline.api.meta import Condition
 from gangline.operator import conditions, indexes, labels
 from gangline.operator.decision import Event
 from gangline.operator.job import CleanPodPolicy, TrainingJob
+from gangline.operator.policies import pace
 from gangline.operator.replicas import Gang
 
 _NAMED_PODS = 5
@@ -72,11 +73,37 @@ def restarting(
     job: TrainingJob, status: JobStatus, role: str, failures: Sequence[str], now: datetime
 ) -> JobStatus:
     """Replicas have failed and are being replaced."""
-    message = f"{job.kind.kind} {job.name} is restarting because {_failed(role, failures)}"
+    message = f"{job.kind.kind} {job.name} is restarting because {why_failed(role, failures)}"
     told = conditions.assert_true(
         status.conditions, conditions.RESTARTING, _reason(job, "Restarting"), message, now
     )
     return replace(status, conditions=told)
+
+
+def restarting_together(
+    job: TrainingJob, status: JobStatus, why: str, now: datetime, *, counted: bool
+) -> JobStatus:
+    """All replicas are being replaced; one restart, however many of them failed.
+
+    Args:
+        job: the job.
+        status: where it was.
+        why: what made it necessary.
+        now: the time.
+        counted: whether it counts as a restart after a failure.
+    """
+    record = replace(status.restarts, generation=status.restarts.generation + 1, pods={})
+    if counted:
+        record = pace.note(replace(record, total=record.total + 1), now)
+    message = f"{job.kind.kind} {job.name} is restarting all replicas because {why}"
+    told = conditions.assert_true(
+        status.conditions, conditions.RESTARTING, _reason(job, "Restarting"), message, now
+    )
+    unfinished = {
+        role: replace(count, completed_indexes="")
+        for role, count in status.replica_statuses.items()
+    }
+    return replace(status, conditions=told, restarts=record, replica_statuses=unfinished)
 
 
 def running(job: TrainingJob, status: JobStatus, now: datetime) -> JobStatus:
@@ -102,7 +129,7 @@ def succeeded(job: TrainingJob, status: JobStatus, now: datetime) -> JobStatus:
 def failed(job: TrainingJob, status: JobStatus, why: str, now: datetime) -> JobStatus:
     """The job is given up. Replicas that clean-up will take no longer count as active."""
     ended = _ended(status, conditions.FAILED, _reason(job, "Failed"), why, now)
-    if job.policy.clean_pods is CleanPodPolicy.NONE:
+    if job.policy.clean_after(failure=True) is CleanPodPolicy.NONE:
         return ended
     counts = {role: replace(count, active=0) for role, count in status.replica_statuses.items()}
     return replace(ended, replica_statuses=counts)
@@ -150,7 +177,15 @@ def _major(status: JobStatus) -> JobStatus:
 
 def failure_message(job: TrainingJob, role: str, failures: Sequence[str]) -> str:
     """Say that the failure of replicas ends the job."""
-    return f"{job.kind.kind} {job.name} is failed because {_failed(role, failures)}"
+    return f"{job.kind.kind} {job.name} is failed because {why_failed(role, failures)}"
+
+
+def why_failed(role: str, failures: Sequence[str]) -> str:
+    """Name the replicas of a role that failed, and how."""
+    named = "; ".join(failure.rstrip(".") for failure in failures[:_NAMED_PODS])
+    more = len(failures) - _NAMED_PODS
+    rest = f"; and {more} more" if more > 0 else ""
+    return f"{len(failures)} {role} replica(s) failed: {named}{rest}."
 
 
 def events(before: JobStatus, after: JobStatus) -> list[Event]:
@@ -186,13 +221,6 @@ def _ended(status: JobStatus, type_: str, reason: str, message: str, now: dateti
     told = conditions.drop(status.conditions, conditions.STALLED)
     told = conditions.assert_true(told, type_, reason, message, now)
     return replace(status, conditions=told, completion_time=now)
-
-
-def _failed(role: str, failures: Sequence[str]) -> str:
-    named = "; ".join(failure.rstrip(".") for failure in failures[:_NAMED_PODS])
-    more = len(failures) - _NAMED_PODS
-    rest = f"; and {more} more" if more > 0 else ""
-    return f"{len(failures)} {role} replica(s) failed: {named}{rest}."
 
 
 def _selector(job: TrainingJob, role: str) -> str:

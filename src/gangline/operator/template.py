@@ -51,12 +51,25 @@ def with_port(template: Manifest, container: str, name: str, number: int) -> Man
     )
 
 
-def with_environment(template: Manifest, variables: Sequence[Manifest]) -> Manifest:
-    """Append variables to every container. Of two with one name the kubelet takes the last."""
+def with_environment(
+    template: Manifest, variables: Sequence[Manifest], only: str | None = None
+) -> Manifest:
+    """Append variables to every container. Of two with one name the kubelet takes the last.
+
+    Args:
+        template: the template.
+        variables: what to append.
+        only: the name of the container that trains, if no other shall get them.
+    """
+    if not variables:
+        return template
+    chosen = containers(template) if only is None else [main_container(template, only)]
     return _with_containers(
         template,
         [
             {**container, "env": [*(container.get("env") or []), *variables]}
+            if any(container is each for each in chosen)
+            else container
             for container in containers(template)
         ],
     )

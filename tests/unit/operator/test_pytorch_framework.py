@@ -8,6 +8,7 @@ from gangline.operator import build
 from gangline.operator.decision import Creation, Target
 from gangline.operator.frameworks.pytorch import PyTorch
 from gangline.operator.job import TrainingJob
+from gangline.operator.replicas import Gang
 from unit.operator.builders import SETTINGS, a_job, look, manifest, read, stored, template
 
 
@@ -245,7 +246,7 @@ def test_building_leaves_the_template_as_it_was():
     job = a_job(1, 1)
     before = repr(job.roles)
     for role in job.roles:
-        creation: Creation = build.pod(job, role, 0, SETTINGS)
+        creation: Creation = build.pod(job, role, 0, SETTINGS, Gang({}, ()), 0)
         creation.manifest["metadata"]["labels"]["changed"] = "yes"
         creation.manifest["spec"]["containers"][0]["env"].append({"name": "CHANGED"})
     assert repr(job.roles) == before

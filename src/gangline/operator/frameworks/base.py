@@ -1,8 +1,9 @@
 """What a framework module offers to the engine's shell."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+from gangline.api.kubeflow import JobStatus
 from gangline.operator.job import Kind, TrainingJob
 from gangline.operator.stored import StoredJob
 
@@ -15,6 +16,14 @@ class Reading:
     mistakes: str = ""
     """Every mistake in the specification, for people; empty if it can be carried out. If it
     cannot even be read, ``job`` has no roles."""
+
+
+@runtime_checkable
+class ReadsStatus(Protocol):
+    """For kinds whose stored status may be an upstream operator's, in another form."""
+
+    def read_status(self, stored: StoredJob) -> JobStatus:
+        """Read where the job is in its life."""
 
 
 class Framework(Protocol):

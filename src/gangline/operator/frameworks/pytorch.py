@@ -84,7 +84,9 @@ class PyTorchRules:
     spec: PyTorchJobSpec
     init_image: str = ""
 
-    def shape_pod(self, job: TrainingJob, role: Role, index: int, pod: Manifest) -> Manifest:
+    def shape_pod(
+        self, job: TrainingJob, role: Role, index: int, pod: Manifest, gang: Gang
+    ) -> Manifest:
         """Let workers wait for the master's name, if the administrator wants that."""
         if not self.init_image or _leader(job) == WORKER or role.name == MASTER:
             return pod
@@ -110,7 +112,7 @@ class PyTorchRules:
         """The Master runs, or without one any worker."""
         return gang[_leader(job)].active > 0
 
-    def environment(self, job: TrainingJob, role: Role, index: int) -> list[Manifest]:
+    def environment(self, job: TrainingJob, role: Role, index: int, gang: Gang) -> list[Manifest]:
         """List the variables of one replica, in upstream's order."""
         variables = [("PYTHONUNBUFFERED", "1"), *self._meeting(job, role, index)]
         processes = self._processes_per_node()

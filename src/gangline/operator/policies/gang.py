@@ -6,6 +6,7 @@ reckons with, and the group is written when it differs. It stays through restart
 keeps its place in the queue, and goes when the job is finished or suspended.
 """
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 import msgspec
@@ -15,13 +16,24 @@ from gangline.api.describe import ResourceList
 from gangline.api.kubeflow import JobStatus
 from gangline.api.pod import PodSpec
 from gangline.api.quantity import QuantityError
-from gangline.api.scheduling import GROUP, VERSION, PodGroup, PodGroupSpec
+from gangline.api.scheduling import (
+    GROUP,
+    PLACES_ANNOTATION,
+    VERSION,
+    KeptPlaces,
+    PodGroup,
+    PodGroupSpec,
+)
 from gangline.operator import conditions, labels, template
 from gangline.operator.decision import Creation, Patch, Target
-from gangline.operator.job import Role, TrainingJob
-from gangline.operator.replicas import Gang
+from gangline.operator.job import Manifest, Role, TrainingJob
+from gangline.operator.replicas import Gang, Pod
 
 UNSCHEDULABLE = "Unschedulable"
+
+KEEP_PLACES = timedelta(minutes=3)
+"""How long the places of replicas that restart together are kept: old ones have their grace period
+to end, new ones have to be made."""
 
 
 def create(job: TrainingJob) -> Creation:
@@ -93,6 +105,19 @@ def wanted(job: TrainingJob) -> PodGroupSpec:
         priority_class_name=scheduling.priority_class,
         min_resources=dict(given) if given is not None else _resources(counts),
     )
+
+
+def keep_places(group: PodGroup, pods: Iterable[Pod], until: datetime) -> Patch | None:
+    """Note on the group where its pods are, so that the scheduler keeps these places for them."""
+    places = {pod.name: pod.spec.node_name for pod in pods if pod.spec.node_name}
+    if not places:
+        return None
+    kept = msgspec.json.encode(KeptPlaces(until, dict(sorted(places.items())))).decode()
+    if group.metadata.annotations.get(PLACES_ANNOTATION) == kept:
+        return None
+    whole = {**group.metadata.annotations, PLACES_ANNOTATION: kept}
+    operations: list[Manifest] = [{"op": "add", "path": "/metadata/annotations", "value": whole}]
+    return Patch(Target.POD_GROUP, group.metadata.name, operations)
 
 
 def time_left(job: TrainingJob, gang: Gang, status: JobStatus, now: datetime) -> timedelta | None:

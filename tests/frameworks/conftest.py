@@ -1,0 +1,43 @@
+"""The fixture of the frameworks' tests: a cluster whose image map knows the examples' images.
+
+Run by ``make test-frameworks``, which makes the environments and the map first.
+"""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from frameworks.training import Training
+from integration.cluster.embedded import embedded
+
+IMAGE_MAP = Path(__file__).parents[2] / ".cache" / "frameworks-image-map.yaml"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--image-map",
+        type=Path,
+        default=IMAGE_MAP,
+        help="what tools/framework_environments.py has written",
+    )
+
+
+@pytest.fixture
+def image_map(request: pytest.FixtureRequest) -> Path:
+    """The file that says which environment stands for which example's image."""
+    path: Path = request.config.getoption("--image-map")
+    if not path.exists():
+        pytest.fail(f"there is no {path}: run 'make test-frameworks'")
+    return path
+
+
+@pytest.fixture
+async def training(image_map: Path, tmp_path: Path) -> AsyncIterator[Training]:
+    """A new cluster of two nodes; its processors are pretended, the examples ask for few."""
+    size = ("--nodes", "2", "--cpus", "4", "--memory", "8Gi")
+    async with (
+        embedded(tmp_path / "home", *size, "--image-map", str(image_map)) as cluster,
+        cluster.client() as client,
+    ):
+        yield Training(cluster, client)

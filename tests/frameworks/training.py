@@ -1,0 +1,176 @@
+"""What the tests of the frameworks do: run an example as its user would, look at how it ended.
+
+An example is a manifest and a script in ``examples/FRAMEWORK``. As its first lines say, the script
+goes into a ConfigMap of its own name, and the manifest is applied as it is. Nothing here knows a
+kind of job: plurals are asked of the API server, and an end is read from conditions or phase.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gangline.api.resource import Resource
+from gangline.api.resources import CONFIG_MAPS, EVENTS, PODS
+from gangline.kube.client import Client
+from gangline.kube.errors import ApiError
+from integration.cluster.embedded import EmbeddedCluster
+
+Manifest = dict[str, Any]
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+NAMESPACE = "default"
+PATIENCE_S = 240.0
+"""For a whole training; on two busy cores an import of a framework alone takes many seconds."""
+POLLED_EVERY_S = 0.25
+LAST_LINES = 25
+"""Of each pod's log, in the message of a failed test."""
+
+
+def end_of(job: Manifest) -> str:
+    """How the job has ended: "Succeeded", "Failed", or "" while it has not.
+
+    Kubeflow's and MindSpore's kinds say so in conditions, PaddleJob in its phase.
+    """
+    status = job.get("status") or {}
+    for condition in status.get("conditions") or []:
+        if condition["type"] in {"Succeeded", "Failed"} and condition["status"] == "True":
+            return str(condition["type"])
+    return {"Completed": "Succeeded", "Failed": "Failed"}.get(status.get("phase", ""), "")
+
+
+class Training:
+    """A cluster on which examples are run."""
+
+    def __init__(self, cluster: EmbeddedCluster, client: Client) -> None:
+        self.cluster = cluster
+        self.client = client
+
+    async def start(self, framework: str, example: str, *, script: str = "") -> "RunningExample":
+        """Do what the first lines of ``examples/FRAMEWORK/EXAMPLE.yaml`` say; return its job.
+
+        Args:
+            framework: the folder below ``examples``.
+            example: the manifest's name without its ending.
+            script: the script's, where it is another one; also the name of its ConfigMap.
+        """
+        folder = EXAMPLES / framework
+        script = script or example
+        source = (folder / f"{script}.py").read_text()
+        config_map = {"metadata": {"name": script}, "data": {f"{script}.py": source}}
+        await self.client.create(CONFIG_MAPS, config_map, NAMESPACE)
+        job: RunningExample | None = None
+        for manifest in yaml.safe_load_all((folder / f"{example}.yaml").read_text()):
+            resource = await self.resource(manifest)
+            await self.client.create(resource, manifest, NAMESPACE)
+            if manifest["kind"].endswith("Job"):
+                job = RunningExample(self, resource, manifest["metadata"]["name"])
+        assert job is not None, f"{example}.yaml holds no job"
+        return job
+
+    async def resource(self, manifest: Manifest) -> Resource[Manifest]:
+        """How the kind of ``manifest`` is addressed, as the API server tells it."""
+        group, _, version = manifest["apiVersion"].rpartition("/")
+        path = f"/apis/{group}/{version}" if group else f"/api/{version}"
+        served = await self.client.request_json("GET", path)
+        plurals = [
+            entry["name"]
+            for entry in served["resources"]
+            if entry["kind"] == manifest["kind"] and "/" not in entry["name"]
+        ]
+        assert plurals, f"the cluster does not know {manifest['kind']}"
+        return Resource(dict, group, version, plurals[0], manifest["kind"])
+
+
+@dataclass(frozen=True)
+class RunningExample:
+    """The job of an example that was started."""
+
+    training: Training
+    resource: Resource[Manifest]
+    name: str
+
+    async def read(self) -> Manifest:
+        """The job as it is now."""
+        return await self.training.client.get(self.resource, self.name, NAMESPACE)
+
+    async def succeeds(self, patience_s: float = PATIENCE_S) -> Manifest:
+        """Wait for the end, which must be a good one; the job as it is then.
+
+        Raises:
+            AssertionError: it failed or takes too long; with status, events and logs.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience_s):
+                while not end_of(await self.read()):
+                    await asyncio.sleep(POLLED_EVERY_S)
+        job = await self.read()
+        assert end_of(job) == "Succeeded", await self._story(job)
+        return job
+
+    async def log(self, replica: str, *, previous: bool = False) -> str:
+        """What the pod of a replica, such as ``worker-0``, has written."""
+        return await self._log(f"{self.name}-{replica}", previous=previous)
+
+    async def says(self, replica: str, words: str, patience_s: float = PATIENCE_S) -> None:
+        """Wait until a replica has written ``words``.
+
+        Raises:
+            AssertionError: the job ended before, or it takes too long.
+        """
+        try:
+            async with asyncio.timeout(patience_s):
+                while words not in await self.log(replica):
+                    assert not end_of(await self.read()), await self._story(await self.read())
+                    await asyncio.sleep(POLLED_EVERY_S)
+        except TimeoutError:
+            story = await self._story(await self.read())
+            raise AssertionError(f"{replica} has not written {words!r}\n{story}") from None
+
+    def kill(self, replica: str) -> None:
+        """Send SIGKILL to the training process of a replica, as the kernel does out of memory."""
+        process = self.training.cluster.process
+        assert process is not None
+        mark = f"HOSTNAME={self.name}-{replica}".encode()
+        killed = False
+        for pid in _descendants(process.pid):
+            with contextlib.suppress(OSError):
+                command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+                environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+                if command[0].endswith(b"python") and mark in environment:
+                    os.kill(pid, signal.SIGKILL)
+                    killed = True
+        assert killed, f"{replica} has no process"
+
+    async def _log(self, pod: str, *, previous: bool = False) -> str:
+        lines = []
+        with contextlib.suppress(ApiError):  # the container has not started yet, or the pod is new
+            async for line in self.training.client.logs(pod, NAMESPACE, previous=previous):
+                lines.append(line.decode(errors="replace"))
+        return "\n".join(lines)
+
+    async def _story(self, job: Manifest) -> str:
+        """Everything that helps to see why a training went wrong."""
+        client = self.training.client
+        parts = [yaml.safe_dump(job.get("status")), self.training.cluster.said()]
+        events = await client.list(EVENTS, NAMESPACE)
+        parts += [f"{event.involved_object.name}: {event.message}" for event in events.items]
+        for pod in (await client.list(PODS, NAMESPACE)).items:
+            name = pod.metadata.name
+            said = (await self._log(name)).splitlines()[-LAST_LINES:]
+            parts.append(f"--- {name} {pod.status.phase}:\n" + "\n".join(said))
+        return "\n".join([f"{self.name} ended as {end_of(job) or 'nothing yet'}", *parts])
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    for thread in Path(f"/proc/{pid}/task").glob("*"):
+        with contextlib.suppress(OSError):
+            for child in (thread / "children").read_text().split():
+                yield int(child)
+                yield from _descendants(int(child))

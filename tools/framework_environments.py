@@ -1,0 +1,119 @@
+"""Make the Python environments that the examples of other frameworks train in.
+
+usage: framework_environments.py [--image-map FILE] [FRAMEWORK...]
+
+One virtual environment for each ``examples/FRAMEWORK/requirements.txt`` (all of them, unless some
+are named), since the frameworks cannot agree on the versions of what they share. They lie in
+``$GANGLINE_FRAMEWORKS``, else in ``$XDG_CACHE_HOME/gangline/frameworks`` (``~/.cache/...``), named
+after the interpreter and the requirements, so that clones share them and a changed requirement
+makes a new one. Prints an image map for ``gangline up --image-map`` that points the image of each
+example at its environment. Idempotent; two runs at once wait for each other.
+"""
+
+import argparse
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import bootstrap
+
+EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
+COMPLETE = "gangline-complete"
+"""Written last: an environment without it was left half made."""
+
+
+def frameworks() -> list[str]:
+    """The examples that need an environment of their own."""
+    return sorted(path.parent.name for path in EXAMPLES.glob("*/requirements.txt"))
+
+
+def root() -> pathlib.Path:
+    """The folder of all environments."""
+    if chosen := os.environ.get("GANGLINE_FRAMEWORKS"):
+        return pathlib.Path(chosen).absolute()
+    cache = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
+    return pathlib.Path(cache, "gangline", "frameworks").absolute()
+
+
+def folder_of(framework: str) -> pathlib.Path:
+    """Where the environment of ``framework`` belongs, made or not."""
+    tag = f"{sys.version_info.major}.{sys.version_info.minor}"
+    wanted = (EXAMPLES / framework / "requirements.txt").read_bytes()
+    digest = hashlib.sha256(wanted + sys.base_prefix.encode()).hexdigest()[:12]
+    return root() / f"{framework}-python{tag}-{digest}"
+
+
+@contextlib.contextmanager
+def locked(path: pathlib.Path) -> Iterator[None]:
+    """Keep a second run of this tool waiting until the block ends."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def make(framework: str) -> pathlib.Path:
+    """Make the environment of ``framework`` unless it is there; return its folder.
+
+    Raises:
+        CalledProcessError: pip could not install the requirements, or they contradict each other.
+    """
+    folder = folder_of(framework)
+    with locked(folder.with_suffix(folder.suffix + ".lock")):
+        if not (folder / COMPLETE).exists():
+            began = time.monotonic()
+            say(f"{framework}: installing into {folder}")
+            if folder.exists():
+                shutil.rmtree(folder)
+            bootstrap.main(folder)
+            install(folder, EXAMPLES / framework / "requirements.txt")
+            (folder / COMPLETE).touch()
+            say(f"{framework}: installed in {time.monotonic() - began:.0f} s")
+    return folder
+
+
+def install(folder: pathlib.Path, requirements: pathlib.Path) -> None:
+    """Install and check what ``requirements`` names; the wheels are not kept, they are large."""
+    pip = [str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
+    wanted = ["--no-cache-dir", "--requirement", str(requirements)]
+    subprocess.run([*pip, "install", "--quiet", *wanted], check=True, stdout=sys.stderr)
+    subprocess.run([*pip, "check"], check=True, stdout=sys.stderr)
+
+
+def say(line: str) -> None:
+    """Tell the user; standard output is for the image map."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    """Make what is asked for, and write the image map."""
+    known = frameworks()
+    parser = argparse.ArgumentParser(description="Make the environments of the examples.")
+    parser.add_argument("framework", nargs="*", help=f"some of: {', '.join(known)}; all by default")
+    parser.add_argument("--image-map", type=pathlib.Path, help="write the map here, do not print")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.framework) - set(known):
+        parser.error(f"no requirements for {', '.join(unknown)}; there are: {', '.join(known)}")
+    try:
+        made = {name: make(name) for name in arguments.framework or known}
+    except subprocess.CalledProcessError as error:
+        sys.exit(f"cannot make the environment: {error}")
+    images = {f"gangline/examples-{name}:*": {"env": str(env)} for name, env in made.items()}
+    text = json.dumps(images, indent=2) + "\n"  # JSON is YAML, and needs no package here
+    if arguments.image_map:
+        arguments.image_map.parent.mkdir(parents=True, exist_ok=True)
+        arguments.image_map.write_text(text)
+    else:
+        print(text, end="")
+
+
+if __name__ == "__main__":
+    main()

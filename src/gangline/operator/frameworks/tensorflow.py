@@ -83,11 +83,11 @@ class TensorFlowRules:
         """Tell a replica of the cluster and of its own place in it, unless it is alone."""
         if job.size == 1:
             return []
-        task = {"type": role.label, "index": index}
-        if self.spec.enable_dynamic_worker:
-            told = {"cluster": self._sparse_cluster(job, role, index), "task": task}
-        else:
-            told = {"cluster": self._cluster(job), "task": task, "environment": "cloud"}
+        dynamic = self.spec.enable_dynamic_worker
+        cluster = self._sparse_cluster(job, role, index) if dynamic else self._cluster(job)
+        told: Manifest = {"cluster": cluster, "task": {"type": role.label, "index": index}}
+        if not dynamic:
+            told["environment"] = "cloud"
         return kubeflow.variables([("TF_CONFIG", json.dumps(told, separators=(",", ":")))])
 
     def is_master(self, job: TrainingJob, role: Role, index: int) -> bool:
@@ -122,7 +122,7 @@ class TensorFlowRules:
             f"workers failed, the others have ended, and {wanted} had to succeed."
         )
 
-    def _cluster(self, job: TrainingJob) -> dict[str, list[str]]:
+    def _cluster(self, job: TrainingJob) -> Manifest:
         roles = sorted((role for role in job.roles if role.replicas), key=lambda role: role.label)
         return {role.label: self._addresses(job, role) for role in roles}
 

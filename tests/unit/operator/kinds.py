@@ -1,0 +1,81 @@
+"""The kinds of jobs, as random tests write them: the same words for each."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gangline.operator.frameworks.base import Framework
+from gangline.operator.frameworks.jax import Jax
+from gangline.operator.frameworks.pytorch import PyTorch
+from gangline.operator.frameworks.tensorflow import TensorFlow
+from gangline.operator.frameworks.xgboost import XGBoost
+
+
+@dataclass(frozen=True)
+class KindUnderTest:
+    """How to write a job of one kind."""
+
+    framework: Framework
+    specs: str
+    """The field of the specification that holds the roles; empty: they are its own fields."""
+    roles: tuple[tuple[str, int], ...]
+    """A usual set of roles with their replicas, without the one that is scaled."""
+    scaled: str = "Worker"
+    restart_in_template: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.framework.kind.kind
+
+    def job(
+        self,
+        workers: int,
+        *,
+        restart: str | None = None,
+        annotations: Mapping[str, str] | None = None,
+        **run_policy: Any,
+    ) -> dict[str, Any]:
+        """A job with its usual roles and so many workers."""
+        counts = {**dict(self.roles), self.scaled: workers}
+        replicas = {role: self._replicas(count, restart) for role, count in counts.items()}
+        kind = self.framework.kind
+        return {
+            "apiVersion": kind.api_version,
+            "kind": kind.kind,
+            "metadata": {
+                "name": "train",
+                "namespace": "team",
+                "uid": "job-uid",
+                "annotations": dict(annotations or {}),
+            },
+            "spec": {
+                "runPolicy": run_policy,
+                **({self.specs: replicas} if self.specs else replicas),
+            },
+        }
+
+    def scale(self, written: dict[str, Any], workers: int) -> dict[str, Any]:
+        """The same job with another number of workers."""
+        spec = written["spec"]
+        replicas = spec[self.specs] if self.specs else spec
+        changed = {**replicas, self.scaled: {**replicas[self.scaled], "replicas": workers}}
+        return {**written, "spec": {**spec, self.specs: changed} if self.specs else changed}
+
+    def _replicas(self, count: int, restart: str | None) -> dict[str, Any]:
+        kind = self.framework.kind
+        spec: dict[str, Any] = {"containers": [{"name": kind.container, "image": "train:1"}]}
+        if self.restart_in_template:
+            policy = {"restartPolicy": restart} if restart in {"Always", "OnFailure", "Never"} else {}
+            return {"replicas": count, "template": {"spec": {**spec, **policy}}}
+        own = {"restartPolicy": restart} if restart else {}
+        return {"replicas": count, "template": {"spec": spec}, **own}
+
+
+_MAKERS: tuple[Callable[[], KindUnderTest], ...] = (
+    lambda: KindUnderTest(PyTorch(), "pytorchReplicaSpecs", (("Master", 1),)),
+    lambda: KindUnderTest(TensorFlow(), "tfReplicaSpecs", (("Chief", 1), ("PS", 1))),
+    lambda: KindUnderTest(Jax(), "jaxReplicaSpecs", ()),
+    lambda: KindUnderTest(XGBoost(), "xgbReplicaSpecs", (("Master", 1),)),
+)
+
+KINDS = {kind.name: kind for kind in (make() for make in _MAKERS)}

@@ -6,7 +6,7 @@ from gangline.operator import build
 from gangline.operator.frameworks.jax import Jax
 from gangline.operator.job import CleanPodPolicy, RestartPolicy, TrainingJob
 from unit.operator.builders import a_pod, stored
-from unit.operator.kinds import gang_of, job_manifest, pod_of, read_job, variables
+from unit.operator.kubeflow_jobs import gang_of, job_manifest, pod_of, read_job, variables
 
 
 def a_job(workers: int | None = 3) -> TrainingJob:

@@ -8,7 +8,7 @@ from gangline.operator import build
 from gangline.operator.frameworks.tensorflow import TensorFlow
 from gangline.operator.job import CleanPodPolicy, OutlivesFailures, RestartPolicy, TrainingJob
 from unit.operator.builders import a_pod, stored
-from unit.operator.kinds import (
+from unit.operator.kubeflow_jobs import (
     gang_of,
     job_manifest,
     pod_of,

@@ -5,7 +5,7 @@ import pytest
 from gangline.operator.frameworks.xgboost import XGBoost
 from gangline.operator.job import CleanPodPolicy, RestartPolicy, TrainingJob
 from unit.operator.builders import a_pod, stored
-from unit.operator.kinds import gang_of, job_manifest, pod_of, read_job, variables
+from unit.operator.kubeflow_jobs import gang_of, job_manifest, pod_of, read_job, variables
 
 
 def a_job(**roles: int | None) -> TrainingJob:

@@ -1,0 +1,74 @@
+"""Jobs of the kinds with replica specs, in a few words, and what their replicas get."""
+
+import json
+from typing import Any
+
+from gangline.operator import build
+from gangline.operator.decision import EngineSettings
+from gangline.operator.frameworks.base import Framework
+from gangline.operator.job import TrainingJob
+from gangline.operator.replicas import Gang, Pod, Service, arrange
+from unit.operator.builders import UID, stored
+
+SETTINGS = EngineSettings(gang=False)
+
+SPECS = {
+    "TFJob": ("tfReplicaSpecs", "tensorflow"),
+    "JAXJob": ("jaxReplicaSpecs", "jax"),
+    "XGBoostJob": ("xgbReplicaSpecs", "xgboost"),
+    "MPIJob": ("mpiReplicaSpecs", "mpi"),
+    "PyTorchJob": ("pytorchReplicaSpecs", "pytorch"),
+}
+
+
+def replica(container: str, count: int | None = 1, **extra: Any) -> dict[str, Any]:
+    """A replica spec with one container."""
+    pod = {"spec": {"containers": [{"name": container, "image": "train:1"}]}}
+    return {**({} if count is None else {"replicas": count}), "template": pod, **extra}
+
+
+def job_manifest(
+    kind: str, roles: dict[str, int | None], *, name: str = "train", **spec: Any
+) -> dict[str, Any]:
+    """``job_manifest("TFJob", {"PS": 1, "Worker": 2}, successPolicy="AllWorkers")``.
+
+    A role with None instead of a number leaves ``replicas`` out.
+    """
+    field, container = SPECS[kind]
+    return {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": kind,
+        "metadata": {"name": name, "namespace": "team", "uid": UID},
+        "spec": {field: {role: replica(container, n) for role, n in roles.items()}, **spec},
+    }
+
+
+def read_job(framework: Framework, manifest: dict[str, Any]) -> TrainingJob:
+    """The job in the common form; it must be without mistakes."""
+    reading = framework.read(stored(manifest))
+    assert not reading.mistakes
+    return reading.job
+
+
+def gang_of(job: TrainingJob, *pods: Pod, services: dict[str, Service] | None = None) -> Gang:
+    """The pods in their places."""
+    found = arrange([(role.name, role.replicas) for role in job.roles], pods, {})
+    return Gang(found.roles, found.surplus, services or {})
+
+
+def pod_of(job: TrainingJob, name: str, gang: Gang | None = None) -> dict[str, Any]:
+    """The pod of a replica, such as ``worker-0``, as it is made."""
+    label, _, index = name.rpartition("-")
+    (role,) = (each for each in job.roles if each.label == label)
+    return build.pod(job, role, int(index), SETTINGS, gang or gang_of(job), 0).manifest
+
+
+def variables(pod: dict[str, Any], container: int = 0) -> list[tuple[str, str]]:
+    """The environment of a container, in order."""
+    listed = pod["spec"]["containers"][container].get("env", [])
+    return [(each["name"], each.get("value")) for each in listed]
+
+
+def tf_config(job: TrainingJob, name: str) -> Any:
+    """What a TFJob's replica is told."""
+    return json.loads(dict(variables(pod_of(job, name)))["TF_CONFIG"])

@@ -20,6 +20,7 @@ import msgspec
 from gangline.api.core import Lease, LeaseSpec
 from gangline.api.meta import ObjectMeta
 from gangline.api.resources import LEASES
+from gangline.kube import metrics
 from gangline.kube.client import Client
 from gangline.kube.errors import AlreadyExists, ApiError, ConfigError, Conflict, NotFound
 
@@ -91,6 +92,8 @@ class LeaderElector:
         self._lease: Lease | None = None
         self._sighting: Sighting | None = None
         self._leads = False
+        self._shown = metrics.LEADER.labels(name)
+        self._shown.set(0)
 
     @property
     def leads(self) -> bool:
@@ -116,12 +119,14 @@ class LeaderElector:
                 log.warning("leadership lost", extra=self._fields())
             finally:
                 self._leads = False
+                self._shown.set(0)
                 await self._release()
 
     async def _acquire(self) -> None:
         while not await self._try_acquire():  # noqa: ASYNC110 - the lease is elsewhere: no event
             await asyncio.sleep(self._timing.retry_s * random.uniform(1.0, 1.2))
         self._leads = True
+        self._shown.set(1)
 
     async def _try_acquire(self) -> bool:
         try:

@@ -1,20 +1,76 @@
-"""Counters of controllers and their queues, in Prometheus' terms."""
+"""What components count of themselves, under the names that controller-runtime and client-go use.
+
+Dashboards and alerts made for other controllers show ours as they are. Labels name controllers,
+kinds, verbs and codes: never an object, so that their number is bounded.
+"""
 
 from dataclasses import dataclass
 
 from prometheus_client import Counter, Gauge, Histogram
 
-_BUCKETS = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0)
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
-QUEUE_DEPTH = Gauge("gangline_workqueue_depth", "Keys that wait for a worker", ["name"])
-QUEUE_ADDS = Counter("gangline_workqueue_adds", "Keys that came in", ["name"])
-QUEUE_RETRIES = Counter("gangline_workqueue_retries", "Keys tried again after a failure", ["name"])
+QUEUE_DEPTH = Gauge("workqueue_depth", "Keys that wait for a worker", ["name"])
+QUEUE_ADDS = Counter("workqueue_adds", "Keys that came in", ["name"])
+QUEUE_RETRIES = Counter("workqueue_retries", "Keys tried again after a failure", ["name"])
 QUEUE_WAIT = Histogram(
-    "gangline_workqueue_wait_seconds", "From coming in to a worker", ["name"], buckets=_BUCKETS
+    "workqueue_queue_duration_seconds", "From coming in to a worker", ["name"], buckets=_SECONDS
 )
-RECONCILES = Counter("gangline_reconciles", "Reconciles by outcome", ["name", "outcome"])
+QUEUE_WORK = Histogram(
+    "workqueue_work_duration_seconds", "How long workers held a key", ["name"], buckets=_SECONDS
+)
+QUEUE_UNFINISHED = Gauge(
+    "workqueue_unfinished_work_seconds", "How long workers have held their keys, summed", ["name"]
+)
+QUEUE_LONGEST = Gauge(
+    "workqueue_longest_running_processor_seconds",
+    "How long the slowest worker has held its key",
+    ["name"],
+)
+
+RECONCILES = Counter(
+    "controller_runtime_reconcile", "Reconciles by how they ended", ["controller", "result"]
+)
+RECONCILE_ERRORS = Counter(
+    "controller_runtime_reconcile_errors", "Reconciles that raised", ["controller"]
+)
+TERMINAL_ERRORS = Counter(
+    "controller_runtime_terminal_reconcile_errors",
+    "Reconciles whose error no repetition can help",
+    ["controller"],
+)
 RECONCILE_TIME = Histogram(
-    "gangline_reconcile_seconds", "How long a reconcile took", ["name"], buckets=_BUCKETS
+    "controller_runtime_reconcile_time_seconds",
+    "How long a reconcile took",
+    ["controller"],
+    buckets=_SECONDS,
+)
+WORKERS = Gauge("controller_runtime_max_concurrent_reconciles", "Workers there are", ["controller"])
+ACTIVE_WORKERS = Gauge("controller_runtime_active_workers", "Workers at work", ["controller"])
+
+REQUESTS = Counter("rest_client_requests", "Answers of the API server", ["code", "method", "host"])
+REQUEST_TIME = Histogram(
+    "rest_client_request_duration_seconds",
+    "Until the API server began to answer",
+    ["verb", "host"],
+    buckets=_SECONDS,
+)
+RATE_LIMIT_WAIT = Histogram(
+    "rest_client_rate_limiter_duration_seconds",
+    "How long requests waited for their turn under the rate limit",
+    ["verb", "host"],
+    buckets=_SECONDS,
+)
+NO_ANSWER = "<error>"
+"""The code of a request that got no answer, as client-go spells it."""
+
+WATCH_RESTARTS = Counter(
+    "gangline_watch_restarts",
+    "Watches begun anew: after their time (ended), a revision too old (expired), an error (failed)",
+    ["kind", "cause"],
+)
+LEADER = Gauge(
+    "leader_election_master_status", "1 while this copy holds the lease, else 0", ["name"]
 )
 
 
@@ -33,6 +89,10 @@ class QueueMetrics:
         """A worker took a key that had waited so long."""
         QUEUE_DEPTH.labels(self.name).set(depth)
         QUEUE_WAIT.labels(self.name).observe(waited_s)
+
+    def finished(self, held_s: float) -> None:
+        """A worker is through with a key that it held so long."""
+        QUEUE_WORK.labels(self.name).observe(held_s)
 
     def retried(self) -> None:
         """A key is to be tried again after a failure."""

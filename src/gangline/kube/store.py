@@ -88,10 +88,11 @@ class Store(Generic[T]):
             self._unfile(key, old)
             self._notify(old, None)
 
-    def replace(self, items: list[T]) -> None:
-        """Take over the state of the world: what is not in ``items`` is gone."""
+    def replace(self, items: list[T], namespace: str | None = None) -> None:
+        """Take over the state of one namespace, or of all: what is not in ``items`` is gone."""
         present = {key_of(item) for item in items}
-        for key in [key for key in self._objects if key not in present]:
+        scope = (key for key in self._objects if namespace in (None, key.namespace))
+        for key in [key for key in scope if key not in present]:
             self.remove(key)
         for item in items:
             self.put(item)

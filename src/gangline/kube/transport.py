@@ -12,13 +12,16 @@ import random
 import socket
 import ssl
 import tempfile
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Self
+from urllib.parse import urlsplit
 
 import aiohttp
 
+from gangline.kube import metrics
 from gangline.kube.config import ClusterConfig
 from gangline.kube.credentials import Credential
 from gangline.kube.errors import (
@@ -58,6 +61,7 @@ class Transport:
     ) -> None:
         self.config = config
         self._rate_limit = rate_limit
+        self._host = urlsplit(config.server).netloc
         self._slots = asyncio.Semaphore(MAX_IN_FLIGHT)
         self._session: aiohttp.ClientSession | None = None
         self._tls: tuple[Credential, ssl.SSLContext] | None = None
@@ -169,12 +173,11 @@ class Transport:
     ) -> aiohttp.ClientResponse:
         """Send a request and return its answer, of which only the head has been read."""
         credential = await self.config.credentials.current(refresh=refresh)
-        if self._rate_limit is not None:
-            await self._rate_limit.take()
+        await self._await_turn(request)
         headers = self._with_authorization(credential)
         if request.body is not None:
             headers.append(("Content-Type", request.content_type))
-        with self._as_unreachable():
+        with self._as_unreachable(), self._counted(request) as answer:
             response = await self._opened.request(
                 request.method,
                 self.config.server + request.path,
@@ -187,10 +190,29 @@ class Transport:
                 server_hostname=self.config.tls_server_name or None,
                 proxy=self.config.proxy_url or None,
             )
+            answer.append(response.status)
             if response.status < 300:
                 return response
             body = await response.read()
         raise error_from_answer(response.status, body, response.headers.get("Retry-After"))
+
+    async def _await_turn(self, request: Request) -> None:
+        if self._rate_limit is not None:
+            with metrics.RATE_LIMIT_WAIT.labels(request.method, self._host).time():
+                await self._rate_limit.take()
+
+    @contextmanager
+    def _counted(self, request: Request) -> Iterator[list[int]]:
+        """Count a request under the code that its answer bears, which is put into the list."""
+        answer: list[int] = []
+        began = time.monotonic()
+        try:
+            yield answer
+        finally:
+            code = str(answer[0]) if answer else metrics.NO_ANSWER
+            metrics.REQUESTS.labels(code, request.method, self._host).inc()
+            took = time.monotonic() - began
+            metrics.REQUEST_TIME.labels(request.method, self._host).observe(took)
 
     async def _chunks(self, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
         with self._as_unreachable():

@@ -9,6 +9,7 @@ import asyncio
 import heapq
 import itertools
 import random
+import time
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
@@ -24,6 +25,9 @@ class QueueObserver(Protocol):
 
     def taken(self, depth: int, waited_s: float) -> None:
         """A worker took a key that had waited so long."""
+
+    def finished(self, held_s: float) -> None:
+        """A worker is through with a key that it held so long."""
 
     def retried(self) -> None:
         """A key is to be tried again after a failure."""
@@ -62,7 +66,7 @@ class WorkQueue(Generic[K]):
         self._observer = observer
         self._heap: list[tuple[int, int, K]] = []
         self._waiting: dict[K, _Waiting] = {}
-        self._held: set[K] = set()
+        self._held: dict[K, float] = {}
         self._again: dict[K, int] = {}
         self._timers: dict[K, _Timer] = {}
         self._failures: dict[K, int] = {}
@@ -77,6 +81,11 @@ class WorkQueue(Generic[K]):
     def idle(self) -> bool:
         """Whether no key waits, is held by a worker, or is due later."""
         return not (self._waiting or self._held or self._again or self._timers)
+
+    def held_s(self) -> list[float]:
+        """How long each worker that has a key has had it."""
+        now = time.monotonic()
+        return [now - since for since in self._held.values()]
 
     def add(self, key: K, priority: int = 0) -> None:
         """Have a key looked at as soon as a worker is free."""
@@ -156,7 +165,9 @@ class WorkQueue(Generic[K]):
 
     def done(self, key: K) -> None:
         """A worker is through with a key; if it was added meanwhile it waits again."""
-        self._held.discard(key)
+        since = self._held.pop(key, None)
+        if since is not None and self._observer is not None:
+            self._observer.finished(time.monotonic() - since)
         if (priority := self._again.pop(key, None)) is not None:
             self.add(key, priority)
 
@@ -176,7 +187,7 @@ class WorkQueue(Generic[K]):
             if waiting is None or waiting.order != order:
                 continue
             del self._waiting[key]
-            self._held.add(key)
+            self._held[key] = time.monotonic()
             if self._observer is not None:
                 self._observer.taken(len(self._waiting), _now() - waiting.since)
             return (key,)

@@ -7,8 +7,10 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
+from gangline.api.meta import ObjectMeta
 from gangline.kube.informer import Informer, Key, key_of
 from gangline.kube.shared import SharedInformers
+from gangline.kube.store import Store
 from unit.kube.fake_server import (
     THINGS,
     Thing,
@@ -357,3 +359,27 @@ def test_a_key_reads_as_people_write_it():
     assert str(Key("ns", "a")) == "ns/a"
     assert str(Key("", "node-1")) == "node-1"
     assert key_of(Thing()) == Key("", "")
+
+
+async def test_several_namespaces_are_followed_each_by_itself(client, server):
+    """The server is asked for each namespace alone: rights in these are enough."""
+    await server.put("a", size=1)
+    async with following(client, namespace=["default", "team"]) as informer:
+        paths = {seen.path for seen in server.seen}
+        assert paths == {
+            "/api/v1/namespaces/default/things",
+            "/api/v1/namespaces/team/things",
+        }
+        assert informer.has_synced
+        assert informer.problem is None
+
+
+def test_a_list_of_one_namespace_leaves_the_others_alone():
+    def thing(namespace, name):
+        return Thing(metadata=ObjectMeta(name=name, namespace=namespace))
+
+    store = Store({})
+    store.replace([thing("one", "a"), thing("one", "b")], "one")
+    store.replace([thing("two", "a")], "two")
+    store.replace([thing("one", "b")], "one")
+    assert sorted(map(str, map(key_of, store.items()))) == ["one/b", "two/a"]

@@ -12,14 +12,17 @@ from typing import Any
 
 import msgspec
 
-from gangline.api.checks import pytorch, scheduling
+from gangline.api.checks import jax, pytorch, scheduling, tensorflow, xgboost
 from gangline.api.checks.common import MOST_REPLICAS, unreadable
 from gangline.api.fielderror import FieldError
+from gangline.api.jax import JAXJob
 from gangline.api.kubeflow import PyTorchJob
 from gangline.api.meta import Object
 from gangline.api.podvalidation import validate_metadata
 from gangline.api.scheduling import PodGroup, Queue
 from gangline.api.shape import Shape, check_shape, unknown_fields
+from gangline.api.tensorflow import TFJob
+from gangline.api.xgboost import XGBoostJob
 
 __all__ = ["MOST_REPLICAS", "FieldError", "validate_job", "validate_manifest"]
 
@@ -31,6 +34,9 @@ _VOLCANO = "scheduling.volcano.sh/v1beta1"
 
 _KINDS: Mapping[tuple[Any, Any], tuple[type[Object], Check]] = {
     (_KUBEFLOW, "PyTorchJob"): (PyTorchJob, pytorch.check),
+    (_KUBEFLOW, "TFJob"): (TFJob, tensorflow.check),
+    (_KUBEFLOW, "JAXJob"): (JAXJob, jax.check),
+    (_KUBEFLOW, "XGBoostJob"): (XGBoostJob, xgboost.check),
     (_VOLCANO, "PodGroup"): (PodGroup, scheduling.check_pod_group),
     (_VOLCANO, "Queue"): (Queue, scheduling.check_queue),
 }
@@ -53,7 +59,9 @@ def validate_job(job: Object, old: Object | None = None) -> list[FieldError]:
     return errors + _beyond(shape, check, type_, old)
 
 
-def validate_manifest(manifest: Mapping[str, Any], *, strict: bool = True) -> list[FieldError]:
+def validate_manifest(
+    manifest: Mapping[str, Any], *, strict: bool = True, old: Mapping[str, Any] | None = None
+) -> list[FieldError]:
     """Every mistake in an object of one of our kinds, as a user wrote it.
 
     Objects of other kinds have none: the API server knows better.
@@ -61,6 +69,7 @@ def validate_manifest(manifest: Mapping[str, Any], *, strict: bool = True) -> li
     Args:
         manifest: the object as plain data; whatever a YAML file may hold.
         strict: count fields that this version does not know as mistakes.
+        old: the object before this change, for what cannot be changed.
     """
     version, kind = manifest.get("apiVersion"), manifest.get("kind")
     if (version, kind) not in _KINDS:
@@ -69,7 +78,15 @@ def validate_manifest(manifest: Mapping[str, Any], *, strict: bool = True) -> li
     shape = check_shape(manifest, type_)
     unknown = [] if strict else unknown_fields(shape.errors)
     errors = [error for error in shape.errors if error not in unknown]
-    return errors + _beyond(shape, check, type_, None)
+    return errors + _beyond(shape, check, type_, None if old is None else _readable(old, type_))
+
+
+def _readable(manifest: Mapping[str, Any], type_: type[Object]) -> Object | None:
+    """An object that is stored already; None if it cannot be read, and nothing be held against."""
+    try:
+        return msgspec.convert(check_shape(manifest, type_).sound, type_)
+    except msgspec.ValidationError:
+        return None
 
 
 def _beyond(

@@ -273,8 +273,7 @@ class _View:
 
     def _hopeless(self) -> str:
         rules = self.job.rules
-        why = rules.has_failed(self.job, self.gang) if isinstance(rules, OutlivesFailures) else ""
-        return f"{self.job.kind.kind} {self.job.name} has failed because {why}" if why else ""
+        return rules.has_failed(self.job, self.gang) if isinstance(rules, OutlivesFailures) else ""
 
     def _limit_reached(self) -> str:
         limit, record = self.job.policy.backoff_limit, self.status.restarts

@@ -65,7 +65,9 @@ class KindUnderTest:
         kind = self.framework.kind
         spec: dict[str, Any] = {"containers": [{"name": kind.container, "image": "train:1"}]}
         if self.restart_in_template:
-            policy = {"restartPolicy": restart} if restart in {"Always", "OnFailure", "Never"} else {}
+            policy = (
+                {"restartPolicy": restart} if restart in {"Always", "OnFailure", "Never"} else {}
+            )
             return {"replicas": count, "template": {"spec": {**spec, **policy}}}
         own = {"restartPolicy": restart} if restart else {}
         return {"replicas": count, "template": {"spec": spec}, **own}

@@ -1,26 +1,44 @@
 """What holds of the engine whatever happens: random jobs, histories, clocks, and crashes."""
 
 from datetime import timedelta
+from typing import Any
 
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from gangline.operator import conditions
 from gangline.operator.decision import Decision, Target
+from gangline.operator.policies.together import generation_of
 from unit.operator.builders import manifest
+from unit.operator.kinds import KINDS
 from unit.operator.world import World
 
 EXAMPLES = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
-jobs = st.builds(
+switches = st.fixed_dictionaries(
+    {},
+    optional={"gangline.dev/restart": st.just("gang"), "gangline.dev/resize": st.just("restart")},
+)
+
+
+def write(kind: str, workers: int, **rest: Any) -> dict[str, Any]:
+    """A job of a kind."""
+    return KINDS[kind].job(workers, **rest)
+
+
+policies: dict[str, Any] = {
+    "workers": st.integers(1, 4),
+    "restart": st.sampled_from(["OnFailure", "Always", "Never", "ExitCode"]),
+    "annotations": switches,
+    "backoffLimit": st.none() | st.integers(0, 4),
+    "activeDeadlineSeconds": st.none() | st.integers(1, 100),
+    "ttlSecondsAfterFinished": st.none() | st.integers(0, 100),
+    "cleanPodPolicy": st.sampled_from([None, "All", "Running", "None"]),
+}
+jobs = st.builds(write, kind=st.sampled_from(sorted(KINDS)), **policies) | st.builds(
     manifest,
-    master=st.sampled_from([1, None]),
-    workers=st.integers(1, 4),
-    restart=st.sampled_from(["OnFailure", "Always", "Never", "ExitCode"]),
-    backoffLimit=st.none() | st.integers(0, 4),
-    activeDeadlineSeconds=st.none() | st.integers(1, 100),
-    ttlSecondsAfterFinished=st.none() | st.integers(0, 100),
-    cleanPodPolicy=st.sampled_from([None, "All", "Running", "None"]),
+    master=st.none(),
+    **{name: policy for name, policy in policies.items() if name != "annotations"},
 )
 
 which = st.integers(0, 7)
@@ -99,7 +117,11 @@ def check_harmless(world: World, decision: Decision) -> None:
     assert len(pods) == len(set(pods))
     assert not set(pods) & set(world.pods), "never two pods of one index"
     assert not (world.held and pods), "never a pod for a finished, suspended or deleted job"
-    assert world.group or not decision.patches, "only what is there is patched"
+    there = {Target.POD_GROUP} if world.group else set()
+    there |= {target for target, _ in world.extras}
+    assert {patch.target for patch in decision.patches} <= there, "only what is there is patched"
+    former = [p for p in world.pods.values() if generation_of(p) < world.generation]
+    assert not (pods and former), "a new generation starts when the former one has gone"
     told = decision.status.conditions
     assert not (conditions.holds(told, "Succeeded") and conditions.holds(told, "Failed"))
     assert not (conditions.holds(told, "Running") and conditions.is_finished(told))
@@ -131,8 +153,7 @@ def test_a_job_in_which_nothing_more_fails_comes_to_its_end(written: dict, histo
     Player(world).play(history)
     assume(world.exists)
     world.suspend(False)
-    if world.written["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] == 0:
-        world.scale(1)
+    world.scale(2)
     world.calm()
 
 
@@ -173,6 +194,20 @@ def test_each_failed_pod_and_each_restart_is_counted_exactly_once(
     world.settle()
     assert world.status.restarts.total == world.failures + world.in_place_restarts
     assert set(world.status.restarts.pods) <= {pod.uid for pod in world.pods.values()}
+
+
+@EXAMPLES
+@given(st.sampled_from(sorted(KINDS)), st.integers(1, 4), restarting)
+def test_a_gang_that_restarts_together_counts_each_generation_in_which_something_failed_once(
+    kind: str, workers: int, history: list
+) -> None:
+    together = {"gangline.dev/restart": "gang"}
+    world = World(write(kind, workers, restart="OnFailure", annotations=together))
+    Player(world).play(history)
+    world.settle()
+    assert world.status.restarts.total == len(world.failed_generations)
+    assert world.generation == world.status.restarts.total, "nothing else restarts it"
+    assert {generation_of(pod) for pod in world.pods.values()} <= set(range(world.generation + 1))
 
 
 @EXAMPLES

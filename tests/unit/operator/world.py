@@ -8,8 +8,9 @@ import dataclasses
 import itertools
 import random
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
+import jsonpatch
 import msgspec
 from msgspec.structs import replace
 
@@ -23,11 +24,13 @@ from gangline.operator.decision import (
     Decision,
     Deletion,
     EngineSettings,
+    Extra,
     Observed,
     Patch,
     Target,
 )
 from gangline.operator.job import TrainingJob
+from gangline.operator.policies import together
 from gangline.operator.policies.backoff import in_place
 from gangline.operator.replicas import (
     ContainerState,
@@ -36,11 +39,23 @@ from gangline.operator.replicas import (
     PodPlace,
     PodStatus,
     Service,
+    ServicePlace,
     Terminated,
 )
-from unit.operator.builders import NOW, manifest, owner, read
+from unit.operator.builders import NOW, manifest, owner, stored
+from unit.operator.kinds import KINDS
 
 SETTINGS = EngineSettings(gang=True)
+
+_T = TypeVar("_T", PodGroup, Extra)
+
+
+def _patched(item: _T, patch: Patch, type_: type[_T]) -> _T:
+    """Apply a JSON patch as an API server does, annotations and all."""
+    written = msgspec.to_builtins(item)
+    written.setdefault("metadata", {}).setdefault("annotations", {})
+    written.setdefault("spec", {})
+    return msgspec.convert(jsonpatch.apply_patch(written, patch.operations), type_)
 
 
 class World:
@@ -48,13 +63,16 @@ class World:
 
     def __init__(self, written: dict[str, Any] | None = None, seed: int = 0) -> None:
         self.written = written or manifest()
+        self.kind = KINDS[self.written["kind"]]
         self.status = JobStatus()
         self.pods: dict[str, Pod] = {}
         self.services: dict[str, Service] = {}
         self.group: PodGroup | None = None
         self.now = NOW
         self.exists = True
+        self.extras: dict[tuple[Target, str], Extra] = {}
         self.failures = 0
+        self.failed_generations: set[int] = set()
         self.in_place_restarts = 0
         self.version = 0
         self._uids = itertools.count(1)
@@ -66,14 +84,15 @@ class World:
 
     def observe(self) -> Observed:
         """What there is now, in an order that means nothing."""
-        job = self._job = self._job or read(self.written)
+        job = self._job = self._job or self.kind.framework.read(stored(self.written)).job
         if self._deleting:
             meta = replace(job.meta, deletion_timestamp=self._deleting)
             job = dataclasses.replace(job, meta=meta)
         pods, services = list(self.pods.values()), list(self.services.values())
         self._random.shuffle(pods)
         self._random.shuffle(services)
-        return Observed(job, self.status, pods, services, self.group)
+        extras = list(self.extras.values())
+        return Observed(job, self.status, pods, services, self.group, extras)
 
     def decide(self, observed: Observed | None = None) -> Decision:
         """Decide, from what there is now unless told otherwise."""
@@ -117,6 +136,7 @@ class World:
             namespace="team",
             uid=f"uid-{next(self._uids)}",
             labels=creation.manifest["metadata"]["labels"],
+            annotations=creation.manifest["metadata"].get("annotations", {}),
             owner_references=[owner()],
             creation_timestamp=self.now,
         )
@@ -125,18 +145,23 @@ class World:
                 status = PodStatus(phase="Pending")
                 self.pods.setdefault(creation.name, Pod(metadata=meta, status=status))
             case Target.SERVICE:
-                self.services.setdefault(creation.name, Service(metadata=meta))
+                place = ServicePlace("10.96.0.7")
+                self.services.setdefault(creation.name, Service(metadata=meta, spec=place))
             case Target.POD_GROUP:
                 spec = msgspec.convert(creation.manifest["spec"], PodGroupSpec)
                 self.group = self.group or PodGroup(metadata=meta, spec=spec)
+            case target:
+                extra = Extra(metadata=meta, kind=target)
+                self.extras.setdefault((target, creation.name), extra)
 
     def _patch(self, patch: Patch) -> None:
-        if self.group is None:
-            return
-        spec = msgspec.to_builtins(self.group.spec)
-        for operation in patch.operations:
-            spec[operation["path"].removeprefix("/spec/")] = operation["value"]
-        self.group = replace(self.group, spec=msgspec.convert(spec, PodGroupSpec))
+        if patch.target is Target.POD_GROUP:
+            self.group = self.group and _patched(self.group, patch, PodGroup)
+        elif patch.target is not Target.JOB:
+            key = patch.target, patch.name
+            extra = self.extras.get(key)
+            if extra:
+                self.extras[key] = replace(_patched(extra, patch, Extra), kind=patch.target)
 
     def _delete(self, deletion: Deletion) -> None:
         match deletion.target:
@@ -150,6 +175,8 @@ class World:
                 self.group = None
             case Target.JOB:
                 self.exists = False
+            case target:
+                self.extras.pop((target, deletion.name), None)
 
     # What kubelets do
 
@@ -173,6 +200,7 @@ class World:
         if pod.status.phase == "Running" and not pod.terminating:
             self._set(pod, "Failed", code=code)
             self.failures += 1
+            self.failed_generations.add(together.generation_of(pod))
 
     def start_all(self) -> None:
         """All pending pods start."""
@@ -181,6 +209,8 @@ class World:
 
     def restart(self, pod: Pod) -> None:
         """The kubelet restarts a running pod's container in place."""
+        if together.restarts(self.observe().job):
+            return  # then the kubelet restarts nothing
         if pod.status.phase == "Running" and not pod.terminating:
             self._set(pod, "Running", restarts=in_place(pod) + 1)
             self.in_place_restarts += 1
@@ -205,11 +235,12 @@ class World:
     ) -> None:
         ended = Terminated(code) if code is not None else None
         count = in_place(pod) if restarts is None else restarts
-        container = ContainerStatus("pytorch", count, ContainerState(terminated=ended))
+        name = self.kind.framework.kind.container
+        container = ContainerStatus(name, count, ContainerState(terminated=ended))
         self.pods[pod.name] = replace(
             pod,
             spec=PodPlace(node or pod.spec.node_name),
-            status=PodStatus(phase=phase, container_statuses=(container,)),
+            status=PodStatus(phase=phase, pod_ip="10.1.0.9", container_statuses=(container,)),
         )
 
     # What people do
@@ -224,10 +255,9 @@ class World:
 
     def scale(self, workers: int) -> None:
         """Somebody changes the number of workers."""
-        roles = self.written["spec"]["pytorchReplicaSpecs"]
-        self._edit(
-            "pytorchReplicaSpecs", {**roles, "Worker": {**roles["Worker"], "replicas": workers}}
-        )
+        self.written = self.kind.scale(self.written, workers)
+        self._job = None
+        self.version += 1
 
     def delete_job(self) -> None:
         """Somebody deletes the job in the foreground."""
@@ -249,6 +279,11 @@ class World:
     def finished(self) -> bool:
         """Whether the stored status says that the job has ended."""
         return conditions.is_finished(self.status.conditions)
+
+    @property
+    def generation(self) -> int:
+        """How often all replicas were restarted together, as stored."""
+        return self.status.restarts.generation
 
     @property
     def held(self) -> bool:

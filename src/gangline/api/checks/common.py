@@ -11,7 +11,13 @@ import msgspec
 
 from gangline.api import names
 from gangline.api.fielderror import FieldError, child, complaint_at
-from gangline.api.kubeflow import ReplicaSpec, RunPolicy, SchedulingPolicy
+from gangline.api.kubeflow import (
+    RESIZE_ANNOTATION,
+    RESTART_ANNOTATION,
+    ReplicaSpec,
+    RunPolicy,
+    SchedulingPolicy,
+)
 from gangline.api.meta import ObjectMeta
 from gangline.api.pod import PodTemplateSpec
 from gangline.api.podvalidation import validate_template
@@ -21,6 +27,8 @@ MOST_REPLICAS = 5000
 """More pods than this in one job are taken for a slip of the keyboard."""
 
 _RANDOM_SUFFIX = "-00000"  # what the server adds to metadata.generateName
+
+_SWITCHES = {RESTART_ANNOTATION: "gang", RESIZE_ANNOTATION: "restart"}
 
 Roles = dict[str, ReplicaSpec]
 
@@ -56,6 +64,15 @@ def job_name(meta: ObjectMeta, roles: Roles) -> Iterator[FieldError]:
         yield from complaint_at("metadata.generateName", meta.generate_name, complaint)
     else:
         yield FieldError("metadata.name", None, "is missing", "give the job a name")
+
+
+def annotations(meta: ObjectMeta) -> Iterator[FieldError]:
+    """An annotation that switches something on has a value that does so."""
+    for key, value in _SWITCHES.items():
+        given = meta.annotations.get(key)
+        if given not in (None, value):
+            where = child("metadata.annotations", key)
+            yield FieldError(where, given, "is not a value that it can have", f"give {value!r}")
 
 
 def read_roles(
@@ -120,6 +137,7 @@ def kubeflow_job(
     """
     roles, errors = read_roles(specs, known, path)
     yield from job_name(job.metadata, roles)
+    yield from annotations(job.metadata)
     yield from errors
     for key, replica in specs.items():
         yield from template(replica, f"{child(path, key)}.template", container)

@@ -7,13 +7,13 @@ small jobs cannot starve a large one, and idle nodes that the plan does not need
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from gangline.scheduler import reasons
-from gangline.scheduler.model import Binding, Decision, GroupKey, PodFacts, Shape, Verdict
+from gangline.scheduler.model import Binding, Decision, GroupKey, PodFacts, PodKey, Shape, Verdict
 from gangline.scheduler.nodes import NodeTable
 from gangline.scheduler.reasons import Attempt, Room
 from gangline.scheduler.state import ClusterState
@@ -29,12 +29,13 @@ def decide(state: ClusterState, now: float) -> Decision:
 
     Args:
         state: what is observed; it is not changed.
-        now: the time, on the clock that the state's vacancies were noted by (seconds).
+        now: the time, in seconds since the epoch, as for the state's vacancies.
     """
-    units, verdicts = waiting_units(state)
+    units, verdicts = waiting_units(state, now)
     current = _Pass(state)
     for held in held_places(state, now):
         current.hold([held.placement], held.group)
+        current.places.setdefault(held.group, {})[held.pod] = held.placement
     for unit in units:
         current.serve(unit)
     return Decision(
@@ -55,23 +56,33 @@ class _Pass:
     placed: set[GroupKey] = field(default_factory=set)
     failures: dict[object, Attempt] = field(default_factory=dict)
     """By likeness: free room only shrinks in a pass, so what is alike fails alike."""
-    held: list[Placement] = field(default_factory=list)
-    held_for: list[str] = field(default_factory=list)
-    planned: bool = False
-    """Room is planned for the first unit that waits."""
+    held: dict[str, list[Placement]] = field(default_factory=dict)
+    """By the name of whom the room is kept for."""
+    places: dict[GroupKey, dict[PodKey, Placement]] = field(default_factory=dict)
+    """What of it is kept for whom: a gang may use the room that is kept for itself."""
+    planned_for: str = ""
+    """The first unit that waits: room is planned for it."""
 
     def __post_init__(self) -> None:
         self.trial = Trial(self.state.nodes)
 
     def hold(self, placements: list[Placement], name: str) -> None:
         """Keep room for somebody, whoever else could use it."""
-        self.trial.hold(placements)
-        self.held += placements
-        if name not in self.held_for:
-            self.held_for.append(name)
+        if placements:
+            self.trial.hold(placements)
+            self.held[name] = self.held.get(name, []) + placements
 
     def serve(self, unit: Unit) -> None:
         """Place a unit, or say why it waits and plan room for the first that does."""
+        own = self.places.get(unit.group, {}) if unit.group is not None else {}
+        if own:
+            self.trial.release(self.held.pop(unit.name, []))
+        self._try(unit)
+        settled = unit.group in self.placed or self.planned_for == unit.name
+        waiting = {pod.key for pod in unit.waiting if settled}
+        self.hold([kept for name, kept in own.items() if name not in waiting], unit.name)
+
+    def _try(self, unit: Unit) -> None:
         likeness = unit.likeness
         if likeness not in self.failures:
             mark = self.trial.mark()
@@ -104,10 +115,7 @@ class _Pass:
         wording = availability(self.trial, unfit)
         self.trial.rollback(mark)
         plan = plan_room(self.state.nodes, unit)
-        self.trial.release(self.held)
-        room = room_for(self.trial, unit)
-        fits_without_hold = bool(self.held) and self._fits(unit)
-        self.trial.hold(self.held)
+        room, held_for = self._without_holds(unit)
         attempt = Attempt(
             waiting=len(unit.waiting),
             fitted=fitted,
@@ -118,12 +126,21 @@ class _Pass:
             shortages=shortages,
             room=room,
             possible=plan is not None,
-            held_for=", ".join(self.held_for) if fits_without_hold else "",
+            held_for=held_for,
         )
-        if plan is not None and not self.planned:
-            self.planned = True
+        if plan is not None and not self.planned_for:
+            self.planned_for = unit.name
             self.hold(plan, unit.name)
         return attempt
+
+    def _without_holds(self, unit: Unit) -> tuple[Room, str]:
+        """Return the room there would be if none were kept, and for whom it is if that matters."""
+        kept = [placement for placements in self.held.values() for placement in placements]
+        self.trial.release(kept)
+        room = room_for(self.trial, unit)
+        held_for = ", ".join(self.held) if kept and self._fits(unit) else ""
+        self.trial.hold(kept)
+        return room, held_for
 
     def _refuse(self, unit: Unit, attempt: Attempt) -> None:
         message = reasons.explain_pod(attempt)
@@ -151,11 +168,34 @@ def _pods(placements: Iterable[Placement]) -> Iterator[PodFacts]:
 
 
 def place_unit(trial: Trial, unit: Unit) -> list[PodFacts]:
-    """Place as many of the unit's pods as will go; return those that found no node."""
+    """Place as many of the unit's pods as will go; return those that found no node.
+
+    Pods that were somewhere before go back there, unless that keeps the gang from being placed.
+    """
+    if unit.places:
+        mark = trial.mark()
+        unfit = _place_anew(trial, unit, _put_back(trial, unit))
+        if unit.satisfied_by(_pods(trial.since(mark))):
+            return unfit
+        trial.rollback(mark)
+    return _place_anew(trial, unit, frozenset())
+
+
+def _place_anew(trial: Trial, unit: Unit, settled: Set[PodKey]) -> list[PodFacts]:
     unfit: list[PodFacts] = []
     for shape, pods in placing_order(trial.nodes, unit):
-        unfit += trial.place(shape, pods)
+        unfit += trial.place(shape, [pod for pod in pods if pod.key not in settled])
     return unfit
+
+
+def _put_back(trial: Trial, unit: Unit) -> set[PodKey]:
+    """Put pods where they were; return those that fit there."""
+    rows = {name: trial.nodes.rows.get(node) for name, node in unit.places}
+    return {
+        pod.key
+        for pod in unit.waiting
+        if (row := rows.get(pod.key)) is not None and trial.put(pod, row)
+    }
 
 
 def placing_order(nodes: NodeTable, unit: Unit) -> list[tuple[Shape, list[PodFacts]]]:

@@ -31,7 +31,7 @@ class Feed:
     Args:
         changed: called when a decision may come out differently than before.
         regrouped: called with a group about which something has changed.
-        clock: the time in seconds, for what ages.
+        clock: the time in seconds since the epoch, for what ages.
         look_again: asks for a decision after so many seconds, though nothing may change.
     """
 
@@ -112,10 +112,12 @@ class Feed:
         key = GroupKey(f"{known.metadata.namespace}/{known.metadata.name}")
         before = self.state.groups.get(key)
         if new is None:
-            self.state.groups.pop(key, None)
-            self.state.vacated.pop(key, None)
+            self.state.remove_group(key)
         else:
-            self.state.groups[key] = group_facts(new, self._priorities)
+            facts = group_facts(new, self._priorities)
+            self.state.set_group(facts)
+            if facts.places is not None:
+                self._look_again(max(0.0, facts.places.until - self._clock()))
         self._regrouped(key)
         if before != self.state.groups.get(key):
             self._changed()

@@ -144,6 +144,15 @@ class PodFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class Places:
+    """Where the pods of a gang that restarts as a whole were: their room is kept for them."""
+
+    until: float
+    """Seconds since the epoch; after it anybody may have the room."""
+    nodes: tuple[tuple[PodKey, NodeName], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class GroupFacts:
     """A pod group: how many members must run at once, and its place in the order."""
 
@@ -154,6 +163,9 @@ class GroupFacts:
     queue: str = DEFAULT_QUEUE
     priority: int = 0
     created: datetime = EPOCH
+    min_resources: Request = ()
+    """What its minimum of pods asks for together, as far as its maker said so."""
+    places: Places | None = None
 
 
 @dataclass(frozen=True, slots=True)

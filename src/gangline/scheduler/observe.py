@@ -1,13 +1,23 @@
 """API objects to facts: reads what a decision depends on, in the units of ``model``."""
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
+
+import msgspec
 
 from gangline.api.affinity import NodeSelectorRequirement, NodeSelectorTerm
 from gangline.api.meta import ObjectMeta
 from gangline.api.node import Node
+from gangline.api.quantity import QuantityError
 from gangline.api.resourcelist import PODS, amounts, pod_request
-from gangline.api.scheduling import DEFAULT_QUEUE, GROUP_NAME_ANNOTATION, PodGroup, Queue
+from gangline.api.scheduling import (
+    DEFAULT_QUEUE,
+    GROUP_NAME_ANNOTATION,
+    PLACES_ANNOTATION,
+    KeptPlaces,
+    PodGroup,
+    Queue,
+)
 from gangline.scheduler import model
 from gangline.scheduler.model import GroupKey, NodeName, PodKey, Request, shape_of
 from gangline.scheduler.wire import ROLE_KEY, LeanPod, LeanPodSpec
@@ -68,7 +78,36 @@ def group_facts(group: PodGroup, priorities: Mapping[str, int]) -> model.GroupFa
         queue=spec.queue or DEFAULT_QUEUE,
         priority=priorities.get(spec.priority_class_name, 0),
         created=_created(group.metadata),
+        min_resources=_min_resources(group),
+        places=kept_places(group),
     )
+
+
+def kept_places(group: PodGroup) -> model.Places | None:
+    """Read the places kept for a gang; None: there are none, or what is written is not readable."""
+    written = group.metadata.annotations.get(PLACES_ANNOTATION)
+    if not written:
+        return None
+    try:
+        kept = msgspec.json.decode(written, type=KeptPlaces)
+    except msgspec.DecodeError:
+        return None
+    until = kept.until if kept.until.tzinfo else kept.until.replace(tzinfo=UTC)
+    namespace = group.metadata.namespace
+    return model.Places(
+        until=until.timestamp(),
+        nodes=tuple(
+            (PodKey(f"{namespace}/{pod}"), NodeName(node))
+            for pod, node in sorted(kept.nodes.items())
+        ),
+    )
+
+
+def _min_resources(group: PodGroup) -> Request:
+    try:
+        return _facts_of(amounts(group.spec.min_resources or {}))
+    except QuantityError:
+        return ()
 
 
 def queue_facts(queue: Queue) -> model.QueueFacts:

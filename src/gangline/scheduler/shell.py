@@ -47,7 +47,7 @@ class Scheduler:
             settings,
             self._changed.set,
             self._regrouped,
-            time.monotonic,
+            time.time,
             self._look_again,
         )
         self._reporter = Reporter(client, self._feed, self._events, settings)
@@ -88,7 +88,7 @@ class Scheduler:
             await asyncio.sleep(COALESCE_S)
             self._changed.clear()
             began = time.perf_counter()
-            decision = decide(self._feed.state, time.monotonic())
+            decision = decide(self._feed.state, time.time())
             binder.bind(decision.bindings)
             self._reporter.take(decision)
             took = time.perf_counter() - began

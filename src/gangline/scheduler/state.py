@@ -39,9 +39,14 @@ class ClusterState:
         """Pods that are for this scheduler to place."""
         self.members: dict[GroupKey, dict[PodKey, PodFacts]] = defaultdict(dict)
         self.groups: dict[GroupKey, GroupFacts] = {}
+        self.restarting: set[GroupKey] = set()
+        """Groups that announce places to be kept."""
         self.queues: dict[str, QueueFacts] = {}
         self.vacated: dict[GroupKey, list[Vacancy]] = defaultdict(list)
         """Members that left their nodes without having succeeded, by their gang."""
+        self.former: dict[GroupKey, dict[PodKey, PodFacts]] = defaultdict(dict)
+        """Members of existing groups that had a node and are gone, the latest of each name: what
+        one of that name will ask for when it is made anew."""
         self._on_node: dict[NodeName, dict[PodKey, PodFacts]] = defaultdict(dict)
         self._assumed: dict[PodKey, NodeName] = {}
 
@@ -78,6 +83,23 @@ class ClusterState:
         known = self.pods.get(key)
         if known is not None:
             self._forget(known)
+            if known.group is not None and known.group in self.groups and known.node is not None:
+                self.former[known.group][key] = known
+
+    def set_group(self, group: GroupFacts) -> None:
+        """Add or change a group."""
+        self.groups[group.key] = group
+        if group.places is not None:
+            self.restarting.add(group.key)
+        else:
+            self.restarting.discard(group.key)
+
+    def remove_group(self, key: GroupKey) -> None:
+        """Forget a group and the members that it had. Pods that name it stay known."""
+        self.groups.pop(key, None)
+        self.restarting.discard(key)
+        self.vacated.pop(key, None)
+        self.former.pop(key, None)
 
     def vacate(self, pod: PodFacts, at: float, keep_s: float) -> None:
         """Note that a member of a gang is gone from its node; forget those of long ago."""

@@ -32,6 +32,13 @@ class Placement:
     pods: tuple[PodFacts, ...]
     row: int
     demand: Demand
+    absent: int = 0
+    """Further pods that nobody has seen yet."""
+
+    @property
+    def count(self) -> int:
+        """How many times the demand is spent."""
+        return len(self.pods) + self.absent
 
 
 class Trial:
@@ -87,6 +94,17 @@ class Trial:
             score[chosen] = -np.inf
         return pods
 
+    def put(self, pod: PodFacts, row: int) -> bool:
+        """Put a pod on this row, if it may run there and there is room."""
+        demand = self.nodes.demand(pod.shape.request)
+        accepts = self.nodes.eligible(pod.shape.constraints).accepts[row]
+        if not accepts or not self._room(demand, row):
+            return False
+        placement = Placement((pod,), row, demand)
+        self.hold([placement])
+        self._journal.append(placement)
+        return True
+
     def shortages(self, shape: Shape) -> dict[str, int]:
         """Count, by resource, the eligible nodes that have too little of it left."""
         demand = self.nodes.demand(shape.request)
@@ -102,13 +120,13 @@ class Trial:
         """Spend room; what is set aside for others may take free amounts below nothing."""
         for placement in placements:
             for column, amount, _ in placement.demand.parts:
-                self.free[column, placement.row] -= amount * len(placement.pods)
+                self.free[column, placement.row] -= amount * placement.count
 
     def release(self, placements: Iterable[Placement]) -> None:
         """Give room back that was spent with ``hold``."""
         for placement in placements:
             for column, amount, _ in placement.demand.parts:
-                self.free[column, placement.row] += amount * len(placement.pods)
+                self.free[column, placement.row] += amount * placement.count
 
     def _fits(self, shape: Shape, demand: Demand) -> NDArray[np.bool_]:
         fits = self.nodes.eligible(shape.constraints).accepts.copy()

@@ -1,7 +1,8 @@
 """What waits, in the order in which it is served: gangs, and pods of their own.
 
-Order: gangs that run and have lost a member, for their other members wait with them; then higher
-priority; then who came first; then by name, so that the order is total.
+Order: gangs that run and have lost a member, for their other members wait with them, and gangs
+that restart as a whole, for they ran a moment ago; then higher priority; then who came first; then
+by name, so that the order is total.
 """
 
 import re
@@ -11,8 +12,19 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from gangline.scheduler import reasons
-from gangline.scheduler.model import GroupFacts, GroupKey, PodFacts, Verdict
+from gangline.scheduler.model import (
+    GroupFacts,
+    GroupKey,
+    NodeName,
+    PodFacts,
+    PodKey,
+    Verdict,
+)
 from gangline.scheduler.state import ClusterState
+
+LONGEST_KEPT_S = 3600.0
+"""Places that are to be kept for longer are not kept: a wrong clock or a slip of the pen must not
+take nodes away for ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +44,8 @@ class Unit:
     """The same for each role that has a minimum."""
     running: tuple[PodFacts, ...] = ()
     """Members that hold room already."""
+    places: tuple[tuple[PodKey, NodeName], ...] = ()
+    """Where its pods were before the gang was restarted: there they go back to."""
 
     @property
     def broken(self) -> bool:
@@ -41,13 +55,14 @@ class Unit:
     @property
     def order(self) -> tuple[bool, int, datetime, str]:
         """The sort key of the order of service."""
-        return (not self.broken, -self.priority, self.created, self.name)
+        return (not (self.broken or self.places), -self.priority, self.created, self.name)
 
     @property
     def likeness(self) -> object:
         """What decides whether it fits: units that are alike fail alike."""
         shapes = Counter((pod.shape, pod.role) for pod in self.waiting)
-        return (frozenset(shapes.items()), self.missing, self.missing_roles)
+        own = self.name if self.places else ""
+        return (frozenset(shapes.items()), self.missing, self.missing_roles, own)
 
     def satisfied_by(self, placed: Iterable[PodFacts]) -> bool:
         """Say whether the gang may start once ``placed`` have their nodes."""
@@ -57,7 +72,7 @@ class Unit:
         )
 
 
-def waiting_units(state: ClusterState) -> tuple[list[Unit], list[Verdict]]:
+def waiting_units(state: ClusterState, now: float) -> tuple[list[Unit], list[Verdict]]:
     """Return what can be tried, in order, and the verdicts on what cannot even be tried."""
     gangs: dict[GroupKey, list[PodFacts]] = defaultdict(list)
     units: list[Unit] = []
@@ -69,7 +84,7 @@ def waiting_units(state: ClusterState) -> tuple[list[Unit], list[Verdict]]:
     refused: list[Verdict] = []
     for key, waiting in gangs.items():
         waiting.sort(key=_task_order)
-        match _gang(state, key, waiting):
+        match _gang(state, key, waiting, now):
             case Unit() as unit:
                 units.append(unit)
             case Verdict() as verdict:
@@ -83,7 +98,9 @@ def _single(pod: PodFacts) -> Unit:
     return Unit(str(pod.key), (pod,), pod.priority, pod.created)
 
 
-def _gang(state: ClusterState, key: GroupKey, waiting: list[PodFacts]) -> Unit | Verdict:
+def _gang(
+    state: ClusterState, key: GroupKey, waiting: list[PodFacts], now: float
+) -> Unit | Verdict:
     """Return the gang's unit, or why it cannot be tried."""
     group = state.groups.get(key)
     if group is None:
@@ -109,7 +126,16 @@ def _gang(state: ClusterState, key: GroupKey, waiting: list[PodFacts]) -> Unit |
         missing=missing,
         missing_roles=roles,
         running=tuple(pod for pod in settled if pod.holds_room),
+        places=places_in_force(group, now),
     )
+
+
+def places_in_force(group: GroupFacts, now: float) -> tuple[tuple[PodKey, NodeName], ...]:
+    """Return the places that are kept for a gang now."""
+    places = group.places
+    if places is None or not now < places.until <= now + LONGEST_KEPT_S:
+        return ()
+    return places.nodes
 
 
 def admission(

@@ -1,16 +1,26 @@
-"""Places that running gangs have lost a member from: held until the member is made anew.
+"""Places held for pods that are about to be made anew, so that nobody takes them meanwhile.
 
 Between a pod's end and the creation of the next one a moment passes. Whoever takes the room in
-that moment leaves a whole gang standing still, so it is kept for a while.
+that moment leaves a whole gang standing still. Two kinds: a running gang that has lost a member
+(seen here, held for a short while), and a gang that is restarted as a whole (announced on its
+group, with the node of each pod and until when).
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gangline.scheduler.model import GroupFacts, PodFacts
+from gangline.scheduler.model import (
+    GroupFacts,
+    GroupKey,
+    NodeName,
+    PodFacts,
+    PodKey,
+    Request,
+    Shape,
+)
 from gangline.scheduler.state import ClusterState
 from gangline.scheduler.trial import Placement
-from gangline.scheduler.units import counts_for_its_gang
+from gangline.scheduler.units import counts_for_its_gang, places_in_force
 
 HELD_S = 30.0
 """How long a place is held: operators make pods anew within seconds, or slow down on purpose."""
@@ -20,22 +30,54 @@ HELD_S = 30.0
 class HeldPlace:
     """Room on paper for a member that is to come back."""
 
-    group: str
+    group: GroupKey
+    pod: PodKey
     placement: Placement
 
 
 def held_places(state: ClusterState, now: float) -> Iterator[HeldPlace]:
-    """Return the places to keep for gangs that run without members that do not exist yet."""
-    for key in sorted(state.vacated):
+    """Return the places to keep for members that do not exist yet, or wait to go back."""
+    for key in sorted(state.vacated.keys() | state.restarting):
         group = state.groups.get(key)
-        if group is not None:
-            for pod in _missed(state, group, now):
-                if (placement := _place(state, pod)) is not None:
-                    yield HeldPlace(str(key), placement)
+        if group is None:
+            continue
+        kept = places_in_force(group, now)
+        for name, node in kept:
+            if (placement := _kept_place(state, group, name, node)) is not None:
+                yield HeldPlace(key, name, placement)
+        announced = {name for name, _ in kept}
+        for pod in _missed(state, group, now):
+            if pod.key not in announced and (placement := _place(state, pod)) is not None:
+                yield HeldPlace(key, pod.key, placement)
+
+
+def _kept_place(
+    state: ClusterState, group: GroupFacts, name: PodKey, node: NodeName
+) -> Placement | None:
+    """The room to keep on ``node`` for the pod of this name; None: it needs none there."""
+    row = state.nodes.rows.get(node)
+    if row is None:
+        return None
+    present = state.members.get(group.key, {}).get(name)
+    pod = present or state.former.get(group.key, {}).get(name)
+    if pod is None:
+        return Placement((), row, state.nodes.demand(_share(group)), absent=1)
+    lives = present is not None and present.holds_room
+    if lives or pod.phase == "Succeeded" or not _accepts(state, pod.shape, row):
+        return None
+    return Placement((pod,), row, state.nodes.demand(pod.shape.request))
+
+
+def _share(group: GroupFacts) -> Request:
+    """What a pod nobody has seen asks for: its part of what the gang asks for together."""
+    size = max(1, group.min_member)
+    return tuple((name, -(-amount // size)) for name, amount in group.min_resources)
 
 
 def _missed(state: ClusterState, group: GroupFacts, now: float) -> list[PodFacts]:
     """The members lost lately, as many as the gang lacks and nobody has made anew."""
+    if group.key not in state.vacated:
+        return []
     members = state.members.get(group.key, {}).values()
     settled = [pod for pod in members if counts_for_its_gang(pod)]
     missing = group.min_member - len(settled)
@@ -48,6 +90,10 @@ def _missed(state: ClusterState, group: GroupFacts, now: float) -> list[PodFacts
 
 def _place(state: ClusterState, pod: PodFacts) -> Placement | None:
     row = state.nodes.rows.get(pod.node) if pod.node is not None else None
-    if row is None or not state.nodes.eligible(pod.shape.constraints).accepts[row]:
+    if row is None or not _accepts(state, pod.shape, row):
         return None
     return Placement((pod,), row, state.nodes.demand(pod.shape.request))
+
+
+def _accepts(state: ClusterState, shape: Shape, row: int) -> bool:
+    return bool(state.nodes.eligible(shape.constraints).accepts[row])

@@ -3,10 +3,12 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
 import pytest
 
 from gangline.api.pod import Pod
@@ -18,7 +20,7 @@ from gangline.api.resources import (
     PRIORITY_CLASSES,
     QUEUES,
 )
-from gangline.api.scheduling import PodGroup
+from gangline.api.scheduling import PLACES_ANNOTATION, KeptPlaces, PodGroup
 from gangline.kube.client import Client
 from gangline.kube.errors import NotFound
 from gangline.local import definitions
@@ -225,6 +227,74 @@ async def test_a_member_that_was_lost_is_placed_before_others(cluster: Client) -
         await add_pod(cluster, "job-1", "2", group="job")
         await eventually(placed(cluster, "job", 2), "the lost member is back")
         assert not any(pod.spec.node_name for pod in await pods(cluster, "urgent"))
+
+
+async def announce_restart(client: Client, name: str) -> dict[str, str]:
+    """Ask for the places of a gang to be kept; return the node of each of its pods."""
+    nodes = {pod.metadata.name: pod.spec.node_name for pod in await pods(client, name)}
+    until = datetime.now(UTC) + timedelta(minutes=1)
+    kept = msgspec.json.encode(KeptPlaces(until, nodes)).decode()
+    body = {"metadata": {"annotations": {PLACES_ANNOTATION: kept}}}
+    await client.patch(POD_GROUPS, name, body, "default")
+    return nodes
+
+
+async def two_gangs_for_the_room_of_one(client: Client) -> None:
+    """Let ``first`` fill two nodes and ``second`` wait for them, which has the higher priority."""
+    for name in ("a", "b"):
+        await add_node(client, name)
+    await add_gang(client, "first", 2, cpu="4")
+    await eventually(placed(client, "first", 2), "the first gang has nodes")
+    await client.create(PRIORITY_CLASSES, {"metadata": {"name": "high"}, "value": 1000})
+    await add_gang(client, "second", 2, cpu="4", priorityClassName="high")
+    await eventually(waits_because(client, "second", "NotEnoughResources"), "the second waits")
+
+
+async def delete_pods(client: Client, prefix: str) -> None:
+    for pod in await pods(client, prefix):
+        await client.delete(PODS, pod.metadata.name, "default", grace_seconds=0)
+
+
+async def test_a_gang_that_restarts_as_a_whole_gets_its_places_back(cluster: Client) -> None:
+    async with scheduling(cluster):
+        await two_gangs_for_the_room_of_one(cluster)
+        for _ in range(3):
+            nodes = await announce_restart(cluster, "first")
+            await delete_pods(cluster, "first")
+            await eventually(held_for(cluster, "second", "default/first"), "the room is held")
+            for index in (1, 0):
+                await add_pod(cluster, f"first-{index}", "4", group="first")
+            await eventually(placed(cluster, "first", 2), "the first gang is back")
+            back = {pod.metadata.name: pod.spec.node_name for pod in await pods(cluster, "first")}
+            assert back == nodes
+            assert not any(pod.spec.node_name for pod in await pods(cluster, "second"))
+
+
+async def test_places_are_kept_by_a_scheduler_that_was_restarted_meanwhile(
+    cluster: Client,
+) -> None:
+    async with scheduling(cluster):
+        await two_gangs_for_the_room_of_one(cluster)
+    least = {"spec": {"minResources": {"cpu": "8", "pods": "2"}}}
+    await cluster.patch(POD_GROUPS, "first", least, "default")
+    nodes = await announce_restart(cluster, "first")
+    await delete_pods(cluster, "first")
+    async with scheduling(cluster):
+        await eventually(held_for(cluster, "second", "default/first"), "the room is held")
+        for name in nodes:
+            await add_pod(cluster, name, "4", group="first")
+        await eventually(placed(cluster, "first", 2), "the first gang is back")
+        back = {pod.metadata.name: pod.spec.node_name for pod in await pods(cluster, "first")}
+        assert back == nodes
+
+
+def held_for(client: Client, name: str, holder: str) -> Callable[[], Awaitable[bool]]:
+    async def claim() -> bool:
+        group = await client.get(POD_GROUPS, name, "default")
+        told = [c.message for c in group.status.conditions if c.type == "Unschedulable"]
+        return bool(told) and f"held for {holder}" in told[0]
+
+    return claim
 
 
 async def test_a_new_scheduler_goes_on_where_the_last_one_was_stopped(cluster: Client) -> None:

@@ -107,7 +107,7 @@ def cluster(*things: NodeFacts | PodFacts | GroupFacts | QueueFacts) -> ClusterS
             case PodFacts():
                 state.set_pod(thing)
             case GroupFacts():
-                state.groups[thing.key] = thing
+                state.set_group(thing)
             case QueueFacts():
                 state.queues[thing.name] = thing
     return state

@@ -1,0 +1,169 @@
+"""The places of a gang that is restarted as a whole: kept for it, and for nobody else."""
+
+from datetime import UTC, datetime
+
+import msgspec
+import pytest
+
+from gangline.api.scheduling import PLACES_ANNOTATION, PodGroup
+from gangline.scheduler.model import Decision, GroupFacts, NodeName, Places, PodKey
+from gangline.scheduler.observe import group_facts
+from gangline.scheduler.state import ClusterState
+from gangline.scheduler.units import LONGEST_KEPT_S
+from unit.scheduler.builders import cluster, decide, gang, group, node, pod, request
+
+NOW = 1_000.0
+SOON = NOW + 180
+
+
+def restarting(until: float = SOON, size: int = 2, **places: str) -> GroupFacts:
+    """The group ``job``, whose pods are to go back to these nodes."""
+    nodes = tuple((PodKey(f"d/{name}"), NodeName(on)) for name, on in places.items())
+    return group("job", size, places=Places(until, nodes))
+
+
+def full_cluster_in_restart(until: float = SOON) -> ClusterState:
+    """Two full nodes; the gang ``job`` has just lost both of its pods, ``other`` waits."""
+    former = [pod("j0", cpu=4, group="job", on="a"), pod("j1", cpu=4, group="job", on="b")]
+    state = cluster(
+        node("a", cpu=4),
+        node("b", cpu=4),
+        restarting(until, j0="a", j1="b"),
+        *former,
+        *gang("other", 2, age=1, cpu=4),
+    )
+    for each in former:
+        state.remove_pod(each.key)
+    return state
+
+
+def placed(decision: Decision) -> dict[str, str]:
+    return {binding.pod.removeprefix("d/"): binding.node for binding in decision.bindings}
+
+
+def test_nobody_else_gets_the_places_while_the_pods_are_gone() -> None:
+    decision = decide(full_cluster_in_restart(), NOW)
+    assert not decision.bindings
+    assert "held for d/job" in decision.verdicts[0].message
+
+
+def test_the_pods_go_back_to_their_nodes() -> None:
+    state = full_cluster_in_restart()
+    for name in ("j1", "j0"):
+        state.set_pod(pod(name, cpu=4, group="job"))
+    assert placed(decide(state, NOW)) == {"j0": "a", "j1": "b"}
+
+
+def test_they_go_back_to_their_nodes_even_where_others_would_suit_better() -> None:
+    state = cluster(
+        node("a", cpu=8),
+        node("b", cpu=8),
+        restarting(j0="a", j1="b"),
+        pod("j0", cpu=1, group="job"),
+        pod("j1", cpu=1, group="job"),
+    )
+    assert placed(decide(state, NOW)) == {"j0": "a", "j1": "b"}
+
+
+def test_half_of_the_gang_made_anew_still_has_all_of_its_places() -> None:
+    state = full_cluster_in_restart()
+    state.set_pod(pod("j0", cpu=4, group="job"))
+    assert not decide(state, NOW).bindings
+
+
+def test_a_gang_that_goes_back_goes_before_everybody() -> None:
+    state = full_cluster_in_restart()
+    state.set_group(group("urgent", 1, priority=1000))
+    state.set_pod(pod("u", cpu=1, group="urgent"))
+    for name in ("j0", "j1"):
+        state.set_pod(pod(name, cpu=4, group="job"))
+    assert set(placed(decide(state, NOW))) == {"j0", "j1"}
+
+
+@pytest.mark.parametrize(
+    "until",
+    [
+        pytest.param(NOW, id="expired"),
+        pytest.param(NOW + LONGEST_KEPT_S + 1, id="longer than places are kept at all"),
+    ],
+)
+def test_places_that_are_not_in_force_are_anybodys(until: float) -> None:
+    assert len(decide(full_cluster_in_restart(until), NOW).bindings) == 2
+
+
+def test_without_memory_the_groups_own_figures_say_what_its_pods_ask_for() -> None:
+    places = Places(SOON, ((PodKey("d/j0"), NodeName("a")), (PodKey("d/j1"), NodeName("b"))))
+    state = cluster(
+        node("a", cpu=4),
+        node("b", cpu=4),
+        group("job", 2, places=places, min_resources=request(cpu=6, pods=2)),
+        pod("small", cpu=1, age=1),
+        pod("large", cpu=2, age=2),
+    )
+    assert set(placed(decide(state, NOW))) == {"small"}
+
+
+def test_a_pod_that_does_not_fit_on_its_node_any_more_goes_elsewhere() -> None:
+    state = full_cluster_in_restart()
+    state.set_node(node("b", cpu=4, unschedulable=True))
+    state.set_node(node("c", cpu=4))
+    for name in ("j0", "j1"):
+        state.set_pod(pod(name, cpu=4, group="job"))
+    assert placed(decide(state, NOW)) == {"j0": "a", "j1": "c"}
+
+
+def test_places_that_would_keep_the_gang_apart_are_given_up() -> None:
+    # j1 has grown: it fits on a only, where j0 was.
+    state = cluster(
+        node("a", cpu=4),
+        node("b", cpu=2),
+        restarting(j0="a", j1="b"),
+        pod("j0", cpu=2, group="job"),
+        pod("j1", cpu=4, group="job"),
+    )
+    assert placed(decide(state, NOW)) == {"j0": "b", "j1": "a"}
+
+
+def test_a_pod_that_still_ends_on_its_node_takes_its_room_once() -> None:
+    state = cluster(
+        node("a", cpu=4),
+        restarting(j0="a", size=1),
+        pod("j0", cpu=2, group="job", on="a", terminating=True),
+        pod("other", cpu=2, age=1),
+    )
+    assert placed(decide(state, NOW)) == {"other": "a"}
+
+
+def test_a_pod_that_succeeded_holds_no_place() -> None:
+    state = cluster(
+        node("a", cpu=2),
+        restarting(j0="a", size=1),
+        pod("j0", cpu=2, group="job", on="a", phase="Succeeded"),
+        pod("other", cpu=2, age=1),
+    )
+    assert placed(decide(state, NOW)) == {"other": "a"}
+
+
+def test_a_group_that_is_gone_keeps_nothing() -> None:
+    state = full_cluster_in_restart()
+    state.remove_group(restarting().key)
+    assert len(decide(state, NOW).bindings) == 2
+
+
+def written(text: str) -> GroupFacts:
+    raw = {"metadata": {"name": "g", "namespace": "d", "annotations": {PLACES_ANNOTATION: text}}}
+    return group_facts(msgspec.convert(raw, PodGroup), {})
+
+
+def test_the_annotation_is_read() -> None:
+    facts = written('{"until": "2026-01-01T00:00:00Z", "nodes": {"j0": "a"}}')
+    until = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+    assert facts.places == Places(until, ((PodKey("d/j0"), NodeName("a")),))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", '{"nodes": {}}', '{"until": "tomorrow"}', '{"until": 1, "nodes": {"a": 1}}'],
+)
+def test_an_annotation_that_cannot_be_read_means_nothing(text: str) -> None:
+    assert written(text).places is None

@@ -1,28 +1,121 @@
-"""How components log: one line for each thing that happened, with its fields as key=value."""
+"""How components log: a line for each thing that happened, with its fields, as text or as JSON.
+
+The fields of a line are those given with it (``extra``) and those of the work that it belongs to,
+such as the job that is looked at.
+"""
 
 import logging
 import sys
-from typing import TextIO
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any, TextIO, TypeVar
+
+import click
+
+from gangline.cli.setting import setting
+from gangline.kube.log_fields import current_fields
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 LEVELS = ("debug", "info", "warning", "error")
+FORMATS = ("text", "json")
+
+
+class Level(click.ParamType[str]):
+    """A level by its name, or by zap's names and numbers."""
+
+    name = "level"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return one of ``LEVELS``; a number asks for more than usual, so for all."""
+        text = str(value).lower()
+        text = {"warn": "warning", "panic": "error"}.get(text, text)
+        if text.isascii() and text.isdigit():
+            return "debug" if int(text) else "info"
+        if text not in LEVELS:
+            self.fail(f"{value!r} is not one of {', '.join(LEVELS)}", param, ctx)
+        return text
+
+
+class Form(click.ParamType[str]):
+    """How lines look, by our word or zap's."""
+
+    name = "format"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return one of ``FORMATS``; what zap calls console is text."""
+        text = {"console": "text"}.get(str(value).lower(), str(value).lower())
+        if text not in FORMATS:
+            self.fail(f"{value!r} is not one of {', '.join(FORMATS)}", param, ctx)
+        return text
+
+
+def logging_options(prefix: str) -> Callable[[F], F]:
+    """Add ``--log-level`` and ``--log-format``; upstream's zap flags mean the same."""
+
+    def add(command: F) -> F:
+        form = setting(
+            prefix,
+            "--log-format",
+            "--zap-encoder",
+            "log_format",
+            type=Form(),
+            default="text",
+            show_default=True,
+            help="text for people, json (an object on each line) for programs.",
+        )
+        level = setting(
+            prefix,
+            "--log-level",
+            "--zap-log-level",
+            "log_level",
+            type=Level(),
+            default="info",
+            show_default=True,
+            help="debug, info, warning or error.",
+        )
+        return level(form(command))
+
+    return add
 
 
 class FieldFormatter(logging.Formatter):
-    """Puts the fields given as ``extra`` behind the message."""
+    """Puts the fields behind the message."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return a line such as ``... INFO placed pods=3 gangs=1``."""
         record.asctime = self.formatTime(record, "%Y-%m-%dT%H:%M:%S")
-        fields = " ".join(
-            f"{name}={_quoted(value)}"
-            for name, value in vars(record).items()
-            if name not in _STANDARD
-        )
+        fields = " ".join(f"{name}={_quoted(value)}" for name, value in _fields(record))
         level = record.levelname
         stamp = f"{record.asctime}.{int(record.msecs):03d}"
         line = f"{stamp} {level:7} {record.name}: {record.getMessage()} {fields}".rstrip()
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+class JsonFormatter(logging.Formatter):
+    """Writes one JSON object for each line, with Kubernetes' names for time and message."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return ``{"ts": ..., "level": ..., "logger": ..., "msg": ..., fields}``."""
+        import msgspec  # noqa: PLC0415 - not for --help
+
+        ts = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        told = {
+            "ts": ts.replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "msg": record.getMessage(),
+        }
+        fields = {name: value for name, value in _fields(record) if name not in told}
+        if record.exc_info:
+            fields["err"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(told | fields, enc_hook=str).decode()
+
+
+def _fields(record: logging.LogRecord) -> Iterator[tuple[str, object]]:
+    given = {name: value for name, value in vars(record).items() if name not in _STANDARD}
+    yield from {**current_fields(), **given}.items()
 
 
 def _quoted(value: object) -> str:
@@ -30,8 +123,8 @@ def _quoted(value: object) -> str:
     return repr(text) if not text or " " in text else text
 
 
-def start_logging(level: str, stream: TextIO | None = None) -> None:
+def start_logging(level: str, stream: TextIO | None = None, *, form: str = "text") -> None:
     """Send the logs of this process to ``stream``, or to stderr."""
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(FieldFormatter())
+    handler.setFormatter(JsonFormatter() if form == "json" else FieldFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

@@ -39,7 +39,7 @@ COMMANDS = {
     "down": Entry("cluster", "Stop the cluster that 'up' has started."),
     "status": Entry("cluster", "Show whether the cluster runs, and its nodes."),
     "demo": Entry("demo", "Train a small network on three nodes and break a worker."),
-    "operator": Entry("components", "Run the operator alone."),
+    "operator": Entry("operator_command", "Run the operator alone."),
     "scheduler": Entry("components", "Run the scheduler alone."),
     "apiserver": Entry("components", "Run the API server of the local cluster alone."),
     "version": Entry("version", "Print the version."),

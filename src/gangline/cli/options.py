@@ -14,6 +14,7 @@ from gangline.cli.exit_codes import ExitCode
 if TYPE_CHECKING:
     from gangline.kube.client import Client
     from gangline.kube.config import ClusterConfig
+    from gangline.kube.ratelimit import TokenBucket
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -42,11 +43,13 @@ class Target:
         return self.namespace or client.config.namespace
 
     @asynccontextmanager
-    async def connect(self, component: str = "gangline") -> "AsyncIterator[Client]":
+    async def connect(
+        self, component: str = "gangline", *, rate_limit: "TokenBucket | None" = None
+    ) -> "AsyncIterator[Client]":
         """Open a client of the cluster."""
         from gangline.kube.client import Client  # noqa: PLC0415
 
-        async with Client(self.config(), user_agent=component) as client:
+        async with Client(self.config(), user_agent=component, rate_limit=rate_limit) as client:
             yield client
 
 

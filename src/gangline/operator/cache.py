@@ -85,7 +85,7 @@ class Cache:
         self,
         client: Client,
         frameworks: Sequence[Framework],
-        namespace: str | None,
+        namespace: str | Sequence[str] | None,
         *,
         with_groups: bool,
     ) -> None:

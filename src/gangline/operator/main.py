@@ -7,7 +7,8 @@ groups are made from the moment the cluster knows them.
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from typing import Any
 
 from gangline.api.resources import POD_GROUPS
@@ -16,12 +17,15 @@ from gangline.kube.controller import Controller
 from gangline.kube.errors import ApiError, NotFound
 from gangline.kube.events import EventRecorder
 from gangline.kube.leader import LeaderElector
+from gangline.kube.probes import Health, serve
 from gangline.operator.cache import Cache, JobKey
 from gangline.operator.decision import EngineSettings
 from gangline.operator.frameworks.base import Framework
+from gangline.operator.frameworks.jax import Jax
 from gangline.operator.frameworks.pytorch import PyTorch
+from gangline.operator.frameworks.tensorflow import TensorFlow
+from gangline.operator.frameworks.xgboost import XGBoost
 from gangline.operator.hands import Hands
-from gangline.operator.probes import Health, serve
 from gangline.operator.settings import GangScheduling, OperatorSettings
 from gangline.operator.shell import Reconciler
 
@@ -34,13 +38,33 @@ ASK_AGAIN_S = 1.0
 
 def frameworks(settings: OperatorSettings) -> list[Framework]:
     """List the kinds that the operator runs."""
-    return [PyTorch(settings.init_image)]
+    return [
+        PyTorch(settings.init_image),
+        TensorFlow(settings.cluster_domain),
+        Jax(),
+        XGBoost(),
+    ]
 
 
-async def run(client: Client, settings: OperatorSettings, stop: asyncio.Event) -> None:
-    """Run the operator until ``stop`` is set."""
-    health = Health()
-    async with serve(settings, health):
+def chosen(settings: OperatorSettings) -> list[Framework]:
+    """List the kinds that are enabled."""
+    every = frameworks(settings)
+    return [each for each in every if not settings.kinds or each.kind.kind in settings.kinds]
+
+
+async def run(
+    client: Client,
+    settings: OperatorSettings,
+    stop: asyncio.Event,
+    health: Health | None = None,
+) -> None:
+    """Run the operator until ``stop`` is set; ``health`` tells how it is.
+
+    Raises:
+        ConfigError: metrics or health cannot be served where they should be.
+    """
+    health = health or Health()
+    async with serve(settings.metrics_address, settings.health_address, health):
         await _until(stop, _elected(client, settings, health))
 
 
@@ -55,7 +79,10 @@ async def _elected(client: Client, settings: OperatorSettings, health: Health) -
         settings.leader_election_name,
         settings.leader_election_namespace,
         settings.identity,
+        timing=settings.leader_election_timing,
     )
+    # Who stands by is ready: a rollout that waits for the new copy must not wait for the lease.
+    health.ready = True
     await elector.run(lead)
 
 
@@ -82,18 +109,38 @@ async def _engine(
         scheduler_name=settings.scheduler_name,
         force_delete_after=settings.force_delete_after,
     )
-    cache = Cache(client, frameworks(settings), settings.namespace, with_groups=with_groups)
+    cache = Cache(client, chosen(settings), settings.namespaces, with_groups=with_groups)
     hands = Hands(client, cache, settings.writes_in_flight)
     async with EventRecorder(client, COMPONENT) as events, asyncio.TaskGroup() as tasks:
         reconciler = Reconciler(client, cache, hands, events, engine)
         controller: Controller[JobKey] = Controller(
-            "jobs", reconciler.reconcile, workers=settings.workers
+            "jobs",
+            reconciler.reconcile,
+            workers=settings.workers,
+            describe=partial(describe, cache),
         )
         cache.on_change(controller.queue.add)
         tasks.create_task(cache.run())
+        tasks.create_task(_resync(cache, controller.queue.add, settings.resync_s))
         await cache.synced()
         health.ready = True
         await controller.run()
+
+
+def describe(cache: Cache, key: JobKey) -> Mapping[str, object]:
+    """Name a job in the log lines of its reconcile."""
+    job = cache.jobs[key.kind].get(key.namespace, key.name)
+    uid = job.metadata.uid if job else ""
+    return {"job_kind": key.kind, "job": f"{key.namespace}/{key.name}", "job_uid": uid}
+
+
+async def _resync(cache: Cache, look_at: Callable[[JobKey], None], every_s: float | None) -> None:
+    """Have every job looked at from time to time, whatever the watches say."""
+    while every_s is not None:
+        await asyncio.sleep(every_s)
+        for kind, jobs in cache.jobs.items():
+            for job in jobs.items():
+                look_at(JobKey(kind, job.metadata.namespace, job.metadata.name))
 
 
 async def _look_for_groups(client: Client, appeared: asyncio.Event) -> None:

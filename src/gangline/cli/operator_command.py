@@ -1,0 +1,149 @@
+"""``gangline operator``: the operator alone, as a real cluster runs it.
+
+Its flags are those of the upstream operators where they mean something here, so that a manifest
+for one of these runs this one with another image.
+"""
+
+import asyncio
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gangline.cli.event_loop import serve
+from gangline.cli.log_format import logging_options, start_logging
+from gangline.cli.operator_flags import operator_flags
+from gangline.cli.options import Target, cluster_options
+
+if TYPE_CHECKING:
+    from gangline.kube.leader import Timing
+    from gangline.kube.ratelimit import TokenBucket
+    from gangline.operator.settings import OperatorSettings
+
+_OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_FALLBACK_NAMESPACE = "kube-system"
+_VOLCANO = "volcano"
+_NO_GANGS = ("none", "off")
+
+
+@click.command("operator")
+@cluster_options
+@operator_flags
+@logging_options("GANGLINE_OPERATOR")
+def operator_command(
+    target: Target,
+    log_level: str,
+    log_format: str,
+    kube_api_qps: float,
+    kube_api_burst: int | None,
+    **flags: Any,
+) -> None:
+    """Run the operator: training jobs become pods, services and pod groups.
+
+    Each flag may also be set in the environment: GANGLINE_OPERATOR_KUBE_API_QPS=50.
+    """
+    from gangline.operator.main import run  # noqa: PLC0415
+
+    settings = settings_from(flags)
+    limit = rate_limit(kube_api_qps, kube_api_burst)
+    start_logging(log_level, form=log_format)
+
+    async def connected(stop: asyncio.Event) -> None:
+        async with target.connect("gangline-operator", rate_limit=limit) as client:
+            await run(client, settings, stop)
+
+    serve(connected)
+
+
+def settings_from(flags: dict[str, Any]) -> "OperatorSettings":
+    """Build the settings from the flags' values.
+
+    Raises:
+        click.BadParameter: a value cannot be; the message names the flag.
+    """
+    from gangline.operator.settings import GangScheduling, OperatorSettings  # noqa: PLC0415
+
+    gangs, scheduler = gang_scheduling(
+        flags.pop("gang_scheduling"), flags.pop("scheduler_name"), flags.pop("gang_scheduler_name")
+    )
+    return OperatorSettings(
+        namespaces=_flat(flags.pop("namespaces")),
+        kinds=_known_kinds(_flat(flags.pop("kinds"))),
+        gang_scheduling=GangScheduling(gangs),
+        scheduler_name=scheduler,
+        leader_election_namespace=flags.pop("leader_election_namespace") or _own_namespace(),
+        leader_election_timing=_timing(
+            flags.pop("lease_duration"), flags.pop("renew_deadline"), flags.pop("retry_period")
+        ),
+        resync_s=flags.pop("resync_period") or None,
+        metrics_address=flags.pop("metrics_bind_address"),
+        health_address=flags.pop("health_probe_bind_address"),
+        **flags,
+    )
+
+
+def gang_scheduling(mode: str, scheduler: str, upstream: str) -> tuple[str, str]:
+    """Say whether jobs get pod groups, and which scheduler their pods, after upstream's flag.
+
+    Raises:
+        click.BadParameter: upstream's flag names a scheduler whose pod groups are not made here.
+    """
+    match upstream.lower():
+        case "":
+            return mode, scheduler
+        case name if name in _NO_GANGS:
+            return "off", scheduler
+        case name if name in (_VOLCANO, scheduler):
+            return mode, name
+    raise click.BadParameter(
+        f"{upstream!r}: pod groups are Volcano's here. Write volcano; or, for another scheduler "
+        "that reads these, --scheduler-name",
+        param_hint="'--gang-scheduler-name'",
+    )
+
+
+def rate_limit(per_second: float, burst: int | None) -> "TokenBucket | None":
+    """Build the limit of requests; None for no limit. Upstream bursts to half as many again."""
+    from gangline.kube.ratelimit import TokenBucket  # noqa: PLC0415
+
+    if per_second <= 0:
+        return None
+    return TokenBucket(per_second, burst or max(1, round(per_second * 1.5)))
+
+
+def _flat(values: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    return tuple(name for value in values for name in value)
+
+
+def _known_kinds(names: tuple[str, ...]) -> frozenset[str]:
+    from gangline.operator.main import frameworks  # noqa: PLC0415
+    from gangline.operator.settings import OperatorSettings  # noqa: PLC0415
+
+    known = {each.kind.kind.lower(): each.kind.kind for each in frameworks(OperatorSettings())}
+    unknown = [name for name in names if name.lower() not in known]
+    if unknown:
+        raise click.BadParameter(
+            f"there is no kind {unknown[0]!r}; there are {', '.join(known.values())}",
+            param_hint="'--enable-scheme' / '--kind'",
+        )
+    return frozenset(known[name.lower()] for name in names)
+
+
+def _timing(lease_duration: float, renew_deadline: float, retry_period: float) -> "Timing":
+    from gangline.kube.leader import Timing  # noqa: PLC0415
+
+    try:
+        return Timing(round(lease_duration), renew_deadline, retry_period)
+    except ValueError as error:
+        hint = "'--leader-elect-lease-duration', '-renew-deadline', '-retry-period'"
+        raise click.BadParameter(str(error), param_hint=hint) from error
+
+
+def _own_namespace() -> str:
+    """Where the lease lies: beside the operator's pod; elsewhere in a place that always is."""
+    own = os.environ.get("MY_POD_NAMESPACE", "")
+    if not own and _OWN_NAMESPACE.exists():
+        own = _OWN_NAMESPACE.read_text(encoding="utf-8").strip()
+    return own or _FALLBACK_NAMESPACE

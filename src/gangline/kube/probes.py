@@ -1,0 +1,87 @@
+"""Metrics and health over HTTP, as components show them to Prometheus and to a kubelet."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from gangline.kube.errors import ConfigError
+
+_Page = Callable[[web.Request], Awaitable[web.Response]]
+
+
+class Address(NamedTuple):
+    """Where something is served."""
+
+    host: str
+    """Empty: on every address of the machine."""
+    port: int
+    """0 takes a free one."""
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(slots=True)
+class Health:
+    """What the probes answer."""
+
+    ready: bool = False
+    """Whether the component knows the cluster and works, or stands by for one that does."""
+    ports: dict[str, int] = field(default_factory=dict)
+    """The port that each path is served on, once it is."""
+
+
+@asynccontextmanager
+async def serve(
+    metrics: Address | None, health: Address | None, state: Health
+) -> AsyncIterator[None]:
+    """Serve ``/metrics``, and ``/healthz`` with ``/readyz``, while the context is open.
+
+    Raises:
+        ConfigError: an address cannot be had.
+    """
+    places: dict[Address, list[str]] = {}
+    for address, paths in ((metrics, ["/metrics"]), (health, ["/healthz", "/readyz"])):
+        if address is not None:
+            places.setdefault(address, []).extend(paths)
+    async with AsyncExitStack() as stack:
+        for address, paths in places.items():
+            port = await stack.enter_async_context(_served(address, paths, state))
+            state.ports.update(dict.fromkeys(paths, port))
+        yield
+
+
+@asynccontextmanager
+async def _served(address: Address, paths: Iterable[str], state: Health) -> AsyncIterator[int]:
+    app = web.Application()
+    app.add_routes([web.get(path, _page(path, state)) for path in paths])
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    try:
+        try:
+            await web.TCPSite(runner, address.host or None, address.port).start()
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise ConfigError(f"{' and '.join(paths)} on {address}: {why}") from error
+        yield int(runner.addresses[0][1])
+    finally:
+        await runner.cleanup()
+
+
+def _page(path: str, state: Health) -> _Page:
+    async def metrics(_: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def healthy(_: web.Request) -> web.Response:
+        return web.Response(text="ok")
+
+    async def ready(_: web.Request) -> web.Response:
+        if state.ready:
+            return web.Response(text="ok")
+        return web.Response(text="starting", status=503)
+
+    return {"/metrics": metrics, "/healthz": healthy, "/readyz": ready}[path]

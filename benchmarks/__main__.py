@@ -3,7 +3,15 @@
 import importlib
 import sys
 
-ALL = ("cluster_start", "api_server", "operator_creation", "memory", "first_step", "client_speed")
+ALL = (
+    "cluster_start",
+    "api_server",
+    "operator_creation",
+    "operator_volume",
+    "memory",
+    "first_step",
+    "client_speed",
+)
 
 
 def main() -> None:

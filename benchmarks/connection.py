@@ -53,9 +53,11 @@ class Connection:
         )
         return Connection(target, reader, writer)
 
-    async def request(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
-        """Send a request; return the code and the body of its answer."""
-        head = f"{method} {path} HTTP/1.1\r\n{self._headers}Content-Type: application/json\r\n"
+    async def request(
+        self, method: str, path: str, body: bytes = b"", form: str = "application/json"
+    ) -> tuple[int, bytes]:
+        """Send a request, its body in a media type; return the code and the body of its answer."""
+        head = f"{method} {path} HTTP/1.1\r\n{self._headers}Content-Type: {form}\r\n"
         self._writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         code, headers = await self._head()
         if (length := headers.get("content-length")) is not None:

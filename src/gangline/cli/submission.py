@@ -35,7 +35,7 @@ async def _create(
     manifests: Sequence[dict[str, Any]], target: Target, *, output: str, wait: bool
 ) -> None:
     from gangline.sdk.client import JobClient  # noqa: PLC0415
-    from gangline.sdk.jobs import JOB_KINDS  # noqa: PLC0415
+    from gangline.sdk.kinds import JOB_KINDS  # noqa: PLC0415
 
     kinds = {kind.resource.kind for kind in JOB_KINDS}
     async with target.connect() as client:

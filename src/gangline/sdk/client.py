@@ -5,14 +5,14 @@ from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gangline.api.kubeflow import PyTorchJob
 from gangline.api.pod import Pod
 from gangline.api.resources import BUILT_IN, CUSTOM, POD_GROUPS, PODS
 from gangline.api.scheduling import PodGroup
 from gangline.kube.client import Client
 from gangline.kube.errors import NotFound
 from gangline.kube.informer import Informer
-from gangline.sdk.jobs import JOB_KINDS, JOB_NAME_LABEL, Job, JobKind, describe
+from gangline.sdk.jobs import JOB_NAME_LABEL, Job, describe
+from gangline.sdk.kinds import JOB_KINDS, JobKind, TrainingJob
 
 Manifest = Mapping[str, Any]
 
@@ -120,7 +120,7 @@ class JobClient:
             AmbiguousJob: as ``get``.
         """
         kind, _ = await self._find(name, namespace)
-        informer: Informer[PyTorchJob] = Informer(
+        informer: Informer[Any] = Informer(
             self.client, kind.resource, namespace, fields=f"metadata.name={name}"
         )
         changed = asyncio.Event()
@@ -140,8 +140,8 @@ class JobClient:
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
 
-    async def _find(self, name: str, namespace: str) -> tuple[JobKind, PyTorchJob]:
-        found: list[tuple[JobKind, PyTorchJob]] = []
+    async def _find(self, name: str, namespace: str) -> tuple[JobKind, TrainingJob]:
+        found: list[tuple[JobKind, TrainingJob]] = []
         for kind in JOB_KINDS:
             try:
                 found.append((kind, await self.client.get(kind.resource, name, namespace)))
@@ -154,7 +154,7 @@ class JobClient:
             raise AmbiguousJob(f"jobs of several kinds are named {name!r}: {kinds}")
         return found[0]
 
-    async def _jobs(self, kind: JobKind, namespace: str | None) -> Sequence[PyTorchJob]:
+    async def _jobs(self, kind: JobKind, namespace: str | None) -> Sequence[TrainingJob]:
         try:
             return (await self.client.list(kind.resource, namespace)).items
         except NotFound:

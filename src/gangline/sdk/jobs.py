@@ -10,14 +10,12 @@ from enum import StrEnum
 from typing import Any
 
 from gangline.api.conditions import find_condition, is_true
-from gangline.api.kubeflow import PyTorchJob, ReplicaSpec
 from gangline.api.meta import Condition
 from gangline.api.pod import Pod
 from gangline.api.podstatus import ContainerStatus
-from gangline.api.resource import Resource
 from gangline.api.resourcelist import GPU, pod_request
-from gangline.api.resources import PYTORCH_JOBS
 from gangline.api.scheduling import PodGroup
+from gangline.sdk.kinds import JobKind, ReplicaSpecLike, TrainingJob
 
 JOB_NAME_LABEL = "training.kubeflow.org/job-name"
 ROLE_LABEL = "training.kubeflow.org/replica-type"
@@ -40,20 +38,6 @@ class State(StrEnum):
     def finished(self) -> bool:
         """The job has ended, for good."""
         return self in {State.SUCCEEDED, State.FAILED}
-
-
-@dataclass(frozen=True, slots=True)
-class JobKind:
-    """A kind of training job."""
-
-    resource: Resource[PyTorchJob]
-    trainer: str
-    """Its word in lists and flags."""
-    roles: tuple[str, ...]
-    """Its roles, the leading one first."""
-
-
-JOB_KINDS = (JobKind(PYTORCH_JOBS, "pytorchjob", ("Master", "Worker")),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +111,11 @@ class Job:
 
 
 def describe(
-    kind: JobKind, job: PyTorchJob, pods: Sequence[Pod], groups: Sequence[PodGroup]
+    kind: JobKind, job: TrainingJob, pods: Sequence[Pod], groups: Sequence[PodGroup]
 ) -> Job:
     """Put together what the cluster holds about a job."""
-    specs = job.spec.pytorch_replica_specs
-    leader = next((role for role in kind.roles if role in specs), "").lower()
+    specs = kind.replica_specs(job)
+    leader = next(iter(specs), "").lower()
     replicas = sorted(
         (read_replica(pod, leader) for pod in pods),
         key=lambda replica: (replica.role != leader, replica.role, replica.index),
@@ -203,7 +187,7 @@ def _container_word(status: ContainerStatus) -> str:
     return ""
 
 
-def _state(job: PyTorchJob, replicas: Sequence[Replica], groups: Sequence[PodGroup]) -> State:
+def _state(job: TrainingJob, replicas: Sequence[Replica], groups: Sequence[PodGroup]) -> State:
     conditions = job.status.conditions
     for type_, state in (
         ("Failed", State.FAILED),
@@ -219,7 +203,7 @@ def _state(job: PyTorchJob, replicas: Sequence[Replica], groups: Sequence[PodGro
 
 
 def _reason(
-    job: PyTorchJob,
+    job: TrainingJob,
     state: State,
     pods: Sequence[Pod],
     groups: Sequence[PodGroup],
@@ -270,11 +254,11 @@ def _ended(conditions: Iterable[Condition]) -> datetime | None:
     return None
 
 
-def _count(spec: ReplicaSpec) -> int:
+def _count(spec: ReplicaSpecLike) -> int:
     return 1 if spec.replicas is None else spec.replicas
 
 
-def _gpus(spec: ReplicaSpec) -> int:
+def _gpus(spec: ReplicaSpecLike) -> int:
     """GPUs of one replica, from the template as the user wrote it."""
     containers: list[dict[str, Any]] = (spec.template.get("spec") or {}).get("containers") or []
     total = 0

@@ -11,8 +11,8 @@ import heapq
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from gangline.api.kubeflow import PyTorchJob
 from gangline.api.meta import Object
 from gangline.api.pod import Pod
 from gangline.api.resources import PODS
@@ -114,7 +114,7 @@ class Follower:
         """Set by the next change, and replaced: take it before looking, wait for it after."""
         labels = f"{JOB_NAME_LABEL}={job.name}"
         self._pods: Informer[Pod] = Informer(client, PODS, job.namespace, labels=labels)
-        self._jobs: Informer[PyTorchJob] = Informer(
+        self._jobs: Informer[Any] = Informer(
             client, job.kind.resource, job.namespace, fields=f"metadata.name={job.name}"
         )
         self._pods.add_listener(self._note)

@@ -15,7 +15,8 @@ from gangline.cli.job_views import job_block, job_data, job_table
 from gangline.cli.logs import LineWriter
 from gangline.cli.output import age, structured, table
 from gangline.cli.top import read_nodes
-from gangline.sdk.jobs import JOB_KINDS, Job, Replica, State
+from gangline.sdk.jobs import Job, Replica, State
+from gangline.sdk.kinds import JOB_KINDS
 from gangline.sdk.logs import LogLine
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)

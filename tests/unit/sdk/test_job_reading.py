@@ -8,7 +8,8 @@ import pytest
 from gangline.api.kubeflow import PyTorchJob
 from gangline.api.pod import Pod
 from gangline.api.scheduling import PodGroup
-from gangline.sdk.jobs import JOB_KINDS, Job, State, describe, status_word
+from gangline.sdk.jobs import Job, State, describe, status_word
+from gangline.sdk.kinds import JOB_KINDS
 
 KIND = JOB_KINDS[0]
 CREATED = "2026-01-01T00:00:00Z"

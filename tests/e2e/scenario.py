@@ -7,8 +7,8 @@ from typing import Any
 
 from e2e.clusters import ClusterUnderTest
 from e2e.waiting import PATIENCE_S, eventually
-from gangline.api.kubeflow import PyTorchJob
 from gangline.api.pod import Pod
+from gangline.api.resource import Resource
 from gangline.api.resources import NAMESPACES, POD_GROUPS, PODS, PYTORCH_JOBS
 from gangline.api.scheduling import PodGroup
 from gangline.kube.client import Client
@@ -17,13 +17,13 @@ from gangline.kube.errors import NotFound
 JOB_LABEL = "training.kubeflow.org/job-name"
 
 
-def condition(subject: PyTorchJob | PodGroup | Pod, kind: str) -> str | None:
+def condition(subject: Any, kind: str) -> str | None:
     """The status of the condition ``kind``: "True", "False", or None where it is absent."""
     conditions = subject.status.conditions
     return next((entry.status for entry in conditions if entry.type == kind), None)
 
 
-def finished(job: PyTorchJob) -> bool:
+def finished(job: Any) -> bool:
     """Whether the job has succeeded or failed."""
     return "True" in (condition(job, "Succeeded"), condition(job, "Failed"))
 
@@ -32,12 +32,22 @@ class Scenario:
     """One namespace of a cluster under test, and a client of it."""
 
     def __init__(
-        self, cluster: ClusterUnderTest, client: Client, namespace: str, shared: Path
+        self,
+        cluster: ClusterUnderTest,
+        client: Client,
+        namespace: str,
+        shared: Path,
+        jobs: Resource[Any] = PYTORCH_JOBS,
     ) -> None:
         self.cluster = cluster
         self.client = client
         self.namespace = namespace
         self.shared = shared
+        self.jobs = jobs
+
+    def of(self, jobs: Resource[Any]) -> "Scenario":
+        """The same scenario, with jobs of another kind."""
+        return Scenario(self.cluster, self.client, self.namespace, self.shared, jobs)
 
     async def open(self) -> None:
         """Make the namespace and the folder that pods of this scenario share."""
@@ -60,13 +70,13 @@ class Scenario:
 
         await eventually(gone, f"pods of {self.namespace} are gone")
 
-    async def submit(self, manifest: Mapping[str, Any]) -> PyTorchJob:
+    async def submit(self, manifest: Mapping[str, Any]) -> Any:
         """Create the job."""
-        return await self.client.create(PYTORCH_JOBS, manifest, self.namespace)
+        return await self.client.create(self.jobs, manifest, self.namespace)
 
-    async def job(self, name: str) -> PyTorchJob:
+    async def job(self, name: str) -> Any:
         """The job as it is now."""
-        return await self.client.get(PYTORCH_JOBS, name, self.namespace)
+        return await self.client.get(self.jobs, name, self.namespace)
 
     async def pods(self, name: str) -> dict[str, Pod]:
         """The job's pods by name."""
@@ -76,13 +86,13 @@ class Scenario:
     async def job_when(
         self,
         name: str,
-        claim: Callable[[PyTorchJob], object],
+        claim: Callable[[Any], object],
         what: str,
         patience_s: float = PATIENCE_S,
-    ) -> PyTorchJob:
+    ) -> Any:
         """The job as soon as ``claim`` holds of it."""
 
-        async def probe() -> PyTorchJob | None:
+        async def probe() -> Any | None:
             job = await self.job(name)
             return job if claim(job) else None
 
@@ -134,13 +144,13 @@ class Scenario:
         """The job's PodGroup."""
         return await self.client.get(POD_GROUPS, name, self.namespace)
 
-    async def patch(self, name: str, patch: Mapping[str, Any]) -> PyTorchJob:
+    async def patch(self, name: str, patch: Mapping[str, Any]) -> Any:
         """Merge ``patch`` into the job."""
-        return await self.client.patch(PYTORCH_JOBS, name, patch, self.namespace)
+        return await self.client.patch(self.jobs, name, patch, self.namespace)
 
     async def delete(self, name: str) -> None:
         """Delete the job in the background."""
-        await self.client.delete(PYTORCH_JOBS, name, self.namespace, propagation="Background")
+        await self.client.delete(self.jobs, name, self.namespace, propagation="Background")
 
     def let(self, mark: str) -> None:
         """Make the file that ``until(mark)`` in a pod waits for."""

@@ -1,6 +1,9 @@
 """MPIJob: a Launcher that runs ``mpirun``, and Workers that wait to be given processes."""
 
+from collections.abc import Mapping
 from typing import Annotated
+
+from msgspec.structs import replace
 
 from gangline.api.describe import about
 from gangline.api.kubeflow import JobStatus, ReplicaSpec, RunPolicy
@@ -41,3 +44,13 @@ class MPIJob(Object):
     status: Annotated[JobStatus, about("Where it is in its life; written by the operator.")] = (
         JobStatus()
     )
+
+
+def with_defaults(specs: Mapping[str, ReplicaSpec]) -> dict[str, ReplicaSpec]:
+    """Fill in how many workers there are where nothing is said: none, unlike in other kinds."""
+    return {
+        role: replace(spec, replicas=0)
+        if spec.replicas is None and role.lower() == "worker"
+        else spec
+        for role, spec in specs.items()
+    }

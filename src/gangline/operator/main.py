@@ -22,6 +22,7 @@ from gangline.operator.cache import Cache, JobKey
 from gangline.operator.decision import EngineSettings
 from gangline.operator.frameworks.base import Framework
 from gangline.operator.frameworks.jax import Jax
+from gangline.operator.frameworks.mpi import MPI
 from gangline.operator.frameworks.pytorch import PyTorch
 from gangline.operator.frameworks.tensorflow import TensorFlow
 from gangline.operator.frameworks.xgboost import XGBoost
@@ -43,6 +44,7 @@ def frameworks(settings: OperatorSettings) -> list[Framework]:
         TensorFlow(settings.cluster_domain),
         Jax(),
         XGBoost(),
+        MPI(settings.mpi_kubectl_image),
     ]
 
 

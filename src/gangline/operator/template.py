@@ -45,9 +45,26 @@ def with_port(template: Manifest, container: str, name: str, number: int) -> Man
     listed = ports(template, container)
     if not trains or any(entry.get("name") == name for entry in listed):
         return template
-    extended = {**trains, "ports": [*listed, {"name": name, "containerPort": number}]}
+    return with_container(
+        template, container, ports=[*listed, {"name": name, "containerPort": number}]
+    )
+
+
+def with_container(template: Manifest, container: str, **fields: object) -> Manifest:
+    """Set fields of the container that trains."""
+    trains = main_container(template, container)
+    changed = {**trains, **fields}
     return _with_containers(
-        template, [extended if entry is trains else entry for entry in containers(template)]
+        template, [changed if entry is trains else entry for entry in containers(template)]
+    )
+
+
+def with_volume(template: Manifest, container: str, volume: Manifest, mount: Manifest) -> Manifest:
+    """Add a volume that the container that trains sees; one of the same name makes place for it."""
+    volumes = _others(pod_spec(template).get("volumes"), volume)
+    mounts = _others(main_container(template, container).get("volumeMounts"), mount)
+    return with_container(
+        with_spec(template, volumes=[*volumes, volume]), container, volumeMounts=[*mounts, mount]
     )
 
 
@@ -92,3 +109,7 @@ def with_spec(manifest: Manifest, **fields: object) -> Manifest:
 
 def _with_containers(template: Manifest, replaced: Iterable[Manifest]) -> Manifest:
     return with_spec(template, containers=list(replaced))
+
+
+def _others(listed: Iterable[Manifest] | None, added: Manifest) -> list[Manifest]:
+    return [entry for entry in listed or () if entry.get("name") != added["name"]]

@@ -78,7 +78,7 @@ def test_all_processes_have_to_succeed(phases, succeeded, running):
 
 @pytest.mark.parametrize(
     ("roles", "told"),
-    [({"Master": 1}, "use Worker"), ({"Worker": 0}, "without a pod"), ({}, "give Worker")],
+    [({"Master": 1}, "use Worker"), ({"Worker": 0}, "without a pod"), ({}, "Pods by role")],
 )
 def test_jobs_that_cannot_be_carried_out_are_told_so(roles, told):
     assert told in Jax().read(stored(job_manifest("JAXJob", roles))).mistakes

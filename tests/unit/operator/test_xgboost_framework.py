@@ -85,7 +85,7 @@ def test_the_master_decides(pods, succeeded, running):
         ({"Master": 2, "Worker": 1}, "Master.replicas: 2 is not 1"),
         ({"Master": 0, "Worker": 1}, "Master.replicas: 0 is not 1"),
         ({"Master": 1, "PS": 1}, "is not a role"),
-        ({}, "give Master or Worker"),
+        ({}, "Pods by role"),
     ],
 )
 def test_jobs_that_cannot_be_carried_out_are_told_so(roles, told):

@@ -133,7 +133,7 @@ def kubeflow_job(
         specs: its replica specs, by role as the user spelt it.
         known: the kind's roles.
         path: where the replica specs are: ``spec.tfReplicaSpecs``.
-        container: the name of the container that trains.
+        container: the name of the container that trains; empty where any name will do.
     """
     roles, errors = read_roles(specs, known, path)
     yield from job_name(job.metadata, roles)
@@ -151,7 +151,7 @@ def count(replica: ReplicaSpec) -> int:
 
 
 def template(replica: ReplicaSpec, path: str, container: str) -> Iterator[FieldError]:
-    """Check a pod template; exactly one container has the name of the one that trains."""
+    """Check a pod template; one container has the name of the one that trains, if that has one."""
     try:
         found = msgspec.convert(replica.template, PodTemplateSpec)
     except msgspec.ValidationError as error:
@@ -159,7 +159,7 @@ def template(replica: ReplicaSpec, path: str, container: str) -> Iterator[FieldE
         return
     yield from validate_template(found, path)
     given = [each.name for each in found.spec.containers]
-    if given and container not in given:
+    if container and given and container not in given:
         where = f"{path}.spec.containers"
         remedy = f"name the container that trains {container!r}"
         yield FieldError(where, given, f"has no container {container!r}", remedy)

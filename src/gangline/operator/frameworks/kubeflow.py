@@ -107,12 +107,15 @@ def _told(mistakes: Sequence[object]) -> str:
 
 def _role(kind: Kind, name: str, spec: api.ReplicaSpec, defaults: Defaults) -> Role:
     replicas = 1 if spec.replicas is None else spec.replicas
+    written = spec.template
+    if kind.port_name:
+        written = template.with_port(written, kind.container, kind.port_name, kind.port)
     return Role(
         name=name,
         replicas=replicas,
         least=replicas,
         restart=RestartPolicy(spec.restart_policy or defaults.restart),
-        template=template.with_port(spec.template, kind.container, kind.port_name, kind.port),
+        template=written,
     )
 
 

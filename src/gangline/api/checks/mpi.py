@@ -1,0 +1,39 @@
+"""What no schema can say of an MPIJob."""
+
+from collections.abc import Iterator
+
+from gangline.api.checks import common
+from gangline.api.checks.common import Roles
+from gangline.api.fielderror import FieldError
+from gangline.api.mpi import ROLES, MPIJob, with_defaults
+
+_PATH = "spec.mpiReplicaSpecs"
+_ANY_CONTAINER = ""
+
+
+def check(job: MPIJob, old: MPIJob | None = None) -> Iterator[FieldError]:
+    """Every mistake in a job that has the shape of its kind; ``old`` is the job before a change."""
+    specs = with_defaults(job.spec.mpi_replica_specs)
+    roles, _ = common.read_roles(specs, ROLES, _PATH)
+    yield from common.kubeflow_job(job, specs, ROLES, _PATH, _ANY_CONTAINER)
+    if specs and "Launcher" not in roles:
+        yield FieldError(f"{_PATH}.Launcher", None, "is missing", "give one: it runs mpirun")
+    elif specs and (launchers := common.count(roles["Launcher"])) != 1:
+        remedy = "give 1, and the pods for the processes as Worker"
+        yield FieldError(f"{_PATH}.Launcher.replicas", launchers, "is not 1", remedy)
+    else:
+        yield from common.size(roles, _PATH)
+    yield from _main_container(job.spec.main_container, roles)
+    if old is not None:
+        yield from common.unchanged(job.spec.run_policy, old.spec.run_policy)
+
+
+def _main_container(name: str, roles: Roles) -> Iterator[FieldError]:
+    """Processes are started in a container that the workers have."""
+    if not name or "Worker" not in roles:
+        return
+    containers = (roles["Worker"].template.get("spec") or {}).get("containers") or []
+    there = [container.get("name", "") for container in containers]
+    if there and name not in there:
+        remedy = f"name one of {', '.join(there)}, or leave it out: the first one counts"
+        yield FieldError("spec.mainContainer", name, "is not a container of the workers", remedy)

@@ -1,0 +1,206 @@
+"""Runs a command in the container of another pod, with nothing but Python's standard library.
+
+This file is not used by the operator itself: the operator puts its text into the ConfigMap of each
+MPIJob, next to ``kubexec.sh``, which runs it in launchers whose image has no ``kubectl``::
+
+    python3 kubexec.py POD CONTAINER COMMAND [ARGUMENT ...]
+
+It speaks to the API server as the pod's service account, over a WebSocket, passes on what the
+command says, and exits as the command does. Python 3.8 or newer.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import socket
+import ssl
+import struct
+import sys
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+PROTOCOLS = "v5.channel.k8s.io, v4.channel.k8s.io"
+ATTEMPTS = 5
+PING_EVERY_S = 30.0
+CANNOT_RUN = 126
+CHANNEL_STDOUT, CHANNEL_STDERR, CHANNEL_OUTCOME = 1, 2, 3
+BINARY, CLOSE, PING, PONG = 0x2, 0x8, 0x9, 0xA
+
+
+class NotRun(Exception):
+    """The command was not started."""
+
+    def __init__(self, why: str, *, may_pass: bool = False) -> None:
+        super().__init__(why)
+        self.may_pass = may_pass
+
+
+class Frames:
+    """The two directions of a WebSocket."""
+
+    def __init__(self, connection: Any, received: bytes) -> None:
+        self._connection = connection
+        self._received = received
+
+    def write(self, kind: int, content: bytes) -> None:
+        """Send a short frame, masked as clients must."""
+        mask = os.urandom(4)
+        masked = bytes(byte ^ mask[i % 4] for i, byte in enumerate(content))
+        self._connection.sendall(
+            struct.pack("!BB", 0x80 | kind, 0x80 | len(content)) + mask + masked
+        )
+
+    def read(self) -> tuple[int, bytes]:
+        """Receive a message (kind and content), put together from its frames."""
+        kind, content = 0, b""
+        while True:
+            first, second = self._take(2)
+            length = second & 0x7F
+            if length == 126:
+                (length,) = struct.unpack("!H", self._take(2))
+            elif length == 127:
+                (length,) = struct.unpack("!Q", self._take(8))
+            mask = self._take(4) if second & 0x80 else b""
+            part = self._take(length)
+            if mask:
+                part = bytes(byte ^ mask[i % 4] for i, byte in enumerate(part))
+            if first & 0x08:  # one that may come between the frames of another
+                return first & 0x0F, part
+            kind = first & 0x0F or kind
+            content += part
+            if first & 0x80:
+                return kind, content
+
+    def _take(self, count: int) -> bytes:
+        while len(self._received) < count:
+            try:
+                more = self._connection.recv(65536)
+            except socket.timeout:  # noqa: UP041 (a class of its own before Python 3.10)
+                self.write(PING, b"")
+                continue
+            if not more:
+                raise ConnectionError("the connection to the API server broke off")
+            self._received += more
+        taken, self._received = self._received[:count], self._received[count:]
+        return taken
+
+
+def connect(pod: str, container: str, command: list[str]) -> Frames:
+    """Ask the API server to run a command.
+
+    Raises:
+        NotRun: it was not started.
+    """
+    try:
+        host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
+        namespace = (ACCOUNT / "namespace").read_text().strip()
+        token = (ACCOUNT / "token").read_text().strip()
+        context = ssl.create_default_context(cafile=str(ACCOUNT / "ca.crt"))
+    except (KeyError, OSError) as error:
+        raise NotRun(f"this pod has no access to the API server: {error}") from error
+    words = [("container", container), ("stdout", "true"), ("stderr", "true")]
+    query = urlencode(words + [("command", word) for word in command])
+    path = f"/api/v1/namespaces/{quote(namespace)}/pods/{quote(pod)}/exec?{query}"
+    named = f"[{host}]" if ":" in host else host
+    request = "\r\n".join(
+        [
+            f"GET {path} HTTP/1.1",
+            f"Host: {named}:{port}",
+            f"Authorization: Bearer {token}",
+            "Connection: Upgrade",
+            "Upgrade: websocket",
+            "Sec-WebSocket-Version: 13",
+            f"Sec-WebSocket-Key: {base64.b64encode(os.urandom(16)).decode()}",
+            f"Sec-WebSocket-Protocol: {PROTOCOLS}",
+            "\r\n",
+        ]
+    )
+    try:
+        plain = socket.create_connection((host, int(port)), timeout=PING_EVERY_S)
+        secure = context.wrap_socket(plain, server_hostname=host)
+        secure.sendall(request.encode())
+        return Frames(secure, _upgraded(secure))
+    except (OSError, ConnectionError) as error:
+        raise NotRun(f"cannot reach the API server: {error}", may_pass=True) from error
+
+
+def _upgraded(connection: Any) -> bytes:
+    """Read the answer's head; return what came after it."""
+    answer = b""
+    while b"\r\n\r\n" not in answer:
+        more = connection.recv(65536)
+        if not more:
+            raise ConnectionError("the connection broke off")
+        answer += more
+    head, _, rest = answer.partition(b"\r\n\r\n")
+    status = int(head.split()[1])
+    if status != 101:
+        raise NotRun(f"HTTP {status}: {_complaint(rest)}", may_pass=status == 429 or status >= 500)
+    return rest
+
+
+def _complaint(body: bytes) -> str:
+    try:
+        told = json.loads(body)
+    except ValueError:
+        return body.decode(errors="replace").strip()
+    return str(told.get("message", told))
+
+
+def follow(frames: Frames) -> int:
+    """Pass on what the command says until it ends; return its exit code."""
+    outputs = {CHANNEL_STDOUT: sys.stdout.buffer, CHANNEL_STDERR: sys.stderr.buffer}
+    while True:
+        kind, content = frames.read()
+        if kind == PING:
+            frames.write(PONG, content)
+        elif kind == CLOSE:
+            raise ConnectionError("the API server ended the connection while the command ran")
+        elif kind == BINARY and content[0] in outputs:
+            outputs[content[0]].write(content[1:])
+            outputs[content[0]].flush()
+        elif kind == BINARY and content[0] == CHANNEL_OUTCOME:
+            return exit_code(json.loads(content[1:]))
+
+
+def exit_code(outcome: Any) -> int:
+    """Read how a command ended.
+
+    Raises:
+        NotRun: it was not started.
+    """
+    if outcome.get("status") == "Success":
+        return 0
+    for cause in (outcome.get("details") or {}).get("causes") or []:
+        if cause.get("reason") == "ExitCode":
+            return int(cause["message"])
+    raise NotRun(outcome.get("message", str(outcome)))
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command; an API server that is busy is asked again."""
+    if len(arguments) < 3:
+        print("usage: kubexec.py POD CONTAINER COMMAND [ARGUMENT ...]", file=sys.stderr)
+        return 2
+    pod, container, *command = arguments
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            return follow(connect(pod, container, command))
+        except NotRun as error:
+            if not error.may_pass or attempt == ATTEMPTS:
+                print(f"kubexec: cannot run in pod {pod}: {error}", file=sys.stderr)
+                return CANNOT_RUN
+        except ConnectionError as error:
+            print(f"kubexec: pod {pod}: {error}", file=sys.stderr)
+            return CANNOT_RUN
+        time.sleep(attempt)
+    return CANNOT_RUN
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

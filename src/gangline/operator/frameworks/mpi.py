@@ -1,0 +1,272 @@
+"""MPIJob: a launcher that runs ``mpirun``, and workers that wait to be given processes.
+
+The launcher reaches its workers by the exec channel of the API server, not by SSH: worker images
+need no SSH server, there are no keys to make and to keep, and what the launcher may do is an RBAC
+role that names its own workers and nothing else. ``mpirun`` calls ``/etc/mpi/kubexec.sh`` where it
+would call ``rsh``; that uses ``kubectl`` if the image has it (or if the administrator names an
+image that brings it, as upstream's does from a registry), and else a small client in Python that
+lies in the same ConfigMap.
+
+The launcher starts once all workers run; upstream starts it at once and leaves the waiting to an
+init container. The gang is therefore counted without it. Replicas have headless services like
+those of other kinds, so that their names resolve (Intel MPI's processes call their launcher by
+name; upstream makes none).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from gangline.api import mpi as api
+from gangline.api.mpi import MPIJob, MPIJobSpec
+from gangline.api.validation import validate_job
+from gangline.operator import template
+from gangline.operator.frameworks import kubeflow, mpi_access, mpi_files
+from gangline.operator.frameworks.base import Reading
+from gangline.operator.frameworks.mpi_files import MOUNT, TOOLS
+from gangline.operator.job import (
+    CleanPodPolicy,
+    Kind,
+    Manifest,
+    RestartPolicy,
+    Role,
+    RunPolicy,
+    TrainingJob,
+)
+from gangline.operator.labels import replica_name
+from gangline.operator.replicas import Gang
+from gangline.operator.stored import StoredJob
+
+KIND = Kind(
+    kind="MPIJob",
+    group="kubeflow.org",
+    version="v1",
+    plural="mpijobs",
+    framework="mpi",
+    controller="mpijob-controller",
+    container="mpi",
+    port_name="",
+    port=0,
+    everywhere=False,
+)
+LAUNCHER, WORKER = "Launcher", "Worker"
+
+_DEFAULTS = kubeflow.Defaults(restart=RestartPolicy.NEVER)
+_CONFIG_VOLUME, _TOOLS_VOLUME = "mpi-job-config", "mpi-job-kubectl"
+_WAIT_FOR_WORK = ("/bin/sh", "-c", "trap 'exit 143' TERM INT; sleep 365d & wait")
+_AGENT = f"{MOUNT}/{mpi_files.EXEC}"
+_HOST_FILE = f"{MOUNT}/{mpi_files.HOST_FILE}"
+_REACH_WORKERS: Mapping[str, str] = {
+    "OMPI_MCA_plm_rsh_agent": _AGENT,
+    "OMPI_MCA_orte_default_hostfile": _HOST_FILE,
+    "I_MPI_HYDRA_BOOTSTRAP": "rsh",
+    "I_MPI_HYDRA_BOOTSTRAP_EXEC": _AGENT,
+    # Upstream ends here. Workers may not start further workers, as a tree of more than 64 would;
+    # Open MPI 5 reads other names, and so does MPICH.
+    "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
+    "PRTE_MCA_plm_ssh_agent": _AGENT,
+    "PRTE_MCA_plm_ssh_no_tree_spawn": "1",
+    "PRTE_MCA_prte_default_hostfile": _HOST_FILE,
+    "HYDRA_LAUNCHER": "rsh",
+    "HYDRA_LAUNCHER_EXEC": _AGENT,
+}
+_NO_GPUS: Mapping[str, str] = {"NVIDIA_VISIBLE_DEVICES": "", "NVIDIA_DRIVER_CAPABILITIES": ""}
+_EXECUTABLE, _READABLE = 0o555, 0o444
+
+
+class MPI:
+    """The framework of MPIJobs."""
+
+    kind = KIND
+
+    def __init__(self, kubectl_image: str = "") -> None:
+        """Set up for all MPIJobs.
+
+        Args:
+            kubectl_image: the image of an init container that brings ``kubectl`` into launchers:
+                upstream's, or one that does the same with the same variables. Needed only for
+                launcher images that have neither ``kubectl`` nor Python.
+        """
+        self._kubectl_image = kubectl_image
+        self._exec_client = mpi_files.exec_client()
+
+    def read(self, stored: StoredJob) -> Reading:
+        """Read a job into the common form, with every mistake that is in it."""
+        return kubeflow.read(stored, MPIJob, validate_job, self._form)
+
+    def _form(self, job: MPIJob) -> TrainingJob:
+        specs = api.with_defaults(job.spec.mpi_replica_specs)
+        roles = kubeflow.roles(KIND, specs, api.ROLES, _DEFAULTS)
+        return TrainingJob(
+            kind=KIND,
+            meta=job.metadata,
+            roles=[replace(role, least=0) if role.name == LAUNCHER else role for role in roles],
+            policy=_policy(job.spec, sum(role.replicas for role in roles if role.name == WORKER)),
+            rules=MPIRules(job.spec, self._exec_client, self._kubectl_image),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MPIRules:
+    """What only an MPIJob knows."""
+
+    spec: MPIJobSpec
+    exec_client: str = ""
+    kubectl_image: str = ""
+
+    def environment(self, job: TrainingJob, role: Role, index: int, gang: Gang) -> list[Manifest]:
+        """Tell a launcher how to reach its workers, unless the user has said it already."""
+        if role.name != LAUNCHER:
+            return []
+        container = template.main_container(role.template, KIND.container)
+        given = {variable.get("name") for variable in container.get("env") or []}
+        told = [pair for pair in _REACH_WORKERS.items() if pair[0] not in given]
+        return kubeflow.variables(told + ([] if _uses_gpus(role) else list(_NO_GPUS.items())))
+
+    def is_master(self, job: TrainingJob, role: Role, index: int) -> bool:
+        """The launcher leads."""
+        return role.name == LAUNCHER
+
+    def has_succeeded(self, job: TrainingJob, gang: Gang) -> bool:
+        """The launcher's success is the job's."""
+        return gang[LAUNCHER].all_succeeded
+
+    def is_running(self, job: TrainingJob, gang: Gang) -> bool:
+        """The launcher runs."""
+        return gang[LAUNCHER].active > 0
+
+    def can_start(self, job: TrainingJob, role: Role, index: int, gang: Gang) -> bool:
+        """The launcher starts when there is somebody to launch on."""
+        return role.name != LAUNCHER or gang[WORKER].all_up
+
+    def shape_pod(
+        self, job: TrainingJob, role: Role, index: int, pod: Manifest, gang: Gang
+    ) -> Manifest:
+        """Give a launcher its files and its account; give a worker something to wait with."""
+        if role.name == LAUNCHER:
+            return self._shape_launcher(job, pod)
+        container = template.main_container(pod, KIND.container)
+        if not container.get("command"):
+            waiting = list(_WAIT_FOR_WORK)
+            pod = template.with_container(pod, KIND.container, command=waiting, args=[])
+        return _with_files(pod, job, {mpi_files.EXEC: _EXECUTABLE})
+
+    def objects(self, job: TrainingJob, gang: Gang) -> list[Manifest]:
+        """Make the launcher's files, account and rights."""
+        name = _launcher_objects_name(job)
+        workers = _worker_names(job)
+        given = _given_account(job)
+        return [
+            {
+                "apiVersion": "v1",
+                "kind": "ConfigMap",
+                "metadata": {"name": _config_name(job), "labels": {"app": job.name}},
+                "data": self._files(job, gang),
+            },
+            *([] if given else [mpi_access.account(name, job.name)]),
+            *mpi_access.grants(
+                name, job.name, given or name, workers, wait=bool(self.kubectl_image)
+            ),
+        ]
+
+    def _files(self, job: TrainingJob, gang: Gang) -> dict[str, str]:
+        slots = self.spec.slots_per_worker or 1
+        workers, launcher = _worker_names(job), job.role(LAUNCHER)
+        alone = not workers or (launcher is not None and _uses_gpus(launcher))
+        own = [replica_name(job.name, LAUNCHER, 0)] if alone else []
+        running = [
+            name
+            for name, pod in zip(workers, gang[WORKER].pods, strict=False)
+            if pod is not None and pod.active
+        ]
+        return {
+            mpi_files.HOST_FILE: mpi_files.host_file([*own, *workers], slots),
+            mpi_files.EXEC: mpi_files.kubexec(self._exec_container(job)),
+            mpi_files.EXEC_CLIENT: self.exec_client,
+            mpi_files.DISCOVERY: mpi_files.discovery([*own, *running], slots),
+        }
+
+    def _exec_container(self, job: TrainingJob) -> str:
+        workers = job.role(WORKER)
+        first = template.main_container(workers.template, KIND.container) if workers else {}
+        return self.spec.main_container or str(first.get("name", ""))
+
+    def _shape_launcher(self, job: TrainingJob, pod: Manifest) -> Manifest:
+        shaped = _with_files(
+            pod,
+            job,
+            {
+                mpi_files.EXEC: _EXECUTABLE,
+                mpi_files.EXEC_CLIENT: _READABLE,
+                mpi_files.HOST_FILE: _READABLE,
+                mpi_files.DISCOVERY: _EXECUTABLE,
+            },
+        )
+        if not template.pod_spec(pod).get("serviceAccountName"):
+            shaped = template.with_spec(shaped, serviceAccountName=_launcher_objects_name(job))
+        return self._with_kubectl(job, shaped) if self.kubectl_image else shaped
+
+    def _with_kubectl(self, job: TrainingJob, pod: Manifest) -> Manifest:
+        volume = {"name": _TOOLS_VOLUME, "emptyDir": {}}
+        tools = {"name": _TOOLS_VOLUME, "mountPath": TOOLS}
+        files = {"name": _CONFIG_VOLUME, "mountPath": MOUNT}
+        amounts = {"cpu": "100m", "memory": "512Mi", "ephemeral-storage": "5Gi"}
+        delivery = {
+            "name": "kubectl-delivery",
+            "image": self.kubectl_image,
+            "imagePullPolicy": "IfNotPresent",
+            "env": kubeflow.variables([("TARGET_DIR", TOOLS), ("NAMESPACE", job.meta.namespace)]),
+            "resources": {"requests": amounts, "limits": amounts},
+            "volumeMounts": [tools, files],
+        }
+        pod = template.with_volume(pod, KIND.container, volume, tools)
+        others = template.pod_spec(pod).get("initContainers") or []
+        return template.with_spec(pod, initContainers=[*others, delivery])
+
+
+def _policy(spec: MPIJobSpec, workers: int) -> RunPolicy:
+    """Read the run policy; the number of pods that must fit at once cannot count the launcher."""
+    policy = kubeflow.run_policy(spec.run_policy, _DEFAULTS)
+    if spec.clean_pod_policy and spec.run_policy.clean_pod_policy is None:
+        policy = replace(policy, clean_pods=CleanPodPolicy(spec.clean_pod_policy))
+    wanted = policy.scheduling.min_available
+    if wanted is None:
+        return policy
+    return replace(
+        policy, scheduling=replace(policy.scheduling, min_available=min(wanted, workers))
+    )
+
+
+def _with_files(pod: Manifest, job: TrainingJob, modes: Mapping[str, int]) -> Manifest:
+    items = [{"key": name, "path": name, "mode": mode} for name, mode in modes.items()]
+    volume = {"name": _CONFIG_VOLUME, "configMap": {"name": _config_name(job), "items": items}}
+    mount = {"name": _CONFIG_VOLUME, "mountPath": MOUNT}
+    return template.with_volume(pod, KIND.container, volume, mount)
+
+
+def _uses_gpus(role: Role) -> bool:
+    """Say whether a launcher asks for GPUs: then it gets processes like a worker."""
+    limits = (
+        (container.get("resources") or {}).get("limits") or {}
+        for container in template.containers(role.template)
+    )
+    return any("gpu" in name for amounts in limits for name in amounts)
+
+
+def _given_account(job: TrainingJob) -> str:
+    launcher = job.role(LAUNCHER)
+    spec = template.pod_spec(launcher.template) if launcher else {}
+    return str(spec.get("serviceAccountName") or "")
+
+
+def _worker_names(job: TrainingJob) -> list[str]:
+    workers = job.role(WORKER)
+    count = workers.replicas if workers else 0
+    return [replica_name(job.name, WORKER, index) for index in range(count)]
+
+
+def _config_name(job: TrainingJob) -> str:
+    return f"{job.name}-config"
+
+
+def _launcher_objects_name(job: TrainingJob) -> str:
+    return f"{job.name}-launcher"

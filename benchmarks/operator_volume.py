@@ -236,7 +236,8 @@ def show(figures: Figures) -> None:
         f"{1000 * figures.cpu_s / jobs:.1f} ms a job"
     )
     print(
-        f"  memory: {figures.live_mb:.0f} MB with {pods} live pods, {figures.peak_mb:.0f} MB at most"
+        f"  memory: {figures.live_mb:.0f} MB with {pods} live pods, "
+        f"{figures.peak_mb:.0f} MB at most"
     )
     print(
         f"  writes: {of_pods / pods:.2f} a pod (to reach: 2.5), {of_jobs / jobs:.2f} a job "

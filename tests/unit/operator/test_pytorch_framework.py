@@ -7,9 +7,18 @@ import pytest
 from gangline.operator import build
 from gangline.operator.decision import Creation, Target
 from gangline.operator.frameworks.pytorch import PyTorch
-from gangline.operator.job import TrainingJob
+from gangline.operator.job import MakesObjects, TrainingJob
 from gangline.operator.replicas import Gang
-from unit.operator.builders import SETTINGS, a_job, look, manifest, read, stored, template
+from unit.operator.builders import (
+    SETTINGS,
+    a_job,
+    created,
+    look,
+    manifest,
+    read,
+    stored,
+    template,
+)
 
 
 def pods(job: TrainingJob) -> dict[str, dict[str, Any]]:
@@ -315,3 +324,43 @@ def test_every_mistake_is_told():
     mistakes = PyTorch().read(stored(written)).mistakes
     for told in ("Master.replicas", "Worker.restartPolicy", "no container 'pytorch'"):
         assert told in mistakes
+
+
+CPU = [{"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization"}}}]
+
+
+def test_metrics_make_an_autoscaler_of_the_jobs_workers():
+    policy = {"minReplicas": 1, "maxReplicas": 4, "metrics": CPU}
+    job = job_with(None, 2, elasticPolicy=policy)
+    assert isinstance(job.rules, MakesObjects)
+    (found,) = job.rules.objects(job, Gang({}, ()))
+    assert found == {
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": "train"},
+        "spec": {
+            "scaleTargetRef": {
+                "apiVersion": "kubeflow.org/v1",
+                "kind": "PyTorchJob",
+                "name": "train",
+            },
+            "minReplicas": 1,
+            "maxReplicas": 4,
+            "metrics": CPU,
+        },
+    }
+
+
+@pytest.mark.parametrize("policy", [None, {"minReplicas": 1}, {"minReplicas": 1, "metrics": []}])
+def test_nothing_scales_a_job_that_names_no_metrics(policy):
+    job = job_with(None, 2, **({"elasticPolicy": policy} if policy else {}))
+    assert isinstance(job.rules, MakesObjects)
+    assert job.rules.objects(job, Gang({}, ())) == []
+
+
+@pytest.mark.parametrize("change", [{}, {"suspend": True}])
+def test_the_autoscaler_is_made_for_a_live_job_and_not_for_a_suspended_one(change):
+    policy = {"minReplicas": 1, "maxReplicas": 4, "metrics": CPU}
+    job = job_with(None, 2, elasticPolicy=policy, runPolicy=change)
+    made = created(look(job).decide(), Target.AUTOSCALER)
+    assert made == ([] if change else ["train"])

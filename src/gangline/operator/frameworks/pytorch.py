@@ -9,6 +9,9 @@ scripts read, with three repairs:
   leaves it out (#2277) and the last worker is turned away.
 - An empty ``rdzvConf`` means no settings, where upstream crashes.
 
+With ``elasticPolicy.metrics`` Kubernetes scales the workers; the autoscaler goes when the job is
+suspended or at its end (upstream's goes on scaling a finished job).
+
 Kept although it surprises (#1790): WORLD_SIZE counts processes when ``nprocPerNode`` is a number,
 while RANK counts pods. Under ``torchrun`` both are replaced for each process; without it there is
 one process in a pod and the two agree.
@@ -122,7 +125,31 @@ class PyTorchRules:
             variables += self._elastic(job, self.spec.elastic_policy)
         else:
             variables.append(("PET_NNODES", str(job.size)))
-        return [{"name": name, "value": value} for name, value in variables]
+        return kubeflow.variables(variables)
+
+    def objects(self, job: TrainingJob, gang: Gang) -> list[Manifest]:
+        """Let Kubernetes scale an elastic job that says by which metrics."""
+        policy = self.spec.elastic_policy
+        if policy is None or not policy.metrics:
+            return []
+        least, most = _range(policy, job.role(WORKER))
+        return [
+            {
+                "apiVersion": "autoscaling/v2",
+                "kind": "HorizontalPodAutoscaler",
+                "metadata": {"name": job.name},
+                "spec": {
+                    "scaleTargetRef": {
+                        "apiVersion": KIND.api_version,
+                        "kind": KIND.kind,
+                        "name": job.name,
+                    },
+                    "minReplicas": least,
+                    "maxReplicas": most,
+                    "metrics": policy.metrics,
+                },
+            }
+        ]
 
     def _wait(self, job: TrainingJob) -> Manifest:
         name = replica_name(job.name, MASTER, 0)
@@ -171,14 +198,12 @@ class PyTorchRules:
 
     def _elastic(self, job: TrainingJob, policy: ElasticPolicy) -> Iterator[tuple[str, str]]:
         workers = job.role(WORKER)
-        count = workers.replicas if workers else 0
         host = policy.rdzv_host or replica_name(job.name, WORKER, 0)
         port = policy.rdzv_port or (_port(workers) if workers else KIND.port)
         yield "PET_RDZV_ENDPOINT", f"{host}:{port}"
         yield "PET_RDZV_BACKEND", policy.rdzv_backend or "c10d"
-        least = _first(policy.min_replicas, policy.max_replicas, count)
-        most = _first(policy.max_replicas, policy.min_replicas, count)
-        others = job.size - count
+        least, most = _range(policy, workers)
+        others = job.size - (workers.replicas if workers else 0)
         yield "PET_NNODES", f"{least + others}:{most + others}"
         if policy.max_restarts is not None:
             yield "PET_MAX_RESTARTS", str(policy.max_restarts)
@@ -196,11 +221,18 @@ def _first(*numbers: int | None) -> int:
     return next(number for number in numbers if number is not None)
 
 
+def _range(policy: ElasticPolicy, workers: Role | None) -> tuple[int, int]:
+    """Say between which numbers the workers may be; either end stands in for the other."""
+    count = workers.replicas if workers else 0
+    least = _first(policy.min_replicas, policy.max_replicas, count)
+    return least, _first(policy.max_replicas, policy.min_replicas, count)
+
+
 def _with_least(role: Role, elastic: ElasticPolicy | None) -> Role:
     """An elastic job starts with its least number of workers."""
     if elastic is None or role.name != WORKER:
         return role
-    least = _first(elastic.min_replicas, elastic.max_replicas, role.replicas)
+    least, _ = _range(elastic, role)
     return replace(role, least=min(least, role.replicas))
 
 
@@ -211,4 +243,4 @@ def _leader(job: TrainingJob) -> str:
 
 
 def _port(role: Role) -> int:
-    return template.port(role.template, KIND.container, KIND.port_name, KIND.port)
+    return kubeflow.port(KIND, role)

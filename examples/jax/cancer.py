@@ -1,0 +1,158 @@
+"""Train a small network to tell malignant from benign tumours, data-parallel over JAX processes.
+
+A plain JAX script: it reads COORDINATOR_ADDRESS, COORDINATOR_PORT, NUM_PROCESSES and PROCESS_ID,
+which JAXJob sets, and knows nothing of Kubernetes. The data are the 569 tumours with 30
+measurements each that scikit-learn ships. Every process holds a share of the training samples;
+the gradient of the mean loss makes XLA sum over all processes (by gloo, as these are CPUs).
+Process 0 keeps a checkpoint; whoever is started again goes on from there.
+"""
+
+import argparse
+import importlib.util
+import os
+import pathlib
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+Parameters = dict[str, jax.Array]
+
+
+def join() -> tuple[int, int]:
+    """Meet the other processes; return this one's number and how many there are."""
+    number, count = int(os.environ["PROCESS_ID"]), int(os.environ["NUM_PROCESSES"])
+    address = f"{os.environ['COORDINATOR_ADDRESS']}:{os.environ['COORDINATOR_PORT']}"
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    # A process that is lost is missed by the next collective at once; the heartbeat is for one
+    # that was lost between them.
+    jax.distributed.initialize(
+        address, count, number, initialization_timeout=60, heartbeat_timeout_seconds=20
+    )
+    return number, count
+
+
+def load_data() -> tuple[numpy.ndarray, numpy.ndarray, numpy.ndarray, numpy.ndarray]:
+    """Training measurements and answers, test measurements and answers; the same everywhere."""
+    # Read from scikit-learn's folder without importing it: the import takes longer than jax's.
+    package = importlib.util.find_spec("sklearn")
+    if package is None or package.origin is None:
+        sys.exit("the data come with scikit-learn, which is not installed")
+    path = pathlib.Path(package.origin).with_name("datasets") / "data" / "breast_cancer.csv"
+    table = numpy.loadtxt(path, delimiter=",", skiprows=1, dtype=numpy.float32)
+    table = table[numpy.random.default_rng(0).permutation(len(table))]
+    train, test = table[:456], table[456:]
+    mean, spread = train[:, :30].mean(0), train[:, :30].std(0)
+    return (
+        (train[:, :30] - mean) / spread,
+        train[:, 30],
+        (test[:, :30] - mean) / spread,
+        test[:, 30],
+    )
+
+
+def first_parameters() -> Parameters:
+    """One hidden layer of 16; the same numbers in every process."""
+    key = jax.random.key(0)
+    return {
+        "hidden": jax.random.normal(key, (30, 16)) / 30**0.5,
+        "hidden_bias": jnp.zeros(16),
+        "out": jnp.zeros(16),
+        "out_bias": jnp.zeros(()),
+    }
+
+
+def scores(parameters: Parameters, measured: jax.Array) -> jax.Array:
+    """Above zero: benign."""
+    hidden = jnp.tanh(measured @ parameters["hidden"] + parameters["hidden_bias"])
+    return hidden @ parameters["out"] + parameters["out_bias"]
+
+
+def loss(parameters: Parameters, measured: jax.Array, answers: jax.Array) -> jax.Array:
+    """The mean cross-entropy over the samples of all processes."""
+    found = scores(parameters, measured)
+    return jnp.mean(jnp.logaddexp(0, found) - answers * found)
+
+
+@jax.jit
+def train_step(
+    parameters: Parameters, measured: jax.Array, answers: jax.Array
+) -> tuple[Parameters, jax.Array]:
+    """One step of gradient descent. Compiled once for all processes, sums included."""
+    value, gradient = jax.value_and_grad(loss)(parameters, measured, answers)
+    return jax.tree.map(lambda old, slope: old - 0.3 * slope, parameters, gradient), value
+
+
+def save(path: pathlib.Path, step: int, parameters: Parameters) -> None:
+    """Write the checkpoint beside the old one and put it in its place at once."""
+    fresh = path.with_suffix(".new")
+    with fresh.open("wb") as file:
+        numpy.savez(file, step=step, **parameters)
+    fresh.replace(path)
+
+
+def restore(path: pathlib.Path, number: int) -> tuple[int, Parameters]:
+    """Give every process what process 0 finds in its checkpoint, else the beginning."""
+    step, parameters = numpy.asarray(0), first_parameters()
+    if number == 0 and path.exists():
+        with numpy.load(path) as found:
+            step = found["step"]
+            parameters = {name: jnp.asarray(found[name]) for name in parameters}
+    step, parameters = multihost_utils.broadcast_one_to_all((step, parameters))
+    return int(step), parameters
+
+
+def main() -> None:
+    """Train, resume where a checkpoint is found, print progress and the test accuracy."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--checkpoint", type=pathlib.Path, default=pathlib.Path("checkpoint.npz"))
+    parser.add_argument("--checkpoint-every", type=int, default=20, metavar="STEPS")
+    parser.add_argument("--print-every", type=int, default=20, metavar="STEPS")
+    parser.add_argument("--step-seconds", type=float, default=0.0, help="let a step take longer")
+    arguments = parser.parse_args()
+
+    number, count = join()
+    measured, answers, test_measured, test_answers = load_data()
+    mesh = Mesh(jax.devices(), ("processes",))
+    split, whole = (
+        NamedSharding(mesh, PartitionSpec("processes")),
+        NamedSharding(mesh, PartitionSpec()),
+    )
+    share = len(answers) // count
+    mine = slice(number * share, (number + 1) * share)
+    measured = jax.make_array_from_process_local_data(split, measured[mine])
+    answers = jax.make_array_from_process_local_data(split, answers[mine])
+
+    first, parameters = restore(arguments.checkpoint, number)
+    parameters = jax.device_put(parameters, whole)
+    print(
+        f"process {number} of {count} on {os.uname().nodename}: starts at step {first}", flush=True
+    )
+    for step in range(first + 1, arguments.steps + 1):
+        try:
+            parameters, value = train_step(parameters, measured, answers)
+            value.block_until_ready()  # the processes sum here, so here a dead one is missed
+        except jax.errors.JaxRuntimeError as error:
+            reason = str(error).rpartition("computation: ")[2][:200]
+            print(f"process {number} lost another in step {step}: {reason}", flush=True)
+            os._exit(1)  # the ordinary way out waits minutes for the others to say goodbye
+        if step == first + 1 or step % arguments.print_every == 0:
+            print(f"step {step}/{arguments.steps} loss {float(value):.4f}", flush=True)
+        if number == 0 and (step % arguments.checkpoint_every == 0 or step == arguments.steps):
+            save(arguments.checkpoint, step, jax.device_get(parameters))
+        time.sleep(arguments.step_seconds)
+
+    if number == 0:
+        benign = scores(jax.device_get(parameters), test_measured) > 0
+        print(f"test accuracy {float(numpy.mean(benign == test_answers)):.4f}", flush=True)
+    jax.distributed.shutdown()  # waits for the others
+
+
+if __name__ == "__main__":
+    main()

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -78,11 +79,33 @@ class ClusterUnderTest:
         """Kill the API server and start it again on the same state."""
         raise NotImplementedError
 
-    def start_component(self, name: str, kubeconfig: Path | None = None) -> Component:
-        """Start our ``operator`` or ``scheduler``, perhaps through another kubeconfig."""
-        environment = self.environment | ({"KUBECONFIG": str(kubeconfig)} if kubeconfig else {})
-        component = Component([*GANGLINE, name], environment, self.folder / f"{name}.log")
-        self.components[name] = component
+    def start_component(
+        self,
+        name: str,
+        kubeconfig: Path | None = None,
+        *,
+        arguments: Sequence[str] = (),
+        copy: str = "",
+        before: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> Component:
+        """Start our ``operator`` or ``scheduler``.
+
+        Args:
+            name: which.
+            kubeconfig: another one than the cluster's own.
+            arguments: its flags.
+            copy: told apart from other copies by this.
+            before: a command that runs it.
+            environment: further variables.
+        """
+        known = self.environment | ({"KUBECONFIG": str(kubeconfig)} if kubeconfig else {})
+        component = Component(
+            [*before, *GANGLINE, name, *arguments],
+            known | dict(environment or {}),
+            self.folder / f"{name}{copy}.log",
+        )
+        self.components[name + copy] = component
         return component
 
     def stop_component(self, name: str, how: signal.Signals = signal.SIGTERM) -> None:

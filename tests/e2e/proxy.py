@@ -5,6 +5,8 @@ is to happen there: the client's process is killed before the write reaches the 
 it has taken effect but before the client hears of it; or the write is answered with an error.
 """
 
+import asyncio
+import contextlib
 import os
 import signal
 from collections.abc import Callable
@@ -20,6 +22,8 @@ from gangline.kube.transport import tls_context
 
 HOP_BY_HOP = {"connection", "transfer-encoding", "content-length", "host", "content-encoding"}
 
+_REASONS = {403: "Forbidden", 409: "Conflict", 422: "Invalid", 500: "InternalError"}
+
 Harm = Callable[[], None] | int
 """A function to call, or an HTTP code to answer instead of forwarding."""
 
@@ -31,6 +35,12 @@ class Plan:
     before: dict[int, Harm] = field(default_factory=dict)
     after: dict[int, Harm] = field(default_factory=dict)
     writes: list[str] = field(default_factory=list)
+    refuse: Callable[[str, str], int | None] = lambda method, path: None
+    """Asked at each write: the code to answer it with, without effect."""
+    lie: Callable[[str, str], int | None] = lambda method, path: None
+    """The same for a write that has taken effect."""
+    cut_watches_s: float | None = None
+    """After how long each watch is cut off."""
 
 
 def kill(pid: int) -> Callable[[], None]:
@@ -101,6 +111,8 @@ class FaultyProxy:
             number = len(self.plan.writes)
         if (refusal := self._harm(self.plan.before, number)) is not None:
             return refusal
+        if number and (code := self.plan.refuse(request.method, request.path)):
+            return _failure(code)
         assert self._session is not None
         headers = {k: v for k, v in request.headers.items() if k.lower() not in HOP_BY_HOP}
         async with self._session.request(
@@ -111,6 +123,8 @@ class FaultyProxy:
         ) as answer:
             if (refusal := self._harm(self.plan.after, number)) is not None:
                 return refusal
+            if number and (code := self.plan.lie(request.method, request.path)):
+                return _failure(code)
             response = web.StreamResponse(
                 status=answer.status,
                 headers={k: v for k, v in answer.headers.items() if k.lower() not in HOP_BY_HOP},
@@ -118,8 +132,13 @@ class FaultyProxy:
             if encoding := answer.headers.get("Content-Encoding"):
                 response.headers["Content-Encoding"] = encoding
             await response.prepare(request)
-            async for piece in answer.content.iter_any():
-                await response.write(piece)
+            cut = self.plan.cut_watches_s if "watch" in request.query else None
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(cut):
+                    async for piece in answer.content.iter_any():
+                        await response.write(piece)
+            if cut is not None and request.transport is not None:
+                request.transport.abort()  # as a cut line: in the middle of whatever was sent
             await response.write_eof()
             return response
 
@@ -129,9 +148,11 @@ class FaultyProxy:
         if harm is None:
             return None
         if isinstance(harm, int):
-            return web.json_response(
-                {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": harm},
-                status=harm,
-            )
+            return _failure(harm)
         harm()
         return None
+
+
+def _failure(code: int) -> web.Response:
+    told = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code}
+    return web.json_response(told | {"reason": _REASONS.get(code, "")}, status=code)

@@ -197,11 +197,14 @@ class Cache:
         pods, other_pods = _split(uid, self._of_job(self.pods, key))
         services, other_services = _split(uid, self._of_job(self.services, key))
         group, other_group = self._group(uid, key)
-        taken = {(Target.POD, pod.name) for pod in other_pods}
-        taken |= {(Target.SERVICE, service.metadata.name) for service in other_services}
-        taken |= {(Target.POD_GROUP, group.metadata.name) for group in other_group}
         extras, other_extras = self._extras(uid, key)
-        taken |= {(extra.target, extra.metadata.name) for extra in other_extras}
+        others: list[tuple[Target, Object]] = [
+            *((Target.POD, pod) for pod in other_pods),
+            *((Target.SERVICE, service) for service in other_services),
+            *((Target.POD_GROUP, each) for each in other_group),
+            *((extra.target, extra) for extra in other_extras),
+        ]
+        taken = {(target, item.metadata.name) for target, item in others if _passes(key, item)}
         pods = self.recent_pods.over(uid, pods)
         observed = Observed(
             job=reading.job,
@@ -322,6 +325,16 @@ def _split(uid: str, items: Iterable[_Owned]) -> tuple[list[_Owned], list[_Owned
         owner = item.metadata.controller
         (own if owner and owner.uid == uid else others).append(item)
     return own, others
+
+
+def _passes(key: JobKey, item: Object) -> bool:
+    """Say whether what has a name that a job needs will go, or become the job's, by itself.
+
+    It is a former job's of this name, or nobody's and about to be adopted. What belongs to somebody
+    else is run into, and so told.
+    """
+    owner = item.metadata.controller
+    return owner is None or (owner.kind, owner.name) == (key.kind, key.name)
 
 
 def _job_listener(

@@ -135,6 +135,15 @@ def test_a_replica_that_somebody_takes_away_restarts_all_and_is_no_failure():
     assert "worker-1 was deleted" in message(decision.status, "Restarting")
 
 
+def test_a_replica_that_had_ended_well_may_be_taken_away():
+    done = a_pod("worker-1", "Succeeded", code=0)
+    first = look(a_gang(), *running("master-0", "worker-0"), done)
+    going = a_pod("worker-1", "Succeeded", code=0, deleted=at(30))
+    decision = first.later(1, *running("master-0", "worker-0"), going).decide()
+    assert restarts(decision) == (0, 0)
+    assert deleted(decision) == created(decision) == []
+
+
 def test_places_are_kept_on_the_group():
     group = PodGroup(metadata=ObjectMeta(name="train", namespace="team", uid="uid-group"))
     settings = EngineSettings(gang=True)

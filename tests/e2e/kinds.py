@@ -1,0 +1,101 @@
+"""Jobs of every kind in the same words, as users of that kind would write them in YAML."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from e2e.jobs import Manifest, template
+from gangline.api.resource import Resource
+from gangline.api.resources import (
+    JAX_JOBS,
+    MPI_JOBS,
+    MS_JOBS,
+    PADDLE_JOBS,
+    PYTORCH_JOBS,
+    TF_JOBS,
+    XGBOOST_JOBS,
+)
+
+
+@dataclass(frozen=True)
+class Part:
+    """The replicas of one role and what they run."""
+
+    command: str
+    replicas: int = 1
+    restart: str = "OnFailure"
+
+
+@dataclass(frozen=True)
+class JobKind:
+    """How to write a job of one kind."""
+
+    resource: Resource[Any]
+    specs: str
+    """The field that holds the roles; empty: they stand beside the run policy."""
+    container: str
+    helpers: tuple[str, ...]
+    """Roles that serve the others and end with them: parameter servers, schedulers."""
+    ranks: str
+    """The role whose replicas train."""
+    leader: str = ""
+    """A role of one replica that leads them, where the kind knows one."""
+    keep_pods: str = "None"
+    remove_pods: str = "All"
+
+    @property
+    def name(self) -> str:
+        """The kind."""
+        return self.resource.kind
+
+    def job(
+        self,
+        name: str,
+        parts: Mapping[str, Part],
+        *,
+        shared: str = "",
+        annotations: Mapping[str, str] | None = None,
+        clean: str | None = None,
+        **run_policy: Any,
+    ) -> Manifest:
+        """A job of these parts; keywords go into its run policy."""
+        clean = self.keep_pods if clean is None else clean
+        paddle = self.resource is PADDLE_JOBS
+        policy = run_policy if paddle else {"cleanPodPolicy": clean, **run_policy}
+        roles = {role: self._replica(part, shared) for role, part in parts.items()}
+        return {
+            "apiVersion": self.resource.api_version,
+            "kind": self.resource.kind,
+            "metadata": {"name": name, "annotations": dict(annotations or {})},
+            "spec": {
+                **({"cleanPodPolicy": clean} if paddle else {}),
+                **({"runPolicy": policy} if policy else {}),
+                **({self.specs: roles} if self.specs else roles),
+            },
+        }
+
+    def usual(self, command: str, replicas: int = 2, restart: str = "OnFailure") -> dict[str, Part]:
+        """Every role of the kind: helpers that serve for ever, ranks that run ``command``."""
+        parts = {role: Part("sleep 3600", 1, "Never") for role in self.helpers}
+        if self.leader:
+            parts[self.leader] = Part(command, 1, restart)
+        return parts | {self.ranks: Part(command, replicas, restart)}
+
+    def _replica(self, part: Part, shared: str) -> Manifest:
+        made = template(part.command, shared=shared)
+        made["spec"]["containers"][0]["name"] = self.container
+        if self.resource is PADDLE_JOBS:
+            made["spec"]["restartPolicy"] = part.restart
+            return {"replicas": part.replicas, "template": made}
+        return {"replicas": part.replicas, "restartPolicy": part.restart, "template": made}
+
+
+KINDS = (
+    JobKind(PYTORCH_JOBS, "pytorchReplicaSpecs", "pytorch", (), "Worker", "Master"),
+    JobKind(TF_JOBS, "tfReplicaSpecs", "tensorflow", ("PS",), "Worker", "Chief"),
+    JobKind(MS_JOBS, "msReplicaSpecs", "mindspore", ("Scheduler", "PS"), "Worker"),
+    JobKind(PADDLE_JOBS, "", "paddle", ("ps",), "worker", keep_pods="Never", remove_pods="Always"),
+    JobKind(JAX_JOBS, "jaxReplicaSpecs", "jax", (), "Worker"),
+    JobKind(XGBOOST_JOBS, "xgbReplicaSpecs", "xgboost", (), "Worker", "Master"),
+    JobKind(MPI_JOBS, "mpiReplicaSpecs", "mpi", ("Worker",), "Launcher"),
+)

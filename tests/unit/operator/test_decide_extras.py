@@ -1,0 +1,125 @@
+"""Further objects of a job: made, kept current, removed; left alone when they are upstream's."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from gangline.api.meta import ObjectMeta
+from gangline.operator.decision import Decision, Extra, Target
+from gangline.operator.extras import CONTENT
+from gangline.operator.frameworks.pytorch import PyTorchRules
+from gangline.operator.job import Manifest, TrainingJob
+from gangline.operator.replicas import Gang
+from unit.operator.builders import a_job, a_pod, created, deleted, look
+
+MAP = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "train"}}
+SCALER = {
+    "apiVersion": "autoscaling/v2",
+    "kind": "HorizontalPodAutoscaler",
+    "metadata": {"name": "train"},
+    "spec": {"maxReplicas": 3},
+}
+RUNNING = (a_pod("master-0"), a_pod("worker-0"))
+
+
+@dataclass(frozen=True)
+class WithObjects(PyTorchRules):
+    """A kind that needs objects."""
+
+    listed: tuple[Manifest, ...] = ()
+
+    def objects(self, job: TrainingJob, gang: Gang) -> list[Manifest]:
+        """List them."""
+        return list(self.listed)
+
+
+def a_job_with(*objects: Manifest, **options: Any) -> TrainingJob:
+    job = a_job(1, 1, **options)
+    assert isinstance(job.rules, PyTorchRules)
+    return replace(job, rules=WithObjects(job.rules.spec, "", objects))
+
+
+def an_extra(manifest: Manifest, **meta: Any) -> Extra:
+    found = ObjectMeta(name=manifest["metadata"]["name"], namespace="team", uid="uid-extra", **meta)
+    return Extra(kind=manifest["kind"], metadata=found)
+
+
+def made(decision: Decision) -> Manifest:
+    return next(c.manifest for c in decision.creations if c.target is Target.CONFIG_MAP)
+
+
+def as_made(job: TrainingJob, manifest: Manifest) -> Extra:
+    written = made(look(job).decide())["metadata"]
+    return an_extra(manifest, annotations=written["annotations"])
+
+
+def test_an_object_is_made_as_the_jobs_own_before_its_pods():
+    job = a_job_with({**MAP, "data": {"key": "value"}})
+    decision = look(job).decide()
+    meta = made(decision)["metadata"]
+    assert meta["ownerReferences"][0]["uid"] == "job-uid"
+    assert meta["namespace"] == "team"
+    assert meta["labels"]["training.kubeflow.org/job-name"] == "train"
+    assert meta["annotations"][CONTENT]
+    targets = [creation.target for creation in decision.creations]
+    assert targets.index(Target.CONFIG_MAP) < targets.index(Target.POD)
+
+
+def test_one_that_is_as_it_should_be_is_left_alone():
+    job = a_job_with({**MAP, "data": {"key": "value"}})
+    extra = as_made(job, MAP)
+    assert not look(job, *RUNNING, extras=[extra]).decide().writes
+
+
+def test_changed_content_is_written_with_its_digest():
+    before = a_job_with({**MAP, "data": {"key": "old"}})
+    now = a_job_with({**MAP, "data": {"key": "new"}})
+    decision = look(now, *RUNNING, extras=[as_made(before, MAP)]).decide()
+    (patch,) = decision.patches
+    written = {operation["path"]: operation["value"] for operation in patch.operations}
+    assert written["/data"] == {"key": "new"}
+    digest = written[f"/metadata/annotations/{CONTENT.replace('/', '~1')}"]
+    assert digest == made(look(now).decide())["metadata"]["annotations"][CONTENT]
+
+
+def test_an_object_that_upstream_made_is_neither_changed_nor_removed():
+    theirs = an_extra(MAP)
+    assert not look(a_job_with({**MAP, "data": {}}), *RUNNING, extras=[theirs]).decide().writes
+    assert not look(a_job_with(), *RUNNING, extras=[theirs]).decide().writes
+
+
+def test_one_that_is_no_longer_wanted_goes():
+    job = a_job_with({**MAP, "data": {}})
+    decision = look(a_job_with(), *RUNNING, extras=[as_made(job, MAP)]).decide()
+    assert deleted(decision, Target.CONFIG_MAP) == ["train"]
+
+
+def test_suspension_takes_them_away():
+    decision = look(a_job_with(MAP, suspend=True), extras=[an_extra(MAP)]).decide()
+    assert deleted(decision, Target.CONFIG_MAP) == ["train"]
+    assert not decision.creations
+
+
+@pytest.mark.parametrize(("policy", "gone"), [("All", ["train"]), ("Running", []), ("None", [])])
+def test_after_the_end_pods_that_stay_keep_theirs_but_nobody_scales(policy: str, gone: list[str]):
+    job = a_job_with(MAP, SCALER, cleanPodPolicy=policy)
+    ended = look(job, a_pod("master-0", "Succeeded", code=0))
+    after = replace(ended.later(1), extra={"extras": [an_extra(MAP), an_extra(SCALER)]})
+    assert deleted(after.decide(), Target.CONFIG_MAP) == gone
+    assert deleted(after.decide(), Target.AUTOSCALER) == ["train"]
+
+
+def test_a_name_that_somebody_else_has_is_not_fought_for():
+    taken = frozenset({(Target.CONFIG_MAP, "train")})
+    decision = look(a_job_with(MAP), taken=taken).decide()
+    assert created(decision, Target.CONFIG_MAP) == []
+    assert created(decision)
+
+
+def test_the_digest_does_not_depend_on_the_order_of_keys():
+    one = made(look(a_job_with({**MAP, "data": {"a": "1", "b": "2"}})).decide())
+    other = made(look(a_job_with({**MAP, "data": {"b": "2", "a": "1"}})).decide())
+    assert one["metadata"]["annotations"] == other["metadata"]["annotations"]
+    assert msgspec.json.encode(one)

@@ -10,6 +10,8 @@ from gangline.api.resource import Resource
 from gangline.api.resources import (
     JAX_JOBS,
     MPI_JOBS,
+    MS_JOBS,
+    PADDLE_JOBS,
     PYTORCH_JOBS,
     TF_JOBS,
     XGBOOST_JOBS,
@@ -75,6 +77,8 @@ class JobKind:
 JOB_KINDS = (
     JobKind(PYTORCH_JOBS, "pytorchjob", ("Master", "Worker"), "pytorch_replica_specs"),
     JobKind(TF_JOBS, "tfjob", ("Chief", "Master", "Worker", "PS", "Evaluator"), "tf_replica_specs"),
+    JobKind(MS_JOBS, "msjob", ("Worker", "Scheduler", "PS"), "ms_replica_specs"),
+    JobKind(PADDLE_JOBS, "paddlejob", ("worker", "ps", "heter")),
     JobKind(JAX_JOBS, "jaxjob", ("Worker",), "jax_replica_specs"),
     JobKind(MPI_JOBS, "mpijob", ("Launcher", "Worker"), "mpi_replica_specs"),
     JobKind(XGBOOST_JOBS, "xgboostjob", ("Master", "Worker"), "xgb_replica_specs"),

@@ -17,6 +17,7 @@ def about(
     values: Sequence[str] = (),
     keys: Sequence[str] = (),
     shape: type[msgspec.Struct] | None = None,
+    brief: bool = False,
     **limits: Any,
 ) -> msgspec.Meta:
     """Describe a field of a struct.
@@ -27,6 +28,7 @@ def about(
         values: the only values allowed.
         keys: for lists of objects: the fields that identify an element when lists are merged.
         shape: the struct that a field read as a plain dict is described and checked by.
+        brief: a CRD checks its inside, but describes it elsewhere.
         limits: further JSON schema words such as ``minimum``, ``default`` or ``maxLength``.
     """
     words = dict(limits)
@@ -35,7 +37,7 @@ def about(
     return msgspec.Meta(
         description=description,
         extra_json_schema=words or None,
-        extra={"required": required, "keys": list(keys), "shape": shape},
+        extra={"required": required, "keys": list(keys), "shape": shape, "brief": brief},
     )
 
 

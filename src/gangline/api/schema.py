@@ -10,6 +10,7 @@ describes every field that a template may have, so that a misspelt one is refuse
 can be explained, but
 
 * describes each in one short sentence where upstream has paragraphs;
+* describes the template of one role only where a kind has a field for each;
 * keeps as free-form objects what hardly anyone writes (the old in-tree volume types);
 * leaves out what a template cannot have (ephemeral containers).
 """
@@ -108,6 +109,8 @@ class _Writer:
         _, meta = _unwrapped(field.type)
         extra = _extra(field.type)
         schema = dict(self._value(extra.get("shape") or field.type, field.name in _WIDE))
+        if self._structural and extra.get("brief"):
+            schema = _wordless(schema)
         if meta is not None:
             schema |= meta.extra_json_schema or {}
             if meta.description:
@@ -169,6 +172,20 @@ def _with_key_defaults(items: Json, keys: list[str]) -> Json:
         return items
     defaults = {key: {**properties[key], "default": ""} for key in loose}
     return {**items, "properties": {**properties, **defaults}}
+
+
+def _wordless(schema: Any) -> Any:
+    """The same schema without descriptions; a property of that name is no description."""
+    match schema:
+        case dict():
+            return {
+                key: _wordless(value)
+                for key, value in schema.items()
+                if key != "description" or not isinstance(value, str)
+            }
+        case list():
+            return [_wordless(each) for each in schema]
+    return schema
 
 
 def _unwrapped(annotation: Any) -> tuple[Any, msgspec.Meta | None]:

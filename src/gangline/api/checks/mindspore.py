@@ -1,0 +1,99 @@
+"""What no schema can say of an MSJob, and what a user should be told although it runs."""
+
+from collections.abc import Iterator
+
+from gangline.api.checks import common
+from gangline.api.checks.common import Roles
+from gangline.api.fielderror import FieldError, child
+from gangline.api.kubeflow import ReplicaSpec
+from gangline.api.mindspore import (
+    CONTAINER,
+    PORT,
+    PORT_NAME,
+    PS,
+    ROLES,
+    SCHEDULER,
+    WORKER,
+    MSJob,
+)
+
+_PATH = "spec.msReplicaSpecs"
+_LOWEST_PORT = 1024
+_OURS = frozenset(
+    ("MS_SCHED_HOST", "MS_SCHED_PORT", "MS_NODE_ID", "MS_SERVER_NUM", "MS_WORKER_NUM", "MS_ROLE")
+)
+
+
+def check(job: MSJob, old: MSJob | None = None) -> Iterator[FieldError]:
+    """Every mistake in a job that has the shape of its kind; ``old`` is the job before a change."""
+    specs = job.spec.ms_replica_specs
+    roles, _ = common.read_roles(specs, ROLES, _PATH)
+    yield from common.kubeflow_job(job, specs, ROLES, _PATH, CONTAINER)
+    yield from common.size(roles, _PATH)
+    yield from _scheduler(roles)
+    yield from _workers(roles)
+    for key, replica in specs.items():
+        yield from _port(replica, f"{child(_PATH, key)}.template")
+    if old is not None:
+        yield from common.unchanged(job.spec.run_policy, old.spec.run_policy)
+
+
+def advise(job: MSJob) -> Iterator[FieldError]:
+    """What a job may say, but hardly means."""
+    specs = job.spec.ms_replica_specs
+    roles, _ = common.read_roles(specs, ROLES, _PATH)
+    distributed = SCHEDULER in roles and common.count(roles[SCHEDULER]) > 0
+    for key, replica in specs.items() if distributed else ():
+        for where, name in _variables(replica, f"{child(_PATH, key)}.template"):
+            problem = "is replaced by the operator's own value"
+            yield FieldError(where, name, problem, "leave the variable out")
+    always = [key for key, replica in specs.items() if replica.restart_policy == "Always"]
+    for key in always:
+        if key.lower() == WORKER.lower():
+            where = f"{child(_PATH, key)}.restartPolicy"
+            problem = "starts a worker again when it has done its work: the job never succeeds"
+            yield FieldError(where, "Always", problem, "use OnFailure")
+
+
+def _scheduler(roles: Roles) -> Iterator[FieldError]:
+    """One scheduler brings the others together; only a single worker needs none."""
+    counts = {role: common.count(replica) for role, replica in roles.items()}
+    schedulers = counts.get(SCHEDULER, 0)
+    if schedulers > 1:
+        remedy = "give 1: workers and servers meet at one scheduler"
+        yield FieldError(f"{_PATH}.{SCHEDULER}.replicas", schedulers, "is more than 1", remedy)
+    if not schedulers and (counts.get(PS, 0) or counts.get(WORKER, 0) > 1):
+        problem = "is missing: each of several pods would train alone"
+        yield FieldError(f"{_PATH}.{SCHEDULER}", None, problem, "add a Scheduler with 1 replica")
+
+
+def _workers(roles: Roles) -> Iterator[FieldError]:
+    """Only workers say that the training is over."""
+    if roles and WORKER not in roles:
+        problem = "is missing: a job without workers never ends"
+        yield FieldError(f"{_PATH}.{WORKER}", None, problem, "add a Worker")
+        return
+    counts = {role: common.count(replica) for role, replica in roles.items()}
+    if sum(counts.values()) and not counts[WORKER]:
+        remedy = "give at least 1; to hold a job, set spec.runPolicy.suspend"
+        problem = "leaves the job without a worker"
+        yield FieldError(f"{_PATH}.{WORKER}.replicas", 0, problem, remedy)
+
+
+def _port(replica: ReplicaSpec, path: str) -> Iterator[FieldError]:
+    for index, container in enumerate((replica.template.get("spec") or {}).get("containers") or ()):
+        for place, port in enumerate(container.get("ports") or ()):
+            number = port.get("containerPort")
+            if port.get("name") == PORT_NAME and number and number < _LOWEST_PORT:
+                where = f"{path}.spec.containers[{index}].ports[{place}].containerPort"
+                problem = "is a port that MindSpore does not take"
+                remedy = f"give {_LOWEST_PORT} to 65535, or leave it out for {PORT}"
+                yield FieldError(where, number, problem, remedy)
+
+
+def _variables(replica: ReplicaSpec, path: str) -> Iterator[tuple[str, str]]:
+    """The variables of the container that trains which the operator sets as well."""
+    for index, container in enumerate((replica.template.get("spec") or {}).get("containers") or ()):
+        for place, variable in enumerate(container.get("env") or ()):
+            if container.get("name") == CONTAINER and variable.get("name") in _OURS:
+                yield f"{path}.spec.containers[{index}].env[{place}]", variable["name"]

@@ -1,0 +1,61 @@
+"""MSJob: MindSpore, as the ms-operator names it (``mindspore.gitee.com/v1``).
+
+Upstream's fields, with its run policy grown to that of the other kinds: ``suspend`` and
+``managedBy`` are ours. Pod templates keep their metadata, which upstream's definition prunes.
+"""
+
+from typing import Annotated
+
+from gangline.api.describe import about
+from gangline.api.kubeflow import JobStatus, ReplicaSpec, RunPolicy
+from gangline.api.meta import Object, Wire
+
+GROUP = "mindspore.gitee.com"
+VERSION = "v1"
+SCHEDULER, PS, WORKER = "Scheduler", "PS", "Worker"
+ROLES = (SCHEDULER, PS, WORKER)
+"""In the order of creation: the scheduler is whom the others look for."""
+CONTAINER = "mindspore"
+PORT_NAME, PORT = "msjob-port", 2222
+WORKER_0 = ""
+ALL_WORKERS = "AllWorkers"
+
+
+class MSJobSpec(Wire):
+    """What an MSJob runs."""
+
+    run_policy: Annotated[
+        RunPolicy,
+        about("How it runs and ends. Its cleanPodPolicy is Running when not given."),
+    ] = RunPolicy()
+    success_policy: Annotated[
+        str | None,
+        about(
+            "When the job has succeeded: with worker 0 (empty, or not given), or with all workers "
+            "(AllWorkers).",
+            values=(WORKER_0, ALL_WORKERS),
+        ),
+    ] = None
+    ms_replica_specs: Annotated[
+        dict[str, ReplicaSpec],
+        about(
+            "Pods by role: Worker, and for several of them one Scheduler; PS for parameter "
+            "servers. In any capitalisation.",
+            required=True,
+        ),
+    ] = {}
+    enable_dynamic_worker: Annotated[
+        bool,
+        about(
+            "True: the failure of a worker does not fail the job, as long as others are at work."
+        ),
+    ] = False
+
+
+class MSJob(Object):
+    """A distributed MindSpore training job."""
+
+    spec: Annotated[MSJobSpec, about("What it runs.", required=True)] = MSJobSpec()
+    status: Annotated[JobStatus, about("Where it is in its life; written by the operator.")] = (
+        JobStatus()
+    )

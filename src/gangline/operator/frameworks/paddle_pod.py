@@ -1,0 +1,216 @@
+"""What the pods of a PaddleJob are told and how they are shaped.
+
+Variables come in upstream's order, those that upstream lacks behind them. The latter give way to
+what the user says: they only spare scripts what they did by themselves so far.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gangline.api.paddle import CONTAINER, HETER, HOST, PS, SERVICE, WORKER, PaddleJobSpec
+from gangline.operator import template
+from gangline.operator.frameworks import paddle_network as network
+from gangline.operator.frameworks.paddle_status import BARRIER
+from gangline.operator.job import Manifest, Role, TrainingJob
+from gangline.operator.labels import replica_name
+
+RES_TYPE = "paddle-res-type"
+"""Label of upstream's: the role."""
+RESOURCE = "paddle-resource"
+"""Annotation of upstream's: the role."""
+
+_ROLES = {
+    PS: ("PSERVER", "PSERVER"),
+    WORKER: ("TRAINER", "TRAINER"),
+    HETER: ("HETER_TRAINER", HETER.upper()),
+}
+"""By role, what the framework reads and what upstream's second variable says."""
+_SERVER = "PADDLE_ELASTIC_SERVER"
+_ELASTIC_TIMEOUT_S = 60
+_ELASTIC_ARGUMENTS = ("elastic_server", "etcd://")
+_BARRIER_ATTEMPTS = 1000
+_DEVICES = {"nvidia.com/gpu": "gpu", "kunlunxin.com/xpu": "xpu"}
+
+
+@dataclass(frozen=True, slots=True)
+class PaddleSettings:
+    """What an administrator chose for all PaddleJobs."""
+
+    init_image: str = ""
+    """Image of an init container in which pods wait for each other's names, as upstream's do.
+    Empty: they do not, since services publish addresses before pods are ready."""
+    etcd_server: str = ""
+    """``host:port`` of the etcd in which the workers of elastic jobs meet. Empty: the template of
+    such a job names one, or its workers meet as those of other jobs."""
+
+
+def meets_in_etcd(spec: PaddleJobSpec, settings: PaddleSettings) -> bool:
+    """Say whether the workers of a job look for each other in an etcd."""
+    if spec.elastic is None or spec.worker is None:
+        return False
+    trains = template.main_container(spec.worker.template, CONTAINER)
+    words = [*(trains.get("command") or []), *(trains.get("args") or [])]
+    named = any(mark in str(word) for mark in _ELASTIC_ARGUMENTS for word in words)
+    return bool(settings.etcd_server) or named or _SERVER in _names(trains)
+
+
+def elastic_range(spec: PaddleJobSpec, settings: PaddleSettings) -> tuple[int, int] | None:
+    """Return how few and how many workers an elastic job takes, if it says so."""
+    worker = spec.worker
+    if worker is None or not meets_in_etcd(spec, settings):
+        return None
+    if not worker.requests or not worker.limits or worker.requests >= worker.limits:
+        return None
+    return worker.requests, worker.limits
+
+
+def environment(
+    job: TrainingJob, spec: PaddleJobSpec, settings: PaddleSettings, role: Role, index: int
+) -> list[Manifest]:
+    """List the variables of the container that trains."""
+    name = replica_name(job.name, role.name, index)
+    training_role, older = _ROLES[role.name]
+    variables = [
+        _value("POD_IP", name) if spec.intranet == SERVICE else _own_field("status.podIP"),
+        _value("PADDLE_TRAINER_ID", index),
+        _value("TRAINING_ROLE", training_role),
+        _value("PADDLE_TRAINING_ROLE", older),
+    ]
+    if spec.elastic is not None:
+        variables += _elastic(job, spec, settings)
+    if spec.intranet == HOST:
+        variables.append(_value("PADDLE_PORT", network.port(job, spec, role.name, index)))
+    given = _names(template.main_container(role.template, CONTAINER))
+    further = _further(job, spec, settings, role, index)
+    return [*variables, *(each for each in further if each["name"] not in given)]
+
+
+def shaped(
+    job: TrainingJob,
+    spec: PaddleJobSpec,
+    settings: PaddleSettings,
+    role: Role,
+    index: int,
+    pod: Manifest,
+) -> Manifest:
+    """Give a pod upstream's labels and names, its network, and the ConfigMap to wait for."""
+    name = replica_name(job.name, role.name, index)
+    own = {network.RES_NAME: name, RES_TYPE: role.name}
+    pod = template.with_metadata(pod, own, {RESOURCE: role.name})
+    pod = template.with_spec(pod, hostname=name, subdomain=name)
+    if spec.intranet == HOST:
+        pod = template.with_spec(pod, hostNetwork=True, dnsPolicy=_dns_policy(pod))
+    if settings.init_image:
+        waiting = [*(template.pod_spec(pod).get("initContainers") or []), _barrier(job, settings)]
+        pod = template.with_spec(pod, initContainers=waiting)
+    trains = template.main_container(pod, CONTAINER)
+    ready = _with_network(trains, job, spec, role, index)
+    if not meets_in_etcd(spec, settings):
+        told = {"configMapRef": {"name": job.name}}
+        ready = {**ready, "envFrom": [*(trains.get("envFrom") or []), told]}
+    containers = [ready if each is trains else each for each in template.containers(pod)]
+    return template.with_spec(pod, containers=containers)
+
+
+def _elastic(job: TrainingJob, spec: PaddleJobSpec, settings: PaddleSettings) -> Iterator[Manifest]:
+    bounds = elastic_range(spec, settings)
+    workers = spec.worker.count if spec.worker else 0
+    yield _value("PADDLE_ELASTIC_JOB_ID", f"{job.meta.namespace}-{job.name}")
+    yield _value("PADDLE_ELASTIC_NP", "{}:{}".format(*bounds) if bounds else workers)
+    yield _value("PADDLE_ELASTIC_TIMEOUT", _ELASTIC_TIMEOUT_S)
+
+
+def _further(
+    job: TrainingJob, spec: PaddleJobSpec, settings: PaddleSettings, role: Role, index: int
+) -> Iterator[Manifest]:
+    """What upstream leaves to scripts."""
+    if meets_in_etcd(spec, settings):
+        if settings.etcd_server:
+            yield _value(_SERVER, settings.etcd_server)
+        return
+    port = network.port(job, spec, role.name, index)
+    yield _value("PADDLE_CURRENT_ENDPOINT", f"$(POD_IP):{port}")
+    servers, heter = spec.ps and spec.ps.count, spec.heter and spec.heter.count
+    if servers and heter and role.name != PS:
+        yield from _stages(job, spec, role)
+
+
+def _stages(job: TrainingJob, spec: PaddleJobSpec, role: Role) -> Iterator[Manifest]:
+    """A pipeline of two stages: workers, which hand over to heterogeneous ones."""
+    counts = [given.count for given in (spec.worker, spec.heter) if given]
+    first = role.name == WORKER
+    yield _value("STAGE_ID", 1 if first else 2)
+    yield _value("STAGE_NUM", 2)
+    yield _value("PADDLE_STAGE_TRAINERS_NUM", counts)
+    yield _value("HETER_DEVICE_TYPE", "cpu" if first else _device(role))
+    if first:
+        yield _told(job, "PADDLE_NEXT_HETER_TRAINER_IP_PORT_LIST", network.HETER_ENDPOINTS)
+    else:
+        yield _told(job, "PADDLE_PREVIOUS_HETER_TRAINER_IP_PORT_LIST", network.TRAINER_ENDPOINTS)
+
+
+def _device(role: Role) -> str:
+    resources = template.main_container(role.template, CONTAINER).get("resources") or {}
+    asked = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
+    return next((device for name, device in _DEVICES.items() if name in asked), "cpu")
+
+
+def _with_network(
+    container: Manifest, job: TrainingJob, spec: PaddleJobSpec, role: Role, index: int
+) -> Manifest:
+    """Declare the port, so that on a shared network the scheduler keeps pods apart."""
+    number = network.port(job, spec, role.name, index)
+    listed: list[Manifest] = container.get("ports") or []
+    declared = any(entry.get("containerPort") == number for entry in listed)
+    if declared or spec.intranet not in (SERVICE, HOST):
+        return container
+    entry = {"containerPort": number}
+    if spec.intranet == HOST:
+        entry["hostPort"] = number
+    return {**container, "ports": [*listed, entry]}
+
+
+def _dns_policy(pod: Manifest) -> str:
+    """On the network of a node the cluster's names need a policy of their own."""
+    given: str = template.pod_spec(pod).get("dnsPolicy") or "ClusterFirst"
+    return "ClusterFirstWithHostNet" if given == "ClusterFirst" else given
+
+
+def _barrier(job: TrainingJob, settings: PaddleSettings) -> Manifest:
+    names = " ".join(
+        replica_name(job.name, role.name, index)
+        for role in job.roles
+        for index in range(role.replicas)
+    )
+    script = (
+        f"for name in {names}; do attempt=0; "
+        "until getent hosts $name >/dev/null 2>&1 || nslookup $name >/dev/null 2>&1; do "
+        f"attempt=$((attempt + 1)); [ $attempt -ge {_BARRIER_ATTEMPTS} ] && exit 1; sleep 1; "
+        "done; done"
+    )
+    return {
+        "name": BARRIER,
+        "image": settings.init_image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["sh", "-c", script],
+        "resources": {
+            "requests": {"cpu": "10m", "memory": "10Mi"},
+            "limits": {"cpu": "100m", "memory": "20Mi"},
+        },
+    }
+
+
+def _names(container: Manifest) -> frozenset[str]:
+    return frozenset(variable.get("name", "") for variable in container.get("env") or [])
+
+
+def _value(name: str, value: object) -> Manifest:
+    return {"name": name, "value": str(value)}
+
+
+def _own_field(path: str) -> Manifest:
+    return {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+def _told(job: TrainingJob, name: str, key: str) -> Manifest:
+    return {"name": name, "valueFrom": {"configMapKeyRef": {"name": job.name, "key": key}}}

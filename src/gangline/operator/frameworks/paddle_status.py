@@ -1,0 +1,188 @@
+"""What a PaddleJob's status says beside the common part: upstream's phase, mode and counts.
+
+Upstream computes the phase from what it wrote last and from roles in random order, and writes the
+status at every look. Here it is a function of what is seen, so that it is written when it changes.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from gangline.api.kubeflow import JobStatus, ReplicaStatus
+from gangline.api.paddle import PaddleJobSpec
+from gangline.operator import conditions
+from gangline.operator.job import CleanPodPolicy, Manifest, TrainingJob
+from gangline.operator.replicas import Gang, Phase, Pod
+from gangline.operator.stored import StoredJob
+
+BARRIER = "coord-paddle"
+"""The init container in which pods wait for each other's names."""
+
+PENDING, STARTING, RUNNING, RESTARTING = "Pending", "Starting", "Running", "Restarting"
+COMPLETED, FAILED = "Completed", "Failed"
+
+_MOST_REFS = 1000
+"""Of more pods than this a role lists none: they would fill the object."""
+
+_ENDS = {COMPLETED: conditions.SUCCEEDED, FAILED: conditions.FAILED}
+
+
+class _Upstream(JobStatus):
+    """A status that upstream may have written."""
+
+    phase: str = ""
+
+
+_DECODER = msgspec.json.Decoder(_Upstream)
+_COMMON = tuple(field.name for field in msgspec.structs.fields(JobStatus))
+
+
+def read(stored: StoredJob) -> JobStatus:
+    """Read a stored status; a job that upstream finished, without a condition, is finished.
+
+    Raises:
+        msgspec.DecodeError: it is not a status.
+    """
+    found = _DECODER.decode(stored.status)
+    status = JobStatus(**{name: getattr(found, name) for name in _COMMON})
+    end = _ENDS.get(found.phase)
+    if end is None or conditions.is_finished(status.conditions):
+        return status
+    when = found.completion_time or stored.metadata.creation_timestamp or found.start_time
+    if when is None:
+        return status
+    message = f"{stored.kind or 'PaddleJob'} {stored.metadata.name} was {found.phase} already."
+    told = conditions.assert_true(status.conditions, end, f"PaddleJob{end}", message, when)
+    return msgspec.structs.replace(status, conditions=told, completion_time=when)
+
+
+def fields(job: TrainingJob, spec: PaddleJobSpec, gang: Gang, status: JobStatus) -> Manifest:
+    """Write upstream's fields."""
+    told: Manifest = {"phase": _phase(job, gang, status), "mode": mode(spec)}
+    finished = conditions.is_finished(status.conditions)
+    for role in job.roles:
+        pods = gang[role.name].present
+        counted = status.replica_statuses.get(role.name)
+        counts = _at_the_end(counted) if finished and counted else _counts(pods)
+        listed = _refs(_staying(job, status, pods) if finished else pods)
+        if counts or listed:
+            told[role.name] = {**counts, **({"refs": listed} if listed else {})}
+    if job.meta.generation:
+        told["observedGeneration"] = job.meta.generation
+    return told
+
+
+def mode(spec: PaddleJobSpec) -> str:
+    """Say how the job trains: with servers, with several workers, or alone."""
+    if spec.ps and spec.ps.count:
+        return "PS"
+    return "Collective" if spec.worker and spec.worker.count > 1 else "Single"
+
+
+def runs(gang: Gang) -> bool:
+    """Say whether every replica is at work or has done its work, and one is still at it."""
+    stages = _stages(gang)
+    return stages[RUNNING] > 0 and stages.total() == stages[RUNNING] + stages[COMPLETED]
+
+
+def _phase(job: TrainingJob, gang: Gang, status: JobStatus) -> str:
+    for phase, condition in _ENDS.items():
+        if conditions.holds(status.conditions, condition):
+            return phase
+    if conditions.holds(status.conditions, conditions.SUSPENDED):
+        return PENDING
+    if conditions.holds(status.conditions, conditions.RESTARTING):
+        return RESTARTING
+    if runs(gang):
+        return RUNNING
+    stages = _stages(gang)
+    return STARTING if stages[STARTING] else PENDING
+
+
+def _stages(gang: Gang) -> Counter[str]:
+    """Count all replicas, also those without a pod, by how far they have come."""
+    stages: Counter[str] = Counter()
+    for slots in gang.roles.values():
+        for index, pod in enumerate(slots.pods):
+            done = index in slots.completed
+            stages[COMPLETED if done else _stage(pod) if pod else PENDING] += 1
+    return stages
+
+
+def _stage(pod: Pod) -> str:
+    if pod.terminating:
+        return PENDING
+    match pod.status.phase:
+        case Phase.RUNNING:
+            at_work = all(
+                container.ready or container.state.terminated
+                for container in pod.status.container_statuses
+            )
+            return RUNNING if at_work else STARTING
+        case Phase.SUCCEEDED:
+            return COMPLETED
+        case Phase.FAILED:
+            return FAILED
+        case Phase.UNKNOWN:
+            return "Unknown"
+    return STARTING if _waits_for_peers(pod) else PENDING
+
+
+def _waits_for_peers(pod: Pod) -> bool:
+    return any(
+        status.name == BARRIER and not status.state.waiting and not status.state.terminated
+        for status in pod.status.init_container_statuses
+    )
+
+
+_FIELDS = {
+    PENDING: "pending",
+    STARTING: "starting",
+    RUNNING: "running",
+    FAILED: "failed",
+    COMPLETED: "succeeded",
+    "Unknown": "unknown",
+}
+
+
+def _counts(pods: Iterable[Pod]) -> Manifest:
+    stages = Counter(_stage(pod) for pod in pods)
+    return {field: stages[stage] for stage, field in _FIELDS.items() if stages[stage]}
+
+
+def _at_the_end(counted: ReplicaStatus) -> Manifest:
+    """What was counted when the job ended stays, also when its pods have gone."""
+    found: Mapping[str, int] = {
+        "running": counted.active,
+        "failed": counted.failed,
+        "succeeded": counted.succeeded,
+    }
+    return {field: count for field, count in found.items() if count}
+
+
+def _staying(job: TrainingJob, status: JobStatus, pods: list[Pod]) -> list[Pod]:
+    """The pods of a finished job that its clean pod policy keeps."""
+    failed = conditions.holds(status.conditions, conditions.FAILED)
+    match job.policy.clean_after(failure=failed):
+        case CleanPodPolicy.NONE:
+            return pods
+        case CleanPodPolicy.RUNNING:
+            return [pod for pod in pods if pod.over]
+        case CleanPodPolicy.ALL:
+            return []
+
+
+def _refs(pods: list[Pod]) -> list[Manifest]:
+    if len(pods) > _MOST_REFS:
+        return []
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "namespace": pod.metadata.namespace,
+            "name": pod.name,
+            "uid": pod.uid,
+        }
+        for pod in pods
+    ]

@@ -162,10 +162,8 @@ class MPIRules:
                 "metadata": {"name": _config_name(job), "labels": {"app": job.name}},
                 "data": self._files(job, gang),
             },
-            *([] if given else [mpi_access.account(name, job.name)]),
-            *mpi_access.grants(
-                name, job.name, given or name, workers, wait=bool(self.kubectl_image)
-            ),
+            *([] if given else [mpi_access.account(job, name)]),
+            *mpi_access.grants(job, name, given or name, workers, wait=bool(self.kubectl_image)),
         ]
 
     def _files(self, job: TrainingJob, gang: Gang) -> dict[str, str]:

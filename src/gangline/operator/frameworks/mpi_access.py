@@ -6,28 +6,28 @@ every pod of the namespace.
 
 from collections.abc import Sequence
 
-from gangline.operator.job import Manifest
+from gangline.operator.job import Manifest, TrainingJob
 
 _GROUP = "rbac.authorization.k8s.io"
 
 
-def account(name: str, job: str) -> Manifest:
+def account(job: TrainingJob, name: str) -> Manifest:
     """The account that the launcher runs as."""
     return {
         "apiVersion": "v1",
         "kind": "ServiceAccount",
-        "metadata": {"name": name, "labels": {"app": job}},
+        "metadata": {"name": name, "labels": {"app": job.name}},
     }
 
 
 def grants(
-    name: str, job: str, account: str, workers: Sequence[str], *, wait: bool
+    job: TrainingJob, name: str, account: str, workers: Sequence[str], *, wait: bool
 ) -> list[Manifest]:
     """The right to run commands in these pods, as a role and its binding; none without pods.
 
     Args:
+        job: the job.
         name: of the role and the binding.
-        job: the job's name.
         account: who gets the right.
         workers: the names of the pods.
         wait: whether the launcher waits for the pods by itself, as upstream's ``kubectl-delivery``
@@ -43,7 +43,7 @@ def grants(
     ]
     if wait:
         rules.append({"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]})
-    meta = {"name": name, "labels": {"app": job}}
+    meta = {"name": name, "labels": {"app": job.name}}
     return [
         {"apiVersion": f"{_GROUP}/v1", "kind": "Role", "metadata": meta, "rules": rules},
         {
@@ -51,6 +51,8 @@ def grants(
             "kind": "RoleBinding",
             "metadata": meta,
             "roleRef": {"apiGroup": _GROUP, "kind": "Role", "name": name},
-            "subjects": [{"kind": "ServiceAccount", "name": account}],
+            "subjects": [
+                {"kind": "ServiceAccount", "name": account, "namespace": job.meta.namespace}
+            ],
         },
     ]

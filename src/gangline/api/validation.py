@@ -12,13 +12,24 @@ from typing import Any
 
 import msgspec
 
-from gangline.api.checks import jax, mpi, pytorch, scheduling, tensorflow, xgboost
+from gangline.api.checks import (
+    jax,
+    mindspore,
+    mpi,
+    paddle,
+    pytorch,
+    scheduling,
+    tensorflow,
+    xgboost,
+)
 from gangline.api.checks.common import MOST_REPLICAS, unreadable
 from gangline.api.fielderror import FieldError
 from gangline.api.jax import JAXJob
 from gangline.api.kubeflow import PyTorchJob
 from gangline.api.meta import Object
+from gangline.api.mindspore import MSJob
 from gangline.api.mpi import MPIJob
+from gangline.api.paddle import PaddleJob
 from gangline.api.podvalidation import validate_metadata
 from gangline.api.scheduling import PodGroup, Queue
 from gangline.api.shape import Shape, check_shape, unknown_fields
@@ -39,6 +50,8 @@ _KINDS: Mapping[tuple[Any, Any], tuple[type[Object], Check]] = {
     (_KUBEFLOW, "JAXJob"): (JAXJob, jax.check),
     (_KUBEFLOW, "XGBoostJob"): (XGBoostJob, xgboost.check),
     (_KUBEFLOW, "MPIJob"): (MPIJob, mpi.check),
+    ("mindspore.gitee.com/v1", "MSJob"): (MSJob, mindspore.check),
+    ("batch.paddlepaddle.org/v1", "PaddleJob"): (PaddleJob, paddle.check),
     (_VOLCANO, "PodGroup"): (PodGroup, scheduling.check_pod_group),
     (_VOLCANO, "Queue"): (Queue, scheduling.check_queue),
 }

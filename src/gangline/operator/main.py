@@ -22,7 +22,9 @@ from gangline.operator.cache import Cache, JobKey
 from gangline.operator.decision import EngineSettings
 from gangline.operator.frameworks.base import Framework
 from gangline.operator.frameworks.jax import Jax
+from gangline.operator.frameworks.mindspore import MindSpore
 from gangline.operator.frameworks.mpi import MPI
+from gangline.operator.frameworks.paddle import Paddle
 from gangline.operator.frameworks.pytorch import PyTorch
 from gangline.operator.frameworks.tensorflow import TensorFlow
 from gangline.operator.frameworks.xgboost import XGBoost
@@ -45,6 +47,8 @@ def frameworks(settings: OperatorSettings) -> list[Framework]:
         Jax(),
         XGBoost(),
         MPI(settings.mpi_kubectl_image),
+        MindSpore(),
+        Paddle(settings.paddle_init_image, settings.paddle_etcd_server),
     ]
 
 

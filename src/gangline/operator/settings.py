@@ -36,6 +36,10 @@ class OperatorSettings:
     """Appended to the addresses in ``TF_CONFIG``, such as ``cluster.local``; empty: nothing."""
     mpi_kubectl_image: str = ""
     """Image that brings ``kubectl`` into MPI launchers; empty: they do with what they have."""
+    paddle_init_image: str = ""
+    """Image in which Paddle's pods wait for each other's names; empty: they need not."""
+    paddle_etcd_server: str = ""
+    """``host:port`` of the etcd in which elastic Paddle workers meet; empty: each job names one."""
     workers: int = 256
     """Jobs looked at at the same time. They mostly wait for their turn to write, and the more of
     them wait, the better the urgent writes of all come before the others."""

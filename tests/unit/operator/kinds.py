@@ -6,6 +6,9 @@ from typing import Any
 
 from gangline.operator.frameworks.base import Framework
 from gangline.operator.frameworks.jax import Jax
+from gangline.operator.frameworks.mindspore import MindSpore
+from gangline.operator.frameworks.mpi import MPI
+from gangline.operator.frameworks.paddle import Paddle
 from gangline.operator.frameworks.pytorch import PyTorch
 from gangline.operator.frameworks.tensorflow import TensorFlow
 from gangline.operator.frameworks.xgboost import XGBoost
@@ -37,8 +40,14 @@ class KindUnderTest:
     ) -> dict[str, Any]:
         """A job with its usual roles and so many workers."""
         counts = {**dict(self.roles), self.scaled: workers}
-        replicas = {role: self._replicas(count, restart) for role, count in counts.items()}
+        replicas: dict[str, Any] = {
+            role: self._replicas(count, restart) for role, count in counts.items()
+        }
         kind = self.framework.kind
+        if self.restart_in_template:
+            words = {"All": "Always", "Running": "OnCompletion", "None": "Never"}
+            clean = words.get(run_policy.pop("cleanPodPolicy", None) or "", "")
+            replicas["cleanPodPolicy"] = clean
         return {
             "apiVersion": kind.api_version,
             "kind": kind.kind,
@@ -76,6 +85,9 @@ class KindUnderTest:
 _MAKERS: tuple[Callable[[], KindUnderTest], ...] = (
     lambda: KindUnderTest(PyTorch(), "pytorchReplicaSpecs", (("Master", 1),)),
     lambda: KindUnderTest(TensorFlow(), "tfReplicaSpecs", (("Chief", 1), ("PS", 1))),
+    lambda: KindUnderTest(MindSpore(), "msReplicaSpecs", (("Scheduler", 1), ("PS", 1))),
+    lambda: KindUnderTest(Paddle(), "", (("ps", 1),), "worker", restart_in_template=True),
+    lambda: KindUnderTest(MPI(), "mpiReplicaSpecs", (("Launcher", 1),)),
     lambda: KindUnderTest(Jax(), "jaxReplicaSpecs", ()),
     lambda: KindUnderTest(XGBoost(), "xgbReplicaSpecs", (("Master", 1),)),
 )

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gangline.api import core, rbac
+from gangline.api import admission, autoscaling, core, rbac
 from gangline.api.apiextensions import CustomResourceDefinition
 from gangline.api.kubeflow import PyTorchJob
 from gangline.api.pod import Pod
@@ -70,6 +70,29 @@ CUSTOM_RESOURCE_DEFINITIONS = Resource(
     "CustomResourceDefinition",
     namespaced=False,
 )
+MUTATING_WEBHOOK_CONFIGURATIONS = Resource(
+    admission.MutatingWebhookConfiguration,
+    admission.GROUP,
+    "v1",
+    "mutatingwebhookconfigurations",
+    "MutatingWebhookConfiguration",
+    namespaced=False,
+)
+VALIDATING_WEBHOOK_CONFIGURATIONS = Resource(
+    admission.ValidatingWebhookConfiguration,
+    admission.GROUP,
+    "v1",
+    "validatingwebhookconfigurations",
+    "ValidatingWebhookConfiguration",
+    namespaced=False,
+)
+HORIZONTAL_POD_AUTOSCALERS = Resource(
+    autoscaling.HorizontalPodAutoscaler,
+    autoscaling.GROUP,
+    "v2",
+    "horizontalpodautoscalers",
+    "HorizontalPodAutoscaler",
+)
 
 PYTORCH_JOBS = Resource(PyTorchJob, "kubeflow.org", "v1", "pytorchjobs", "PyTorchJob")
 POD_GROUPS = Resource(PodGroup, _VOLCANO, "v1beta1", "podgroups", "PodGroup")
@@ -100,6 +123,9 @@ BUILT_IN: tuple[Resource[Any], ...] = (
     CLUSTER_ROLES,
     CLUSTER_ROLE_BINDINGS,
     CUSTOM_RESOURCE_DEFINITIONS,
+    MUTATING_WEBHOOK_CONFIGURATIONS,
+    VALIDATING_WEBHOOK_CONFIGURATIONS,
+    HORIZONTAL_POD_AUTOSCALERS,
 )
 """Kinds that a Kubernetes API server has by itself."""
 

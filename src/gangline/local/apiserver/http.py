@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 
 LARGEST_BODY = 3 << 20
 COMPRESSED_FROM = 128 << 10
+LONGEST_WARNING, LONGEST_WARNINGS = 1024, 4096
+"""Characters of one warning, and of all: webhooks write them too, and clients limit headers."""
 OPEN_PATHS = ("/healthz", "/livez", "/readyz")
 """What anybody may read."""
 
@@ -94,6 +96,8 @@ class Api:
         except Exception as error:  # the outermost loop: a mistake here must not stop the server
             log.exception("request failed", extra={"path": request.raw_path})
             response = refused(internal(f"{type(error).__name__}: {error}"))
+        if call is not None and call.warnings:
+            warn(response, call.warnings)
         self._metrics.request(call, response.status, time.perf_counter() - started)
         return response
 
@@ -112,11 +116,7 @@ class Api:
             call.body = await request.read()
         handler = self._handlers.special.get(name, self._handlers.objects)
         answer = await handler(call)
-        response = await respond(request, answer)
-        for warning in call.warnings:
-            text = warning.replace("\\", "\\\\").replace('"', '\\"')
-            response.headers.add("Warning", f'299 - "{text}"')
-        return response
+        return await respond(request, answer)
 
     def _user(self, request: web.BaseRequest, path: str) -> User:
         transport = request.transport
@@ -154,6 +154,18 @@ def refused(error: StatusError) -> web.Response:
     return web.Response(
         body=encode(status_json(error.status)), status=error.status.code, headers=headers
     )
+
+
+def warn(response: web.StreamResponse, warnings: list[str]) -> None:
+    """Put warnings into the headers of a response; what headers cannot hold is left out."""
+    left = LONGEST_WARNINGS
+    for warning in dict.fromkeys(warnings):
+        text = "".join(letter if letter.isprintable() else " " for letter in warning)
+        text = text[: min(left, LONGEST_WARNING)]
+        left -= len(text)
+        if text:
+            quoted = text.replace("\\", "\\\\").replace('"', '\\"')
+            response.headers.add("Warning", f'299 - "{quoted}"')
 
 
 def make_server(api: Api) -> web.Server:

@@ -26,16 +26,18 @@ POD_SUBRESOURCES = ("status", "binding", "eviction", "log", "exec", "attach", "p
 WITH_STATUS = {"subresources": ("status",), "resets_status": True}
 
 
-def _schema(group: str, kind: str) -> Callable[[], Json] | None:
+def _schema(group: str, version: str, kind: str) -> Callable[[], Json] | None:
     """The schema of a built-in kind from its struct, where there is one."""
-    found = next((r for r in BUILT_IN if (r.group, r.kind) == (group, kind)), None)
+    wanted = (group, version, kind)
+    found = next((r for r in BUILT_IN if (r.group, r.version, r.kind) == wanted), None)
     type_: Any = found and found.type
     return partial(for_type, type_) if found else None
 
 
 def _kind(group: str, kind: str, plural: str, **more: object) -> Kind:
     group_name, _, version = group.rpartition("/")
-    return Kind(group_name, version, kind, plural, schema_source=_schema(group_name, kind), **more)  # type: ignore[arg-type]
+    schema = _schema(group_name, version, kind)
+    return Kind(group_name, version, kind, plural, schema_source=schema, **more)  # type: ignore[arg-type]
 
 
 def _cluster(group: str, kind: str, plural: str, **more: object) -> Kind:
@@ -89,6 +91,12 @@ def acted_on() -> list[Kind]:
         _cluster("apiextensions.k8s.io/v1", "CustomResourceDefinition",
                  "customresourcedefinitions", short_names=("crd", "crds"),
                  counts_generations=True, categories=("api-extensions",), **WITH_STATUS),
+        _cluster("admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration",
+                 "mutatingwebhookconfigurations", counts_generations=True,
+                 categories=("api-extensions",)),
+        _cluster("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration",
+                 "validatingwebhookconfigurations", counts_generations=True,
+                 categories=("api-extensions",)),
     ]  # fmt: skip
 
 

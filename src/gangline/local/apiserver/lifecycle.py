@@ -102,7 +102,7 @@ def count_generation(kind: Kind, old: Json, new: Json) -> None:
 def _wanted(kind: Kind, obj: Json) -> Any:
     left_out = {"metadata", "status"} if kind.resets_status else {"metadata"}
     if not kind.custom:
-        return obj.get("spec")
+        return obj.get("spec", obj.get("webhooks"))
     return {name: value for name, value in obj.items() if name not in left_out}
 
 

@@ -193,13 +193,15 @@ def refuse_unconditional(call: Call) -> None:
     raise invalid(call.kind.group, call.kind.kind, call.name, [cause])
 
 
-def check_size(call: Call, obj: Json) -> None:
+def check_size(call: Call, obj: Json, *, may_have_grown: bool = False) -> None:
     """Refuse an object that is too large to store.
+
+    Counting takes time, so it is left out where the request is small and nobody added to it.
 
     Raises:
         StatusError: 413.
     """
-    if len(call.body) > CHECKED_FROM and len(encode(obj)) > LARGEST_OBJECT:
+    if (may_have_grown or len(call.body) > CHECKED_FROM) and len(encode(obj)) > LARGEST_OBJECT:
         raise too_large(LARGEST_OBJECT)
 
 

@@ -30,6 +30,17 @@ class Removal:
     revision: str = ""
     dry_run: bool = False
 
+    def options(self) -> Json:
+        """What was given of it, in the form of DeleteOptions."""
+        wanted = {"uid": self.uid, "resourceVersion": self.revision}
+        preconditions = {name: value for name, value in wanted.items() if value}
+        options: Json = {"dryRun": ["All"]} if self.dry_run else {}
+        if self.grace_s is not None:
+            options["gracePeriodSeconds"] = self.grace_s
+        if self.policy:
+            options["propagationPolicy"] = self.policy
+        return options | ({"preconditions": preconditions} if preconditions else {})
+
 
 def read_removal(call: Call, options: Any) -> Removal:
     """Read DeleteOptions from the body, or else from the query.

@@ -132,8 +132,9 @@ class Rest:
 def _single(call: Call, key: str) -> Call:
     namespace, _, name = key.rpartition("/")
     return Call(
-        call.kind, "delete", namespace or None, name, "", call.params, call.user, call.agent
-    )
+        call.kind, "delete", namespace or None, name, "", call.params, call.user, call.agent,
+        warnings=call.warnings,
+    )  # fmt: skip
 
 
 def _media(call: Call) -> str:

@@ -43,6 +43,8 @@ from gangline.local.apiserver.streams import Streams
 from gangline.local.apiserver.subresources import Subresources
 from gangline.local.apiserver.watch_exchange import WatchExchange
 from gangline.local.apiserver.watching import Broadcasts
+from gangline.local.apiserver.webhook_call import WebhookLink
+from gangline.local.apiserver.webhooks import Webhooks
 from gangline.local.apiserver.writing import Writer, selectable
 
 COMPACTED_EVERY_S = 30.0
@@ -135,7 +137,7 @@ class ApiServer:
         self._assemble()
         await self._listen()
         first_address = str(ipaddress.ip_network(settings.service_cidr)[1])
-        await populate(self.registry, self.writer, first_address, self._port)
+        await populate(self.registry, self._own_writer, first_address, self._port)
         self._cleanup.start()
         config = kubeconfig.content(settings.context, self.url, self.certificates, self.admin_token)
         kubeconfig.write(self.kubeconfig, config)
@@ -155,6 +157,7 @@ class ApiServer:
             await self._runner.cleanup()
             await abort(left)
             await self._kubelets.close()
+            await self._webhook_link.close()
         if hasattr(self, "store"):
             await self.store.close()
 
@@ -178,13 +181,18 @@ class ApiServer:
         self.store.on_change(CRD_TOPIC, self.definitions.changed)
         self.definitions.load(self.store)
         admission = Admission(self.store, self.registry, settings.service_cidr)
-        self.writer = Writer(self.store, admission)
+        self._webhook_link = WebhookLink(self.store)
+        self._webhooks = Webhooks(self.store, self.registry, self._webhook_link)
+        self._webhooks.load()
+        # Webhooks may depend on what the server itself writes, so they have no say in it.
+        self._own_writer = Writer(self.store, admission)
+        self.writer = Writer(self.store, admission, self._webhooks)
         crds = self.registry.by_plural("apiextensions.k8s.io", "customresourcedefinitions")
         pods = self.registry.by_plural("", "pods")
         if crds is None or pods is None:
             raise ValueError("these kinds are always served")
         self._pods = pods
-        self._cleanup = Cleanup(self.store, self.writer, crds)
+        self._cleanup = Cleanup(self.store, self._own_writer, crds)
         pages = Pages(self.registry, self.metrics, lambda: self.url.removeprefix("https://"))
         self._kubelets = KubeletLink(self.store, self.kubelet_token)
         self._authorizer = Authorizer(self.store)

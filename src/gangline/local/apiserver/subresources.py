@@ -1,6 +1,7 @@
 """Subresources that are more than a part of their object: scale, binding, eviction, token."""
 
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 from gangline.local.apiserver.credentials import Authenticator
@@ -16,9 +17,14 @@ from gangline.local.apiserver.request import Call
 from gangline.local.apiserver.rest import Answer, Rest
 from gangline.local.apiserver.scale import scale_of, with_scale
 from gangline.local.apiserver.store import Store
+from gangline.local.apiserver.webhooks import CREATE, UPDATE
 from gangline.local.apiserver.writing import Writer
 
 SUCCESS: Json = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
+SCALE = ("autoscaling", "v1", "Scale")
+BINDING = ("", "v1", "Binding")
+EVICTION = ("policy", "v1", "Eviction")
+TOKEN = ("authentication.k8s.io", "v1", "TokenRequest")
 LONGEST_TOKEN_S = 365 * 24 * 3600
 SHORTEST_TOKEN_S = 600
 USUAL_TOKEN_S = 3600
@@ -43,6 +49,9 @@ class Subresources:
             obj = read_json(read_one(self._store, call).body)
             return Answer(encode(scale_of(call.kind, obj)))
         change = self._rest.change(call)
+        if review := self._writer.review(call, UPDATE, SCALE):
+            present = scale_of(call.kind, read_json(read_one(self._store, call).body))
+            change = _always(await review.admit(present, change(present)))
 
         def scaled(obj: Json) -> Json:
             return with_scale(call.kind, obj, change(scale_of(call.kind, obj)))
@@ -53,6 +62,8 @@ class Subresources:
     async def bind(self, call: Call) -> Answer:
         """Put a pod on a node."""
         binding = mapping(read_body(call.body, call.content_type), "the body of the request")
+        if review := self._writer.review(call, CREATE, BINDING):
+            binding = await review.admit(None, binding)
         target = mapping(binding.get("target"), "target")
         meta = mapping(binding.get("metadata"), "metadata")
         node = text(target.get("name"), "target.name")
@@ -69,6 +80,8 @@ class Subresources:
     async def evict(self, call: Call) -> Answer:
         """Delete a pod, unless a disruption budget forbids it for now."""
         eviction = mapping(read_body(call.body, call.content_type), "the body of the request")
+        if review := self._writer.review(call, CREATE, EVICTION):
+            eviction = await review.admit(None, eviction)
         removal = read_removal(call, mapping(eviction.get("deleteOptions"), "deleteOptions"))
         await self._evictions.evict(_internal(call), removal)
         return Answer(encode({**SUCCESS, "code": 201}), 201)
@@ -78,6 +91,8 @@ class Subresources:
         given = read_body(call.body, call.content_type) if call.body else {}
         request = mapping(given, "the body of the request")
         account = read_json(read_one(self._store, call).body)
+        if review := self._writer.review(call, CREATE, TOKEN):
+            request = await review.admit(None, request)
         spec = mapping(request.get("spec"), "spec")
         asked = spec.get("expirationSeconds")
         wanted = asked if isinstance(asked, int) else USUAL_TOKEN_S
@@ -99,6 +114,10 @@ class Subresources:
             },
         }
         return Answer(encode(answer), 201)
+
+
+def _always(obj: Json) -> Callable[[Json], Json]:
+    return lambda _: obj
 
 
 def _check_uid(call: Call, store: Store, uid: str) -> None:

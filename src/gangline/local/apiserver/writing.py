@@ -3,6 +3,9 @@
 Everything from reading the present state to staging the new one happens without a pause of the
 event loop, so that no other write can come between: optimistic concurrency is only about what
 clients have seen. Waiting for the commit comes after.
+
+Where webhooks have a say there are such pauses. What the write builds on is looked at again after
+them: if it has changed, the write begins anew, as in Kubernetes, until the webhooks' time is up.
 """
 
 import asyncio
@@ -14,11 +17,13 @@ from gangline.local.apiserver import conversion, lifecycle, objects
 from gangline.local.apiserver.admission import Admission
 from gangline.local.apiserver.errors import already_exists, conflict, not_found
 from gangline.local.apiserver.history import Record
+from gangline.local.apiserver.machinery.schemas import copied
 from gangline.local.apiserver.negotiation import encode, read_json
 from gangline.local.apiserver.registry import Json, Kind
 from gangline.local.apiserver.removal import Removal, remove
 from gangline.local.apiserver.request import Call
 from gangline.local.apiserver.store import Store
+from gangline.local.apiserver.webhooks import CREATE, DELETE, UPDATE, Review, Shown, Webhooks
 
 MODIFIED = (
     "the object has been modified; please apply your changes to the latest version and try again"
@@ -34,7 +39,8 @@ RESTRICTIONS = {
     "finalize": lifecycle.restrict_to_finalize,
 }
 
-
+REVIEWED = ("", "status", "finalize")
+"""Subresources that are written as objects of the kind."""
 NOTHING: dict[str, str] = {}
 
 
@@ -54,21 +60,50 @@ def now() -> datetime:
 class Writer:
     """The write path over a store."""
 
-    def __init__(self, store: Store, admission: Admission) -> None:
+    def __init__(
+        self, store: Store, admission: Admission, webhooks: Webhooks | None = None
+    ) -> None:
+        """Without ``webhooks`` nobody is asked: so the server itself writes."""
         self._store = store
         self._admission = admission
+        self._webhooks = webhooks
 
     async def create(self, call: Call, obj: Json, *, owner_tracked: bool = False) -> Written:
         """Store a new object.
 
         Raises:
-            StatusError: it exists, it is invalid, or a rule forbids it.
+            StatusError: it exists, it is invalid, or a rule or a webhook forbids it.
         """
+        kind = call.kind
+        objects.check_identity(call, obj)
+        review = self._review(call, CREATE)
+        if review is not None:
+            obj = await self._mutated_new(call, review, obj)
+        obj = self._completed_new(call, obj, owner_tracked)
+        if review is not None:
+            objects.check_size(call, obj, may_have_grown=True)
+            await review.validate(None, obj)
+            self._check_namespace(call)
+            self._admission.admit_creation(kind, obj)
+        if self._store.topic(kind.topic).latest(call.key) is not None:
+            raise already_exists(kind.plural, kind.group, call.name)
+        return await self._store_object(call, obj, created=True)
+
+    async def _mutated_new(self, call: Call, review: Review, obj: Json) -> Json:
+        kind = call.kind
+        self._check_namespace(call)
+        objects.check_fields(call, obj)
+        obj = conversion.to_stored(kind, obj)
+        with objects.types_checked(kind, obj):
+            objects.set_defaults(kind, obj)
+        changed = await review.mutate(None, obj)
+        return conversion.from_stored(kind, changed or obj)
+
+    def _completed_new(self, call: Call, obj: Json, owner_tracked: bool) -> Json:
         kind = call.kind
         meta = objects.check_identity(call, obj)
         objects.name_new(call, meta)
-        if kind.namespaced:
-            self._admission.check_namespace(kind, call.name, call.namespace or "")
+        self._check_namespace(call)
         objects.check_fields(call, obj)
         if kind.note:
             call.warnings.append(kind.note)
@@ -81,28 +116,51 @@ class Writer:
                 objects.track(call, None, obj, now())
         objects.validate_new(kind, obj)
         objects.check_size(call, obj)
-        if self._store.topic(kind.topic).latest(call.key) is not None:
-            raise already_exists(kind.plural, kind.group, call.name)
-        return await self._store_object(call, obj, created=True)
+        return obj
 
     async def update(self, call: Call, make: Change, *, owner_tracked: bool = False) -> Written:
         """Replace an object by what ``make`` makes of it.
 
         Raises:
-            StatusError: there is none, it has changed since the client saw it, or the new state
-                is invalid.
+            StatusError: there is none, it has changed since the client saw it, the new state is
+                invalid, or a webhook forbids it.
         """
         kind, topic = call.kind, self._store.topic(call.kind.topic)
-        record = topic.latest(call.key)
-        if record is None:
-            raise not_found(kind.plural, kind.group, call.name)
-        stored = read_json(record.body)
-        new = make(conversion.from_stored(kind, stored))
-        meta = objects.check_identity(call, new)
-        self._check_base(call, record, stored, meta)
-        objects.check_fields(call, new)
-        new = conversion.to_stored(kind, new)
-        self._restrict(call, stored, new)
+        review = self._review(call, UPDATE)
+        while True:
+            record = self._present(call)
+            stored = read_json(record.body)
+            new = make(conversion.from_stored(kind, stored))
+            if review is not None:
+                new = await self._mutated(call, review, record, stored, copied(new))
+            new = self._completed(call, record, stored, new, owner_tracked)
+            if review is None:
+                break
+            objects.check_size(call, new, may_have_grown=True)
+            await review.validate(stored, new)
+            if topic.latest(call.key) is record:
+                break
+        if lifecycle.unchanged(stored, new):
+            return await self._as_it_is(call, record)
+        if lifecycle.is_going(new) and lifecycle.may_vanish(new):
+            return await self._remove(call, new, call.dry_run)
+        return await self._store_object(call, new)
+
+    async def _mutated(
+        self, call: Call, review: Review, record: Record, stored: Json, new: Json
+    ) -> Json:
+        kind = call.kind
+        new = self._restricted(call, record, stored, new)
+        with objects.types_checked(kind, new):
+            objects.set_defaults(kind, new)
+        changed = await review.mutate(stored, new)
+        return conversion.from_stored(kind, changed or new)
+
+    def _completed(
+        self, call: Call, record: Record, stored: Json, new: Json, owner_tracked: bool
+    ) -> Json:
+        kind = call.kind
+        new = self._restricted(call, record, stored, new)
         with objects.types_checked(kind, new):
             objects.set_defaults(kind, new)
             if not owner_tracked:
@@ -112,11 +170,19 @@ class Writer:
         lifecycle.count_generation(kind, stored, new)
         objects.validate_changed(call, stored, new)
         objects.check_size(call, new)
-        if lifecycle.unchanged(stored, new):
-            return await self._as_it_is(call, record)
-        if lifecycle.is_going(new) and lifecycle.may_vanish(new):
-            return await self._remove(call, new, call.dry_run)
-        return await self._store_object(call, new)
+        return new
+
+    def _restricted(self, call: Call, record: Record, stored: Json, new: Json) -> Json:
+        """The wanted state, stored form, with what its request may not change left as it is."""
+        meta = objects.check_identity(call, new)
+        self._check_base(call, record, stored, meta)
+        objects.check_fields(call, new)
+        new = conversion.to_stored(call.kind, new)
+        lifecycle.carry_over(stored, new)
+        restrict = RESTRICTIONS.get(call.subresource)
+        if restrict is not None:
+            restrict(call.kind, stored, new)
+        return new
 
     async def delete(self, call: Call, removal: Removal) -> Written:
         """Delete an object, or mark it as going.
@@ -125,18 +191,49 @@ class Writer:
             StatusError: there is none, a precondition does not hold, or it may not be deleted.
         """
         kind, topic = call.kind, self._store.topic(call.kind.topic)
-        record = topic.latest(call.key)
-        if record is None:
-            raise not_found(kind.plural, kind.group, call.name)
-        self._admission.admit_deletion(kind, call.name)
-        obj = read_json(record.body)
-        check_preconditions(call, obj, removal.uid, removal.revision)
-        before = read_json(record.body)
-        if remove(kind, obj, removal, now()):
+        options = removal.options()
+        review = self._review(call, DELETE, options=options, dry_run=removal.dry_run)
+        while True:
+            record = self._present(call)
+            self._admission.admit_deletion(kind, call.name)
+            obj, before = read_json(record.body), read_json(record.body)
+            check_preconditions(call, obj, removal.uid, removal.revision)
+            is_gone = remove(kind, obj, removal, now())
+            if not is_gone and lifecycle.unchanged(before, obj):
+                return await self._as_it_is(call, record)
+            if review is None:
+                break
+            await review.mutate(before, None)
+            await review.validate(before, None)
+            if topic.latest(call.key) is record:
+                break
+        if is_gone:
             return await self._remove(call, obj, removal.dry_run)
-        if lifecycle.unchanged(before, obj):
-            return await self._as_it_is(call, record)
         return await self._store_object(call, obj, dry_run=removal.dry_run)
+
+    def review(self, call: Call, operation: str, shown: Shown) -> Review | None:
+        """The review of what a subresource takes that is no object of the kind, as a Scale is."""
+        if self._webhooks is None:
+            return None
+        return self._webhooks.review(call, operation, shown=shown)
+
+    def _review(
+        self, call: Call, operation: str, *, options: Json | None = None, dry_run: bool = False
+    ) -> Review | None:
+        # What other subresources take is no object of the kind: they ask for themselves.
+        if self._webhooks is None or call.subresource not in REVIEWED:
+            return None
+        return self._webhooks.review(call, operation, options=options, dry_run=dry_run)
+
+    def _present(self, call: Call) -> Record:
+        record = self._store.topic(call.kind.topic).latest(call.key)
+        if record is None:
+            raise not_found(call.kind.plural, call.kind.group, call.name)
+        return record
+
+    def _check_namespace(self, call: Call) -> None:
+        if call.kind.namespaced:
+            self._admission.check_namespace(call.kind, call.name, call.namespace or "")
 
     def _check_base(self, call: Call, record: Record, stored: Json, meta: Json) -> None:
         kind = call.kind
@@ -148,13 +245,6 @@ class Writer:
             raise conflict(kind.plural, kind.group, call.name, MODIFIED)
         if not revision and kind.custom:
             objects.refuse_unconditional(call)
-
-    def _restrict(self, call: Call, stored: Json, new: Json) -> None:
-        kind = call.kind
-        lifecycle.carry_over(stored, new)
-        restrict = RESTRICTIONS.get(call.subresource)
-        if restrict is not None:
-            restrict(kind, stored, new)
 
     async def _store_object(
         self, call: Call, obj: Json, *, created: bool = False, dry_run: bool = False

@@ -8,6 +8,7 @@ import base64
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
+from gangline.api.admission import GROUP as ADMISSION
 from gangline.local.apiserver.machinery.amounts import canonicalize
 from gangline.local.apiserver.machinery.pod_defaults import (
     canonicalize_pod_spec,
@@ -19,6 +20,7 @@ from gangline.local.apiserver.machinery.pod_defaults import (
 )
 from gangline.local.apiserver.machinery.quality import qos_class
 from gangline.local.apiserver.machinery.schemas import Json
+from gangline.local.apiserver.machinery.webhook_validation import default_webhooks
 
 __all__ = ["apply_core_defaults", "apply_priority", "initial_status", "normalize"]
 
@@ -202,6 +204,8 @@ DEFAULTERS: Mapping[tuple[str, str], Defaulter] = {
     ("", "Pod"): default_pod,
     ("", "Secret"): _secret,
     ("", "Service"): _service,
+    (ADMISSION, "MutatingWebhookConfiguration"): default_webhooks,
+    (ADMISSION, "ValidatingWebhookConfiguration"): default_webhooks,
     ("apiextensions.k8s.io", "CustomResourceDefinition"): _definition,
     ("apps", "Deployment"): _deployment,
     ("apps", "ReplicaSet"): _replica_set,

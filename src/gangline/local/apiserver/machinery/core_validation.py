@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
+from gangline.api.admission import GROUP as ADMISSION
 from gangline.api.meta import StatusCause
 from gangline.local.apiserver.machinery import field_errors as wrong
 from gangline.local.apiserver.machinery.field_errors import child, indexed
@@ -26,6 +27,7 @@ from gangline.local.apiserver.machinery.service_validation import (
     service_causes,
     service_update_causes,
 )
+from gangline.local.apiserver.machinery.webhook_validation import webhook_causes
 from gangline.local.apiserver.machinery.workload_validation import (
     deployment_causes,
     replica_set_causes,
@@ -221,6 +223,8 @@ VALIDATORS: Mapping[tuple[str, str], Validator] = {
     ("", "Pod"): _pod,
     ("", "Secret"): _secret,
     ("", "Service"): service_causes,
+    (ADMISSION, "MutatingWebhookConfiguration"): webhook_causes,
+    (ADMISSION, "ValidatingWebhookConfiguration"): webhook_causes,
     ("apps", "Deployment"): deployment_causes,
     ("apps", "ReplicaSet"): replica_set_causes,
     ("coordination.k8s.io", "Lease"): _lease,

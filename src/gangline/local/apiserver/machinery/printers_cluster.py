@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
+from gangline.api.admission import GROUP as ADMISSION
 from gangline.local.apiserver.machinery.durations import UNKNOWN, age
 from gangline.local.apiserver.machinery.pod_defaults import objects, part
 from gangline.local.apiserver.machinery.printer import (
@@ -175,6 +176,10 @@ def _role_binding(obj: Json, now: datetime) -> list[Any]:
     return [name_of(obj), text, created_age(obj, now)]
 
 
+def _webhooks(obj: Json, now: datetime) -> list[Any]:
+    return [name_of(obj), len(obj.get("webhooks") or ()), created_age(obj, now)]
+
+
 RBAC = "rbac.authorization.k8s.io"
 _EVENT = Printer(
     columns(
@@ -185,6 +190,7 @@ _EVENT = Printer(
 )  # fmt: skip
 _CREATED_AT = Printer(columns("Name", "Created At"), _created_at)
 _BINDING = Printer(columns("Name", "Role", "Age"), _role_binding)
+_WEBHOOKS = Printer(columns("Name", "Webhooks", "Age"), _webhooks)
 
 CLUSTER_PRINTERS: Mapping[tuple[str, str], Printer] = {
     ("", "ConfigMap"): Printer(columns("Name", "Data", "Age"), _config_map),
@@ -213,6 +219,8 @@ CLUSTER_PRINTERS: Mapping[tuple[str, str], Printer] = {
     ),
     ("", "Secret"): Printer(columns("Name", "Type", "Data", "Age"), _secret),
     ("", "ServiceAccount"): Printer(columns("Name", "Secrets", "Age"), _service_account),
+    (ADMISSION, "MutatingWebhookConfiguration"): _WEBHOOKS,
+    (ADMISSION, "ValidatingWebhookConfiguration"): _WEBHOOKS,
     ("apiextensions.k8s.io", "CustomResourceDefinition"): _CREATED_AT,
     ("coordination.k8s.io", "Lease"): Printer(columns("Name", "Holder", "Age"), _lease),
     ("events.k8s.io", "Event"): _EVENT,

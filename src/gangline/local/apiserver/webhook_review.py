@@ -1,0 +1,189 @@
+"""The question to a webhook and the reading of its answer, in Kubernetes' words. Pure."""
+
+import base64
+import binascii
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from gangline.api.admission import (
+    AdmissionRequest,
+    AdmissionResponse,
+    AdmissionReview,
+    GroupVersionKind,
+    GroupVersionResource,
+    UserInfo,
+)
+from gangline.api.meta import Status
+from gangline.local.apiserver.errors import StatusError
+from gangline.local.apiserver.negotiation import encode
+from gangline.local.apiserver.registry import Json, Kind
+from gangline.local.apiserver.request import Call, User
+from gangline.local.apiserver.webhook_selection import Hook
+
+ADMISSION = "admission.k8s.io"
+KNOWN = ("v1", "v1beta1")
+OPTIONS = {"CREATE": "CreateOptions", "UPDATE": "UpdateOptions", "DELETE": "DeleteOptions"}
+UNEXPLAINED = "without explanation"
+
+
+class BadAnswer(Exception):
+    """A webhook's answer cannot be used; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """All that the questions about one write have in common."""
+
+    call: Call
+    operation: str
+    options: Json
+    shown: tuple[str, str, str] | None = None
+    """Group, version and kind of the object, where it is not of the resource's kind."""
+    dry_run: bool = False
+
+
+def options_of(call: Call, operation: str, more: Json | None = None) -> Json:
+    """The options of a request, as webhooks see them."""
+    found: Json = {"kind": OPTIONS[operation], "apiVersion": "meta.k8s.io/v1"}
+    if operation != "DELETE":
+        named = ("fieldManager", "fieldValidation")
+        found |= {name: call.params[name] for name in named if call.params.get(name)}
+    if call.dry_run:
+        found["dryRun"] = ["All"]
+    return found | (more or {})
+
+
+def review_version(hook: Hook) -> str:
+    """The version of AdmissionReview to speak: the first of a webhook's that is known here."""
+    return next((v for v in hook.spec.admission_review_versions if v in KNOWN), KNOWN[0])
+
+
+def ask(
+    hook: Hook, question: Question, form: Kind, old: Json | None, new: Json | None
+) -> tuple[str, bytes]:
+    """The identity and the bytes of a question."""
+    call, uid = question.call, str(uuid.uuid4())
+    optional: Any = msgspec.UNSET
+    request = AdmissionRequest(
+        uid=uid,
+        kind=_kind(question, form),
+        resource=GroupVersionResource(form.group, form.version, form.plural),
+        sub_resource=call.subresource or optional,
+        request_kind=_kind(question, call.kind),
+        request_resource=GroupVersionResource(call.kind.group, call.kind.version, call.kind.plural),
+        request_sub_resource=call.subresource or optional,
+        name=name_of(call, new) or optional,
+        namespace=namespace_of(call, new) or optional,
+        operation=question.operation,
+        user_info=_user(call.user),
+        object=new,
+        old_object=old,
+        dry_run=question.dry_run,
+        options=question.options,
+    )
+    envelope = {
+        "kind": "AdmissionReview",
+        "apiVersion": f"{ADMISSION}/{review_version(hook)}",
+        "request": request,
+    }
+    return uid, encode(envelope)
+
+
+def _kind(question: Question, form: Kind) -> GroupVersionKind:
+    return GroupVersionKind(*(question.shown or (form.group, form.version, form.kind)))
+
+
+def _user(user: User) -> UserInfo:
+    return UserInfo(username=user.name, uid=user.uid, groups=list(user.groups))
+
+
+def read_answer(hook: Hook, uid: str, body: bytes) -> AdmissionResponse:
+    """Read a webhook's answer and check that it is one, to the question asked.
+
+    Raises:
+        BadAnswer: it is not.
+    """
+    try:
+        review = msgspec.json.decode(body, type=AdmissionReview)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadAnswer(f"the answer is no AdmissionReview: {error}") from None
+    version = review_version(hook)
+    response = review.response
+    if version == "v1":
+        if (review.api_version, review.kind) != (f"{ADMISSION}/v1", "AdmissionReview"):
+            given = f"{review.api_version or '/'}, Kind={review.kind}"
+            raise BadAnswer(
+                f"expected webhook response of {ADMISSION}/v1, Kind=AdmissionReview, got {given}"
+            )
+        if response is not None and response.uid != uid:
+            raise BadAnswer(f'expected response.uid="{uid}", got "{response.uid}"')
+    if response is None:
+        raise BadAnswer("webhook response was absent")
+    _check_patch(hook, response, version)
+    return response
+
+
+def _check_patch(hook: Hook, response: AdmissionResponse, version: str) -> None:
+    patch, type_ = response.patch, response.patch_type
+    if not hook.mutating:
+        if version == "v1" and patch:
+            raise BadAnswer("validating webhook may not return response.patch")
+        if version == "v1" and type_:
+            raise BadAnswer("validating webhook may not return response.patchType")
+    elif patch and type_ is None and version == "v1":
+        raise BadAnswer("webhook returned response.patch but not response.patchType")
+    elif type_ and not patch and version == "v1":
+        raise BadAnswer("webhook returned response.patchType but not response.patch")
+    elif patch and type_ not in (None, "JSONPatch"):
+        raise BadAnswer(f'webhook returned invalid response.patchType of "{type_}"')
+
+
+def operations_of(response: AdmissionResponse) -> Any:
+    """The operations of an answer's patch.
+
+    Raises:
+        BadAnswer: the patch cannot be read.
+    """
+    if not response.patch:
+        return []
+    try:
+        return msgspec.json.decode(base64.b64decode(response.patch, validate=True))
+    except (binascii.Error, ValueError, RecursionError) as error:
+        raise BadAnswer(f"the patch cannot be read: {error}") from None
+
+
+def denial(hook: Hook, status: Status | None) -> StatusError:
+    """The refusal of a write that a webhook has denied."""
+    given = status or Status()
+    said = given.message or given.reason
+    denied = f'admission webhook "{hook.name}" denied the request'
+    changed = msgspec.structs.replace(
+        given,
+        api_version="v1",
+        kind="Status",
+        status="Failure",
+        code=given.code if 400 <= given.code < 600 else 400,
+        message=f"{denied}: {said}" if said else f"{denied} {UNEXPLAINED}",
+    )
+    return StatusError(changed)
+
+
+def is_namespace(kind: Kind) -> bool:
+    """Whether a kind is that of namespaces themselves."""
+    return not kind.group and kind.kind == "Namespace"
+
+
+def namespace_of(call: Call, obj: Json | None) -> str:
+    """The namespace of a request; a namespace itself counts as its own."""
+    return name_of(call, obj) if is_namespace(call.kind) else call.namespace or ""
+
+
+def name_of(call: Call, obj: Json | None) -> str:
+    """The name that a request is about; empty while the server has not made one up."""
+    if call.name or obj is None:
+        return call.name
+    meta = obj.get("metadata")
+    return str(meta.get("name") or "") if isinstance(meta, dict) else ""

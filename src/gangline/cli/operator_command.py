@@ -16,6 +16,7 @@ from gangline.cli.event_loop import serve
 from gangline.cli.log_format import logging_options, start_logging
 from gangline.cli.operator_flags import operator_flags
 from gangline.cli.options import Target, cluster_options
+from gangline.cli.webhook_flags import webhook_from
 
 if TYPE_CHECKING:
     from gangline.kube.leader import Timing
@@ -68,8 +69,10 @@ def settings_from(flags: dict[str, Any]) -> "OperatorSettings":
     gangs, scheduler = gang_scheduling(
         flags.pop("gang_scheduling"), flags.pop("scheduler_name"), flags.pop("gang_scheduler_name")
     )
+    namespaces = _flat(flags.pop("namespaces"))
     return OperatorSettings(
-        namespaces=_flat(flags.pop("namespaces")),
+        namespaces=namespaces,
+        webhook=webhook_from(flags, namespaces, _own_namespace()),
         kinds=_known_kinds(_flat(flags.pop("kinds"))),
         gang_scheduling=GangScheduling(gangs),
         scheduler_name=scheduler,

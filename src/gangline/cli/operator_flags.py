@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from gangline.cli.setting import BindAddress, Duration, Names, setting, switch
+from gangline.cli.webhook_flags import WEBHOOK_FLAGS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -166,5 +167,5 @@ _WATCHING_IT = (
 
 def operator_flags(command: F) -> F:
     """Add all flags; the command gets their values under the names of the settings."""
-    flags: list[Callable[[F], F]] = [*_WHAT, *_SPEED, *_ELECTION, *_WATCHING_IT]
+    flags: list[Callable[[F], F]] = [*_WHAT, *_SPEED, *_ELECTION, *_WATCHING_IT, *WEBHOOK_FLAGS]
     return reduce(lambda made, add: add(made), reversed(flags), command)

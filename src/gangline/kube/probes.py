@@ -31,6 +31,8 @@ class Health:
 
     ready: bool = False
     """Whether the component knows the cluster and works, or stands by for one that does."""
+    further: list[Callable[[], bool]] = field(default_factory=list)
+    """What else has to hold before others may rely on the component."""
     ports: dict[str, int] = field(default_factory=dict)
     """The port that each path is served on, once it is."""
 
@@ -80,7 +82,7 @@ def _page(path: str, state: Health) -> _Page:
         return web.Response(text="ok")
 
     async def ready(_: web.Request) -> web.Response:
-        if state.ready:
+        if state.ready and all(holds() for holds in state.further):
             return web.Response(text="ok")
         return web.Response(text="starting", status=503)
 

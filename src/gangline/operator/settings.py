@@ -8,6 +8,7 @@ from uuid import uuid4
 
 from gangline.kube.leader import Timing
 from gangline.kube.probes import Address
+from gangline.operator.webhook.settings import WebhookSettings
 
 
 class GangScheduling(StrEnum):
@@ -55,6 +56,8 @@ class OperatorSettings:
     """How fast a lost leader is replaced, and how often the lease is written."""
     identity: str = field(default_factory=lambda: f"{socket.gethostname()}_{uuid4().hex[:8]}")
     """Who this copy is, among those that stand for election."""
+    webhook: WebhookSettings | None = None
+    """How jobs are checked before they are stored; None: they are only checked when they run."""
     resync_s: float | None = 36_000.0
     """How often every job is looked at though nothing has changed, as a safety net; None: never."""
     metrics_address: Address | None = None

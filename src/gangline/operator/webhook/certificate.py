@@ -1,0 +1,184 @@
+"""Certificates of the webhook: made, and looked at.
+
+Each serving certificate has an authority of its own, whose key is forgotten as soon as it has
+signed: whoever comes by the stored secret can pose as the webhook, and as nothing else. A new
+certificate therefore comes with a new authority, which callers have to trust first (``keyring``).
+All keys are ECDSA P-256, which is quick to make.
+"""
+
+import ipaddress
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+BACKDATED = timedelta(hours=1)
+"""How far the clocks of callers may be behind ours."""
+AUTHORITY = "gangline-operator webhook authority"
+
+
+class UnusableCertificate(Exception):
+    """A certificate or key cannot be used; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """What callers trust: one certificate, as PEM."""
+
+    pem: str
+    issued: datetime
+    expires: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A serving certificate and its key, as PEM, and the authority that answers for it."""
+
+    certificate: str
+    key: str
+    authority: Authority
+    names: frozenset[str]
+    """Host names and addresses that it is good for."""
+    issued: datetime
+    expires: datetime
+
+    def __repr__(self) -> str:
+        """Show no key: this ends up in logs and in the messages of tests."""
+        return f"Pair(names={sorted(self.names)}, issued={self.issued}, expires={self.expires})"
+
+
+def issue(names: Iterable[str], now: datetime, lifetime: timedelta) -> Pair:
+    """Make a serving certificate for these names, and its authority."""
+    begins, ends = now.replace(microsecond=0) - BACKDATED, now.replace(microsecond=0) + lifetime
+    wanted = frozenset(names)
+    # A name of its own: of two authorities of one name a caller may try the wrong one only.
+    issuer = _name(f"{AUTHORITY} {x509.random_serial_number():x}"[:64])
+    signing_key = ec.generate_private_key(ec.SECP256R1())
+    authority = (
+        _builder(issuer, issuer, signing_key.public_key(), begins, ends)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(signing_key.public_key()), False)
+        .sign(signing_key, hashes.SHA256())
+    )
+    key = ec.generate_private_key(ec.SECP256R1())
+    issuer_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(signing_key.public_key())
+    hosts = x509.SubjectAlternativeName([_general_name(name) for name in sorted(wanted)])
+    serving = (
+        _builder(_name("gangline-operator"), issuer, key.public_key(), begins, ends)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(issuer_id, critical=False)
+        .add_extension(hosts, critical=False)
+        .sign(signing_key, hashes.SHA256())
+    )
+    secret = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    trusted = Authority(_pem(authority), begins + BACKDATED, ends)
+    return Pair(_pem(serving), secret.decode(), trusted, wanted, begins + BACKDATED, ends)
+
+
+def read_authorities(bundle: str) -> list[Authority]:
+    """Read the authorities in a bundle of PEM certificates, the oldest first.
+
+    Raises:
+        UnusableCertificate: something in it is no certificate.
+    """
+    try:
+        found = x509.load_pem_x509_certificates(bundle.encode()) if bundle.strip() else []
+        read = {_pem(certificate): certificate for certificate in found}
+    except ValueError as error:
+        raise UnusableCertificate(f"is no list of certificates: {error}") from error
+    authorities = [
+        Authority(pem, each.not_valid_before_utc + BACKDATED, each.not_valid_after_utc)
+        for pem, each in read.items()
+    ]
+    return sorted(authorities, key=lambda authority: (authority.issued, authority.pem))
+
+
+def read_pair(certificate: str, key: str, authorities: Iterable[Authority]) -> Pair:
+    """Put a certificate, its key and the one of ``authorities`` that signed it together.
+
+    Raises:
+        UnusableCertificate: they do not belong together, or one cannot be read.
+    """
+    try:
+        serving = x509.load_pem_x509_certificate(certificate.encode())
+        private = serialization.load_pem_private_key(key.encode(), password=None)
+        hosts = serving.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        same = private.public_key() == serving.public_key()
+    except (ValueError, TypeError, UnsupportedAlgorithm, x509.ExtensionNotFound) as error:
+        raise UnusableCertificate(f"cannot be read: {error}") from error
+    if not same:
+        raise UnusableCertificate("has a key that does not belong to its certificate")
+    signer = next((each for each in authorities if _signed(each, serving)), None)
+    if signer is None:
+        raise UnusableCertificate("is signed by none of the authorities beside it")
+    return Pair(
+        certificate,
+        key,
+        signer,
+        frozenset(str(host.value) for host in hosts),
+        serving.not_valid_before_utc + BACKDATED,
+        min(serving.not_valid_after_utc, signer.expires),
+    )
+
+
+def _signed(authority: Authority, certificate: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(
+            x509.load_pem_x509_certificate(authority.pem.encode())
+        )
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
+def _name(common: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
+
+
+def _general_name(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+def _usage(*, signs: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True, key_cert_sign=signs, crl_sign=signs, content_commitment=False,
+        key_encipherment=False, data_encipherment=False, key_agreement=False, encipher_only=False,
+        decipher_only=False,
+    )  # fmt: skip
+
+
+def _builder(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePublicKey,
+    begins: datetime,
+    ends: datetime,
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(begins)
+        .not_valid_after(ends)
+    )
+
+
+def _pem(certificate: x509.Certificate) -> str:
+    return certificate.public_bytes(serialization.Encoding.PEM).decode()

@@ -1,0 +1,197 @@
+"""The answer to an admission review, as a function of the review.
+
+Two questions are answered. ``judge``: may this job be written? ``complete``: which defaults shall
+be written with it? Neither looks at anything but the review, so the answer is the same on every
+copy of the operator, in a dry run, and when it is asked twice.
+
+What is held against a change is only what the change brings in. A job that was stored with a
+mistake (before the webhook was there, or by a version with fewer rules) can still get a label, lose
+a finalizer, be suspended or be repaired step by step; one that is being deleted can be changed in
+any way.
+"""
+
+import base64
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from gangline.api.admission import AdmissionResponse
+from gangline.api.fielderror import FieldError, shown
+from gangline.api.meta import Status, StatusCause, StatusDetails, Wire
+from gangline.api.validation import validate_manifest
+
+API_VERSION = "admission.k8s.io/v1"
+MOST_CAUSES = 100
+"""Mistakes that one answer names: enough for any file that a person has written."""
+MOST_WARNINGS = 15
+LONGEST_WARNING = 256
+"""The API server cuts longer ones, and drops those beyond 4,096 characters in all."""
+
+Manifest = Mapping[str, Any]
+Advise = Callable[[Manifest], Sequence[FieldError]]
+"""Lists what is no mistake in a job, and yet hardly meant."""
+Defaults = Callable[[Manifest], Sequence[Mapping[str, Any]]]
+"""Lists the JSON patch operations that write a job's defaults into it."""
+
+_REASONS = {"is missing": "FieldValueRequired", "is not allowed": "FieldValueNotSupported"}
+
+
+class UnreadableReview(Exception):
+    """The body is no admission review; the message says what is wrong with it."""
+
+
+class Question(Wire):
+    """The part of a review's request that the answer depends on."""
+
+    uid: str = ""
+    operation: str = ""
+    sub_resource: str = ""
+    name: str = ""
+    object: dict[str, Any] | None = None
+    old_object: dict[str, Any] | None = None
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether it is about writing a job that is to stay; all else is none of our business."""
+        writes = self.operation in ("CREATE", "UPDATE") and not self.sub_resource
+        return writes and not _part(self.object, "metadata").get("deletionTimestamp")
+
+    @property
+    def respecified(self) -> bool:
+        """Whether the specification is new or changed."""
+        if self.object is None or self.old_object is None:
+            return True
+        return bool(self.object.get("spec") != self.old_object.get("spec"))
+
+
+class _Review(Wire):
+    api_version: str = ""
+    kind: str = ""
+    request: Question | None = None
+
+
+_DECODER = msgspec.json.Decoder(_Review)
+
+
+def read(body: bytes) -> Question:
+    """Read the question out of a review.
+
+    Raises:
+        UnreadableReview: there is none in it.
+    """
+    try:
+        review = _DECODER.decode(body)
+    except RecursionError as error:
+        raise UnreadableReview("the body is nested too deeply") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UnreadableReview(f"the body is no AdmissionReview: {error}") from error
+    if (review.api_version, review.kind) != (API_VERSION, "AdmissionReview"):
+        given = f"{review.kind or 'nothing'} of {review.api_version or 'no version'}"
+        raise UnreadableReview(f"the body is {shown(given)}, not AdmissionReview of {API_VERSION}")
+    if review.request is None or not review.request.uid:
+        raise UnreadableReview("the review has no request with a uid")
+    return review.request
+
+
+def write(response: AdmissionResponse) -> bytes:
+    """Put an answer into the envelope that it travels in."""
+    # A struct leaves out what is false, but a reader should not have to know that.
+    told = {"allowed": response.allowed, **msgspec.to_builtins(response)}
+    review = {"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": told}
+    return msgspec.json.encode(review)
+
+
+def judge(question: Question, advise: Advise) -> AdmissionResponse:
+    """Say whether a job may be written, with every mistake at once or else with advice."""
+    if not question.is_asked:
+        return AdmissionResponse(uid=question.uid, allowed=True)
+    if question.object is None:
+        return _refused(question.uid, "the request has no object")
+    try:
+        mistakes = _brought_in(question.object, question.old_object)
+        if mistakes:
+            return _denied(question, mistakes)
+        advice = _advice(question, advise)
+    except RecursionError:
+        return _refused(question.uid, "the object is nested too deeply: take levels out of it")
+    return AdmissionResponse(uid=question.uid, allowed=True, warnings=advice or None)
+
+
+def complete(question: Question, defaults: Defaults) -> AdmissionResponse:
+    """Write defaults into a job whose specification is written. Refuses nothing: that is judged."""
+    answer = AdmissionResponse(uid=question.uid, allowed=True)
+    if not question.is_asked or question.object is None or not question.respecified:
+        return answer
+    try:
+        operations = defaults(question.object)
+    except RecursionError:
+        return answer
+    if not operations:
+        return answer
+    patch = base64.b64encode(msgspec.json.encode(operations)).decode()
+    return msgspec.structs.replace(answer, patch=patch, patch_type="JSONPatch")
+
+
+def _brought_in(new: Manifest, old: Manifest | None) -> list[FieldError]:
+    """The mistakes in a job that were not there before."""
+    mistakes = validate_manifest(new, strict=False, old=old)
+    if old is None or not mistakes:
+        return mistakes
+    before = validate_manifest(old, strict=False)
+    return [mistake for mistake in mistakes if mistake not in before]
+
+
+def _advice(question: Question, advise: Advise) -> list[str]:
+    """What is hardly meant, told once: not at each change of something else."""
+    if not question.object or not question.respecified:
+        return []
+    old = question.old_object
+    before = {str(each) for each in advise(old)} if old else set()
+    told = dict.fromkeys(str(each) for each in advise(question.object))
+    return [_cut(text, LONGEST_WARNING) for text in told if text not in before][:MOST_WARNINGS]
+
+
+def _denied(question: Question, mistakes: Sequence[FieldError]) -> AdmissionResponse:
+    """Deny in the words of the API server's own validation, with which clients know to deal."""
+    manifest = question.object or {}
+    kind, group = str(manifest.get("kind")), str(manifest.get("apiVersion")).partition("/")[0]
+    name = question.name or str(_part(manifest, "metadata").get("name") or "")
+    told = [str(mistake) for mistake in mistakes[:MOST_CAUSES]]
+    if len(mistakes) > MOST_CAUSES:
+        told.append(f"and {len(mistakes) - MOST_CAUSES} more")
+    listed = told[0] if len(told) == 1 else f"[{', '.join(told)}]"
+    status = Status(
+        status="Failure",
+        reason="Invalid",
+        code=422,
+        message=f"{kind}.{group} {_quoted(name)} is invalid: {listed}",
+        details=StatusDetails(
+            name=name, group=group, kind=kind, causes=[_cause(m) for m in mistakes[:MOST_CAUSES]]
+        ),
+    )
+    return AdmissionResponse(uid=question.uid, allowed=False, status=status)
+
+
+def _cause(mistake: FieldError) -> StatusCause:
+    words = str(mistake).removeprefix(f"{mistake.path}: ")
+    reason = _REASONS.get(mistake.problem, "FieldValueInvalid")
+    return StatusCause(reason, words, mistake.path)
+
+
+def _refused(uid: str, why: str) -> AdmissionResponse:
+    status = Status(status="Failure", reason="BadRequest", code=400, message=why)
+    return AdmissionResponse(uid=uid, allowed=False, status=status)
+
+
+def _part(manifest: Manifest | None, name: str) -> Manifest:
+    part = (manifest or {}).get(name)
+    return part if isinstance(part, dict) else {}
+
+
+def _quoted(text: str) -> str:
+    return msgspec.json.encode(text).decode()
+
+
+def _cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"

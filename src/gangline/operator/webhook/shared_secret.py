@@ -1,0 +1,109 @@
+"""The Secret by which copies of the operator share the webhook's certificate.
+
+A write names the version that was read: of two copies one comes too late and reads what the other
+wrote. What cannot be used is said once in the log, with what to do, and replaced; a Secret of that
+name that is somebody else's is left alone, and one of another name used.
+"""
+
+import logging
+from datetime import datetime
+
+import msgspec
+
+from gangline.api.core import Secret
+from gangline.api.meta import ObjectMeta
+from gangline.api.resources import SECRETS
+from gangline.kube.client import Client
+from gangline.kube.errors import ConfigError, NotFound
+from gangline.operator.webhook import keyring
+from gangline.operator.webhook.certificate import UnusableCertificate
+from gangline.operator.webhook.complaints import Complaints
+from gangline.operator.webhook.configuration import OWNED
+from gangline.operator.webhook.keyring import Keyring
+
+log = logging.getLogger(__name__)
+
+OWN = "-own"
+"""Ending of the name that is used where the name itself is somebody else's."""
+
+
+class SharedSecret:
+    """Reads and writes the Secret."""
+
+    def __init__(self, client: Client, name: str, namespace: str) -> None:
+        self._client = client
+        self._name, self._namespace = name, namespace
+        self._complaints = Complaints(log)
+
+    async def load(self, now: datetime) -> tuple[Secret, Keyring | None]:
+        """Read the Secret, which has no version yet if it is to be made, and what it holds.
+
+        Raises:
+            ApiError: it cannot be read.
+            ConfigError: there is no name left to use.
+        """
+        secret = await self._find()
+        if not secret.data:
+            return secret, None
+        where = f"secret {self._namespace}/{secret.metadata.name}"
+        try:
+            found = keyring.read(secret.data)
+        except UnusableCertificate as error:
+            self._complaints.say(
+                where,
+                f"{where} cannot be used: {error}. A fresh certificate is written into it. "
+                "Find out who else writes it; nothing else is to be done",
+            )
+            return secret, None
+        if now >= found.serving.expires:
+            self._complaints.say(
+                where,
+                f"{where} holds a certificate that ended at {found.serving.expires}. A fresh one "
+                "is served. If an operator was running all the time, check the clocks",
+            )
+        else:
+            self._complaints.settle(where)
+        return secret, found
+
+    async def store(self, secret: Secret, wanted: Keyring) -> None:
+        """Write a keyring over what was loaded.
+
+        Raises:
+            Conflict, AlreadyExists: another copy was faster: load again.
+            ApiError: it cannot be written.
+        """
+        changed = msgspec.structs.replace(secret, data=keyring.write(wanted))
+        if secret.metadata.resource_version:
+            await self._client.update(SECRETS, changed, self._namespace)
+        else:
+            await self._client.create(SECRETS, changed, self._namespace)
+        log.info(
+            "certificate of the webhook is stored",
+            extra={
+                "secret": f"{self._namespace}/{secret.metadata.name}",
+                "served_until": wanted.serving.expires.isoformat(),
+                "next_until": wanted.next.expires.isoformat() if wanted.next else "",
+            },
+        )
+
+    async def _find(self) -> Secret:
+        for name in (self._name, self._name + OWN):
+            try:
+                secret = await self._client.get(SECRETS, name, self._namespace)
+            except NotFound:
+                labels = dict(OWNED)
+                fresh = ObjectMeta(name=name, namespace=self._namespace, labels=labels)
+                return Secret(metadata=fresh, type="Opaque")
+            if OWNED.items() <= secret.metadata.labels.items():
+                return secret
+            self._complaints.say(name, self._another(name))
+        raise ConfigError(self._another(self._name + OWN))
+
+    def _another(self, name: str) -> str:
+        label = ",".join(f"{key}={value}" for key, value in OWNED.items())
+        return (
+            f"secret {self._namespace}/{name} is not the operator's (it has no label {label}) and "
+            "is left alone. Remove it, hand it over by that label, or choose another name with "
+            "--webhook-secret"
+            + (f"; until then {name}{OWN} is used" if not name.endswith(OWN) else "")
+        )

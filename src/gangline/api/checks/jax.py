@@ -2,11 +2,18 @@
 
 from collections.abc import Iterator
 
-from gangline.api.checks import common
+from gangline.api.checks import common, replica_advice
 from gangline.api.fielderror import FieldError
 from gangline.api.jax import CONTAINER, ROLES, JAXJob
 
 _PATH = "spec.jaxReplicaSpecs"
+
+_WAYS = replica_advice.Ways(
+    path=_PATH,
+    roles=ROLES,
+    restart="Never",
+    variables=("COORDINATOR_PORT", "COORDINATOR_ADDRESS", "NUM_PROCESSES", "PROCESS_ID"),
+)
 
 
 def check(job: JAXJob, old: JAXJob | None = None) -> Iterator[FieldError]:
@@ -17,3 +24,8 @@ def check(job: JAXJob, old: JAXJob | None = None) -> Iterator[FieldError]:
     yield from common.size(roles, _PATH)
     if old is not None:
         yield from common.unchanged(job.spec.run_policy, old.spec.run_policy)
+
+
+def advise(job: JAXJob) -> Iterator[FieldError]:
+    """What a job may say, but hardly means."""
+    yield from replica_advice.advise(job.spec.jax_replica_specs, job.spec.run_policy, _WAYS)

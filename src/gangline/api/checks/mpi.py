@@ -2,13 +2,15 @@
 
 from collections.abc import Iterator
 
-from gangline.api.checks import common
+from gangline.api.checks import common, replica_advice
 from gangline.api.checks.common import Roles
 from gangline.api.fielderror import FieldError
 from gangline.api.mpi import ROLES, MPIJob, with_defaults
 
 _PATH = "spec.mpiReplicaSpecs"
 _ANY_CONTAINER = ""
+
+_WAYS = replica_advice.Ways(path=_PATH, roles=ROLES, restart="Never", endless=("Worker",))
 
 
 def check(job: MPIJob, old: MPIJob | None = None) -> Iterator[FieldError]:
@@ -26,6 +28,20 @@ def check(job: MPIJob, old: MPIJob | None = None) -> Iterator[FieldError]:
     yield from _main_container(job.spec.main_container, roles)
     if old is not None:
         yield from common.unchanged(job.spec.run_policy, old.spec.run_policy)
+
+
+def advise(job: MPIJob) -> Iterator[FieldError]:
+    """What a job may say, but hardly means."""
+    yield from replica_advice.advise(job.spec.mpi_replica_specs, job.spec.run_policy, _WAYS)
+    older, newer = job.spec.clean_pod_policy, job.spec.run_policy.clean_pod_policy
+    if older and newer and older != newer:
+        problem = f"does not count: spec.runPolicy.cleanPodPolicy, {newer!r}, does"
+        yield FieldError("spec.cleanPodPolicy", older, problem, "leave it out")
+    roles, _ = common.read_roles(with_defaults(job.spec.mpi_replica_specs), ROLES, _PATH)
+    if (newer or older or "None") == "None" and "Worker" in roles and common.count(roles["Worker"]):
+        problem = "leaves the workers waiting, on what they hold, after the job's end"
+        remedy = "give Running: workers never end by themselves"
+        yield FieldError("spec.runPolicy.cleanPodPolicy", newer or older, problem, remedy)
 
 
 def _main_container(name: str, roles: Roles) -> Iterator[FieldError]:

@@ -3,13 +3,31 @@
 import re
 from collections.abc import Iterator
 
-from gangline.api.checks import common
+from gangline.api.checks import common, replica_advice
 from gangline.api.checks.common import Roles
 from gangline.api.fielderror import FieldError
 from gangline.api.kubeflow import ElasticPolicy, PyTorchJob, ReplicaSpec
 
 _ROLES = ("Master", "Worker")
 _CONTAINER = "pytorch"
+_WAYS = replica_advice.Ways(
+    path="spec.pytorchReplicaSpecs",
+    roles=_ROLES,
+    restart="OnFailure",
+    variables=(
+        "MASTER_PORT",
+        "MASTER_ADDR",
+        "WORLD_SIZE",
+        "RANK",
+        "PET_MASTER_PORT",
+        "PET_MASTER_ADDR",
+        "PET_NODE_RANK",
+        "PET_NPROC_PER_NODE",
+        "PET_NNODES",
+        "PET_RDZV_ENDPOINT",
+        "PET_RDZV_BACKEND",
+    ),
+)
 _PROCESSES = re.compile(r"[1-9][0-9]{0,3}", re.ASCII)
 
 
@@ -26,6 +44,17 @@ def check(job: PyTorchJob, old: PyTorchJob | None = None) -> Iterator[FieldError
         yield from _elastic(spec.elastic_policy, roles.get("Worker"), spec.nproc_per_node)
     if old is not None:
         yield from common.unchanged(spec.run_policy, old.spec.run_policy)
+
+
+def advise(job: PyTorchJob) -> Iterator[FieldError]:
+    """What a job may say, but hardly means."""
+    spec = job.spec
+    yield from replica_advice.advise(spec.pytorch_replica_specs, spec.run_policy, _WAYS)
+    elastic = spec.elastic_policy
+    if elastic is not None and elastic.n_proc_per_node is not None:
+        where, count = "spec.elasticPolicy.nProcPerNode", elastic.n_proc_per_node
+        remedy = f'give spec.nprocPerNode: "{count}"'
+        yield FieldError(where, count, "is an older place for it", remedy)
 
 
 def _replicas(roles: Roles, path: str) -> Iterator[FieldError]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from gangline.api.checks import common
+from gangline.api.checks import common, replica_advice
 from gangline.api.checks.common import Roles
 from gangline.api.fielderror import FieldError
 from gangline.api.tensorflow import CONTAINER, ROLES, TFJob
@@ -10,6 +10,15 @@ from gangline.api.tensorflow import CONTAINER, ROLES, TFJob
 _PATH = "spec.tfReplicaSpecs"
 _LEADERS = ("Chief", "Master")
 _DECIDING = (*_LEADERS, "Worker")
+
+_WAYS = replica_advice.Ways(
+    path=_PATH,
+    roles=ROLES,
+    restart="Never",
+    container=CONTAINER,
+    variables=("TF_CONFIG",),
+    endless=("PS", "Evaluator"),
+)
 
 
 def check(job: TFJob, old: TFJob | None = None) -> Iterator[FieldError]:
@@ -22,6 +31,20 @@ def check(job: TFJob, old: TFJob | None = None) -> Iterator[FieldError]:
     yield from _decides(roles)
     if old is not None:
         yield from common.unchanged(job.spec.run_policy, old.spec.run_policy)
+
+
+def advise(job: TFJob) -> Iterator[FieldError]:
+    """What a job may say, but hardly means."""
+    yield from replica_advice.advise(job.spec.tf_replica_specs, job.spec.run_policy, _WAYS)
+    roles, _ = common.read_roles(job.spec.tf_replica_specs, ROLES, _PATH)
+    if "Evaluator" in roles and (count := common.count(roles["Evaluator"])) > 1:
+        problem = "is more than the one evaluator that TensorFlow knows"
+        yield FieldError(f"{_PATH}.Evaluator.replicas", count, problem, "give 1")
+    leader = next((role for role in _LEADERS if role in roles), None)
+    if leader and job.spec.enable_dynamic_worker:
+        problem = f"tells the {leader} of no worker and no server"
+        remedy = f"leave {leader} out, or give spec.enableDynamicWorker: false"
+        yield FieldError("spec.enableDynamicWorker", True, problem, remedy)
 
 
 def _leaders(roles: Roles) -> Iterator[FieldError]:

@@ -2,11 +2,25 @@
 
 from collections.abc import Iterator
 
-from gangline.api.checks import common
+from gangline.api.checks import common, replica_advice
 from gangline.api.fielderror import FieldError
 from gangline.api.xgboost import CONTAINER, ROLES, XGBoostJob
 
 _PATH = "spec.xgbReplicaSpecs"
+
+_WAYS = replica_advice.Ways(
+    path=_PATH,
+    roles=ROLES,
+    restart="Never",
+    variables=(
+        "MASTER_PORT",
+        "MASTER_ADDR",
+        "WORLD_SIZE",
+        "RANK",
+        "WORKER_PORT",
+        "WORKER_ADDRS",
+    ),
+)
 
 
 def check(job: XGBoostJob, old: XGBoostJob | None = None) -> Iterator[FieldError]:
@@ -24,3 +38,8 @@ def check(job: XGBoostJob, old: XGBoostJob | None = None) -> Iterator[FieldError
         yield from common.size(roles, _PATH)
     if old is not None:
         yield from common.unchanged(job.spec.run_policy, old.spec.run_policy)
+
+
+def advise(job: XGBoostJob) -> Iterator[FieldError]:
+    """What a job may say, but hardly means."""
+    yield from replica_advice.advise(job.spec.xgb_replica_specs, job.spec.run_policy, _WAYS)

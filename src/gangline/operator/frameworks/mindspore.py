@@ -146,16 +146,9 @@ def _scheduler(job: TrainingJob) -> Role | None:
 
 
 def _address(job: TrainingJob, gang: Gang) -> str:
-    """Where the scheduler answers; empty while its service has no address.
-
-    A headless service is not ours, but may be what another operator left: its name does then.
-    """
-    name = replica_name(job.name, SCHEDULER, 0)
-    service = gang.services.get(name)
-    if service is None:
-        return ""
-    address = service.spec.cluster_ip
-    return name if address == "None" else address
+    """Where the scheduler answers; empty while its service has no address. No name will do."""
+    service = gang.services.get(replica_name(job.name, SCHEDULER, 0))
+    return service.spec.cluster_ip.removeprefix("None") if service else ""
 
 
 def _failed_for_good(job: TrainingJob, gang: Gang) -> int:

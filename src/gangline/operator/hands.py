@@ -25,7 +25,7 @@ from gangline.kube.errors import (
     Invalid,
     NotFound,
 )
-from gangline.operator import metrics
+from gangline.operator import adoption, metrics
 from gangline.operator.cache import EXTRAS, PODS, SERVICES, Cache, Sight, job_resource
 from gangline.operator.decision import Creation, Decision, Deletion, Event, Patch, Target
 from gangline.operator.gate import Gate
@@ -158,6 +158,8 @@ class Hands:
             raise error from None
         owner = item.metadata.controller
         if owner and owner.uid == job.meta.uid:
+            if adoption.is_foreign(item.metadata):
+                raise error  # It has no place before it has our labels, which it gets.
             return item
         if owner and (owner.kind, owner.name) == (job.kind.kind, job.name):
             # A job of this name was deleted and made again: the garbage collector is at work.

@@ -19,6 +19,11 @@ JOBS_RESTARTED = Counter(
 )
 JOBS_DELETED = Counter("training_operator_jobs_deleted", "Jobs removed after their time", _LABELS)
 WRITES = Counter("gangline_operator_writes", "Requests that write", ("kind", "verb"))
+ADOPTED = Counter(
+    "gangline_operator_adopted",
+    "Objects taken over, by what they were given: labels, an owner, a gang",
+    ("kind", "given"),
+)
 
 _BY_CONDITION = {
     conditions.CREATED: JOBS_CREATED,

@@ -1,0 +1,168 @@
+"""Which objects of other operators, or of nobody, are taken over, and by which patch."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gangline.api.meta import ObjectMeta, OwnerReference
+from gangline.operator import adoption, labels
+from gangline.operator.decision import Target
+from gangline.operator.frameworks import mindspore, paddle, pytorch
+from gangline.operator.replicas import Pod, PodStatus
+
+KINDS = {(kind.group, kind.kind): kind for kind in (pytorch.KIND, paddle.KIND, mindspore.KIND)}
+PADDLE_OWNER = OwnerReference(
+    api_version="batch.paddlepaddle.org/v1", kind="PaddleJob", name="net", uid="j", controller=True
+)
+KUBEFLOW_OWNER = OwnerReference(
+    api_version="kubeflow.org/v1", kind="PyTorchJob", name="net", uid="j", controller=True
+)
+OLD_LABELS = {
+    "group-name": "kubeflow.org",
+    "job-name": "net",
+    "replica-type": "worker",
+    "replica-index": "2",
+}
+
+
+def meta(name="net-worker-2", owner=KUBEFLOW_OWNER, **fields):
+    references = [owner] if owner else []
+    return ObjectMeta(
+        name=name,
+        namespace="team",
+        uid="item",
+        resource_version="7",
+        owner_references=references,
+        **fields,
+    )
+
+
+def ours(controller, role="worker", index=2):
+    return labels.replica_labels("net", controller, role, index)
+
+
+def test_a_pod_with_old_labels_gets_ours() -> None:
+    patch = adoption.labelled(Target.POD, meta(labels=OLD_LABELS), KINDS)
+    assert patch == {
+        "metadata": {
+            "uid": "item",
+            "resourceVersion": "7",
+            "labels": ours("pytorchjob-controller"),
+        }
+    }
+
+
+def test_the_old_label_of_a_master_is_kept_under_its_new_name() -> None:
+    old = {**OLD_LABELS, "job-role": "master"}
+    patch = adoption.labelled(Target.POD, meta("net-master-0", labels=old), KINDS)
+    assert patch["metadata"]["labels"][labels.JOB_ROLE] == "master"
+
+
+def test_an_old_service_comes_to_select_by_our_labels() -> None:
+    """Or a pod that replaces an old one would not be found under its name."""
+    patch = adoption.labelled(Target.SERVICE, meta(labels=OLD_LABELS), KINDS, OLD_LABELS)
+    assert patch["spec"]["selector"] == {
+        **ours("pytorchjob-controller"),
+        **dict.fromkeys(OLD_LABELS),
+    }
+
+
+@pytest.mark.parametrize("target", [Target.POD, Target.SERVICE])
+def test_what_belongs_to_a_paddle_replica_gets_the_labels_of_its_name(target) -> None:
+    seen = meta("net-ps-11", PADDLE_OWNER)
+    patch = adoption.labelled(target, seen, KINDS)
+    assert patch["metadata"]["labels"] == ours("paddlejob-controller", "ps", 11)
+    assert "spec" not in patch
+
+
+def test_a_paddle_config_map_gets_the_labels_of_its_job() -> None:
+    patch = adoption.labelled(Target.CONFIG_MAP, meta("net", PADDLE_OWNER), KINDS)
+    assert patch["metadata"]["labels"] == {
+        labels.JOB_NAME: "net",
+        labels.OPERATOR_NAME: "paddlejob-controller",
+    }
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        pytest.param(meta(owner=None), id="nobody's"),
+        pytest.param(
+            meta(owner=OwnerReference(api_version="apps/v1", kind="ReplicaSet", controller=True)),
+            id="a ReplicaSet's",
+        ),
+        pytest.param(
+            meta(
+                owner=OwnerReference(
+                    api_version="kubeflow.org/v1", kind="PaddleJob", name="net", controller=True
+                )
+            ),
+            id="a PaddleJob's of another group",
+        ),
+        pytest.param(meta("other-worker-2"), id="not named after the job"),
+        pytest.param(meta("net-launcher"), id="without an index"),
+        pytest.param(meta("net-worker--1"), id="with a strange index"),
+    ],
+)
+def test_what_is_no_replica_of_ours_is_left_alone(seen) -> None:
+    assert adoption.labelled(Target.POD, seen, KINDS) is None
+
+
+@given(
+    job=st.from_regex(r"[a-z]([-a-z0-9]{0,20}[a-z0-9])?", fullmatch=True),
+    role=st.sampled_from(["master", "worker", "ps", "chief", "evaluator", "scheduler", "heter"]),
+    index=st.integers(0, 5000),
+)
+def test_role_and_index_are_read_off_every_name_that_is_built(job, role, index) -> None:
+    name = labels.replica_name(job, role, index)
+    assert adoption.replica_in_name(name, job) == (role, index)
+
+
+def test_an_orphan_has_our_labels_and_nobody_who_manages_it() -> None:
+    named = ours("pytorchjob-controller")
+    user = OwnerReference(api_version="v1", kind="ConfigMap", name="x", uid="x")
+    assert adoption.is_orphan(meta(owner=None, labels=named))
+    assert adoption.is_orphan(meta(owner=user, labels=named))
+    assert not adoption.is_orphan(meta(labels=named))
+    assert not adoption.is_orphan(meta(owner=None, labels={labels.JOB_NAME: "net"}))
+
+
+def test_a_claim_keeps_the_other_owners() -> None:
+    user = OwnerReference(api_version="v1", kind="ConfigMap", name="x", uid="x")
+    patch = adoption.claimed(meta(owner=user), {"kind": "PyTorchJob", "uid": "j"})
+    owners = patch["metadata"]["ownerReferences"]
+    assert [owner["kind"] for owner in owners] == ["ConfigMap", "PyTorchJob"]
+
+
+def test_a_running_pod_without_a_gang_joins_its_jobs() -> None:
+    pod = Pod(metadata=meta(labels=ours("pytorchjob-controller")))
+    assert adoption.is_outside_gang(pod)
+    assert adoption.joined(pod)["metadata"]["annotations"] == {
+        labels.GROUP_NAME: "net",
+        labels.TASK_SPEC: "worker",
+    }
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        pytest.param(
+            Pod(
+                metadata=meta(
+                    labels=ours("pytorchjob-controller"), annotations={labels.GROUP_NAME: "mine"}
+                )
+            ),
+            id="in a gang of the user's",
+        ),
+        pytest.param(
+            Pod(
+                metadata=meta(labels=ours("pytorchjob-controller")),
+                status=PodStatus(phase="Succeeded"),
+            ),
+            id="ended",
+        ),
+        pytest.param(Pod(metadata=meta()), id="no replica"),
+    ],
+)
+def test_other_pods_stay_out_of_the_gang(pod) -> None:
+    assert not adoption.is_outside_gang(pod)

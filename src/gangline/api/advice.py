@@ -39,7 +39,8 @@ def advise_manifest(manifest: Mapping[str, Any]) -> list[FieldError]:
 
     Parts that do not have the right shape are left to ``validate_manifest``.
     """
-    known = _KINDS.get((manifest.get("apiVersion"), manifest.get("kind")))
+    named = manifest.get("apiVersion"), manifest.get("kind")
+    known = _KINDS.get(named) if all(isinstance(word, str) for word in named) else None
     if known is None:
         return []
     type_, advise = known

@@ -17,7 +17,17 @@ from gangline.api.apiextensions import (
     CustomResourceSubresourceScale,
 )
 from gangline.api.resource import Resource
-from gangline.api.resources import POD_GROUPS, PYTORCH_JOBS, QUEUES
+from gangline.api.resources import (
+    JAX_JOBS,
+    MPI_JOBS,
+    MS_JOBS,
+    PADDLE_JOBS,
+    POD_GROUPS,
+    PYTORCH_JOBS,
+    QUEUES,
+    TF_JOBS,
+    XGBOOST_JOBS,
+)
 from gangline.api.schema import Json, structural
 
 _AGE = CustomResourceColumnDefinition(
@@ -65,17 +75,45 @@ def _training_columns(roles_path: str) -> list[CustomResourceColumnDefinition]:
     ]
 
 
-_DEFINITIONS = (
-    _Definition(
-        PYTORCH_JOBS,
-        short_names=["ptj"],
+def _training(
+    resource: Resource[Any], short_name: str, roles_path: str, *, scale: bool = False
+) -> _Definition:
+    """The definition of a kind with replica specs; ``scale`` where its workers can be scaled."""
+    return _Definition(
+        resource,
+        short_names=[short_name],
         categories=["training"],
-        columns=_training_columns(".spec.pytorchReplicaSpecs"),
+        columns=_training_columns(roles_path),
         scale=CustomResourceSubresourceScale(
-            spec_replicas_path=".spec.pytorchReplicaSpecs.Worker.replicas",
+            spec_replicas_path=f"{roles_path}.Worker.replicas",
             status_replicas_path=".status.replicaStatuses.Worker.active",
             label_selector_path=".status.replicaStatuses.Worker.selector",
-        ),
+        )
+        if scale
+        else None,
+    )
+
+
+_DEFINITIONS = (
+    _training(PYTORCH_JOBS, "ptj", ".spec.pytorchReplicaSpecs", scale=True),
+    _training(TF_JOBS, "tfj", ".spec.tfReplicaSpecs", scale=True),
+    _training(JAX_JOBS, "jaxj", ".spec.jaxReplicaSpecs", scale=True),
+    _training(XGBOOST_JOBS, "xgbj", ".spec.xgbReplicaSpecs"),
+    _training(MPI_JOBS, "mpij", ".spec.mpiReplicaSpecs"),
+    _training(MS_JOBS, "msj", ".spec.msReplicaSpecs", scale=True),
+    _Definition(
+        PADDLE_JOBS,
+        short_names=["pdj"],
+        categories=["training"],
+        columns=[
+            _column("Status", ".status.phase"),
+            _column("Mode", ".status.mode"),
+            _AGE,
+            _column("Workers", ".spec.worker.replicas", "integer", wide=True),
+            _column("Restarts", ".status.restarts.total", "integer", wide=True),
+            _column("Reason", ".status.conditions[-1:].reason", wide=True),
+            _column("Message", ".status.conditions[-1:].message", wide=True),
+        ],
     ),
     _Definition(
         POD_GROUPS,

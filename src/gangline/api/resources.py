@@ -4,10 +4,16 @@ from typing import Any
 
 from gangline.api import admission, autoscaling, core, rbac
 from gangline.api.apiextensions import CustomResourceDefinition
+from gangline.api.jax import JAXJob
 from gangline.api.kubeflow import PyTorchJob
+from gangline.api.mindspore import MSJob
+from gangline.api.mpi import MPIJob
+from gangline.api.paddle import PaddleJob
 from gangline.api.pod import Pod
 from gangline.api.resource import Resource
 from gangline.api.scheduling import PodGroup, Queue
+from gangline.api.tensorflow import TFJob
+from gangline.api.xgboost import XGBoostJob
 
 _APPS = "apps"
 _RBAC = "rbac.authorization.k8s.io"
@@ -95,6 +101,12 @@ HORIZONTAL_POD_AUTOSCALERS = Resource(
 )
 
 PYTORCH_JOBS = Resource(PyTorchJob, "kubeflow.org", "v1", "pytorchjobs", "PyTorchJob")
+TF_JOBS = Resource(TFJob, "kubeflow.org", "v1", "tfjobs", "TFJob")
+JAX_JOBS = Resource(JAXJob, "kubeflow.org", "v1", "jaxjobs", "JAXJob")
+XGBOOST_JOBS = Resource(XGBoostJob, "kubeflow.org", "v1", "xgboostjobs", "XGBoostJob")
+MS_JOBS = Resource(MSJob, "mindspore.gitee.com", "v1", "msjobs", "MSJob")
+PADDLE_JOBS = Resource(PaddleJob, "batch.paddlepaddle.org", "v1", "paddlejobs", "PaddleJob")
+MPI_JOBS = Resource(MPIJob, "kubeflow.org", "v1", "mpijobs", "MPIJob")
 POD_GROUPS = Resource(PodGroup, _VOLCANO, "v1beta1", "podgroups", "PodGroup")
 QUEUES = Resource(Queue, _VOLCANO, "v1beta1", "queues", "Queue", namespaced=False)
 
@@ -129,5 +141,15 @@ BUILT_IN: tuple[Resource[Any], ...] = (
 )
 """Kinds that a Kubernetes API server has by itself."""
 
-CUSTOM: tuple[Resource[Any], ...] = (PYTORCH_JOBS, POD_GROUPS, QUEUES)
+CUSTOM: tuple[Resource[Any], ...] = (
+    PYTORCH_JOBS,
+    TF_JOBS,
+    JAX_JOBS,
+    XGBOOST_JOBS,
+    MPI_JOBS,
+    MS_JOBS,
+    PADDLE_JOBS,
+    POD_GROUPS,
+    QUEUES,
+)
 """Kinds that Gangline brings as CustomResourceDefinitions."""

@@ -87,7 +87,7 @@ def validate_manifest(
         old: the object before this change, for what cannot be changed.
     """
     version, kind = manifest.get("apiVersion"), manifest.get("kind")
-    if (version, kind) not in _KINDS:
+    if not (isinstance(version, str) and isinstance(kind, str)) or (version, kind) not in _KINDS:
         return []
     type_, check = _KINDS[version, kind]
     shape = check_shape(manifest, type_)

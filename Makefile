@@ -1,5 +1,5 @@
 # Sets up, runs and checks Gangline. Needs Python 3.11 or newer and make, nothing else.
-# make demo | test | lint | e2e | benchmarks | crds | clean
+# make demo | test | lint | e2e | test-frameworks | benchmarks | crds | clean
 
 # python3.11 where it is, else the machine's python3; tools/bootstrap.py refuses one that is too old.
 PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3)
@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 INSTALL := $(PIP) install --quiet --constraint constraints.txt
 
-.PHONY: help setup demo test lint e2e benchmarks crds clean
+.PHONY: help setup demo test lint e2e test-frameworks benchmarks crds clean
 
 help:
 	@sed -n '2s/^# //p' Makefile
@@ -39,6 +39,16 @@ lint: $(VENV)/.dev
 
 e2e: $(VENV)/.dev
 	$(BIN)/python -m pytest -q tests/e2e
+
+# Trains with the real frameworks, each in an environment of its own that is made here (docs/frameworks.md).
+# make test-frameworks FRAMEWORKS="jax tensorflow" makes and tests these only.
+FRAMEWORKS ?=
+IMAGE_MAP := .cache/frameworks-image-map.yaml
+
+test-frameworks: $(VENV)/.dev
+	$(BIN)/python tools/framework_environments.py --image-map $(IMAGE_MAP) $(FRAMEWORKS)
+	$(BIN)/python -m pytest -q --image-map $(IMAGE_MAP) --durations=0 \
+	  $(if $(FRAMEWORKS),$(FRAMEWORKS:%=tests/frameworks/test_%.py),tests/frameworks)
 
 benchmarks: $(VENV)/.dev
 	$(BIN)/python -m benchmarks

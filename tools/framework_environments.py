@@ -3,7 +3,8 @@
 usage: framework_environments.py [--image-map FILE] [FRAMEWORK...]
 
 One virtual environment for each ``examples/FRAMEWORK/requirements.txt`` (all of them, unless some
-are named), since the frameworks cannot agree on the versions of what they share. They lie in
+are named), since the frameworks cannot agree on the versions of what they share; an example without
+that file runs in the environment of gangline itself, where torch is. They lie in
 ``$GANGLINE_FRAMEWORKS``, else in ``$XDG_CACHE_HOME/gangline/frameworks`` (``~/.cache/...``), named
 after the interpreter and the requirements, so that clones share them and a changed requirement
 makes a new one. Prints an image map for ``gangline up --image-map`` that points the image of each
@@ -30,9 +31,10 @@ COMPLETE = "gangline-complete"
 """Written last: an environment without it was left half made."""
 
 
-def frameworks() -> list[str]:
-    """The examples that need an environment of their own."""
-    return sorted(path.parent.name for path in EXAMPLES.glob("*/requirements.txt"))
+def examples() -> dict[str, bool]:
+    """The frameworks there are examples for, and whether each needs an environment of its own."""
+    folders = sorted(path for path in EXAMPLES.iterdir() if path.is_dir())
+    return {path.name: (path / "requirements.txt").exists() for path in folders}
 
 
 def root() -> pathlib.Path:
@@ -95,15 +97,15 @@ def say(line: str) -> None:
 
 def main() -> None:
     """Make what is asked for, and write the image map."""
-    known = frameworks()
+    known = examples()
     parser = argparse.ArgumentParser(description="Make the environments of the examples.")
     parser.add_argument("framework", nargs="*", help=f"some of: {', '.join(known)}; all by default")
     parser.add_argument("--image-map", type=pathlib.Path, help="write the map here, do not print")
     arguments = parser.parse_args()
     if unknown := set(arguments.framework) - set(known):
-        parser.error(f"no requirements for {', '.join(unknown)}; there are: {', '.join(known)}")
+        parser.error(f"no example for {', '.join(unknown)}; there are: {', '.join(known)}")
     try:
-        made = {name: make(name) for name in arguments.framework or known}
+        made = {name: make(name) for name in arguments.framework or known if known[name]}
     except subprocess.CalledProcessError as error:
         sys.exit(f"cannot make the environment: {error}")
     images = {f"gangline/examples-{name}:*": {"env": str(env)} for name, env in made.items()}

@@ -19,8 +19,8 @@ import yaml
 from gangline.api.resource import Resource
 from gangline.api.resources import CONFIG_MAPS, EVENTS, PODS
 from gangline.kube.client import Client
-from gangline.kube.errors import ApiError
-from integration.cluster.embedded import EmbeddedCluster
+from gangline.kube.errors import ApiError, NotFound
+from integration.cluster.embedded import EmbeddedCluster, until
 
 Manifest = dict[str, Any]
 
@@ -75,17 +75,18 @@ class Training:
         return job
 
     async def resource(self, manifest: Manifest) -> Resource[Manifest]:
-        """How the kind of ``manifest`` is addressed, as the API server tells it."""
+        """How the kind of ``manifest`` is addressed, as soon as the API server can tell."""
         group, _, version = manifest["apiVersion"].rpartition("/")
         path = f"/apis/{group}/{version}" if group else f"/api/{version}"
-        served = await self.client.request_json("GET", path)
-        plurals = [
-            entry["name"]
-            for entry in served["resources"]
-            if entry["kind"] == manifest["kind"] and "/" not in entry["name"]
-        ]
-        assert plurals, f"the cluster does not know {manifest['kind']}"
-        return Resource(dict, group, version, plurals[0], manifest["kind"])
+
+        async def plural() -> str:
+            with contextlib.suppress(NotFound):  # our kinds come a moment after the first answer
+                for entry in (await self.client.request_json("GET", path))["resources"]:
+                    if entry["kind"] == manifest["kind"] and "/" not in entry["name"]:
+                        return str(entry["name"])
+            return ""
+
+        return Resource(dict, group, version, await until(plural), manifest["kind"])
 
 
 @dataclass(frozen=True)
@@ -132,6 +133,28 @@ class RunningExample:
         except TimeoutError:
             story = await self._story(await self.read())
             raise AssertionError(f"{replica} has not written {words!r}\n{story}") from None
+
+    async def runs_only(self, replicas: set[str], patience_s: float = 60.0) -> None:
+        """Wait until no pod of the job but those of ``replicas`` is left that has not ended.
+
+        Raises:
+            AssertionError: it takes too long; the message names those that run.
+        """
+        running: set[str] = set()
+        try:
+            async with asyncio.timeout(patience_s):
+                while (running := await self._running()) != replicas:
+                    await asyncio.sleep(POLLED_EVERY_S)
+        except TimeoutError:
+            raise AssertionError(f"still running: {sorted(running)}") from None
+
+    async def _running(self) -> set[str]:
+        pods = await self.training.client.list(PODS, NAMESPACE)
+        return {
+            pod.metadata.name.removeprefix(f"{self.name}-")
+            for pod in pods.items
+            if pod.status.phase not in {"Succeeded", "Failed"}
+        }
 
     def kill(self, replica: str) -> None:
         """Send SIGKILL to the training process of a replica, as the kernel does out of memory."""

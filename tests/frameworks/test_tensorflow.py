@@ -1,0 +1,60 @@
+"""TensorFlow: training in step over all processes, and over parameter servers."""
+
+import re
+
+import pytest
+
+from frameworks.training import RunningExample, Training
+
+
+async def accuracy(job: RunningExample) -> float:
+    """What the chief has printed at the end."""
+    said = re.search(r"test accuracy (\d\.\d+)", await job.log("chief-0"))
+    assert said is not None
+    return float(said.group(1))
+
+
+@pytest.mark.timeout(400)
+async def test_a_tfjob_trains_digits_with_multi_worker_mirrored_strategy(
+    training: Training,
+) -> None:
+    job = await training.start("tensorflow", "mirrored")
+    await job.succeeds()
+    assert await accuracy(job) >= 0.95
+    assert "rank 1 of 3" in await job.log("worker-0")
+    assert "rank 2 of 3" in await job.log("worker-1")
+
+
+@pytest.mark.timeout(500)
+async def test_a_killed_worker_costs_the_steps_since_the_last_checkpoint(
+    training: Training,
+) -> None:
+    job = await training.start("tensorflow", "mirrored")
+    await job.says("worker-1", "step 100/450")
+    job.kill("worker-1")
+    await job.succeeds()
+    assert await accuracy(job) >= 0.95
+    began = re.search(r"rank 0 of 3 on \S+: starts at step (\d+)", await job.log("chief-0"))
+    assert began is not None
+    assert int(began.group(1)) >= 100
+
+
+@pytest.mark.timeout(400)
+async def test_a_tfjob_trains_digits_with_parameter_server_strategy(training: Training) -> None:
+    job = await training.start("tensorflow", "servers")
+    await job.succeeds()
+    said = await job.log("chief-0")
+    assert "weights on /job:ps/replica:0/task:0" in said
+    assert await accuracy(job) >= 0.93
+    await job.runs_only(set())  # cleanPodPolicy has stopped those that serve for ever
+
+
+@pytest.mark.timeout(500)
+async def test_the_chief_goes_on_when_a_worker_that_serves_it_is_killed(training: Training) -> None:
+    job = await training.start("tensorflow", "servers")
+    await job.says("chief-0", "step 200/1000")
+    job.kill("worker-0")
+    await job.succeeds()
+    said = await job.log("chief-0")
+    assert said.count("starts at step") == 1
+    assert await accuracy(job) >= 0.93

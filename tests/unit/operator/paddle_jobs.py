@@ -1,0 +1,88 @@
+"""PaddleJobs in a few words, and what their replicas get."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from gangline.operator.frameworks.paddle import Paddle
+from gangline.operator.frameworks.paddle_status import BARRIER
+from gangline.operator.job import TrainingJob
+from gangline.operator.replicas import ContainerState, ContainerStatus, Pod, Waiting
+from unit.operator.builders import UID, a_pod, stored
+from unit.operator.kubeflow_jobs import gang_of, pod_of
+
+
+def role(count: int, container: str = "paddle", **pod: Any) -> dict[str, Any]:
+    """``role(2, restartPolicy="OnFailure")``."""
+    containers = [{"name": container, "image": "train:1"}]
+    return {"replicas": count, "template": {"spec": {"containers": containers, **pod}}}
+
+
+def manifest(**spec: Any) -> dict[str, Any]:
+    """``manifest(ps=1, worker=2, intranet="Service")``."""
+    roles = ("ps", "worker", "heter")
+    return {
+        "apiVersion": "batch.paddlepaddle.org/v1",
+        "kind": "PaddleJob",
+        "metadata": {"name": "train", "namespace": "team", "uid": UID, "generation": 1},
+        "spec": {
+            name: role(given) if name in roles and isinstance(given, int) else given
+            for name, given in spec.items()
+        },
+    }
+
+
+def a_job(*, framework: Paddle | None = None, **spec: Any) -> TrainingJob:
+    """The job in the common form; it must be without mistakes."""
+    reading = (framework or Paddle()).read(stored(manifest(**spec)))
+    assert not reading.mistakes
+    return reading.job
+
+
+def placed(name: str, ip: str = "", phase: str = "Running", **extra: Any) -> Pod:
+    """A pod with an address, ready if it runs."""
+    pod = a_pod(name, phase, **extra)
+    (status,) = pod.status.container_statuses
+    ready = msgspec.structs.replace(status, ready=phase == "Running")
+    told = msgspec.structs.replace(pod.status, pod_ip=ip, container_statuses=(ready,))
+    return msgspec.structs.replace(pod, status=told)
+
+
+def at_the_barrier(name: str, *, waiting: str = "") -> Pod:
+    """A pod whose init container looks for its peers."""
+    pod = a_pod(name, "Pending")
+    state = ContainerState(waiting=Waiting(waiting) if waiting else None)
+    told = msgspec.structs.replace(
+        pod.status, init_container_statuses=(ContainerStatus(BARRIER, state=state),)
+    )
+    return msgspec.structs.replace(pod, status=told)
+
+
+def config_map(job: TrainingJob, *pods: Pod) -> dict[str, str] | None:
+    """The data of the job's ConfigMap; None while there is none."""
+    listed = job.rules.objects(job, gang_of(job, *pods))
+    assert all(
+        each["kind"] == "ConfigMap" and each["metadata"]["name"] == "train" for each in listed
+    )
+    return listed[0]["data"] if listed else None
+
+
+def environment(job: TrainingJob, name: str) -> list[tuple[str, str]]:
+    """The variables of a replica in order; ``=path`` and ``@key`` stand for references."""
+    (container,) = pod_of(job, name)["spec"]["containers"]
+    return [(each["name"], _told(each)) for each in container["env"]]
+
+
+def endpoints(names: Sequence[str], port: int = 36000) -> str:
+    """The names, each with a port."""
+    return ",".join(f"{name}:{port}" for name in names)
+
+
+def _told(variable: dict[str, Any]) -> str:
+    if "value" in variable:
+        return str(variable["value"])
+    source = variable["valueFrom"]
+    if "fieldRef" in source:
+        return f"={source['fieldRef']['fieldPath']}"
+    return f"@{source['configMapKeyRef']['key']}"

@@ -106,6 +106,10 @@ class Informer(Generic[T]):
     def __len__(self) -> int:
         return len(self._store)
 
+    def __bool__(self) -> bool:
+        """True also while the copy is empty: who asks means whether there is an informer."""
+        return True
+
     def add_listener(self, listener: Listener[T]) -> None:
         """Call ``listener(old, new)`` on each change, and now for each object there is."""
         self._store.add_listener(listener)

@@ -200,7 +200,7 @@ class Adopter:
     async def _claim(self, key: ItemKey, item: Object) -> None:
         """Make a job the owner of an orphan, if it has a use for it."""
         kind = self._by_controller.get(item.metadata.labels[labels.OPERATOR_NAME])
-        if kind is None or (isinstance(item, Pod) and item.over):
+        if kind is None or not adoption.is_claimable(item):
             return
         name = item.metadata.labels[labels.JOB_NAME]
         with suppress(msgspec.DecodeError):

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from gangline.api.meta import ObjectMeta, OwnerReference
+from gangline.api.meta import Object, ObjectMeta, OwnerReference
 from gangline.operator import labels
 from gangline.operator.decision import Target
 from gangline.operator.job import Kind, Manifest
@@ -103,6 +103,11 @@ def is_orphan(meta: ObjectMeta) -> bool:
     """Say whether nobody manages an object with our labels that is to stay."""
     named = labels.JOB_NAME in meta.labels and labels.OPERATOR_NAME in meta.labels
     return named and meta.controller is None and meta.deletion_timestamp is None
+
+
+def is_claimable(item: Object) -> bool:
+    """Say whether a job of its name takes an object: an orphan, and no pod that has ended."""
+    return is_orphan(item.metadata) and not (isinstance(item, Pod) and item.over)
 
 
 def claimed(meta: ObjectMeta, owner: Manifest) -> Manifest:

@@ -19,7 +19,7 @@ from gangline.api.resources import POD_GROUPS
 from gangline.api.scheduling import PodGroup
 from gangline.kube.client import Client
 from gangline.kube.informer import Informer
-from gangline.operator import labels
+from gangline.operator import adoption, labels
 from gangline.operator.decision import Extra, Observed, Target
 from gangline.operator.frameworks.base import Framework, Reading, ReadsStatus
 from gangline.operator.job import Kind, Manifest, ShowsStatus, TrainingJob
@@ -334,7 +334,9 @@ def _passes(key: JobKey, item: Object) -> bool:
     else is run into, and so told.
     """
     owner = item.metadata.controller
-    return owner is None or (owner.kind, owner.name) == (key.kind, key.name)
+    if owner is None:
+        return adoption.is_claimable(item)
+    return (owner.kind, owner.name) == (key.kind, key.name)
 
 
 def _job_listener(

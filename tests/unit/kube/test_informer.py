@@ -350,6 +350,7 @@ async def test_two_controllers_share_one_copy(client, server):
 
 
 async def test_a_list_of_nothing_syncs(client, server):
+    assert Informer(client, THINGS), "an informer is one also while it holds nothing"
     server.faults.append(answering({"metadata": {"resourceVersion": "0"}}))
     async with following(client) as informer:
         assert list(informer.items()) == []

@@ -1,0 +1,389 @@
+"""What other operators made, or nobody owns any more, is taken over; nothing is made anew."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from gangline.api.resource import Resource
+from gangline.api.resources import CONFIG_MAPS, POD_GROUPS, PODS, PYTORCH_JOBS, SERVICES
+from gangline.kube.errors import NotFound
+from gangline.operator import labels
+from integration.operator import upstream
+from integration.operator.cluster import NAMESPACE, Scene
+from integration.operator.faults import FaultyTransport, faulty
+from unit.operator.builders import manifest
+
+JobManifest = dict[str, Any]
+
+
+def a_template(container: str) -> dict[str, Any]:
+    return {"spec": {"containers": [{"name": container, "image": "train:1"}]}}
+
+
+def a_paddle_job() -> JobManifest:
+    role = {"replicas": 2, "template": a_template("paddle")}
+    return {
+        "apiVersion": "batch.paddlepaddle.org/v1",
+        "kind": "PaddleJob",
+        "metadata": {"name": "train", "finalizers": ["finalizers.paddlepaddle.org"]},
+        "spec": {"worker": role, "cleanPodPolicy": "Never", "intranet": "Service"},
+    }
+
+
+def an_ms_job() -> JobManifest:
+    scheduler = {"replicas": 1, "restartPolicy": "Never", "template": a_template("mindspore")}
+    return {
+        "apiVersion": "mindspore.gitee.com/v1",
+        "kind": "MSJob",
+        "metadata": {"name": "train"},
+        "spec": {
+            "msReplicaSpecs": {"Scheduler": scheduler, "Worker": {**scheduler, "replicas": 2}}
+        },
+    }
+
+
+def a_pytorch_job() -> JobManifest:
+    written = manifest(1, 2)
+    return {**written, "metadata": {"name": "train"}}
+
+
+@dataclass
+class Left:
+    """A job and what an upstream operator has made for it."""
+
+    stage: Scene
+    resource: Resource[Any]
+    job: JobManifest
+    uids: dict[str, str]
+
+    async def pods(self) -> dict[str, Any]:
+        listing = await self.stage.client.list(PODS, NAMESPACE)
+        return {pod.metadata.name: pod for pod in listing.items}
+
+    async def status(self) -> dict[str, Any]:
+        found = await self.stage.client.get(self.resource, "train", NAMESPACE)
+        status: dict[str, Any] = found.get("status") or {}
+        return status
+
+    async def until_holds(self, type_: str) -> None:
+        async def holds() -> bool:
+            told = (await self.status()).get("conditions") or []
+            return any(c["type"] == type_ and c["status"] == "True" for c in told)
+
+        await self.stage.until(holds, f"the job is {type_}")
+
+    async def until_running_pods(self) -> None:
+        async def running() -> bool:
+            pods = await self.pods()
+            return all(pod.status.phase == "Running" for pod in pods.values())
+
+        await self.stage.until(running, "the pods run")
+
+    async def assert_untouched(self) -> None:
+        pods = await self.pods()
+        assert {name: pod.metadata.uid for name, pod in pods.items()} == self.uids
+
+
+def _resource(job: JobManifest) -> Resource[Any]:
+    group, version = job["apiVersion"].split("/")
+    return Resource(dict, group, version, f"{job['kind'].lower()}s", job["kind"])
+
+
+async def leave(
+    stage: Scene,
+    job: JobManifest,
+    replicas: dict[str, int],
+    labelling: Any,
+    *,
+    container: str,
+    services: bool = True,
+) -> Left:
+    """Submit a job and make its pods, as an upstream operator would."""
+    resource = _resource(job)
+    stored = await stage.client.create(resource, job, NAMESPACE)
+    uids = {}
+    for role, count in replicas.items():
+        for index in range(count):
+            own = labelling(stored, role, index)
+            name = upstream.replica(stored, role, index)
+            uids[name] = await upstream.make_pod(
+                stage.client, stored, role, index, own, container=container
+            )
+            if services:
+                bare = labelling is upstream.paddle_labels
+                selector = {"paddle-res-name": name} if bare else own
+                await upstream.make_service(
+                    stage.client, stored, role, index, None if bare else own, selector
+                )
+    left = Left(stage, resource, stored, uids)
+    await left.until_running_pods()
+    return left
+
+
+@asynccontextmanager
+async def writes_of_operator(stage: Scene, **settings: Any) -> AsyncIterator[FaultyTransport]:
+    """Run the operator; what it writes is noted."""
+    async with faulty(stage.client.config, lambda *_: "") as (client, transport):
+        await stage.start_operator(client, **settings)
+        yield transport
+        await stage.kill_operator()
+
+
+def made_or_removed(transport: FaultyTransport) -> list[str]:
+    """Creations and deletions of pods and services, even if they were refused."""
+    touched = ("/pods", "/services", "/configmaps")
+    return [
+        f"{request.method} {request.path}"
+        for request in transport.writes
+        if request.method in ("POST", "DELETE") and any(kind in request.path for kind in touched)
+    ]
+
+
+KINDS = [
+    pytest.param(
+        a_pytorch_job,
+        {"master": 1, "worker": 2},
+        upstream.kubeflow_labels,
+        "pytorch",
+        id="the training operator",
+    ),
+    pytest.param(
+        a_pytorch_job,
+        {"master": 1, "worker": 2},
+        upstream.old_labels,
+        "pytorch",
+        id="an older Kubeflow operator",
+    ),
+]
+
+
+@pytest.mark.parametrize("gang", ["auto", "off"])
+@pytest.mark.parametrize(("job", "replicas", "labelling", "container"), KINDS)
+async def test_a_running_job_of_kubeflow_is_taken_over_as_it_is(
+    stage: Scene,
+    job: Any,
+    replicas: dict[str, int],
+    labelling: Any,
+    container: str,
+    gang: str,
+) -> None:
+    left = await leave(stage, job(), replicas, labelling, container=container)
+    async with writes_of_operator(stage, gang_scheduling=gang) as transport:
+        await left.until_holds("Running")
+        await left.assert_untouched()
+        await stage.kubelets.end("train-master-0", 0)
+        await left.until_holds("Succeeded")
+        await left.assert_untouched()
+    assert made_or_removed(transport) == []
+
+
+async def test_an_ms_job_is_taken_over_as_it_is(stage: Scene) -> None:
+    left = await leave(
+        stage,
+        an_ms_job(),
+        {"scheduler": 1, "worker": 2},
+        upstream.both_labels,
+        container="mindspore",
+        services=False,
+    )
+    own = upstream.both_labels(left.job, "scheduler", 0)
+    await upstream.make_service(stage.client, left.job, "scheduler", 0, own, own)
+    async with writes_of_operator(stage) as transport:
+        await left.until_holds("Running")
+        await left.assert_untouched()
+        for name in ("train-worker-0", "train-worker-1"):
+            await stage.kubelets.end(name, 0)
+        await left.until_holds("Succeeded")
+    deleted = [write for write in made_or_removed(transport) if write.startswith("DELETE")]
+    assert made_or_removed(transport) == deleted, "MSJob's own policy removes what still runs"
+
+
+async def test_a_paddle_job_is_taken_over_as_it_is(stage: Scene) -> None:
+    left = await leave(
+        stage, a_paddle_job(), {"worker": 2}, upstream.paddle_labels, container="paddle"
+    )
+    data = {"PADDLE_PORT": "54081", "PADDLE_TRAINERS_NUM": "2"}
+    await upstream.make_config_map(stage.client, left.job, data)
+    async with writes_of_operator(stage) as transport:
+
+        async def phase() -> bool:
+            return (await left.status()).get("phase") == "Running"
+
+        await stage.until(phase, "the job runs")
+        await left.assert_untouched()
+        services = await stage.client.list(SERVICES, NAMESPACE, labels=labels.JOB_NAME)
+        assert {s.metadata.name for s in services.items} == set(left.uids)
+        config = await stage.client.get(CONFIG_MAPS, "train", NAMESPACE)
+        assert config.data == data
+        for name in left.uids:
+            await stage.kubelets.end(name, 0)
+
+        async def completed() -> bool:
+            return (await left.status()).get("phase") == "Completed"
+
+        await stage.until(completed, "the job is complete")
+        await left.assert_untouched()
+        assert made_or_removed(transport) == []
+        await stage.client.delete(left.resource, "train", NAMESPACE)
+        await stage.until_gone(left.resource, "train")
+
+
+async def test_a_replacement_of_an_old_pod_is_found_under_its_name(stage: Scene) -> None:
+    """The service selected by old labels, which the new pod does not have."""
+    written = a_pytorch_job()
+    for role in written["spec"]["pytorchReplicaSpecs"].values():
+        role["restartPolicy"] = "ExitCode"
+    left = await leave(
+        stage, written, {"master": 1, "worker": 2}, upstream.old_labels, container="pytorch"
+    )
+    async with writes_of_operator(stage):
+        await left.until_holds("Running")
+        await stage.kubelets.end("train-worker-1", 137)
+
+        async def replaced() -> bool:
+            pod = (await left.pods()).get("train-worker-1")
+            return pod is not None and pod.metadata.uid != left.uids["train-worker-1"]
+
+        await stage.until(replaced, "a new worker")
+        found = await stage.client.get(SERVICES, "train-worker-1", NAMESPACE)
+        own = labels.replica_labels("train", "pytorchjob-controller", "worker", 1)
+        assert found.spec.selector == own
+        # With the others in its gang, the new pod need not wait for a gang that never fills.
+        groups = {
+            pod.metadata.annotations.get(labels.GROUP_NAME) for pod in (await left.pods()).values()
+        }
+        assert groups == {"train"}
+
+
+async def test_a_group_that_upstream_made_is_kept(stage: Scene) -> None:
+    left = await leave(
+        stage,
+        a_pytorch_job(),
+        {"master": 1, "worker": 2},
+        upstream.kubeflow_labels,
+        container="pytorch",
+    )
+    uid = await upstream.make_pod_group(stage.client, left.job, 3)
+    await stage.start_operator()
+    await left.until_holds("Running")
+    assert (await stage.client.get(POD_GROUPS, "train", NAMESPACE)).metadata.uid == uid
+
+
+async def orphan(stage: Scene) -> dict[str, str]:
+    """Delete a job so that what it has stays, and wait until nobody owns that."""
+    await stage.client.delete(PYTORCH_JOBS, "train", NAMESPACE)
+    await stage.until_gone(PYTORCH_JOBS, "train")
+    pods = await stage.pods()
+    for resource, names in ((PODS, pods), (SERVICES, pods), (POD_GROUPS, ["train"])):
+        for name in names:
+            patch = {"metadata": {"ownerReferences": None}}
+            await stage.client.patch(resource, name, patch, NAMESPACE)
+    return {name: pod.metadata.uid for name, pod in pods.items()}
+
+
+async def test_orphans_are_taken_by_the_job_that_comes_under_their_jobs_name(stage: Scene) -> None:
+    """As after ``kubectl delete --cascade=orphan`` and ``kubectl create``."""
+    await stage.start_operator()
+    await stage.submit(1, 2)
+    await stage.until_condition("Running")
+    uids = await orphan(stage)
+    job = await stage.submit(1, 2)
+    await stage.until_condition("Running")
+
+    async def owned() -> bool:
+        found = [
+            *(await stage.pods()).values(),
+            *(await stage.client.list(SERVICES, NAMESPACE, labels=labels.JOB_NAME)).items,
+            await stage.client.get(POD_GROUPS, "train", NAMESPACE),
+        ]
+        owners = [item.metadata.controller for item in found]
+        return len(found) == 7 and all(o and o.uid == job.metadata.uid for o in owners)
+
+    await stage.until(owned, "the new job owns all")
+    assert {name: pod.metadata.uid for name, pod in (await stage.pods()).items()} == uids
+    await stage.kubelets.end("train-master-0", 0)
+    await stage.until_condition("Succeeded")
+
+
+async def test_orphans_that_have_ended_are_not_taken(stage: Scene) -> None:
+    """The new job shall run, and not have succeeded because another one did."""
+    await stage.start_operator()
+    await stage.submit(1, 0)
+    await stage.until_condition("Running")
+    uids = await orphan(stage)
+    await stage.kubelets.end("train-master-0", 0)
+    await stage.submit(1, 0)
+    job = await stage.until_condition("Stalled")
+    assert not any(c.type == "Succeeded" for c in job.status.conditions)
+    await stage.client.delete(PODS, "train-master-0", NAMESPACE, uid=uids["train-master-0"])
+    await stage.until_condition("Running")
+
+
+async def test_a_job_that_is_being_deleted_takes_nothing(stage: Scene) -> None:
+    await stage.start_operator()
+    await stage.submit(1, 0)
+    await stage.until_condition("Running")
+    await orphan(stage)
+    held = {"metadata": {"finalizers": ["example.com/hold"]}}
+    written = {**a_pytorch_job(), "metadata": {"name": "train", **held["metadata"]}}
+    written["spec"]["runPolicy"] = {"managedBy": "kueue.x-k8s.io/multikueue"}
+    await stage.client.create(PYTORCH_JOBS, written, NAMESPACE)
+    await stage.client.delete(PYTORCH_JOBS, "train", NAMESPACE)
+    # Another job's life tells that the operator has looked at what came before.
+    await stage.submit(1, 0, name="later")
+    await stage.until_condition("Running", "later")
+    pod = await stage.client.get(PODS, "train-master-0", NAMESPACE)
+    assert pod.metadata.controller is None
+    release = {"metadata": {"finalizers": None}}
+    await stage.client.patch(PYTORCH_JOBS, "train", release, NAMESPACE)
+
+
+async def test_an_operator_that_is_killed_while_it_takes_over_goes_on_where_it_was(
+    stage: Scene,
+) -> None:
+    left = await leave(
+        stage, a_paddle_job(), {"worker": 2}, upstream.paddle_labels, container="paddle"
+    )
+    for number in range(1, 6):
+
+        def fault(_: object, count: int, number: int = number) -> str:
+            return "" if count < number else "hang"
+
+        async with faulty(stage.client.config, fault) as (client, transport):
+            await stage.start_operator(client)
+            try:
+                async with asyncio.timeout(2):
+                    await transport.hanging.wait()
+            except TimeoutError:
+                break
+            finally:
+                await stage.kill_operator()
+    await stage.start_operator()
+
+    async def phase() -> bool:
+        return (await left.status()).get("phase") == "Running"
+
+    await stage.until(phase, "the job runs")
+    await left.assert_untouched()
+    services = await stage.client.list(SERVICES, NAMESPACE, labels=labels.JOB_NAME)
+    assert {s.metadata.name for s in services.items} == set(left.uids)
+
+
+async def test_pods_without_a_job_stay_as_they_are(stage: Scene) -> None:
+    job = {
+        **a_pytorch_job(),
+        "metadata": {"name": "gone", "uid": "00000000-0000-0000-0000-000000000000"},
+    }
+    own = upstream.kubeflow_labels(job, "worker", 0)
+    await upstream.make_pod(stage.client, job, "worker", 0, own, container="x", owned=False)
+    await stage.start_operator()
+    await stage.submit(1, 0)
+    await stage.until_condition("Running")
+    pod = await stage.client.get(PODS, "gone-worker-0", NAMESPACE)
+    assert pod.metadata.controller is None
+    with pytest.raises(NotFound):
+        await stage.client.get(SERVICES, "gone-worker-0", NAMESPACE)

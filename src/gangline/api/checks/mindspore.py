@@ -1,8 +1,9 @@
 """What no schema can say of an MSJob, and what a user should be told although it runs."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from gangline.api.checks import common
+from gangline.api.checks import common, replica_advice
 from gangline.api.checks.common import Roles
 from gangline.api.fielderror import FieldError, child
 from gangline.api.kubeflow import ReplicaSpec
@@ -19,8 +20,21 @@ from gangline.api.mindspore import (
 
 _PATH = "spec.msReplicaSpecs"
 _LOWEST_PORT = 1024
-_OURS = frozenset(
-    ("MS_SCHED_HOST", "MS_SCHED_PORT", "MS_NODE_ID", "MS_SERVER_NUM", "MS_WORKER_NUM", "MS_ROLE")
+
+_WAYS = replica_advice.Ways(
+    path=_PATH,
+    roles=ROLES,
+    restart="Never",
+    container=CONTAINER,
+    variables=(
+        "MS_SCHED_HOST",
+        "MS_SCHED_PORT",
+        "MS_NODE_ID",
+        "MS_SERVER_NUM",
+        "MS_WORKER_NUM",
+        "MS_ROLE",
+    ),
+    endless=(SCHEDULER, PS),
 )
 
 
@@ -42,17 +56,9 @@ def advise(job: MSJob) -> Iterator[FieldError]:
     """What a job may say, but hardly means."""
     specs = job.spec.ms_replica_specs
     roles, _ = common.read_roles(specs, ROLES, _PATH)
-    distributed = SCHEDULER in roles and common.count(roles[SCHEDULER]) > 0
-    for key, replica in specs.items() if distributed else ():
-        for where, name in _variables(replica, f"{child(_PATH, key)}.template"):
-            problem = "is replaced by the operator's own value"
-            yield FieldError(where, name, problem, "leave the variable out")
-    always = [key for key, replica in specs.items() if replica.restart_policy == "Always"]
-    for key in always:
-        if key.lower() == WORKER.lower():
-            where = f"{child(_PATH, key)}.restartPolicy"
-            problem = "starts a worker again when it has done its work: the job never succeeds"
-            yield FieldError(where, "Always", problem, "use OnFailure")
+    alone = SCHEDULER not in roles or not common.count(roles[SCHEDULER])
+    ways = replace(_WAYS, variables=()) if alone else _WAYS
+    yield from replica_advice.advise(specs, job.spec.run_policy, ways)
 
 
 def _scheduler(roles: Roles) -> Iterator[FieldError]:
@@ -89,11 +95,3 @@ def _port(replica: ReplicaSpec, path: str) -> Iterator[FieldError]:
                 problem = "is a port that MindSpore does not take"
                 remedy = f"give {_LOWEST_PORT} to 65535, or leave it out for {PORT}"
                 yield FieldError(where, number, problem, remedy)
-
-
-def _variables(replica: ReplicaSpec, path: str) -> Iterator[tuple[str, str]]:
-    """The variables of the container that trains which the operator sets as well."""
-    for index, container in enumerate((replica.template.get("spec") or {}).get("containers") or ()):
-        for place, variable in enumerate(container.get("env") or ()):
-            if container.get("name") == CONTAINER and variable.get("name") in _OURS:
-                yield f"{path}.spec.containers[{index}].env[{place}]", variable["name"]

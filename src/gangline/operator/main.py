@@ -18,6 +18,7 @@ from gangline.kube.errors import ApiError, NotFound
 from gangline.kube.events import EventRecorder
 from gangline.kube.leader import LeaderElector
 from gangline.kube.probes import Health, serve
+from gangline.operator.adopter import Adopter
 from gangline.operator.cache import Cache, JobKey
 from gangline.operator.decision import EngineSettings
 from gangline.operator.frameworks.base import Framework
@@ -31,6 +32,7 @@ from gangline.operator.frameworks.xgboost import XGBoost
 from gangline.operator.hands import Hands
 from gangline.operator.settings import GangScheduling, OperatorSettings
 from gangline.operator.shell import Reconciler
+from gangline.operator.webhook.component import admission
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +72,12 @@ async def run(
         ConfigError: metrics or health cannot be served where they should be.
     """
     health = health or Health()
-    async with serve(settings.metrics_address, settings.health_address, health):
+    async with (
+        serve(settings.metrics_address, settings.health_address, health),
+        admission(client, settings.webhook, chosen(settings)) as webhook,
+    ):
+        if webhook is not None:
+            health.further.append(lambda: webhook.server.is_serving)
         await _until(stop, _elected(client, settings, health))
 
 
@@ -126,9 +133,12 @@ async def _engine(
             describe=partial(describe, cache),
         )
         cache.on_change(controller.queue.add)
+        adopter = Adopter(client, cache, settings.namespaces, gangs=with_groups)
         tasks.create_task(cache.run())
+        tasks.create_task(adopter.run())
         tasks.create_task(_resync(cache, controller.queue.add, settings.resync_s))
         await cache.synced()
+        await adopter.take_over()
         health.ready = True
         await controller.run()
 

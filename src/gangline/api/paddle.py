@@ -114,8 +114,8 @@ class PaddleJobSpec(Wire):
             maximum=2,
         ),
     ] = None
-    ps: Annotated[FurtherSpec | None, about("Parameter servers.")] = None
     worker: Annotated[ResourceSpec | None, about("Trainers.")] = None
+    ps: Annotated[FurtherSpec | None, about("Parameter servers.")] = None
     heter: Annotated[FurtherSpec | None, about("Trainers on other devices.")] = None
     elastic: Annotated[
         int | None, about("Given, with any value: the number of workers may change.")

@@ -19,6 +19,8 @@ import ssl
 import struct
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -43,7 +45,7 @@ class NotRun(Exception):
 class Frames:
     """The two directions of a WebSocket."""
 
-    def __init__(self, connection: Any, received: bytes) -> None:
+    def __init__(self, connection: ssl.SSLSocket, received: bytes) -> None:
         self._connection = connection
         self._received = received
 
@@ -90,8 +92,9 @@ class Frames:
         return taken
 
 
-def connect(pod: str, container: str, command: list[str]) -> Frames:
-    """Ask the API server to run a command.
+@contextmanager
+def session(pod: str, container: str, command: list[str]) -> Iterator[Frames]:
+    """Have the API server run a command.
 
     Raises:
         NotRun: it was not started.
@@ -106,37 +109,49 @@ def connect(pod: str, container: str, command: list[str]) -> Frames:
     words = [("container", container), ("stdout", "true"), ("stderr", "true")]
     query = urlencode(words + [("command", word) for word in command])
     path = f"/api/v1/namespaces/{quote(namespace)}/pods/{quote(pod)}/exec?{query}"
-    named = f"[{host}]" if ":" in host else host
-    request = "\r\n".join(
-        [
-            f"GET {path} HTTP/1.1",
-            f"Host: {named}:{port}",
-            f"Authorization: Bearer {token}",
-            "Connection: Upgrade",
-            "Upgrade: websocket",
-            "Sec-WebSocket-Version: 13",
-            f"Sec-WebSocket-Key: {base64.b64encode(os.urandom(16)).decode()}",
-            f"Sec-WebSocket-Protocol: {PROTOCOLS}",
-            "\r\n",
-        ]
-    )
     try:
         plain = socket.create_connection((host, int(port)), timeout=PING_EVERY_S)
-        secure = context.wrap_socket(plain, server_hostname=host)
-        secure.sendall(request.encode())
-        return Frames(secure, _upgraded(secure))
-    except (OSError, ConnectionError) as error:
+    except OSError as error:
         raise NotRun(f"cannot reach the API server: {error}", may_pass=True) from error
+    with plain, _secured(context, plain, host) as connection:
+        yield Frames(connection, _upgraded(connection, f"{_in_url(host)}:{port}", path, token))
 
 
-def _upgraded(connection: Any) -> bytes:
-    """Read the answer's head; return what came after it."""
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _secured(context: ssl.SSLContext, plain: socket.socket, host: str) -> ssl.SSLSocket:
+    try:
+        return context.wrap_socket(plain, server_hostname=host)
+    except OSError as error:
+        again = not isinstance(error, ssl.SSLError)
+        raise NotRun(f"no TLS with the API server: {error}", may_pass=again) from error
+
+
+def _upgraded(connection: ssl.SSLSocket, authority: str, path: str, token: str) -> bytes:
+    """Ask for a WebSocket; return what came after the head of the answer."""
+    request = [
+        f"GET {path} HTTP/1.1",
+        f"Host: {authority}",
+        f"Authorization: Bearer {token}",
+        "Connection: Upgrade",
+        "Upgrade: websocket",
+        "Sec-WebSocket-Version: 13",
+        f"Sec-WebSocket-Key: {base64.b64encode(os.urandom(16)).decode()}",
+        f"Sec-WebSocket-Protocol: {PROTOCOLS}",
+        "\r\n",
+    ]
     answer = b""
-    while b"\r\n\r\n" not in answer:
-        more = connection.recv(65536)
-        if not more:
-            raise ConnectionError("the connection broke off")
-        answer += more
+    try:
+        connection.sendall("\r\n".join(request).encode())
+        while b"\r\n\r\n" not in answer:
+            more = connection.recv(65536)
+            if not more:
+                raise ConnectionError("the connection broke off")
+            answer += more
+    except OSError as error:  # it may have heard the request: not to be repeated
+        raise NotRun(f"no answer from the API server: {error}") from error
     head, _, rest = answer.partition(b"\r\n\r\n")
     status = int(head.split()[1])
     if status != 101:
@@ -190,12 +205,13 @@ def main(arguments: list[str]) -> int:
     pod, container, *command = arguments
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            return follow(connect(pod, container, command))
+            with session(pod, container, command) as frames:
+                return follow(frames)
         except NotRun as error:
             if not error.may_pass or attempt == ATTEMPTS:
                 print(f"kubexec: cannot run in pod {pod}: {error}", file=sys.stderr)
                 return CANNOT_RUN
-        except ConnectionError as error:
+        except OSError as error:  # also where nobody reads what the command says
             print(f"kubexec: pod {pod}: {error}", file=sys.stderr)
             return CANNOT_RUN
         time.sleep(attempt)

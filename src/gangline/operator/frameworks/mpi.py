@@ -95,7 +95,7 @@ class MPI:
 
     def _form(self, job: MPIJob) -> TrainingJob:
         specs = api.with_defaults(job.spec.mpi_replica_specs)
-        roles = kubeflow.roles(KIND, specs, api.ROLES, _DEFAULTS)
+        roles = kubeflow.roles(KIND, specs, (WORKER, LAUNCHER), _DEFAULTS)
         return TrainingJob(
             kind=KIND,
             meta=job.metadata,

@@ -1,5 +1,6 @@
 """An operator whose requests fail, whose watches are cut, whose clock jumps, that has a rival."""
 
+import contextlib
 import shutil
 import signal
 from collections import Counter
@@ -13,7 +14,7 @@ from e2e.proxy import FaultyProxy
 from e2e.scenario import Scenario, condition
 from e2e.waiting import eventually
 from gangline.api.resources import LEASES, PODS, SERVICES
-from gangline.kube.errors import AlreadyExists
+from gangline.kube.errors import AlreadyExists, NotFound
 
 FOREVER = "sleep 3600"
 
@@ -133,33 +134,33 @@ async def test_a_pod_that_never_ends_terminating_holds_up_its_own_replica_only(
     worker = replica(FOREVER, 2)
     worker["template"]["metadata"] = {"finalizers": ["example.com/hold"]}
     await scenario.submit(job("held", replica(FOREVER), worker))
-    before = await scenario.running("held", 3)
-    await scenario.client.delete(PODS, "held-worker-0", scenario.namespace, grace_seconds=0)
-    await scenario.client.delete(PODS, "held-master-0", scenario.namespace, grace_seconds=0)
-    after = await scenario.pods_when(
-        "held",
-        lambda pods: (
-            "held-master-0" in pods
-            and pods["held-master-0"].status.phase == "Running"
-            and pods["held-master-0"].metadata.uid != before["held-master-0"].metadata.uid
-        ),
-        "the master is back",
-    )
-    assert after["held-worker-0"].metadata.uid == before["held-worker-0"].metadata.uid
-    assert after["held-worker-0"].metadata.deletion_timestamp is not None
     free = {"metadata": {"finalizers": None}}
-    for name in ("held-worker-0", "held-worker-1"):
-        await scenario.client.patch(PODS, name, free, scenario.namespace)
-    await scenario.pods_when(
-        "held",
-        lambda pods: (
-            "held-worker-0" in pods
-            and pods["held-worker-0"].metadata.uid != before["held-worker-0"].metadata.uid
-        ),
-        "the worker is made anew once it can be",
-    )
-    for pod in (await scenario.pods("held")).values():
-        await scenario.client.patch(PODS, pod.metadata.name, free, scenario.namespace)
+    try:
+        before = await scenario.running("held", 3)
+        await scenario.client.delete(PODS, "held-worker-0", scenario.namespace, grace_seconds=0)
+        # A job that comes and goes meanwhile shows that the operator has seen the deletion.
+        await scenario.submit(job("passing", replica("true")))
+        assert await scenario.outcome("passing") == "Succeeded"
+        held = await scenario.pods("held")
+        assert {pod.metadata.uid for pod in held.values()} == {
+            pod.metadata.uid for pod in before.values()
+        }
+        assert held["held-worker-0"].metadata.deletion_timestamp is not None
+        await scenario.client.patch(PODS, "held-worker-0", free, scenario.namespace)
+        after = await scenario.pods_when(
+            "held",
+            lambda pods: (
+                "held-worker-0" in pods
+                and pods["held-worker-0"].status.phase == "Running"
+                and pods["held-worker-0"].metadata.uid != before["held-worker-0"].metadata.uid
+            ),
+            "the worker is made anew once it can be",
+        )
+        for calm in ("held-master-0", "held-worker-1"):
+            assert after[calm].metadata.uid == before[calm].metadata.uid
+    finally:
+        await scenario.delete("held")
+        await eventually(_freed(scenario, "held"), "all pods are gone")
 
 
 async def test_a_service_of_somebody_else_is_named_and_left_alone(scenario: Scenario) -> None:
@@ -276,6 +277,19 @@ async def test_of_two_operators_one_works_and_the_other_takes_over_when_it_is_ki
 def _succeeded(job: object, role: str) -> int:
     counted = job.status.replica_statuses.get(role)
     return counted.succeeded if counted else 0
+
+
+def _freed(scenario: Scenario, name: str):
+    async def attempt() -> bool:
+        pods = await scenario.pods(name)
+        for pod in pods:
+            with contextlib.suppress(NotFound):
+                await scenario.client.patch(
+                    PODS, pod, {"metadata": {"finalizers": None}}, scenario.namespace
+                )
+        return not pods
+
+    return attempt
 
 
 def _created(scenario: Scenario, former: str):

@@ -40,7 +40,7 @@ def check_shape(manifest: Mapping[str, Any], type_: type[msgspec.Struct]) -> Sha
     try:
         sound = _without_nulls(msgspec.json.decode(msgspec.json.encode(manifest)))
     except RecursionError:
-        return _unwritable("contains itself", "take the reference out of it")
+        return _unwritable("contains itself, or is nested too deeply", "take that out of it")
     except (OverflowError, TypeError) as error:
         return _unwritable("cannot be written as JSON", f"use text for the names: {error}")
     schema, validator = _closed_schema(type_)

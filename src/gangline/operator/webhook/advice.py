@@ -3,11 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
+from gangline.api.advice import advise_manifest
 from gangline.api.fielderror import FieldError
 from gangline.api.validation import validate_manifest
 
 
 def advise(manifest: Mapping[str, Any]) -> list[FieldError]:
-    """List what the operator will not look at: fields that are not known to it."""
+    """List what is worth a warning, also fields that are stored and that nobody reads."""
     known = validate_manifest(manifest, strict=False)
-    return [each for each in validate_manifest(manifest) if each not in known]
+    unknown = [each for each in validate_manifest(manifest) if each not in known]
+    return [*advise_manifest(manifest), *unknown]

@@ -54,9 +54,9 @@ class Defaulting:
         None for a job with mistakes, whose reading is not to be relied on; none for one that
         another controller runs, whose defaults may be others.
         """
-        name = (manifest.get("apiVersion"), manifest.get("kind"))
-        framework = self._frameworks.get(name)  # type: ignore[arg-type]
-        places = _places(*name)
+        version, kind = str(manifest.get("apiVersion")), str(manifest.get("kind"))
+        framework = self._frameworks.get((version, kind))
+        places = _places(version, kind)
         if framework is None or places is None:
             return []
         reading = framework.read(_STORED.decode(msgspec.json.encode(manifest)))
@@ -67,7 +67,7 @@ class Defaulting:
 
 
 @cache
-def _places(api_version: object, kind: object) -> Places | None:
+def _places(api_version: str, kind: str) -> Places | None:
     """Find out from the kind's own structs."""
     for resource in CUSTOM:
         if (resource.api_version, resource.kind) == (api_version, kind):

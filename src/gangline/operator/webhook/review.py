@@ -58,6 +58,12 @@ class Question(Wire):
         return writes and not _part(self.object, "metadata").get("deletionTimestamp")
 
     @property
+    def names_kind(self) -> bool:
+        """Whether the object says what it is."""
+        named = self.object or {}
+        return isinstance(named.get("apiVersion"), str) and isinstance(named.get("kind"), str)
+
+    @property
     def respecified(self) -> bool:
         """Whether the specification is new or changed."""
         if self.object is None or self.old_object is None:
@@ -106,8 +112,8 @@ def judge(question: Question, advise: Advise) -> AdmissionResponse:
     """Say whether a job may be written, with every mistake at once or else with advice."""
     if not question.is_asked:
         return AdmissionResponse(uid=question.uid, allowed=True)
-    if question.object is None:
-        return _refused(question.uid, "the request has no object")
+    if question.object is None or not question.names_kind:
+        return _refused(question.uid, "the request has no object with apiVersion and kind")
     try:
         mistakes = _brought_in(question.object, question.old_object)
         if mistakes:
@@ -121,7 +127,9 @@ def judge(question: Question, advise: Advise) -> AdmissionResponse:
 def complete(question: Question, defaults: Defaults) -> AdmissionResponse:
     """Write defaults into a job whose specification is written. Refuses nothing: that is judged."""
     answer = AdmissionResponse(uid=question.uid, allowed=True)
-    if not question.is_asked or question.object is None or not question.respecified:
+    if question.object is None or not question.names_kind:
+        return answer
+    if not question.is_asked or not question.respecified:
         return answer
     try:
         operations = defaults(question.object)

@@ -8,7 +8,6 @@ from urllib.parse import urlsplit
 
 from gangline.kube.probes import Address
 
-
 USUAL_ADDRESS = Address("", 9443)
 
 

@@ -54,6 +54,7 @@ class ContainerStatus(Wire):
     restart_count: int = 0
     state: ContainerState = ContainerState()
     ready: bool = False
+    last_state: ContainerState = ContainerState()
 
 
 class PodStatus(Wire):

@@ -157,7 +157,7 @@ class Reconciler:
         self._minor_since.pop(key, None)
         if _STATUS.decode(after.status).restarts.total != status.restarts.total:
             raise TerminalError(FOREIGN_DEFINITION)
-        metrics.count_status(sight.observed.job, sight.observed.status, status)
+        metrics.count_status(sight.observed, status)
         return True
 
     def _tell(self, sight: Sight, told: list[Event]) -> None:

@@ -43,6 +43,11 @@ def test_the_mode_says_how_the_job_trains(roles, mode):
         pytest.param([a_pod("ps-0", "Pending")], "Pending", id="waits for a node"),
         pytest.param([at_the_barrier("ps-0"), PENDING], "Starting", id="looks for its peers"),
         pytest.param([at_the_barrier("ps-0", waiting="x")], "Pending", id="fetches its image"),
+        pytest.param(
+            [placed("ps-0"), a_pod("worker-0", "Pending", waiting="CreateContainerConfigError")],
+            "Starting",
+            id="waits for the addresses of all",
+        ),
         pytest.param([placed("ps-0"), PENDING], "Pending", id="one runs, one waits"),
         pytest.param([placed("ps-0")], "Pending", id="one runs, one is missing"),
         pytest.param([placed("ps-0"), a_pod("worker-0")], "Starting", id="one is not ready"),

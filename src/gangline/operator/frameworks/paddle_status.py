@@ -19,6 +19,8 @@ from gangline.operator.stored import StoredJob
 BARRIER = "coord-paddle"
 """The init container in which pods wait for each other's names."""
 
+_NO_CONFIG_MAP = "CreateContainerConfigError"
+
 PENDING, STARTING, RUNNING, RESTARTING = "Pending", "Starting", "Running", "Restarting"
 COMPLETED, FAILED = "Completed", "Failed"
 
@@ -130,9 +132,13 @@ def _stage(pod: Pod) -> str:
 
 
 def _waits_for_peers(pod: Pod) -> bool:
+    """Whether a pod looks for its peers' names, or waits until all of their addresses are known."""
     return any(
         status.name == BARRIER and not status.state.waiting and not status.state.terminated
         for status in pod.status.init_container_statuses
+    ) or any(
+        status.state.waiting and status.state.waiting.reason == _NO_CONFIG_MAP
+        for status in pod.status.container_statuses
     )
 
 

@@ -3,6 +3,8 @@
 from datetime import datetime
 from typing import Annotated
 
+import msgspec
+
 from gangline.api.describe import Quantity, about
 from gangline.api.meta import Condition, LabelSelector, Object, Wire
 
@@ -199,4 +201,40 @@ class HorizontalPodAutoscaler(Object):
     )
     status: Annotated[HorizontalPodAutoscalerStatus, about("What it did.")] = (
         HorizontalPodAutoscalerStatus()
+    )
+
+
+class HorizontalPodAutoscalerSpecV1(Wire):
+    """What to scale, between which bounds, by the share of the processor."""
+
+    scale_target_ref: Annotated[
+        CrossVersionObjectReference, about("The workload.", required=True)
+    ] = CrossVersionObjectReference()
+    min_replicas: Annotated[int | None, about("At least so many; 1 when not given.")] = None
+    max_replicas: Annotated[int, about("At most so many.", required=True)] = 0
+    target_cpu_utilization_percentage: Annotated[
+        int | None, about("Percent of the cpu requested; 80 when not given.")
+    ] = msgspec.field(name="targetCPUUtilizationPercentage", default=None)
+
+
+class HorizontalPodAutoscalerStatusV1(Wire):
+    """What the autoscaler saw and did last."""
+
+    observed_generation: Annotated[int | None, about("Generation that this is about.")] = None
+    last_scale_time: Annotated[datetime | None, about("When it changed replicas last.")] = None
+    current_replicas: Annotated[int, about("Replicas it saw.")] = 0
+    desired_replicas: Annotated[int, about("Replicas it wants.")] = 0
+    current_cpu_utilization_percentage: Annotated[
+        int | None, about("Percent of the cpu requested.")
+    ] = msgspec.field(name="currentCPUUtilizationPercentage", default=None)
+
+
+class HorizontalPodAutoscalerV1(Object):
+    """The older face of an autoscaler."""
+
+    spec: Annotated[HorizontalPodAutoscalerSpecV1, about("What to scale.")] = (
+        HorizontalPodAutoscalerSpecV1()
+    )
+    status: Annotated[HorizontalPodAutoscalerStatusV1, about("What it did.")] = (
+        HorizontalPodAutoscalerStatusV1()
     )

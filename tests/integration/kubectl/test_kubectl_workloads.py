@@ -60,11 +60,14 @@ def test_set_environment_and_resources(kubectl: Kubectl) -> None:
     kubectl("delete deployment sets")
 
 
-def test_autoscale_is_stored_with_a_warning(kubectl: Kubectl) -> None:
+def test_autoscale_brings_replicas_into_bounds(kubectl: Kubectl) -> None:
     kubectl("create -f -", text=deployment("alone", replicas=0))
-    said = kubectl("autoscale deployment alone --min=1 --max=3")
-    assert "HorizontalPodAutoscaler objects are stored by this cluster" in said
-    assert "nothing acts on them" in said
+    kubectl("autoscale deployment alone --min=2 --max=3 --cpu-percent=70")
+    assert re.search(r"^alone +Deployment/alone +\S.*<unknown>/70% +2 +3", kubectl("get hpa"), re.M)
+    why = ".status.conditions[0].reason"
+    until(lambda: kubectl.field("hpa.v2.autoscaling alone", why) == "ScalingDisabled")
+    kubectl("scale deployment alone --replicas=1")
+    until(lambda: kubectl.field("deployment alone", ".spec.replicas") == "2")
     kubectl("delete deployment/alone hpa/alone")
 
 

@@ -7,6 +7,7 @@ autoscaler (autoscaling/v2, and v1, which knows no measure but the processor's l
 
 from collections.abc import Callable, Iterable
 
+from gangline.local.apiserver.errors import StatusError
 from gangline.local.apiserver.negotiation import encode, read_json
 from gangline.local.apiserver.registry import Json, Kind
 
@@ -24,6 +25,11 @@ EVENT_NAMES = (
 
 AUTOSCALER = "HorizontalPodAutoscaler"
 SHARE = "targetCPUUtilizationPercentage"
+SHARE_SEEN = "currentCPUUtilizationPercentage"
+CONDITIONS = "conditions"
+CONDITIONS_NOTE = "autoscaling.alpha.kubernetes.io/conditions"
+METRICS = "autoscaling.alpha.kubernetes.io/metrics"
+BEHAVIOR = "autoscaling.alpha.kubernetes.io/behavior"
 
 
 def is_stored_form(kind: Kind) -> bool:
@@ -69,12 +75,21 @@ def _renamed(obj: Json, api_version: str, names: Iterable[tuple[str, str]]) -> J
 
 def _with_metrics(autoscaler: Json) -> Json:
     spec = autoscaler.get("spec")
-    if not isinstance(spec, dict) or SHARE not in spec:
+    if not isinstance(spec, dict):
         return autoscaler
-    target = {"type": "Utilization", "averageUtilization": spec[SHARE]}
-    metric = {"type": "Resource", "resource": {"name": "cpu", "target": target}}
-    rest = {name: value for name, value in spec.items() if name != SHARE}
-    return {**autoscaler, "spec": {**rest, "metrics": [metric]}}
+    notes = dict(_part(autoscaler.get("metadata"), "annotations"))
+    notes.pop(CONDITIONS_NOTE, None)
+    metrics, behavior = _noted(notes.pop(METRICS, None)), _noted(notes.pop(BEHAVIOR, None))
+    listed = metrics if isinstance(metrics, list) else []
+    if SHARE in spec:
+        target = {"type": "Utilization", "averageUtilization": spec[SHARE]}
+        listed = [{"type": "Resource", "resource": {"name": "cpu", "target": target}}, *listed]
+    changed = {name: value for name, value in spec.items() if name != SHARE}
+    if listed:
+        changed["metrics"] = listed
+    if isinstance(behavior, dict):
+        changed["behavior"] = behavior
+    return _annotated({**autoscaler, "spec": changed}, notes)
 
 
 def _without_metrics(autoscaler: Json) -> Json:
@@ -83,15 +98,55 @@ def _without_metrics(autoscaler: Json) -> Json:
         return autoscaler
     # The metrics are stored as they came: what has another shape is no share.
     listed = spec.get("metrics")
-    metrics = listed if isinstance(listed, list) else []
-    resources = [_part(metric, "resource") for metric in metrics]
-    shares = [
-        _part(resource, "target").get("averageUtilization")
-        for resource in resources
-        if resource.get("name") == "cpu"
-    ]
-    rest = {name: value for name, value in spec.items() if name != "metrics"}
-    return {**autoscaler, "spec": rest | ({SHARE: shares[0]} if shares and shares[0] else {})}
+    share, others = None, []
+    for metric in listed if isinstance(listed, list) else []:
+        resource = _part(metric, "resource")
+        found = _part(resource, "target").get("averageUtilization")
+        if share is None and found and resource.get("name") == "cpu":
+            share = found
+        else:
+            others.append(metric)
+    changed = {name: spec[name] for name in spec if name not in ("metrics", "behavior")}
+    if share is not None:
+        changed[SHARE] = share
+    notes = dict(_part(autoscaler.get("metadata"), "annotations"))
+    # What the older version has no fields for is noted, so that writing it back loses nothing.
+    conditions = _part(autoscaler, "status").get(CONDITIONS)
+    behavior = spec.get("behavior")
+    for note, value in ((METRICS, others), (BEHAVIOR, behavior), (CONDITIONS_NOTE, conditions)):
+        if value:
+            notes[note] = encode(value).decode()
+    changes: Json = {"spec": changed}
+    if isinstance(status := autoscaler.get("status"), dict):
+        changes["status"] = _with_share_seen(status)
+    return _annotated({**autoscaler, **changes}, notes)
+
+
+def _with_share_seen(status: Json) -> Json:
+    """The status as the older version has it: of all measures the processor's share alone."""
+    listed = status.get("currentMetrics")
+    resources = [_part(m, "resource") for m in (listed if isinstance(listed, list) else ())]
+    seen = [_part(r, "current").get("averageUtilization")
+            for r in resources if r.get("name") == "cpu"]  # fmt: skip
+    rest = {
+        name: value for name, value in status.items() if name not in ("currentMetrics", CONDITIONS)
+    }
+    return rest | ({SHARE_SEEN: seen[0]} if seen and seen[0] is not None else {})
+
+
+def _noted(text: object) -> object:
+    try:
+        return read_json(text.encode()) if isinstance(text, str) else None
+    except StatusError:
+        return None
+
+
+def _annotated(obj: Json, notes: Json) -> Json:
+    meta = obj.get("metadata")
+    if not isinstance(meta, dict) or notes == (meta.get("annotations") or {}):
+        return obj
+    rest = {name: value for name, value in meta.items() if name != "annotations"}
+    return {**obj, "metadata": rest | ({"annotations": notes} if notes else {})}
 
 
 def _part(value: object, name: str) -> Json:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from gangline.api.autoscaling import HorizontalPodAutoscalerV1
 from gangline.api.resources import BUILT_IN
 from gangline.api.schema import for_type
 from gangline.local.apiserver.registry import Json, Kind
@@ -23,6 +24,8 @@ EVENT_FIELDS = (
 )  # fmt: skip
 # Without ephemeralcontainers: kubelets here do not run them, and its absence says so to kubectl.
 POD_SUBRESOURCES = ("status", "binding", "eviction", "log", "exec", "attach", "portforward")
+OTHER_VERSIONS = {("autoscaling", "v1", "HorizontalPodAutoscaler"): HorizontalPodAutoscalerV1}
+"""Structs of versions that nobody here reads, for their schemas."""
 WITH_STATUS = {"subresources": ("status",), "resets_status": True}
 
 
@@ -30,8 +33,8 @@ def _schema(group: str, version: str, kind: str) -> Callable[[], Json] | None:
     """The schema of a built-in kind from its struct, where there is one."""
     wanted = (group, version, kind)
     found = next((r for r in BUILT_IN if (r.group, r.version, r.kind) == wanted), None)
-    type_: Any = found and found.type
-    return partial(for_type, type_) if found else None
+    type_: Any = found.type if found else OTHER_VERSIONS.get(wanted)
+    return partial(for_type, type_) if type_ else None
 
 
 def _kind(group: str, kind: str, plural: str, **more: object) -> Kind:
@@ -77,6 +80,11 @@ def acted_on() -> list[Kind]:
               subresources=("token",)),
         _kind("apps/v1", "Deployment", "deployments", short_names=("deploy",), **workload),
         _kind("apps/v1", "ReplicaSet", "replicasets", short_names=("rs",), **workload),
+        _kind("autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers",
+              short_names=("hpa",), categories=every, counts_generations=True, **WITH_STATUS),
+        _kind("autoscaling/v1", "HorizontalPodAutoscaler", "horizontalpodautoscalers",
+              short_names=("hpa",), categories=every, counts_generations=True,
+              storage_version="v2", **WITH_STATUS),
         _kind("coordination.k8s.io/v1", "Lease", "leases"),
         _cluster("scheduling.k8s.io/v1", "PriorityClass", "priorityclasses", short_names=("pc",)),
         _kind("events.k8s.io/v1", "Event", "events", short_names=("ev",),
@@ -127,10 +135,6 @@ def stored_only() -> list[Kind]:
         stored("batch/v1", "Job", "jobs", categories=("all",), **counted),
         stored("batch/v1", "CronJob", "cronjobs", short_names=("cj",), categories=("all",),
                **counted),
-        stored("autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers",
-               short_names=("hpa",), categories=("all",), **counted),
-        stored("autoscaling/v1", "HorizontalPodAutoscaler", "horizontalpodautoscalers",
-               short_names=("hpa",), categories=("all",), storage_version="v2", **counted),
         stored("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies", short_names=("netpol",),
                counts_generations=True),
         stored("networking.k8s.io/v1", "Ingress", "ingresses", short_names=("ing",), **counted),

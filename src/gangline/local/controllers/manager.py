@@ -7,6 +7,7 @@ from gangline.kube.client import Client
 from gangline.kube.events import EventRecorder
 from gangline.kube.shared import SharedInformers
 from gangline.local.controllers.context import Context, ControllerSettings, Loop
+from gangline.local.controllers.loops.autoscaler import AutoscalerLoop
 from gangline.local.controllers.loops.budgets import BudgetsLoop
 from gangline.local.controllers.loops.endpoint_slices import EndpointSlicesLoop
 from gangline.local.controllers.loops.endpoints import EndpointsLoop
@@ -32,6 +33,7 @@ LOOPS: tuple[type[Loop], ...] = (
     NodesLoop,
     NamespacesLoop,
     BudgetsLoop,
+    AutoscalerLoop,
     GarbageLoop,
     ExpiryLoop,
 )

@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from gangline.api.admission import GROUP as ADMISSION
 from gangline.local.apiserver.machinery.amounts import canonicalize
+from gangline.local.apiserver.machinery.autoscaler_validation import default_autoscaler
 from gangline.local.apiserver.machinery.pod_defaults import (
     canonicalize_pod_spec,
     default_pod,
@@ -209,6 +210,7 @@ DEFAULTERS: Mapping[tuple[str, str], Defaulter] = {
     ("apiextensions.k8s.io", "CustomResourceDefinition"): _definition,
     ("apps", "Deployment"): _deployment,
     ("apps", "ReplicaSet"): _replica_set,
+    ("autoscaling", "HorizontalPodAutoscaler"): default_autoscaler,
     ("discovery.k8s.io", "EndpointSlice"): _endpoint_slice,
     (RBAC, "ClusterRoleBinding"): _binding,
     (RBAC, "RoleBinding"): _binding,

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from gangline.api.admission import GROUP as ADMISSION
 from gangline.api.meta import StatusCause
 from gangline.local.apiserver.machinery import field_errors as wrong
+from gangline.local.apiserver.machinery.autoscaler_validation import autoscaler_causes
 from gangline.local.apiserver.machinery.field_errors import child, indexed
 from gangline.local.apiserver.machinery.meta_validation import (
     metadata_causes,
@@ -227,6 +228,7 @@ VALIDATORS: Mapping[tuple[str, str], Validator] = {
     (ADMISSION, "ValidatingWebhookConfiguration"): webhook_causes,
     ("apps", "Deployment"): deployment_causes,
     ("apps", "ReplicaSet"): replica_set_causes,
+    ("autoscaling", "HorizontalPodAutoscaler"): autoscaler_causes,
     ("coordination.k8s.io", "Lease"): _lease,
     ("scheduling.k8s.io", "PriorityClass"): _priority_class,
 }

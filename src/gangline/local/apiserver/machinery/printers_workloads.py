@@ -1,4 +1,4 @@
-"""How services, endpoints, deployments and replica sets are shown."""
+"""How services, endpoints, deployments, replica sets and autoscalers are shown."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -18,6 +18,7 @@ from gangline.local.apiserver.machinery.printer import (
 from gangline.local.apiserver.machinery.schemas import Json
 
 ENDPOINTS_SHOWN = 3
+METRICS_SHOWN = 2
 
 
 def _service(obj: Json, now: datetime) -> list[Any]:
@@ -118,6 +119,47 @@ def _disruption_budget(obj: Json, now: datetime) -> list[Any]:
     ]
 
 
+def _autoscaler(obj: Json, now: datetime) -> list[Any]:
+    spec, target = part(obj, "spec"), part(obj, "spec", "scaleTargetRef")
+    return [
+        name_of(obj),
+        f"{target.get('kind', '')}/{target.get('name', '')}",
+        _metrics_text(spec, part(obj, "status")),
+        str(spec.get("minReplicas", "<unset>")),
+        spec.get("maxReplicas", 0),
+        part(obj, "status").get("currentReplicas", 0),
+        created_age(obj, now),
+    ]
+
+
+def _metrics_text(spec: Json, status: Json) -> str:
+    if share := spec.get("targetCPUUtilizationPercentage"):  # the older version's only measure
+        seen_share = status.get("currentCPUUtilizationPercentage")
+        return f"cpu: {'<unknown>' if seen_share is None else f'{seen_share}%'}/{share}%"
+    seen = list(objects(status.get("currentMetrics")))
+    metrics = list(objects(spec.get("metrics")))
+    texts = [
+        _metric_text(metric, seen[index] if index < len(seen) else {})
+        for index, metric in enumerate(metrics[:METRICS_SHOWN])
+    ]
+    more = len(metrics) - METRICS_SHOWN
+    return joined(texts, ", ") + (f" + {more} more..." if more > 0 else "")
+
+
+def _metric_text(metric: Json, seen: Json) -> str:
+    source = str(metric.get("type", ""))
+    source = source[:1].lower() + source[1:]
+    name = part(metric, source).get("name") or part(metric, source, "metric").get("name", "")
+    target, current = part(metric, source, "target"), part(seen, source, "current")
+    if "averageUtilization" in target:
+        share = current.get("averageUtilization")
+        shown = "<unknown>" if share is None else f"{share}%"
+        return f"{name}: {shown}/{target['averageUtilization']}%"
+    field = "averageValue" if "averageValue" in target else "value"
+    average = " (avg)" if field == "averageValue" and source in ("object", "external") else ""
+    return f"{name}: {current.get(field, '<unknown>')}/{target.get(field, '<auto>')}{average}"
+
+
 _TEMPLATE = ("+Containers", "+Images", "+Selector")
 
 WORKLOAD_PRINTERS: Mapping[tuple[str, str], Printer] = {
@@ -131,6 +173,10 @@ WORKLOAD_PRINTERS: Mapping[tuple[str, str], Printer] = {
     ),
     ("apps", "ReplicaSet"): Printer(
         columns("Name", "Desired", "Current", "Ready", "Age", *_TEMPLATE), _replica_set
+    ),
+    ("autoscaling", "HorizontalPodAutoscaler"): Printer(
+        columns("Name", "Reference", "Targets", "MinPods", "MaxPods", "Replicas", "Age"),
+        _autoscaler,
     ),
     ("policy", "PodDisruptionBudget"): Printer(
         columns("Name", "Min Available", "Max Unavailable", "Allowed Disruptions", "Age"),

@@ -1,0 +1,247 @@
+"""Autoscalers: from what the measures ask for to the replicas that are set. Pure.
+
+The largest proposal counts. It is held back by the proposals of the last minutes (down to the
+highest of them only), by how fast replicas may change, and by the bounds.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from math import ceil
+from typing import NamedTuple
+
+import msgspec
+
+from gangline.api.autoscaling import (
+    Behavior,
+    HorizontalPodAutoscaler,
+    HorizontalPodAutoscalerStatus,
+    ScalingPolicy,
+    ScalingRules,
+)
+from gangline.api.conditions import set_condition
+from gangline.api.meta import Condition
+from gangline.local.controllers.autoscaler_metrics import Proposal, Unmeasured
+
+DOWN_WINDOW_S = 300
+_PERCENT = ScalingPolicy(type="Percent", value=100, period_seconds=15)
+USUAL_UP = ScalingRules(
+    stabilization_window_seconds=0,
+    select_policy="Max",
+    policies=[ScalingPolicy(type="Pods", value=4, period_seconds=15), _PERCENT],
+)
+USUAL_DOWN = ScalingRules(
+    stabilization_window_seconds=DOWN_WINDOW_S, select_policy="Max", policies=[_PERCENT]
+)
+KEPT = timedelta(hours=1)
+"""The longest window, and the longest period twice over."""
+
+Moment = tuple[datetime, int]
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What was proposed and done lately; lost with the process, as in Kubernetes."""
+
+    proposals: tuple[Moment, ...] = ()
+    changes: tuple[Moment, ...] = ()
+    """By how many replicas: more above zero, fewer below."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What becomes of the target, and what is said of it."""
+
+    replicas: int
+    reason: str
+    status: HorizontalPodAutoscalerStatus
+    history: History = field(default_factory=History)
+
+
+class _Outcome(NamedTuple):
+    replicas: int
+    reason: str
+    conditions: Sequence[Condition]
+    history: History
+
+
+def decide(
+    scaler: HorizontalPodAutoscaler,
+    current: int,
+    measures: Sequence[Proposal | Unmeasured],
+    history: History,
+    now: datetime,
+) -> Decision:
+    """How many replicas a target gets that has ``current`` now."""
+    history = _recent(history, current, now)
+    low, high = _bounds(scaler)
+    if current == 0 and low > 0:
+        why = "scaling is disabled since the replica count of the target is zero"
+        disabled = _condition("ScalingActive", False, "ScalingDisabled", why)
+        outcome = _Outcome(0, "", [disabled], history)
+    elif current > high:
+        reason = "Current number of replicas above Spec.MaxReplicas"
+        outcome = _Outcome(high, reason, [], history)
+    elif current < low:
+        reason = "Current number of replicas below Spec.MinReplicas"
+        outcome = _Outcome(low, reason, [], history)
+    else:
+        outcome = _measured(scaler, current, measures, history, now)
+    return _told(scaler, current, measures, outcome, now)
+
+
+def _measured(
+    scaler: HorizontalPodAutoscaler,
+    current: int,
+    measures: Sequence[Proposal | Unmeasured],
+    history: History,
+    now: datetime,
+) -> _Outcome:
+    valid = [measure for measure in measures if isinstance(measure, Proposal)]
+    failed = [measure for measure in measures if isinstance(measure, Unmeasured)]
+    largest = max(valid, key=lambda proposal: proposal.replicas, default=None)
+    if largest is None or (failed and largest.replicas < current):
+        error = failed[0] if failed else Unmeasured("FailedGetResourceMetric", "no measures")
+        inactive = _condition("ScalingActive", False, error.reason, error.message)
+        return _Outcome(current, "", [inactive], history)
+    why = f"the HPA was able to successfully calculate a replica count from {largest.what}"
+    active = _condition("ScalingActive", True, "ValidMetricFound", why)
+    history = History((*history.proposals, (now, largest.replicas)), history.changes)
+    stable, able = _stabilized(scaler, current, largest.replicas, history, now)
+    wanted, limited = _limited(scaler, current, stable, history, now)
+    above = f"{largest.what} above target"
+    reason = above if wanted > current else "All metrics below target"
+    return _Outcome(wanted, reason, [active, able, limited], history)
+
+
+def _bounds(scaler: HorizontalPodAutoscaler) -> tuple[int, int]:
+    low = scaler.spec.min_replicas
+    return (1 if low is None else low), scaler.spec.max_replicas
+
+
+def _recent(history: History, current: int, now: datetime) -> History:
+    proposals = tuple(each for each in history.proposals if now - each[0] < KEPT)
+    changes = tuple(each for each in history.changes if now - each[0] < KEPT)
+    # What is there when the autoscaler comes counts as proposed: nothing shrinks at once.
+    return History(proposals or ((now, current),), changes)
+
+
+def _rules(scaler: HorizontalPodAutoscaler) -> tuple[ScalingRules, ScalingRules]:
+    behavior = scaler.spec.behavior or Behavior()
+    return behavior.scale_up or USUAL_UP, behavior.scale_down or USUAL_DOWN
+
+
+def _stabilized(
+    scaler: HorizontalPodAutoscaler, current: int, wanted: int, history: History, now: datetime
+) -> tuple[int, Condition]:
+    rules_up, rules_down = _rules(scaler)
+    up = min(_within(history.proposals, rules_up.stabilization_window_seconds or 0, now),
+             default=wanted)  # fmt: skip
+    down_s = rules_down.stabilization_window_seconds
+    down = max(_within(history.proposals, DOWN_WINDOW_S if down_s is None else down_s, now),
+               default=wanted)  # fmt: skip
+    stable = min(max(current, min(up, wanted)), max(down, wanted))
+    if stable == wanted:
+        said = "recommended size matches current size"
+        return stable, _condition("AbleToScale", True, "ReadyForNewScale", said)
+    word, size = ("Down", "higher") if wanted < stable else ("Up", "lower")
+    said = f"recent recommendations were {size} than current one, applying the "
+    said += "highest recent recommendation" if word == "Down" else "lowest recent recommendation"
+    return stable, _condition("AbleToScale", True, f"Scale{word}Stabilized", said)
+
+
+def _within(moments: Sequence[Moment], seconds: int, now: datetime) -> list[int]:
+    return [count for at, count in moments if now - at < timedelta(seconds=seconds)]
+
+
+def _limited(
+    scaler: HorizontalPodAutoscaler, current: int, wanted: int, history: History, now: datetime
+) -> tuple[int, Condition]:
+    low, high = _bounds(scaler)
+    up, down = _rules(scaler)
+    if wanted > current:
+        fast = max(current, _most(up, current, history, now))
+        if wanted > min(fast, high):
+            reason = "TooManyReplicas" if high <= fast else "ScaleUpLimit"
+            said = "the desired replica count is more than the maximum replica count"
+            if high > fast:
+                said = "the desired replica count is increasing faster than the maximum scale rate"
+            return min(fast, high), _condition("ScalingLimited", True, reason, said)
+    elif wanted < current:
+        slow = min(current, _least(down, current, history, now))
+        if wanted < max(slow, low):
+            reason = "TooFewReplicas" if low >= slow else "ScaleDownLimit"
+            said = "the desired replica count is less than the minimum replica count"
+            if low < slow:
+                said = "the desired replica count is decreasing faster than the maximum scale rate"
+            return max(slow, low), _condition("ScalingLimited", True, reason, said)
+    said = "the desired count is within the acceptable range"
+    return wanted, _condition("ScalingLimited", False, "DesiredWithinRange", said)
+
+
+def _most(rules: ScalingRules, current: int, history: History, now: datetime) -> int:
+    if rules.select_policy == "Disabled":
+        return current
+    found = []
+    for policy in rules.policies:
+        start = current - sum(_within(history.changes, policy.period_seconds, now))
+        more = ceil(start * (1 + policy.value / 100))
+        found.append(start + policy.value if policy.type == "Pods" else more)
+    choose = min if rules.select_policy == "Min" else max
+    return choose(found, default=current)
+
+
+def _least(rules: ScalingRules, current: int, history: History, now: datetime) -> int:
+    if rules.select_policy == "Disabled":
+        return current
+    found = []
+    for policy in rules.policies:
+        start = current - sum(_within(history.changes, policy.period_seconds, now))
+        fewer = int(start * (1 - policy.value / 100))
+        found.append(start - policy.value if policy.type == "Pods" else fewer)
+    choose = max if rules.select_policy == "Min" else min
+    return choose(found, default=current)
+
+
+def _told(
+    scaler: HorizontalPodAutoscaler,
+    current: int,
+    measures: Sequence[Proposal | Unmeasured],
+    outcome: _Outcome,
+    now: datetime,
+) -> Decision:
+    wanted, changes = outcome.replicas, outcome.history.changes
+    conditions, scaled_at = scaler.status.conditions, scaler.status.last_scale_time
+    found = list(outcome.conditions)
+    if wanted != current:
+        changes, scaled_at = (*changes, (now, wanted - current)), now
+        said = f"the HPA controller was able to update the target scale to {wanted}"
+        found = [each for each in found if each.type != "AbleToScale"]
+        found.append(_condition("AbleToScale", True, "SucceededRescale", said))
+    for condition in found:
+        conditions = set_condition(conditions, condition, now)
+    status = HorizontalPodAutoscalerStatus(
+        observed_generation=scaler.metadata.generation,
+        last_scale_time=scaled_at,
+        current_replicas=current,
+        desired_replicas=wanted,
+        current_metrics=[each.status for each in measures if isinstance(each, Proposal)],
+        conditions=conditions,
+    )
+    history = History(outcome.history.proposals, changes)
+    return Decision(wanted, outcome.reason, status, history)
+
+
+def failed(
+    scaler: HorizontalPodAutoscaler, reason: str, message: str, now: datetime
+) -> HorizontalPodAutoscalerStatus:
+    """The status of an autoscaler whose target cannot be scaled."""
+    condition = _condition("AbleToScale", False, reason, message)
+    conditions = set_condition(scaler.status.conditions, condition, now)
+    return msgspec.structs.replace(scaler.status, conditions=conditions)
+
+
+def _condition(type_: str, holds: bool, reason: str, message: str) -> Condition:
+    return Condition(
+        type=type_, status="True" if holds else "False", reason=reason, message=message
+    )

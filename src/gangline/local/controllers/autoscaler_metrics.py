@@ -1,0 +1,150 @@
+"""Autoscalers: how many replicas one measure asks for. Pure.
+
+The rule is ``ceil(replicas * measured / wanted)``. A pod that should count and was not measured
+counts against the change: as if it used all of its share when the answer is to be fewer, nothing
+when it is to be more. So a gap in the measurements moves little.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from gangline.api.autoscaling import MetricSpec, MetricStatus, MetricValue, ResourceMetricStatus
+from gangline.api.pod import Pod
+from gangline.api.quantity import QuantityError
+from gangline.api.resourcelist import CPU, amount, container_request, quantity_of
+from gangline.local.controllers.endpoints import ENDED, is_ready
+
+TOLERANCE = 0.1
+"""A deviation below this changes nothing; Kubernetes' default."""
+Usage = Mapping[str, Mapping[str, int]]
+"""What each pod uses of each resource, by name; pods without measurements are left out."""
+
+
+class Unmeasured(Exception):
+    """A measure that says nothing now."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """What one measure asks for."""
+
+    replicas: int
+    status: MetricStatus
+    what: str
+    """The measure in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """What a pod uses, and how much of it is just right."""
+
+    used: int | None
+    wanted: float
+    most: float
+    """What it is taken to use when that is not known, and fewer replicas are the question."""
+
+
+def propose(metric: MetricSpec, current: int, pods: Sequence[Pod], usage: Usage) -> Proposal:
+    """How many replicas a measure asks for, ``current`` being there.
+
+    Raises:
+        Unmeasured: it has no answer, or it is of a sort that is not measured here.
+    """
+    if metric.type != "Resource" or metric.resource is None:
+        raise Unmeasured(
+            "InvalidMetricSourceType",
+            f"the HPA was unable to compute the replica count: metrics of type {metric.type} are "
+            "not measured by this cluster, only Resource is",
+        )
+    name, target = metric.resource.name, metric.resource.target
+    active = [pod for pod in pods if _counts(pod)]
+    if not active:
+        raise _failed(name, "no pods returned by selector while calculating replica count")
+    try:
+        shares = {pod.metadata.name: _share(metric, pod, usage) for pod in active}
+    except QuantityError as error:
+        raise _failed(name, str(error)) from None
+    unready = {pod.metadata.name for pod in active if not _is_measurable(pod, name)}
+    measured = {
+        pod: share for pod, share in shares.items()
+        if share.used is not None and pod not in unready
+    }  # fmt: skip
+    if not measured:
+        raise _failed(name, "did not receive metrics for targeted pods (pods might be unready)")
+    replicas = _replicas(current, shares, measured, unready)
+    used = sum(share.used or 0 for share in measured.values())
+    value = MetricValue(average_value=quantity_of(name, ceil(used / len(measured))))
+    what = f"{name} resource"
+    if target.average_utilization is not None:
+        wanted = sum(share.wanted for share in measured.values()) or 1.0
+        percent = int(used / wanted * target.average_utilization)
+        value = MetricValue(average_utilization=percent, average_value=value.average_value)
+        what = f"{name} resource utilization (percentage of request)"
+    return Proposal(
+        replicas, MetricStatus(type="Resource", resource=ResourceMetricStatus(name, value)), what
+    )
+
+
+def _failed(name: str, why: str) -> Unmeasured:
+    said = f"the HPA was unable to compute the replica count: failed to get {name} metric: {why}"
+    return Unmeasured("FailedGetResourceMetric", said)
+
+
+def _counts(pod: Pod) -> bool:
+    return pod.metadata.deletion_timestamp is None and pod.status.phase not in ENDED
+
+
+def _is_measurable(pod: Pod, resource: str) -> bool:
+    # A pod that starts burns cpu of which its work later says nothing.
+    return pod.status.phase != "Pending" and (resource != CPU or is_ready(pod))
+
+
+def _share(metric: MetricSpec, pod: Pod, usage: Usage) -> _Share:
+    assert metric.resource is not None
+    name, target = metric.resource.name, metric.resource.target
+    used = usage.get(pod.metadata.name, {}).get(name)
+    if target.average_utilization is None:
+        wanted = amount(name, target.average_value or 0)
+        return _Share(used, wanted, wanted)
+    request = 0
+    for container in pod.spec.containers:
+        asked = container_request(container.resources).get(name)
+        if not asked:
+            pod_name = pod.metadata.name
+            raise _failed(
+                name, f"missing request for {name} in container {container.name} of Pod {pod_name}"
+            )
+        request += asked
+    wanted_share = request * target.average_utilization / 100
+    return _Share(used, wanted_share, max(wanted_share, request))
+
+
+def _replicas(
+    current: int, shares: Mapping[str, _Share], measured: Mapping[str, _Share], unready: set[str]
+) -> int:
+    ratio = _ratio([(share.used or 0, share.wanted) for share in measured.values()])
+    missing = shares.keys() - measured.keys() - unready
+    starting = unready if ratio > 1 else set()
+    if not missing and not starting:
+        return current if abs(1 - ratio) <= TOLERANCE else ceil(ratio * len(measured))
+    counted = [(float(share.used or 0), share.wanted) for share in measured.values()]
+    for pod in missing:
+        counted.append((shares[pod].most if ratio < 1 else 0.0, shares[pod].wanted))
+    counted += [(0.0, shares[pod].wanted) for pod in starting]
+    corrected = _ratio(counted)
+    turned = (ratio < 1 < corrected) or (corrected < 1 < ratio)
+    if abs(1 - corrected) <= TOLERANCE or turned:
+        return current
+    found = ceil(corrected * len(counted))
+    return current if (found < current) != (corrected < 1) and found != current else found
+
+
+def _ratio(counted: Sequence[tuple[float, float]]) -> float:
+    wanted = sum(each for _, each in counted)
+    return sum(used for used, _ in counted) / wanted if wanted else 1.0

@@ -1,0 +1,134 @@
+"""Scales workloads by what their pods use: measurements in, the scale subresource out."""
+
+from typing import Any
+
+import msgspec
+
+from gangline.api.autoscaling import CrossVersionObjectReference, HorizontalPodAutoscaler
+from gangline.api.pod import Pod
+from gangline.api.resourcelist import amounts, total
+from gangline.api.resources import HORIZONTAL_POD_AUTOSCALERS, PODS
+from gangline.api.selectors import SelectorError, parse_labels
+from gangline.kube.client import PatchKind
+from gangline.kube.controller import After, Controller, Done, Result
+from gangline.kube.errors import ApiError
+from gangline.kube.informer import Key, key_of
+from gangline.local.controllers import autoscaler
+from gangline.local.controllers.autoscaler import Decision, History
+from gangline.local.controllers.autoscaler_metrics import Proposal, Unmeasured, Usage, propose
+from gangline.local.controllers.context import Context, now
+from gangline.local.controllers.loops.budgets import BY_NAMESPACE
+
+PERIOD_S = 15.0
+Json = dict[str, Any]
+
+
+class TargetMissing(Exception):
+    """What is to be scaled is not there, or has no scale."""
+
+
+class AutoscalerLoop:
+    """Looks at every autoscaler each 15 seconds, and when it changes."""
+
+    def __init__(self, context: Context) -> None:
+        self._client = context.client
+        self._recorder = context.recorder
+        self._scalers = context.informers.informer(HORIZONTAL_POD_AUTOSCALERS)
+        self._pods = context.informers.informer(
+            PODS, indexes={BY_NAMESPACE: lambda pod: [pod.metadata.namespace]}
+        )
+        self._histories: dict[Key, History] = {}
+        self._controller: Controller[Key] = Controller("autoscaler", self._reconcile, workers=2)
+        self._scalers.add_listener(self._changed)
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        await self._controller.run()
+
+    def _changed(
+        self, old: HorizontalPodAutoscaler | None, new: HorizontalPodAutoscaler | None
+    ) -> None:
+        if new is not None and (old is None or old.spec != new.spec):
+            self._controller.queue.add(key_of(new))
+
+    async def _reconcile(self, key: Key) -> Result:
+        scaler = self._scalers.get(key.namespace, key.name)
+        if scaler is None:
+            self._histories.pop(key, None)
+            return Done()
+        try:
+            path = await self._scale_path(scaler.spec.scale_target_ref, key.namespace)
+            scale = await self._client.request_json("GET", path)
+            decision = await self._decide(scaler, scale, key)
+            if decision.replicas != decision.status.current_replicas:
+                await self._rescale(scaler, path, scale, decision)
+        except (TargetMissing, ApiError) as error:
+            said = f"the HPA controller was unable to get the target's current scale: {error}"
+            status = autoscaler.failed(scaler, "FailedGetScale", said, now())
+            await self._write(scaler, key, status)
+            return After(PERIOD_S)
+        self._histories[key] = decision.history
+        await self._write(scaler, key, decision.status)
+        return After(PERIOD_S)
+
+    async def _decide(self, scaler: HorizontalPodAutoscaler, scale: Json, key: Key) -> Decision:
+        current = scale.get("spec", {}).get("replicas", 0)
+        selector = scale.get("status", {}).get("selector", "")
+        pods = self._selected(key.namespace or "", selector)
+        usage = await self._usage(key.namespace or "", selector) if current else {}
+        measures: list[Proposal | Unmeasured] = []
+        for metric in scaler.spec.metrics:
+            try:
+                measures.append(propose(metric, current, pods, usage))
+            except Unmeasured as error:
+                measures.append(error)
+        history = self._histories.get(key, History())
+        return autoscaler.decide(scaler, current, measures, history, now())
+
+    def _selected(self, namespace: str, selector: str) -> list[Pod]:
+        if not selector:
+            raise TargetMissing("the target's scale has no selector")
+        try:
+            chosen = parse_labels(selector)
+        except SelectorError as error:
+            raise TargetMissing(str(error)) from None
+        pods = self._pods.by_index(BY_NAMESPACE, namespace)
+        return [pod for pod in pods if chosen.matches(pod.metadata.labels)]
+
+    async def _usage(self, namespace: str, selector: str) -> Usage:
+        path = f"/apis/metrics.k8s.io/v1beta1/namespaces/{namespace}/pods"
+        found = await self._client.request_json("GET", path, params={"labelSelector": selector})
+        return {
+            pod["metadata"]["name"]: total(amounts(each["usage"]) for each in pod["containers"])
+            for pod in found["items"]
+        }
+
+    async def _scale_path(self, target: CrossVersionObjectReference, namespace: str | None) -> str:
+        """Where the scale of a target is found, by what the API server says of its kind."""
+        version = target.api_version or "v1"
+        prefix = f"/apis/{version}" if "/" in version else f"/api/{version}"
+        document = await self._client.request_json("GET", prefix)
+        entries = document.get("resources") or []
+        names = {entry["name"] for entry in entries}
+        for entry in entries:
+            if entry["kind"] == target.kind and f"{entry['name']}/scale" in names:
+                return f"{prefix}/namespaces/{namespace}/{entry['name']}/{target.name}/scale"
+        raise TargetMissing(f"{target.kind} in {version} is not served, or has no scale")
+
+    async def _rescale(
+        self, scaler: HorizontalPodAutoscaler, path: str, scale: Json, decision: Decision
+    ) -> None:
+        body = {**scale, "spec": {"replicas": decision.replicas}}
+        await self._client.request_json("PUT", path, body=body)
+        message = f"New size: {decision.replicas}; reason: {decision.reason}"
+        self._recorder.event(scaler, "Normal", "SuccessfulRescale", message)
+
+    async def _write(self, scaler: HorizontalPodAutoscaler, key: Key, status: Any) -> None:
+        if status == scaler.status:
+            return
+        zeros = {"currentReplicas": 0, "desiredReplicas": 0, "currentMetrics": None}
+        patch = {"status": zeros | msgspec.to_builtins(status)}
+        await self._client.patch(
+            HORIZONTAL_POD_AUTOSCALERS, key.name, patch, key.namespace,
+            kind=PatchKind.MERGE, subresource="status",
+        )  # fmt: skip

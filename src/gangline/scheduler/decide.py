@@ -6,20 +6,39 @@ start soonest, and who comes later runs only where that leaves the plan untouche
 small jobs cannot starve a large one, and idle nodes that the plan does not need are still used.
 """
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Set
-from dataclasses import dataclass, field
-
-import numpy as np
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from gangline.scheduler import reasons
-from gangline.scheduler.model import Binding, Decision, GroupKey, PodFacts, PodKey, Shape, Verdict
-from gangline.scheduler.nodes import NodeTable
+from gangline.scheduler.line import Line, Turn
+from gangline.scheduler.model import (
+    Binding,
+    Decision,
+    GroupKey,
+    NodeName,
+    PodFacts,
+    PodKey,
+    Promise,
+    QueueFacts,
+    Shape,
+    Verdict,
+)
+from gangline.scheduler.place import (
+    availability,
+    by_shape,
+    place_unit,
+    plan_room,
+    pods_of,
+    room_for,
+)
+from gangline.scheduler.queues import Account, QueueTree
 from gangline.scheduler.reasons import Attempt, Room
+from gangline.scheduler.shares import Vector, dominant_share
 from gangline.scheduler.state import ClusterState
 from gangline.scheduler.trial import Placement, Trial
 from gangline.scheduler.units import Unit, waiting_units
-from gangline.scheduler.vacancies import held_places
+from gangline.scheduler.vacancies import HeldPlace, held_places
 
 
 def decide(state: ClusterState, now: float) -> Decision:
@@ -32,94 +51,219 @@ def decide(state: ClusterState, now: float) -> Decision:
         now: the time, in seconds since the epoch, as for the state's vacancies.
     """
     units, verdicts = waiting_units(state, now)
-    current = _Pass(state)
+    current = _Pass(state, units, now)
     for held in held_places(state, now):
-        current.hold([held.placement], held.group)
-        current.places.setdefault(held.group, {})[held.pod] = held.placement
-    for unit in units:
-        current.serve(unit)
+        current.keep(held)
+    current.run()
     return Decision(
         bindings=tuple(current.bindings),
         verdicts=(*verdicts, *current.verdicts),
         placed=frozenset(current.placed),
+        promises=current.promises,
     )
 
 
-@dataclass(slots=True)
 class _Pass:
     """One walk over the waiting units, and what it has decided so far."""
 
-    state: ClusterState
-    trial: Trial = field(init=False)
-    bindings: list[Binding] = field(default_factory=list)
-    verdicts: list[Verdict] = field(default_factory=list)
-    placed: set[GroupKey] = field(default_factory=set)
-    failures: dict[object, Attempt] = field(default_factory=dict)
-    """By likeness: free room only shrinks in a pass, so what is alike fails alike."""
-    held: dict[str, list[Placement]] = field(default_factory=dict)
-    """By the name of whom the room is kept for."""
-    places: dict[GroupKey, dict[PodKey, Placement]] = field(default_factory=dict)
-    """What of it is kept for whom: a gang may use the room that is kept for itself."""
-    planned_for: str = ""
-    """The first unit that waits: room is planned for it."""
+    def __init__(self, state: ClusterState, units: Sequence[Unit], now: float) -> None:
+        self.state = state
+        self.now = now
+        self.trial = Trial(state.nodes)
+        self.tree = QueueTree(state.queues, state.nodes, state.running, state.requested)
+        self.line = Line(units, self.tree)
+        self.bindings: list[Binding] = []
+        self.verdicts: list[Verdict] = []
+        self.placed: set[GroupKey] = set()
+        self.promises: dict[str, Promise] = {}
+        self._failures: dict[object, _Failure] = {}
+        """By likeness: free room only shrinks in a pass, so what is alike fails alike."""
+        self._held: dict[str, list[Placement]] = {}
+        """By the name of whom the room is kept for."""
+        self._places: dict[GroupKey, dict[PodKey, Placement]] = {}
+        """What of it is kept for whom: a gang may use the room that is kept for itself."""
+        self._first_in: dict[str, str] = {}
+        """Who waits in queues that nobody may pass in."""
+        self._given: dict[GroupKey, Counter[str]] = {}
+        """What this pass has given to gangs."""
 
-    def __post_init__(self) -> None:
-        self.trial = Trial(self.state.nodes)
+    def keep(self, held: HeldPlace) -> None:
+        """Keep a place for a gang, from the start."""
+        self._hold([held.placement], held.group)
+        self._places.setdefault(held.group, {})[held.pod] = held.placement
 
-    def hold(self, placements: list[Placement], name: str) -> None:
-        """Keep room for somebody, whoever else could use it."""
+    def run(self) -> None:
+        """Serve everybody in turn."""
+        while (turn := self.line.pop()) is not None:
+            if turn.surplus:
+                self._serve_surplus(turn)
+            else:
+                self._serve(turn.unit)
+
+    def _hold(self, placements: list[Placement], name: str) -> None:
         if placements:
             self.trial.hold(placements)
-            self.held[name] = self.held.get(name, []) + placements
+            self._held[name] = self._held.get(name, []) + placements
 
-    def serve(self, unit: Unit) -> None:
+    def _serve(self, unit: Unit) -> None:
         """Place a unit, or say why it waits and plan room for the first that does."""
-        own = self.places.get(unit.group, {}) if unit.group is not None else {}
+        amount = self.tree.vector(dict(unit.asked))
+        if self._barred(unit, amount):
+            return
+        own = self._places.get(unit.group, {}) if unit.group is not None else {}
         if own:
-            self.trial.release(self.held.pop(unit.name, []))
+            self.trial.release(self._held.pop(unit.name, []))
         self._try(unit)
-        settled = unit.group in self.placed or self.planned_for == unit.name
+        settled = unit.group in self.placed or unit.name in self.promises
         waiting = {pod.key for pod in unit.waiting if settled}
-        self.hold([kept for name, kept in own.items() if name not in waiting], unit.name)
+        self._hold([kept for name, kept in own.items() if name not in waiting], unit.name)
+
+    def _barred(self, unit: Unit, amount: Vector) -> bool:
+        """Refuse a unit that its queue lets wait, whatever room there is."""
+        first = self._first_in.get(unit.queue)
+        if first is not None and not unit.urgent:
+            self._refuse(unit, reasons.QUEUE_LIMIT, reasons.behind(unit.queue, first))
+            return True
+        account = self.tree.blocking(unit.queue, amount)
+        if account is None:
+            return False
+        limit = self._limit(account, amount)
+        self._refuse(unit, reasons.QUEUE_LIMIT, reasons.over_limit(limit))
+        if not account.held.any() and all(
+            limit.asked[name] <= most for name, most in limit.most.items()
+        ):
+            # Who comes later in the queue must not use up what ends before the first can start.
+            self.tree.hold(unit.queue, amount)
+        self._note_first(unit)
+        return True
+
+    def _limit(self, account: Account, amount: Vector) -> reasons.Limit:
+        over = account.used + account.held + amount > account.ceiling
+        short = [name for name, c in self.tree.columns.items() if amount[c] > 0 and over[c]]
+        columns = self.tree.columns
+        return reasons.Limit(
+            queue=account.facts.name,
+            used={name: int(account.used[columns[name]]) for name in short},
+            held={name: int(account.held[columns[name]]) for name in short},
+            most={name: int(account.ceiling[columns[name]]) for name in short},
+            asked={name: int(amount[columns[name]]) for name in short},
+        )
+
+    def _note_first(self, unit: Unit) -> None:
+        if self.state.queues.get(unit.queue, _ANY_QUEUE).fifo:
+            self._first_in.setdefault(unit.queue, unit.name)
 
     def _try(self, unit: Unit) -> None:
-        likeness = unit.likeness
-        if likeness not in self.failures:
+        failure = self._failures.get(unit.likeness)
+        if failure is None:
             mark = self.trial.mark()
-            unfit = place_unit(self.trial, unit)
-            if unit.satisfied_by(_pods(self.trial.since(mark))):
-                self._accept(unit, self.trial.since(mark), unfit)
-                return
-            self.failures[likeness] = self._reject(unit, mark, unfit[0])
-        self._refuse(unit, self.failures[likeness])
+            # The minimum first, by itself: the order of service decides on pods beyond it.
+            for count in sorted({unit.needed, len(unit.waiting)}):
+                unfit = place_unit(self.trial, unit, unit.waiting[:count])
+                if unit.satisfied_by(pods_of(self.trial.since(mark))):
+                    self._accept(unit, self.trial.since(mark))
+                    return
+                if count < len(unit.waiting):
+                    self.trial.rollback(mark)
+            failure = self._fail(unit, mark, unfit[0])
+            self._failures[unit.likeness] = failure
+        self._refuse(unit, reasons.NOT_ENOUGH_RESOURCES, failure.gang, failure.pod)
+        self._note_first(unit)
 
-    def _accept(self, unit: Unit, placements: list[Placement], unfit: list[PodFacts]) -> None:
+    def _accept(self, unit: Unit, placements: list[Placement]) -> None:
+        given = self._bind(unit, placements)
+        if unit.group is not None:
+            self.placed.add(unit.group)
+        left = [pod for pod in unit.waiting if pod.key not in given]
+        if left:
+            share = self._share_of(unit)
+            self.line.again(Turn(unit, True, deque(left), share=share))
+
+    def _bind(self, unit: Unit, placements: list[Placement]) -> set[PodKey]:
+        """Give room to pods for good; return which."""
+        given: set[PodKey] = set()
+        amounts: Counter[str] = Counter()
         for placement in placements:
             node = self.state.nodes.facts[placement.row]
             assert node is not None
-            self.bindings += [
-                Binding(pod.key, pod.uid, node.name, unit.group) for pod in placement.pods
-            ]
+            for pod in placement.pods:
+                self.bindings.append(Binding(pod.key, pod.uid, node.name, unit.group))
+                given.add(pod.key)
+            for name, amount in placement.pods[0].shape.request:
+                amounts[name] += amount * len(placement.pods)
+        self.tree.use(unit.queue, self.tree.vector(amounts))
         if unit.group is not None:
-            self.placed.add(unit.group)
-        if unfit:
-            messages = tuple(
-                (pod.key, reasons.explain_surplus(availability(self.trial, pod))) for pod in unfit
-            )
-            self.verdicts.append(Verdict(reasons.NOT_ENOUGH_RESOURCES, "", messages))
+            self._given.setdefault(unit.group, Counter()).update(amounts)
+        return given
 
-    def _reject(self, unit: Unit, mark: int, unfit: PodFacts) -> Attempt:
+    def _share_of(self, unit: Unit) -> float:
+        """How much of the cluster a gang uses."""
+        if unit.group is None:
+            return 0.0
+        used = self.state.running.by_group.get(unit.group, Counter())
+        amounts = used + self._given.get(unit.group, Counter())
+        return dominant_share(self.tree.vector(amounts), self.tree.total)
+
+    def _serve_surplus(self, turn: Turn) -> None:
+        """Place one pod beyond a minimum, or all of them where nobody else waits."""
+        unit = turn.unit
+        count = len(turn.left) if self.line.empty else 1
+        pods = [turn.left.popleft() for _ in range(count)]
+        for shape, alike in by_shape(pods).items():
+            self._place_surplus(turn, shape, alike)
+        if turn.left:
+            turn.share = self._share_of(unit)
+            self.line.again(turn)
+
+    def _place_surplus(self, turn: Turn, shape: Shape, pods: list[PodFacts]) -> None:
+        unit = turn.unit
+        one = self.tree.vector(dict(shape.request))
+        if shape in turn.refused:
+            why = reasons.explain_surplus(availability(self.trial, pods[0]))
+            self._leave(pods, why)
+            return
+        while pods and self.tree.blocking(unit.queue, one) is None:
+            mark = self.trial.mark()
+            count = self._allowed(unit, one, len(pods))
+            unfit = self.trial.place(shape, pods[:count])
+            self._bind(unit, self.trial.since(mark))
+            pods = [*unfit, *pods[count:]]
+            if unfit:
+                turn.refused.add(shape)
+                break
+        if not pods:
+            return
+        account = self.tree.blocking(unit.queue, one)
+        why = (
+            reasons.over_limit(self._limit(account, one))
+            if account is not None and shape not in turn.refused
+            else reasons.explain_surplus(availability(self.trial, pods[0]))
+        )
+        self._leave(pods, why)
+
+    def _allowed(self, unit: Unit, one: Vector, count: int) -> int:
+        """How many such pods the ceilings allow, at least one."""
+        while count > 1 and self.tree.blocking(unit.queue, one * count) is not None:
+            count //= 2
+        return count
+
+    def _leave(self, pods: Iterable[PodFacts], why: str) -> None:
+        self.verdicts.append(
+            Verdict(reasons.NOT_ENOUGH_RESOURCES, "", tuple((pod.key, why) for pod in pods))
+        )
+
+    def _fail(self, unit: Unit, mark: int, unfit: PodFacts) -> "_Failure":
         """Take the trial back, plan room if nobody waits yet; return why the unit waits."""
         fitted = sum(len(placement.pods) for placement in self.trial.since(mark))
         shortages = self.trial.shortages(unfit.shape)
         wording = availability(self.trial, unfit)
         self.trial.rollback(mark)
-        plan = plan_room(self.state.nodes, unit)
+        plan = plan_room(self.state.nodes, unit, self.state.promises.get(unit.name))
         room, held_for = self._without_holds(unit)
         attempt = Attempt(
             waiting=len(unit.waiting),
             fitted=fitted,
-            missing=max(unit.missing, sum(count for _, count in unit.missing_roles)),
+            missing=unit.needed,
             running=len(unit.running),
             unfit=unfit,
             kubernetes=wording,
@@ -128,141 +272,54 @@ class _Pass:
             possible=plan is not None,
             held_for=held_for,
         )
-        if plan is not None and not self.planned_for:
-            self.planned_for = unit.name
-            self.hold(plan, unit.name)
-        return attempt
+        if plan is not None and not self.promises:
+            self._promise(unit, plan)
+        return _Failure(reasons.explain_gang(attempt), reasons.explain_pod(attempt))
+
+    def _promise(self, unit: Unit, plan: list[Placement]) -> None:
+        """Keep the planned room for a unit until it can be used."""
+        self._hold(plan, unit.name)
+        known = self.state.promises.get(unit.name)
+        places = tuple((pod.key, self._node(p.row)) for p in plan for pod in p.pods)
+        places = tuple(sorted(places))
+        since = known.since if known is not None else self.now
+        self.promises[unit.name] = Promise(places, since=since)
+
+    def _node(self, row: int) -> NodeName:
+        node = self.state.nodes.facts[row]
+        assert node is not None
+        return node.name
 
     def _without_holds(self, unit: Unit) -> tuple[Room, str]:
         """Return the room there would be if none were kept, and for whom it is if that matters."""
-        kept = [placement for placements in self.held.values() for placement in placements]
+        kept = [placement for placements in self._held.values() for placement in placements]
         self.trial.release(kept)
         room = room_for(self.trial, unit)
-        held_for = ", ".join(self.held) if kept and self._fits(unit) else ""
+        held_for = ", ".join(self._held) if kept and self._fits(unit) else ""
         self.trial.hold(kept)
         return room, held_for
 
-    def _refuse(self, unit: Unit, attempt: Attempt) -> None:
-        message = reasons.explain_pod(attempt)
+    def _refuse(self, unit: Unit, reason: str, gang: str, pod: str | None = None) -> None:
+        message = gang if pod is None else pod
         self.verdicts.append(
-            Verdict(
-                reason=reasons.NOT_ENOUGH_RESOURCES,
-                message=reasons.explain_gang(attempt),
-                pods=tuple((pod.key, message) for pod in unit.waiting),
-                group=unit.group,
-            )
+            Verdict(reason, gang, tuple((each.key, message) for each in unit.waiting), unit.group)
         )
 
     def _fits(self, unit: Unit) -> bool:
         """Say whether a unit would fit; leave no trace."""
         mark = self.trial.mark()
-        place_unit(self.trial, unit)
-        fits = unit.satisfied_by(_pods(self.trial.since(mark)))
+        place_unit(self.trial, unit, unit.waiting)
+        fits = unit.satisfied_by(pods_of(self.trial.since(mark)))
         self.trial.rollback(mark)
         return fits
 
 
-def _pods(placements: Iterable[Placement]) -> Iterator[PodFacts]:
-    for placement in placements:
-        yield from placement.pods
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """Why units that are alike wait, in words."""
+
+    gang: str
+    pod: str
 
 
-def place_unit(trial: Trial, unit: Unit) -> list[PodFacts]:
-    """Place as many of the unit's pods as will go; return those that found no node.
-
-    Pods that were somewhere before go back there, unless that keeps the gang from being placed.
-    """
-    if unit.places:
-        mark = trial.mark()
-        unfit = _place_anew(trial, unit, _put_back(trial, unit))
-        if unit.satisfied_by(_pods(trial.since(mark))):
-            return unfit
-        trial.rollback(mark)
-    return _place_anew(trial, unit, frozenset())
-
-
-def _place_anew(trial: Trial, unit: Unit, settled: Set[PodKey]) -> list[PodFacts]:
-    unfit: list[PodFacts] = []
-    for shape, pods in placing_order(trial.nodes, unit):
-        unfit += trial.place(shape, [pod for pod in pods if pod.key not in settled])
-    return unfit
-
-
-def _put_back(trial: Trial, unit: Unit) -> set[PodKey]:
-    """Put pods where they were; return those that fit there."""
-    rows = {name: trial.nodes.rows.get(node) for name, node in unit.places}
-    return {
-        pod.key
-        for pod in unit.waiting
-        if (row := rows.get(pod.key)) is not None and trial.put(pod, row)
-    }
-
-
-def placing_order(nodes: NodeTable, unit: Unit) -> list[tuple[Shape, list[PodFacts]]]:
-    """Put pods that have the least choice first, then large ones; spare pods after all others."""
-    needed = max(unit.missing, sum(count for _, count in unit.missing_roles))
-    ordered = []
-    for pods in (unit.waiting[:needed], unit.waiting[needed:]):
-        alike: dict[Shape, list[PodFacts]] = defaultdict(list)
-        for pod in pods:
-            alike[pod.shape].append(pod)
-        ordered += sorted(alike.items(), key=lambda item: _choice(nodes, item[0]))
-    return ordered
-
-
-def _choice(nodes: NodeTable, shape: Shape) -> tuple[int, float]:
-    """How many nodes may take a pod, and (negative, so that large sorts first) its size."""
-    size = 0.0
-    for column, amount, weight in nodes.demand(shape.request).parts:
-        if weight:
-            size += weight * amount / max(1, int(nodes.allocatable[column].max(initial=1)))
-    return int(np.count_nonzero(nodes.eligible(shape.constraints).accepts)), -size
-
-
-def plan_room(nodes: NodeTable, unit: Unit) -> list[Placement] | None:
-    """Plan where a unit could start once running gangs have ended; None: nowhere.
-
-    Nodes that have most room now come first: there it can start soonest. Pods of their own (no
-    gang) are taken to run for ever, and so are the unit's own members.
-    """
-    lasting = nodes.lasting.copy()
-    for pod in unit.running:
-        row = nodes.rows.get(pod.node) if pod.node is not None else None
-        if row is not None:
-            for column, amount, _ in nodes.demand(pod.shape.request).parts:
-                lasting[column, row] += amount
-    now_free = (nodes.allocatable - nodes.used) / np.maximum(nodes.allocatable, 1)
-    drained = Trial(nodes, nodes.allocatable - lasting, liking=now_free.mean(axis=0))
-    place_unit(drained, unit)
-    plan = drained.since(0)
-    return plan if unit.satisfied_by(_pods(plan)) else None
-
-
-def availability(trial: Trial, pod: PodFacts) -> str:
-    """Say in Kubernetes' words why no node takes ``pod`` now."""
-    nodes = trial.nodes
-    shape = pod.shape
-    return reasons.availability(
-        len(nodes), nodes.refusals(shape.constraints), trial.shortages(shape)
-    )
-
-
-def room_for(trial: Trial, unit: Unit) -> Room:
-    """Add up what a unit asks for and what the nodes have that may take any of its pods."""
-    nodes = trial.nodes
-    total = reasons.total_request(unit.waiting)
-    asked = {name: amount for name, amount in total.items() if reasons.is_amount(name)}
-    accepts = np.zeros(len(nodes.facts), dtype=bool)
-    for constraints in {pod.shape.constraints for pod in unit.waiting}:
-        accepts |= nodes.eligible(constraints).accepts
-    columns = {name: nodes.columns[name] for name in asked}
-    free = {name: np.maximum(trial.free[column][accepts], 0) for name, column in columns.items()}
-    return Room(
-        asked=asked,
-        free={name: int(amounts.sum()) for name, amounts in free.items()},
-        largest={name: int(amounts.max(initial=0)) for name, amounts in free.items()},
-        total={
-            name: int(nodes.allocatable[column][accepts].sum()) for name, column in columns.items()
-        },
-        eligible=int(accepts.sum()),
-    )
+_ANY_QUEUE = QueueFacts("")

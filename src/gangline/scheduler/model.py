@@ -5,6 +5,7 @@ and two equal facts mean that nothing has to be decided again. Amounts are whole
 thousandths, everything else in its own unit (bytes, devices, pods).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -170,10 +171,23 @@ class GroupFacts:
 
 @dataclass(frozen=True, slots=True)
 class QueueFacts:
-    """A queue: whether it takes new gangs."""
+    """A queue: whether it takes new gangs, and how much it may have."""
 
     name: str
     open: bool = True
+    weight: int = 1
+    capability: Request = ()
+    """The most it may use of the resources named."""
+    deserved: Request = ()
+    """What it may have back; by weight when nothing is stated."""
+    guarantee: Request = ()
+    """What others may never use."""
+    reclaimable: bool = True
+    """Others may take back what it has too much."""
+    priority: int = 0
+    parent: str = ""
+    fifo: bool = False
+    """Nobody passes one that waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +213,17 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
+class Promise:
+    """Room on nodes that somebody who waits will get. It stays the same until it can be used."""
+
+    places: tuple[tuple[PodKey, NodeName], ...]
+    cleared: bool = False
+    """Others were evicted to make it: nobody may take it, whoever is first in line."""
+    since: float = 0.0
+    """Seconds since the epoch."""
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
     """What to do now: whole gangs to bind, and the reasons of those that wait."""
 
@@ -206,3 +231,5 @@ class Decision:
     verdicts: tuple[Verdict, ...] = ()
     placed: frozenset[GroupKey] = field(default_factory=frozenset)
     """Groups whose gang is complete with these bindings."""
+    promises: Mapping[str, Promise] = field(default_factory=dict)
+    """Room that is planned for units that wait, by their names."""

@@ -53,6 +53,7 @@ class NodeTable:
         self._eligible: dict[Constraints, Eligibility] = {}
         self._demands: dict[Request, Demand] = {}
         self._rank: NDArray[np.intp] | None = None
+        self._usable: NDArray[np.bool_] | None = None
         self._port_columns: list[int] = []
 
     def __len__(self) -> int:
@@ -64,6 +65,7 @@ class NodeTable:
         if row is None:
             row = self._new_row(node.name)
         self.facts[row] = node
+        self._usable = None
         self._ensure_columns(node.allocatable)
         self.allocatable[:, row] = 0
         for resource, amount in node.allocatable:
@@ -78,6 +80,7 @@ class NodeTable:
         if row is None:
             return
         self.facts[row] = None
+        self._usable = None
         for amounts in (self.allocatable, self.used, self.lasting):
             amounts[:, row] = 0
         for eligible in self._eligible.values():
@@ -144,6 +147,15 @@ class NodeTable:
             for place, name in enumerate(sorted(self.rows)):
                 self._rank[self.rows[name]] = place
         return self._rank
+
+    def usable(self) -> NDArray[np.bool_]:
+        """Say of each row whether its node takes pods at all: it is ready and not cordoned."""
+        if self._usable is None:
+            self._usable = np.array(
+                [node is not None and node.ready and not node.unschedulable for node in self.facts],
+                dtype=bool,
+            )
+        return self._usable
 
     def has_devices(self) -> NDArray[np.bool_]:
         """Say of each row whether the node has any extended resource."""

@@ -1,15 +1,17 @@
 """API objects to facts: reads what a decision depends on, in the units of ``model``."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 
 import msgspec
 
 from gangline.api.affinity import NodeSelectorRequirement, NodeSelectorTerm
+from gangline.api.describe import ResourceList
 from gangline.api.meta import ObjectMeta
 from gangline.api.node import Node
 from gangline.api.quantity import QuantityError
-from gangline.api.resourcelist import PODS, amounts, pod_request
+from gangline.api.resourcelist import PODS, amount, pod_request
 from gangline.api.scheduling import (
     DEFAULT_QUEUE,
     GROUP_NAME_ANNOTATION,
@@ -31,7 +33,7 @@ def node_facts(node: Node) -> model.NodeFacts:
     ready = [condition for condition in node.status.conditions if condition.type == "Ready"]
     return model.NodeFacts(
         name=NodeName(node.metadata.name),
-        allocatable=_facts_of(amounts(node.status.allocatable or node.status.capacity)),
+        allocatable=_readable(node.status.allocatable or node.status.capacity),
         labels=tuple(sorted(node.metadata.labels.items())),
         taints=tuple(
             model.Taint(taint.key, taint.value, taint.effect) for taint in node.spec.taints
@@ -78,7 +80,7 @@ def group_facts(group: PodGroup, priorities: Mapping[str, int]) -> model.GroupFa
         queue=spec.queue or DEFAULT_QUEUE,
         priority=priorities.get(spec.priority_class_name, 0),
         created=_created(group.metadata),
-        min_resources=_min_resources(group),
+        min_resources=_readable(group.spec.min_resources or {}),
         places=kept_places(group),
     )
 
@@ -103,20 +105,29 @@ def kept_places(group: PodGroup) -> model.Places | None:
     )
 
 
-def _min_resources(group: PodGroup) -> Request:
-    try:
-        return _facts_of(amounts(group.spec.min_resources or {}))
-    except QuantityError:
-        return ()
-
-
 def queue_facts(queue: Queue) -> model.QueueFacts:
-    """Read a queue. One that has no state yet is open."""
-    return model.QueueFacts(queue.metadata.name, queue.status.state not in _CLOSED)
+    """Read a queue. One that has no state yet is open; amounts that cannot be read are left out."""
+    spec = queue.spec
+    return model.QueueFacts(
+        name=queue.metadata.name,
+        open=queue.status.state not in _CLOSED,
+        weight=1 if spec.weight is None else max(1, spec.weight),
+        capability=_readable(spec.capability),
+        deserved=_readable(spec.deserved),
+        guarantee=_readable(spec.guarantee.resource if spec.guarantee else {}),
+        reclaimable=spec.reclaimable is not False,
+        priority=spec.priority,
+        parent=spec.parent,
+        fifo=spec.dequeue_strategy == "fifo",
+    )
 
 
-def _request(spec: LeanPodSpec) -> Request:
-    return _facts_of({**pod_request(spec), PODS: 1, **_host_ports(spec)})
+def _readable(written: ResourceList) -> Request:
+    found = {}
+    for name, quantity in written.items():
+        with suppress(QuantityError):
+            found[name] = max(0, amount(name, quantity))
+    return _facts_of(found)
 
 
 def _host_ports(spec: LeanPodSpec) -> dict[str, int]:
@@ -129,8 +140,8 @@ def _host_ports(spec: LeanPodSpec) -> dict[str, int]:
     }
 
 
-def _facts_of(amounts: Mapping[str, int]) -> Request:
-    return tuple(sorted(amounts.items()))
+def _facts_of(counts: Mapping[str, int]) -> Request:
+    return tuple(sorted(counts.items()))
 
 
 def _constraints(spec: LeanPodSpec) -> model.Constraints:

@@ -18,6 +18,8 @@ NOT_ENOUGH_PODS_OF_ROLE = "NotEnoughPodsOfTask"
 NO_SUCH_GROUP = "PodGroupNotFound"
 NO_SUCH_QUEUE = "QueueNotFound"
 QUEUE_CLOSED = "QueueClosed"
+QUEUE_NOT_LEAF = "QueueNotLeaf"
+QUEUE_LIMIT = "QueueLimit"
 
 FORMING = frozenset({NOT_ENOUGH_PODS, NOT_ENOUGH_PODS_OF_ROLE, NO_SUCH_GROUP})
 """What is so of every gang while its parts are created one after the other."""
@@ -118,10 +120,52 @@ def no_such_queue(group: GroupFacts, pods: Iterable[PodFacts]) -> Verdict:
     return _verdict(NO_SUCH_QUEUE, message, pods, group.key)
 
 
-def queue_closed(group: GroupFacts, pods: Iterable[PodFacts]) -> Verdict:
-    """The group's queue takes nothing new."""
-    message = f"Queue {group.queue!r} is closed: open it, or move the job to another queue."
+def queue_not_leaf(group: GroupFacts, pods: Iterable[PodFacts]) -> Verdict:
+    """The group's queue is there for other queues."""
+    message = (
+        f"Queue {group.queue!r} has queues below it and takes no jobs itself: name one of those "
+        "in the group's spec.queue."
+    )
+    return _verdict(QUEUE_NOT_LEAF, message, pods, group.key)
+
+
+def queue_closed(group: GroupFacts, queue: str, pods: Iterable[PodFacts]) -> Verdict:
+    """The group's queue, or one above it, takes nothing new."""
+    message = f"Queue {queue!r} is closed: open it, or move the job to another queue."
     return _verdict(QUEUE_CLOSED, message, pods, group.key)
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What a queue may use at most, of the resources that are short."""
+
+    queue: str
+    used: Mapping[str, int]
+    held: Mapping[str, int]
+    """Of it, kept for one that came first."""
+    most: Mapping[str, int]
+    asked: Mapping[str, int]
+
+
+def over_limit(limit: Limit) -> str:
+    """Say that a queue's ceiling lets something wait."""
+    figures = "; ".join(
+        f"{_amount(name, limit.used[name])} of {_amount(name, most)} {name} in use, "
+        f"{_amount(name, limit.asked[name])} asked"
+        for name, most in limit.most.items()
+    )
+    if any(limit.asked[name] > most for name, most in limit.most.items()):
+        return clipped(f"Queue {limit.queue!r} may never hold it ({figures}): raise its limit.")
+    kept = " One that came first waits for the same limit." if any(limit.held.values()) else ""
+    return clipped(
+        f"Queue {limit.queue!r} is at its limit ({figures}).{kept} It starts when jobs of the "
+        "queue end, or its limit is raised."
+    )
+
+
+def behind(queue: str, first: str) -> str:
+    """Say that something waits its turn in a queue that nobody may pass in."""
+    return f"Queue {queue!r} is first in, first out: {first} goes first."
 
 
 def too_few_pods(group: GroupFacts, there: int, pods: Iterable[PodFacts]) -> Verdict:

@@ -89,6 +89,7 @@ class Scheduler:
             self._changed.clear()
             began = time.perf_counter()
             decision = decide(self._feed.state, time.time())
+            self._feed.state.promises = dict(decision.promises)
             binder.bind(decision.bindings)
             self._reporter.take(decision)
             took = time.perf_counter() - began

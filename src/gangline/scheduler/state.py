@@ -7,7 +7,10 @@ decision does not give its room away.
 
 from collections import defaultdict
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
+from gangline.api.scheduling import DEFAULT_QUEUE
+from gangline.scheduler.ledger import Ledger
 from gangline.scheduler.model import (
     GroupFacts,
     GroupKey,
@@ -15,9 +18,12 @@ from gangline.scheduler.model import (
     NodeName,
     PodFacts,
     PodKey,
+    Promise,
     QueueFacts,
 )
 from gangline.scheduler.nodes import NodeTable
+
+K = TypeVar("K", bound=str)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +43,19 @@ class ClusterState:
         self.pods: dict[PodKey, PodFacts] = {}
         self.waiting: dict[PodKey, PodFacts] = {}
         """Pods that are for this scheduler to place."""
+        self.waiting_alone: dict[PodKey, PodFacts] = {}
+        """Those of them without a group."""
+        self.waiting_members: dict[GroupKey, dict[PodKey, PodFacts]] = defaultdict(dict)
+        """Those of them in gangs."""
+        self.running = Ledger(DEFAULT_QUEUE)
+        """What gangs and queues use."""
+        self.requested = Ledger(DEFAULT_QUEUE)
+        """What they wait for."""
+        self.promises: dict[str, Promise] = {}
+        """Room that is planned for units that wait, by their names."""
+        self.memo: dict[GroupKey, object] = {}
+        """What decisions have worked out from a group and its members alone; it is dropped when
+        these change."""
         self.members: dict[GroupKey, dict[PodKey, PodFacts]] = defaultdict(dict)
         self.groups: dict[GroupKey, GroupFacts] = {}
         self.restarting: set[GroupKey] = set()
@@ -89,6 +108,9 @@ class ClusterState:
     def set_group(self, group: GroupFacts) -> None:
         """Add or change a group."""
         self.groups[group.key] = group
+        self.memo.pop(group.key, None)
+        self.running.assign(group.key, group.queue)
+        self.requested.assign(group.key, group.queue)
         if group.places is not None:
             self.restarting.add(group.key)
         else:
@@ -97,6 +119,10 @@ class ClusterState:
     def remove_group(self, key: GroupKey) -> None:
         """Forget a group and the members that it had. Pods that name it stay known."""
         self.groups.pop(key, None)
+        self.memo.pop(key, None)
+        self.promises.pop(key, None)
+        self.running.release(key)
+        self.requested.release(key)
         self.restarting.discard(key)
         self.vacated.pop(key, None)
         self.former.pop(key, None)
@@ -128,26 +154,56 @@ class ClusterState:
 
     def _remember(self, pod: PodFacts) -> None:
         self.pods[pod.key] = pod
-        if pod.waits:
-            self.waiting[pod.key] = pod
-            # Resources that are new get their columns now: a decision changes no array.
-            self.nodes.demand(pod.shape.request)
         if pod.group is not None:
             self.members[pod.group][pod.key] = pod
+            self.memo.pop(pod.group, None)
+        if pod.waits:
+            self._enqueue(pod)
         if pod.holds_room and pod.node is not None:
             self._on_node[pod.node][pod.key] = pod
             self.nodes.occupy(pod)
+            self._charge(pod, 1)
+
+    def _enqueue(self, pod: PodFacts) -> None:
+        self.waiting[pod.key] = pod
+        # Resources that are new get their columns now: a decision changes no array.
+        self.nodes.demand(pod.shape.request)
+        self.requested.charge(pod.group, pod.shape.request)
+        if pod.group is None:
+            self.waiting_alone[pod.key] = pod
+        else:
+            self.waiting_members[pod.group][pod.key] = pod
 
     def _forget(self, pod: PodFacts) -> None:
         del self.pods[pod.key]
-        self.waiting.pop(pod.key, None)
         if pod.group is not None:
-            members = self.members[pod.group]
-            members.pop(pod.key, None)
-            if not members:
-                del self.members[pod.group]
+            _discard(self.members, pod.group, pod.key)
+            self.memo.pop(pod.group, None)
+        if self.waiting.pop(pod.key, None) is not None:
+            self._dequeue(pod)
         if pod.holds_room and pod.node is not None:
-            self._on_node[pod.node].pop(pod.key, None)
-            if not self._on_node[pod.node]:
-                del self._on_node[pod.node]
+            _discard(self._on_node, pod.node, pod.key)
             self.nodes.occupy(pod, -1)
+            self._charge(pod, -1)
+
+    def _dequeue(self, pod: PodFacts) -> None:
+        self.requested.charge(pod.group, pod.shape.request, -1)
+        if pod.group is None:
+            self.waiting_alone.pop(pod.key, None)
+        else:
+            _discard(self.waiting_members, pod.group, pod.key)
+
+    def _charge(self, pod: PodFacts, sign: int) -> None:
+        # What other schedulers place outside of groups is nobody's in the queues: it only takes
+        # room away from all.
+        if pod.ours or pod.group is not None:
+            self.running.charge(pod.group, pod.shape.request, sign)
+
+
+def _discard(index: dict[K, dict[PodKey, PodFacts]], key: K, pod: PodKey) -> None:
+    """Take a pod out of an index, and the entry with its last pod."""
+    entry = index.get(key)
+    if entry is not None:
+        entry.pop(pod, None)
+        if not entry:
+            del index[key]

@@ -2,8 +2,9 @@
 
 A trial works on its own copy of the free amounts. Pods that are alike are placed together: packing
 fills the best node before it looks at the next, since a node only gets better by being used, so
-that one comparison with all nodes serves all of them. Placements go through a journal, so that a
-gang that does not fit leaves no trace.
+that one comparison with all nodes serves all of them. Scores are kept for each shape and only
+touched rows are worked out again, so that a gang costs what it touches, not what the cluster has.
+Placements go through a journal, so that a gang that does not fit leaves no trace.
 """
 
 import sys
@@ -23,6 +24,7 @@ from gangline.scheduler.plugins.node_scores import (
 )
 
 LIKING_WEIGHT = 10.0
+Rows = NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,15 @@ class Placement:
         return len(self.pods) + self.absent
 
 
+@dataclass(slots=True)
+class _View:
+    """How well each row suits a shape, as things stood when ``seen`` rows had been touched."""
+
+    score: Scores
+    """Minus infinity where it does not fit."""
+    seen: int
+
+
 class Trial:
     """Free amounts that are spent on paper."""
 
@@ -55,7 +66,10 @@ class Trial:
         self._liking = liking
         """What is added to each row's score, for plans that look at more than packing."""
         self._spares = nodes.has_devices()
+        self._all_rows: Rows = np.arange(len(nodes.facts))
         self._journal: list[Placement] = []
+        self._views: dict[Shape, _View] = {}
+        self._touched: list[int] = []
 
     def mark(self) -> int:
         """Return a point to go back to."""
@@ -73,36 +87,30 @@ class Trial:
     def place(self, shape: Shape, pods: Sequence[PodFacts]) -> Sequence[PodFacts]:
         """Put pods, all of this shape, on the nodes that suit best; return those left over."""
         demand = self.nodes.demand(shape.request)
-        rows = np.flatnonzero(self._fits(shape, demand))
-        if not len(rows):
-            return pods
-        score = self._score(shape, demand, rows)
-        rank = self.nodes.rank()[rows]
+        score = self._scores(shape, demand)
+        rank = self.nodes.rank()
         while pods:
-            best = score.max()
+            row = int(score.argmax()) if len(score) else 0
+            best = score[row] if len(score) else -np.inf
             if best == -np.inf:
                 return pods
             # Equal nodes are told apart by name, never by the order in which they were seen.
             candidates = np.flatnonzero(score == best)
-            chosen = candidates[rank[candidates].argmin()]
-            row = int(rows[chosen])
+            if len(candidates) > 1:
+                row = int(candidates[rank[candidates].argmin()])
             count = min(self._room(demand, row), len(pods))
-            placement = Placement(tuple(pods[:count]), row, demand)
-            self.hold([placement])
-            self._journal.append(placement)
+            self._spend(Placement(tuple(pods[:count]), row, demand))
             pods = pods[count:]
-            score[chosen] = -np.inf
+            score[row] = -np.inf
         return pods
 
     def put(self, pod: PodFacts, row: int) -> bool:
         """Put a pod on this row, if it may run there and there is room."""
         demand = self.nodes.demand(pod.shape.request)
         accepts = self.nodes.eligible(pod.shape.constraints).accepts[row]
-        if not accepts or not self._room(demand, row):
+        if not accepts or self._room(demand, row) < 1:
             return False
-        placement = Placement((pod,), row, demand)
-        self.hold([placement])
-        self._journal.append(placement)
+        self._spend(Placement((pod,), row, demand))
         return True
 
     def shortages(self, shape: Shape) -> dict[str, int]:
@@ -119,20 +127,32 @@ class Trial:
     def hold(self, placements: Iterable[Placement]) -> None:
         """Spend room; what is set aside for others may take free amounts below nothing."""
         for placement in placements:
+            self._touched.append(placement.row)
             for column, amount, _ in placement.demand.parts:
                 self.free[column, placement.row] -= amount * placement.count
 
     def release(self, placements: Iterable[Placement]) -> None:
         """Give room back that was spent with ``hold``."""
         for placement in placements:
+            self._touched.append(placement.row)
             for column, amount, _ in placement.demand.parts:
                 self.free[column, placement.row] += amount * placement.count
 
-    def _fits(self, shape: Shape, demand: Demand) -> NDArray[np.bool_]:
-        fits = self.nodes.eligible(shape.constraints).accepts.copy()
-        for column, amount, _ in demand.parts:
-            fits &= self.free[column] >= amount
-        return fits
+    def _spend(self, placement: Placement) -> None:
+        self.hold([placement])
+        self._journal.append(placement)
+
+    def _scores(self, shape: Shape, demand: Demand) -> Scores:
+        """Return how well each row suits, brought up to date."""
+        view = self._views.get(shape)
+        if view is None:
+            view = _View(self._score(shape, demand, self._all_rows), len(self._touched))
+            self._views[shape] = view
+        elif view.seen < len(self._touched):
+            rows = np.array(sorted(set(self._touched[view.seen :])), dtype=np.intp)
+            view.score[rows] = self._score(shape, demand, rows)
+            view.seen = len(self._touched)
+        return view.score
 
     def _room(self, demand: Demand, row: int) -> int:
         """How many such pods a row takes."""
@@ -141,21 +161,25 @@ class Trial:
             default=sys.maxsize,
         )
 
-    def _score(self, shape: Shape, demand: Demand, rows: NDArray[np.intp]) -> Scores:
+    def _score(self, shape: Shape, demand: Demand, rows: Rows) -> Scores:
         """Prefer the row that is fullest afterwards, over what the pod asks for."""
+        nodes = self.nodes
+        eligible = nodes.eligible(shape.constraints)
+        fits = eligible.accepts[rows]
         score: Scores = np.zeros(len(rows))
         weights = 0.0
         for column, amount, weight in demand.parts:
+            left = self.free[column, rows] - amount
+            fits &= left >= 0
             if weight:
-                total = np.maximum(self.nodes.allocatable[column, rows], 1)
-                score += weight * (1.0 - (self.free[column, rows] - amount) / total)
+                score += weight * (1.0 - left / np.maximum(nodes.allocatable[column, rows], 1))
                 weights += weight
         score /= max(weights, 1e-9)
-        eligible = self.nodes.eligible(shape.constraints)
         if not demand.wants_device:
             score -= SPARE_DEVICES_WEIGHT * self._spares[rows]
         if eligible.prefers:
             score += AFFINITY_WEIGHT * eligible.preference[rows]
         if self._liking is not None:
             score += LIKING_WEIGHT * self._liking[rows]
+        score[~fits] = -np.inf
         return score

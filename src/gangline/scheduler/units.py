@@ -1,16 +1,12 @@
-"""What waits, in the order in which it is served: gangs, and pods of their own.
-
-Order: gangs that run and have lost a member, for their other members wait with them, and gangs
-that restart as a whole, for they ran a moment ago; then higher priority; then who came first; then
-by name, so that the order is total.
-"""
+"""What waits: gangs, and pods of their own, with what each of them still needs."""
 
 import re
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, replace
 from datetime import datetime
 
+from gangline.api.scheduling import DEFAULT_QUEUE, ROOT_QUEUE
 from gangline.scheduler import reasons
 from gangline.scheduler.model import (
     GroupFacts,
@@ -20,6 +16,7 @@ from gangline.scheduler.model import (
     PodKey,
     Verdict,
 )
+from gangline.scheduler.queues import ancestors
 from gangline.scheduler.state import ClusterState
 
 LONGEST_KEPT_S = 3600.0
@@ -27,7 +24,7 @@ LONGEST_KEPT_S = 3600.0
 take nodes away for ever."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Unit:
     """Pods that are placed together or not at all, and what they still need."""
 
@@ -38,6 +35,7 @@ class Unit:
     priority: int
     created: datetime
     group: GroupKey | None = None
+    queue: str = DEFAULT_QUEUE
     missing: int = 1
     """How many of ``waiting`` must be placed for any to be."""
     missing_roles: tuple[tuple[str, int], ...] = ()
@@ -46,6 +44,10 @@ class Unit:
     """Members that hold room already."""
     places: tuple[tuple[PodKey, NodeName], ...] = ()
     """Where its pods were before the gang was restarted: there they go back to."""
+    asked: tuple[tuple[str, int], ...] = ()
+    """What the pods that it needs ask for together."""
+    likeness: object = None
+    """What decides whether it fits: units that are alike fail alike."""
 
     @property
     def broken(self) -> bool:
@@ -53,19 +55,24 @@ class Unit:
         return bool(self.running) and (self.missing > 0 or bool(self.missing_roles))
 
     @property
-    def order(self) -> tuple[bool, int, datetime, str]:
-        """The sort key of the order of service."""
-        return (not (self.broken or self.places), -self.priority, self.created, self.name)
+    def urgent(self) -> bool:
+        """It ran a moment ago, and others of it wait already: it goes before everybody."""
+        return self.broken or bool(self.places)
 
     @property
-    def likeness(self) -> object:
-        """What decides whether it fits: units that are alike fail alike."""
-        shapes = Counter((pod.shape, pod.role) for pod in self.waiting)
-        own = self.name if self.places else ""
-        return (frozenset(shapes.items()), self.missing, self.missing_roles, own)
+    def needed(self) -> int:
+        """How many of ``waiting``, from the front, it cannot do without."""
+        return max(self.missing, sum(count for _, count in self.missing_roles))
+
+    @property
+    def order(self) -> tuple[int, datetime, str, bool]:
+        """The sort key of the order of service within a queue."""
+        return (-self.priority, self.created, self.name, self.group is None)
 
     def satisfied_by(self, placed: Iterable[PodFacts]) -> bool:
         """Say whether the gang may start once ``placed`` have their nodes."""
+        if not self.missing_roles:
+            return sum(1 for _ in placed) >= self.missing
         roles = Counter(pod.role for pod in placed)
         return roles.total() >= self.missing and all(
             roles[role] >= count for role, count in self.missing_roles
@@ -73,41 +80,60 @@ class Unit:
 
 
 def waiting_units(state: ClusterState, now: float) -> tuple[list[Unit], list[Verdict]]:
-    """Return what can be tried, in order, and the verdicts on what cannot even be tried."""
-    gangs: dict[GroupKey, list[PodFacts]] = defaultdict(list)
-    units: list[Unit] = []
-    for pod in state.waiting.values():
-        if pod.group is None:
-            units.append(_single(pod))
-        else:
-            gangs[pod.group].append(pod)
+    """Return what can be tried, and the verdicts on what cannot even be tried."""
+    units = [_single(pod) for pod in state.waiting_alone.values()]
     refused: list[Verdict] = []
-    for key, waiting in gangs.items():
-        waiting.sort(key=_task_order)
-        match _gang(state, key, waiting, now):
+    inner = {queue.parent for queue in state.queues.values()}
+    for key, waiting in state.waiting_members.items():
+        match _gang(state, key, waiting, inner):
             case Unit() as unit:
-                units.append(unit)
+                units.append(_with_places(unit, state, now))
             case Verdict() as verdict:
                 refused.append(verdict)
-    units.sort(key=lambda unit: unit.order)
     refused.sort(key=lambda verdict: verdict.group or "")
     return units, refused
 
 
 def _single(pod: PodFacts) -> Unit:
-    return Unit(str(pod.key), (pod,), pod.priority, pod.created)
+    return Unit(
+        str(pod.key),
+        (pod,),
+        pod.priority,
+        pod.created,
+        asked=pod.shape.request,
+        likeness=(pod.shape, pod.role),
+    )
+
+
+def _with_places(unit: Unit, state: ClusterState, now: float) -> Unit:
+    group = unit.group
+    if group not in state.restarting:
+        return unit
+    places = places_in_force(state.groups[group], now)
+    return replace(unit, places=places, likeness=(unit.likeness, unit.name)) if places else unit
 
 
 def _gang(
-    state: ClusterState, key: GroupKey, waiting: list[PodFacts], now: float
+    state: ClusterState, key: GroupKey, waiting: Mapping[PodKey, PodFacts], inner: Set[str]
 ) -> Unit | Verdict:
     """Return the gang's unit, or why it cannot be tried."""
     group = state.groups.get(key)
     if group is None:
-        return reasons.no_such_group(key, waiting)
-    if (refused := admission(state, group, waiting)) is not None:
+        return reasons.no_such_group(key, waiting.values())
+    if (refused := admission(state, group, waiting.values(), inner)) is not None:
         return refused
-    members = state.members[key].values()
+    known = state.memo.get(key)
+    if not isinstance(known, Unit | Verdict):
+        ordered = sorted(waiting.values(), key=_task_order)
+        known = gang_unit(group, state.members[key].values(), ordered)
+        state.memo[key] = known
+    return known
+
+
+def gang_unit(
+    group: GroupFacts, members: Iterable[PodFacts], waiting: list[PodFacts]
+) -> Unit | Verdict:
+    """Work out what a gang needs, or which of its pods do not exist."""
     settled = [pod for pod in members if counts_for_its_gang(pod)]
     missing = max(0, group.min_member - len(settled))
     roles = missing_roles(group, settled)
@@ -117,16 +143,21 @@ def _gang(
     for role, count in roles:
         if there[role] < count:
             return reasons.too_few_of_role(group, role, count - there[role], waiting)
+    ordered = _indispensable_first(waiting, missing, dict(roles))
+    needed = max(missing, sum(count for _, count in roles))
+    shapes = Counter((pod.shape, pod.role) for pod in waiting)
     return Unit(
-        name=str(key),
-        waiting=_indispensable_first(waiting, missing, dict(roles)),
+        name=str(group.key),
+        waiting=ordered,
         priority=group.priority,
         created=group.created,
-        group=key,
+        group=group.key,
+        queue=group.queue,
         missing=missing,
         missing_roles=roles,
         running=tuple(pod for pod in settled if pod.holds_room),
-        places=places_in_force(group, now),
+        asked=tuple(sorted(reasons.total_request(ordered[:needed]).items())),
+        likeness=(frozenset(shapes.items()), missing, roles),
     )
 
 
@@ -139,13 +170,30 @@ def places_in_force(group: GroupFacts, now: float) -> tuple[tuple[PodKey, NodeNa
 
 
 def admission(
-    state: ClusterState, group: GroupFacts, waiting: Iterable[PodFacts] = ()
+    state: ClusterState,
+    group: GroupFacts,
+    waiting: Iterable[PodFacts] = (),
+    inner: Set[str] | None = None,
 ) -> Verdict | None:
-    """Return why the group's queue does not let it in; None: it does."""
+    """Return why the group's queue does not let it in; None: it does.
+
+    Args:
+        state: what is observed.
+        group: the group.
+        waiting: its pods, for the verdict.
+        inner: the queues that have others below them, where the caller knows them.
+    """
     queue = state.queues.get(group.queue)
     if queue is None:
         return reasons.no_such_queue(group, waiting)
-    return None if queue.open else reasons.queue_closed(group, waiting)
+    if inner is None:
+        inner = {each.parent for each in state.queues.values()}
+    if group.queue in inner or group.queue == ROOT_QUEUE:
+        return reasons.queue_not_leaf(group, waiting)
+    for name in (group.queue, *ancestors(state.queues, group.queue)):
+        if not state.queues[name].open:
+            return reasons.queue_closed(group, name, waiting)
+    return None
 
 
 def counts_for_its_gang(pod: PodFacts) -> bool:

@@ -1,0 +1,136 @@
+"""The order of service: whose turn it is, as a decision hands room out.
+
+First come gangs that are urgent: they run and have lost a member, or restart as a whole. Then, from
+the root of the queues down, the queue that stays within what it is entitled to, has the higher
+priority, and uses the smaller part of its entitlement. Within a queue: higher priority, gangs that
+still need their minimum before pods beyond a minimum, of these the smallest gang's, who came first,
+and the name, so that the order is total.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from heapq import heapify, heappop, heappush
+
+from gangline.api.scheduling import ROOT_QUEUE
+from gangline.scheduler.model import PodFacts, Request, Shape
+from gangline.scheduler.queues import QueueTree
+from gangline.scheduler.units import Unit
+
+
+@dataclass(slots=True, eq=False)
+class Turn:
+    """A unit whose turn it is: for its minimum, or for pods beyond it."""
+
+    unit: Unit
+    surplus: bool = False
+    left: deque[PodFacts] = field(default_factory=deque)
+    """Pods beyond the minimum that have not had their turn yet."""
+    refused: set[Shape] = field(default_factory=set)
+    """Shapes of which a pod has found no node."""
+    share: float = 0.0
+    """How large its gang is already, as part of the cluster."""
+
+    @property
+    def asked(self) -> Request:
+        """What would be used if its turn succeeded."""
+        return self.left[0].shape.request if self.surplus else self.unit.asked
+
+    @property
+    def key(self) -> tuple[int, bool, float, datetime, str, bool]:
+        """The sort key within its queue."""
+        priority, created, name, alone = self.unit.order
+        return (priority, self.surplus, self.share, created, name, alone)
+
+
+_Entry = tuple[tuple[int, bool, float, datetime, str, bool], Turn]
+_Rank = tuple[bool, int, float, tuple[object, ...], str]
+
+
+class Line:
+    """Turns in the order of service. What is handed out meanwhile changes the order."""
+
+    def __init__(self, units: Iterable[Unit], tree: QueueTree) -> None:
+        self._tree = tree
+        self._urgent: deque[Turn] = deque()
+        self._lines: dict[str, list[_Entry]] = {}
+        self._below: dict[str, list[tuple[_Rank, str]]] = {}
+        self._path: list[tuple[str, str]] = []
+        urgent = []
+        for unit in units:
+            turn = Turn(unit) if unit.needed else Turn(unit, True, deque(unit.waiting))
+            if unit.urgent and unit.needed:
+                urgent.append(turn)
+            else:
+                self._lines.setdefault(unit.queue, []).append((turn.key, turn))
+        self._urgent.extend(sorted(urgent, key=lambda turn: turn.unit.order))
+        for line in self._lines.values():
+            heapify(line)
+        self._open = False
+        """Queues are ranked once the urgent have been served, for that changes their use."""
+
+    def pop(self) -> Turn | None:
+        """Return the next turn; None: nobody is left."""
+        if self._urgent:
+            return self._urgent.popleft()
+        if not self._open:
+            self._open = True
+            for queue in self._lines:
+                self._enter(queue)
+        self._settle()
+        name = ROOT_QUEUE
+        while below := self._below.get(name):
+            _, child = heappop(below)
+            self._path.append((name, child))
+            name = child
+        line = self._lines.get(name)
+        return heappop(line)[1] if line else None
+
+    def again(self, turn: Turn) -> None:
+        """Let a unit have another turn, for pods beyond its minimum."""
+        line = self._lines.setdefault(turn.unit.queue, [])
+        heappush(line, (turn.key, turn))
+        if not self._open:
+            return
+        if len(line) == 1 and (not self._path or self._path[-1][1] != turn.unit.queue):
+            self._enter(turn.unit.queue)
+
+    @property
+    def empty(self) -> bool:
+        """Nobody else is left."""
+        return not self._urgent and not any(self._lines.values())
+
+    def _enter(self, queue: str) -> None:
+        """Enter a queue that has become busy, and those above it that were idle."""
+        self._settle()
+        for account in self._tree.accounts[queue].path():
+            parent = account.parent.facts.name if account.parent else ROOT_QUEUE
+            siblings = self._below.setdefault(parent, [])
+            busy = bool(siblings)
+            self._push(parent, account.facts.name)
+            if busy:
+                return
+
+    def _settle(self) -> None:
+        """Put the queue that was served last back in its new place."""
+        while self._path:
+            parent, child = self._path.pop()
+            if self._lines.get(child) or self._below.get(child):
+                self._push(parent, child)
+
+    def _push(self, parent: str, child: str) -> None:
+        siblings = self._below.setdefault(parent, [])
+        heappush(siblings, (self._rank(child), child))
+
+    def _rank(self, queue: str) -> _Rank:
+        account = self._tree.accounts[queue]
+        key, turn = self._head(queue)
+        amount = self._tree.vector(dict(turn.asked))
+        borrows = account.borrows(amount)
+        return (borrows, -account.facts.priority, account.share, key, queue)
+
+    def _head(self, queue: str) -> _Entry:
+        while below := self._below.get(queue):
+            queue = below[0][1]
+        return self._lines[queue][0]

@@ -1,0 +1,140 @@
+"""Placing a unit as a whole on paper, and planning where it could start later. Pure."""
+
+from collections.abc import Iterable, Iterator, Sequence, Set
+from dataclasses import replace
+
+import numpy as np
+
+from gangline.scheduler import reasons
+from gangline.scheduler.model import PodFacts, PodKey, Promise, Shape
+from gangline.scheduler.nodes import NodeTable
+from gangline.scheduler.reasons import Room
+from gangline.scheduler.trial import Placement, Trial
+from gangline.scheduler.units import Unit
+
+
+def by_shape(pods: Iterable[PodFacts]) -> dict[Shape, list[PodFacts]]:
+    """Put pods that are alike together, in the order of their first."""
+    alike: dict[Shape, list[PodFacts]] = {}
+    for pod in pods:
+        alike.setdefault(pod.shape, []).append(pod)
+    return alike
+
+
+def pods_of(placements: Iterable[Placement]) -> Iterator[PodFacts]:
+    """Return the pods that are placed."""
+    for placement in placements:
+        yield from placement.pods
+
+
+def place_unit(trial: Trial, unit: Unit, pods: Sequence[PodFacts]) -> list[PodFacts]:
+    """Place as many of these pods of the unit as will go; return those that found no node.
+
+    Pods that were somewhere before go back there, unless that keeps the gang from being placed.
+    """
+    if unit.places:
+        mark = trial.mark()
+        unfit = _place_anew(trial, unit, pods, _put_back(trial, unit, pods))
+        if unit.satisfied_by(pods_of(trial.since(mark))):
+            return unfit
+        trial.rollback(mark)
+    return _place_anew(trial, unit, pods, frozenset())
+
+
+def _place_anew(
+    trial: Trial, unit: Unit, pods: Sequence[PodFacts], settled: Set[PodKey]
+) -> list[PodFacts]:
+    unfit: list[PodFacts] = []
+    for shape, alike in placing_order(trial.nodes, unit, pods):
+        left = [pod for pod in alike if pod.key not in settled] if settled else alike
+        unfit += trial.place(shape, left)
+    return unfit
+
+
+def _put_back(trial: Trial, unit: Unit, pods: Sequence[PodFacts]) -> set[PodKey]:
+    """Put pods where they were; return those that fit there."""
+    rows = {name: trial.nodes.rows.get(node) for name, node in unit.places}
+    return {
+        pod.key for pod in pods if (row := rows.get(pod.key)) is not None and trial.put(pod, row)
+    }
+
+
+def placing_order(
+    nodes: NodeTable, unit: Unit, pods: Sequence[PodFacts]
+) -> list[tuple[Shape, list[PodFacts]]]:
+    """Put pods that have the least choice first, then large ones; spare pods after all others."""
+    ordered: list[tuple[Shape, list[PodFacts]]] = []
+    for part in (pods[: unit.needed], pods[unit.needed :]):
+        alike = list(by_shape(part).items())
+        if len(alike) > 1:
+            alike.sort(key=lambda item: _choice(nodes, item[0]))
+        ordered += alike
+    return ordered
+
+
+def _choice(nodes: NodeTable, shape: Shape) -> tuple[int, float]:
+    """How many nodes may take a pod, and (negative, so that large sorts first) its size."""
+    size = 0.0
+    for column, amount, weight in nodes.demand(shape.request).parts:
+        if weight:
+            size += weight * amount / max(1, int(nodes.allocatable[column].max(initial=1)))
+    return int(np.count_nonzero(nodes.eligible(shape.constraints).accepts)), -size
+
+
+def plan_room(
+    nodes: NodeTable, unit: Unit, promise: Promise | None = None
+) -> list[Placement] | None:
+    """Plan where a unit could start once running gangs have ended; None: nowhere.
+
+    What was promised before stays, as far as it still can be kept: a plan that moved whenever
+    another node looks better might never come true. Else nodes that have most room now come first:
+    there it can start soonest. Pods of their own (no gang) are taken to run for ever, and so are
+    the unit's own members.
+    """
+    lasting = nodes.lasting.copy()
+    for pod in unit.running:
+        row = nodes.rows.get(pod.node) if pod.node is not None else None
+        if row is not None:
+            for column, amount, _ in nodes.demand(pod.shape.request).parts:
+                lasting[column, row] += amount
+    now_free = (nodes.allocatable - nodes.used) / np.maximum(nodes.allocatable, 1)
+    drained = Trial(nodes, nodes.allocatable - lasting, liking=now_free.mean(axis=0))
+    if promise is not None:
+        unit = replace(unit, places=promise.places)
+    for count in sorted({unit.needed, len(unit.waiting)}):
+        place_unit(drained, unit, unit.waiting[:count])
+        plan = drained.since(0)
+        if unit.satisfied_by(pods_of(plan)):
+            return plan
+        drained.rollback(0)
+    return None
+
+
+def availability(trial: Trial, pod: PodFacts) -> str:
+    """Say in Kubernetes' words why no node takes ``pod`` now."""
+    nodes = trial.nodes
+    shape = pod.shape
+    return reasons.availability(
+        len(nodes), nodes.refusals(shape.constraints), trial.shortages(shape)
+    )
+
+
+def room_for(trial: Trial, unit: Unit) -> Room:
+    """Add up what a unit asks for and what the nodes have that may take any of its pods."""
+    nodes = trial.nodes
+    total = reasons.total_request(unit.waiting)
+    asked = {name: amount for name, amount in total.items() if reasons.is_amount(name)}
+    accepts = np.zeros(len(nodes.facts), dtype=bool)
+    for constraints in {pod.shape.constraints for pod in unit.waiting}:
+        accepts |= nodes.eligible(constraints).accepts
+    columns = {name: nodes.columns[name] for name in asked}
+    free = {name: np.maximum(trial.free[column][accepts], 0) for name, column in columns.items()}
+    return Room(
+        asked=asked,
+        free={name: int(amounts.sum()) for name, amounts in free.items()},
+        largest={name: int(amounts.max(initial=0)) for name, amounts in free.items()},
+        total={
+            name: int(nodes.allocatable[column][accepts].sum()) for name, column in columns.items()
+        },
+        eligible=int(accepts.sum()),
+    )

@@ -1,0 +1,223 @@
+"""Queues: who may use how much, who has how much, and whose turn it is. Pure.
+
+Queues form a tree; jobs are in its leaves. Each queue has a *ceiling* (what it may use at most:
+its capability, and what the guarantees of others leave) and an *entitlement* (what it may have
+back: its deserved amount where it states one, else its part by weight of what others leave over).
+What nobody claims may be borrowed up to the ceiling.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gangline.api.scheduling import DEFAULT_QUEUE, ROOT_QUEUE
+from gangline.scheduler.ledger import Ledger
+from gangline.scheduler.model import HOST_PORT, QueueFacts, Request
+from gangline.scheduler.nodes import NodeTable
+from gangline.scheduler.shares import Matrix, Vector, dominant_share, water_fill
+
+UNCOUNTED = "pods"
+"""Not shared between queues: nobody runs out of names."""
+
+
+def problems(queues: Mapping[str, QueueFacts]) -> dict[str, str]:
+    """Return what is wrong with queues, in words, by name."""
+    found = {}
+    for name, queue in queues.items():
+        if ROOT_QUEUE in (name, queue.parent or ROOT_QUEUE):
+            continue
+        if queue.parent not in queues:
+            found[name] = f"its parent {queue.parent!r} does not exist: it counts as top queue"
+        elif name in ancestors(queues, name):
+            found[name] = "it is its own ancestor: it counts as top queue"
+    for name, queue in queues.items():
+        if over := _above(queue.guarantee, queue.capability):
+            found.setdefault(name, f"its guarantee of {over} is above its capability, which counts")
+    return found
+
+
+def ancestors(queues: Mapping[str, QueueFacts], name: str) -> list[str]:
+    """Return the queues above one that exist, the nearest first; in a circle each but once."""
+    above: list[str] = []
+    parent = queues[name].parent
+    while parent in queues and parent not in above:
+        above.append(parent)
+        parent = queues[parent].parent
+    return above
+
+
+def _above(request: Request, limit: Request) -> str:
+    limits = dict(limit)
+    return ", ".join(name for name, amount in request if amount > limits.get(name, amount))
+
+
+@dataclass(slots=True)
+class Account:
+    """One queue in the tree, with its figures."""
+
+    facts: QueueFacts
+    parent: "Account | None" = None
+    children: list["Account"] = field(default_factory=list)
+    used: Vector = field(default_factory=lambda: np.zeros(0))
+    requested: Vector = field(default_factory=lambda: np.zeros(0))
+    """Used and waited for."""
+    held: Vector = field(default_factory=lambda: np.zeros(0))
+    """Kept within the ceiling for the first that the ceiling lets wait."""
+    ceiling: Vector = field(default_factory=lambda: np.zeros(0))
+    entitled: Vector = field(default_factory=lambda: np.zeros(0))
+
+    @property
+    def share(self) -> float:
+        """How much of its entitlement it uses."""
+        return dominant_share(self.used, self.entitled)
+
+    def borrows(self, amount: Vector) -> bool:
+        """Say whether it would use more than it is entitled to with so much more."""
+        asked = amount > 0
+        over = self.used + amount > self.entitled * (1 + 1e-9)
+        return bool(over[asked].any())
+
+    def path(self) -> Iterator["Account"]:
+        """Return the queue and all above it but the root."""
+        account: Account | None = self
+        while account is not None and account.parent is not None:
+            yield account
+            account = account.parent
+
+
+class QueueTree:
+    """All queues at one moment, and what a decision adds to their use."""
+
+    def __init__(
+        self,
+        queues: Mapping[str, QueueFacts],
+        nodes: NodeTable,
+        running: Ledger,
+        waiting: Ledger,
+    ) -> None:
+        self.columns = {
+            name: column
+            for column, name in enumerate(
+                sorted(n for n in nodes.columns if n != UNCOUNTED and not n.startswith(HOST_PORT))
+            )
+        }
+        if DEFAULT_QUEUE not in queues:
+            # Pods of their own belong to it, whether anybody has made it or not.
+            queues = {**queues, DEFAULT_QUEUE: QueueFacts(DEFAULT_QUEUE)}
+        self.root = Account(QueueFacts(ROOT_QUEUE))
+        self.accounts = {ROOT_QUEUE: self.root}
+        self._link(queues)
+        self._count(self.root, running, waiting)
+        self.total = self._obtainable(nodes, running)
+        self.root.ceiling = np.full(len(self.columns), np.inf)
+        self.root.entitled = self.total
+        self._divide(self.root, self.total)
+
+    def vector(self, amounts: Mapping[str, int]) -> Vector:
+        """Return amounts in this tree's columns; resources that no node has are left out."""
+        result = np.zeros(len(self.columns))
+        for name, amount in amounts.items():
+            column = self.columns.get(name)
+            if column is not None:
+                result[column] = amount
+        return result
+
+    def use(self, name: str, amount: Vector, sign: int = 1) -> None:
+        """Count what a decision gives to a queue (``sign`` -1: takes from it)."""
+        for account in self.accounts[name].path():
+            account.used = account.used + sign * amount
+
+    def hold(self, name: str, amount: Vector) -> None:
+        """Keep so much of the ceilings of a queue, and of those above it, for one that waits."""
+        for account in self.accounts[name].path():
+            account.held = account.held + amount
+
+    def blocking(self, name: str, amount: Vector) -> Account | None:
+        """Return the queue whose ceiling does not allow so much more; None: all do."""
+        asked = amount > 0
+        for account in self.accounts[name].path():
+            if (account.used + account.held + amount > account.ceiling)[asked].any():
+                return account
+        return None
+
+    def borrows(self, name: str, amount: Vector) -> bool:
+        """Say whether a queue, or one above it, would use more than it is entitled to."""
+        return any(account.borrows(amount) for account in self.accounts[name].path())
+
+    def _link(self, queues: Mapping[str, QueueFacts]) -> None:
+        for name in sorted(queues.keys() - {ROOT_QUEUE}):
+            self.accounts[name] = Account(queues[name])
+        for name in sorted(queues.keys() - {ROOT_QUEUE}):
+            above = ancestors(queues, name)
+            parent = queues[name].parent if name not in above else ""
+            account = self.accounts[name]
+            account.parent = self.accounts.get(parent, self.root)
+            account.parent.children.append(account)
+
+    def _count(self, account: Account, running: Ledger, waiting: Ledger) -> None:
+        """Add up what is used and requested in a queue and below."""
+        name = account.facts.name
+        account.used = self.vector(running.by_queue.get(name, {}))
+        account.requested = account.used + self.vector(waiting.by_queue.get(name, {}))
+        account.held = np.zeros(len(self.columns))
+        for child in account.children:
+            self._count(child, running, waiting)
+            account.used = account.used + child.used
+            account.requested = account.requested + child.requested
+
+    def _obtainable(self, nodes: NodeTable, running: Ledger) -> Vector:
+        """What queues can have: usable nodes, less what runs outside of all queues."""
+        usable = nodes.usable()
+        result = np.zeros(len(self.columns))
+        for name, column in self.columns.items():
+            row = nodes.columns[name]
+            charged = sum(
+                running.by_queue[queue][name]
+                for queue in running.by_queue
+                if queue in self.accounts
+            )
+            taken = nodes.used[row]
+            outside = max(0, int(taken.sum()) - charged)
+            there = nodes.allocatable[row][usable].sum() + taken[~usable].sum()
+            result[column] = max(0, int(there) - outside)
+        return result
+
+    def _divide(self, parent: Account, total: Vector) -> None:
+        """Give the queues below ``parent`` their ceilings and entitlements."""
+        children = parent.children
+        if not children:
+            return
+        facts = [child.facts for child in children]
+        capability = np.array([self._limit(each) for each in facts])
+        guarantee = np.minimum(np.array([self._amounts(f.guarantee) for f in facts]), capability)
+        others = guarantee.sum(axis=0) - guarantee
+        left = np.minimum(parent.ceiling, self.total) - others
+        bound = np.where(others > 0, left, parent.ceiling)
+        ceilings = np.maximum(np.minimum(capability, bound), 0.0)
+        requested = np.minimum(np.array([child.requested for child in children]), ceilings)
+        deserved = np.array([self._deserved(each, total) for each in facts])
+        floors = np.maximum(np.minimum(guarantee, ceilings), np.minimum(deserved, requested))
+        # Who states what it deserves is entitled to that; the rest is divided among the others.
+        stated = np.array([bool(each.deserved) for each in facts])
+        wants: Matrix = np.where(stated[:, None], floors, np.maximum(requested, floors))
+        weights = np.array([float(max(1, each.weight)) for each in facts])
+        entitled = water_fill(total, weights, floors, wants)
+        for index, child in enumerate(children):
+            child.ceiling, child.entitled = ceilings[index], entitled[index]
+            self._divide(child, np.minimum(entitled[index], total))
+
+    def _amounts(self, request: Request) -> Vector:
+        return self.vector(dict(request))
+
+    def _limit(self, queue: QueueFacts) -> Vector:
+        """A capability; what it does not name is not limited, nor is cpu or memory of nothing."""
+        limit = np.full(len(self.columns), np.inf)
+        for name, amount in queue.capability:
+            column = self.columns.get(name)
+            if column is not None and (amount > 0 or name not in {"cpu", "memory"}):
+                limit[column] = amount
+        return limit
+
+    def _deserved(self, queue: QueueFacts, total: Vector) -> Vector:
+        return np.minimum(self._amounts(queue.deserved), total)

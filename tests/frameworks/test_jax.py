@@ -4,19 +4,44 @@ import re
 
 import pytest
 
-from frameworks.training import Training
+from frameworks.training import RunningExample, Training
+
+SLOWLY = ("--step-seconds", "0.05")
+"""Leaves time for a kill: by itself the training takes two seconds."""
+
+
+async def accuracy(job: RunningExample) -> float:
+    """What process 0 has printed at the end."""
+    said = re.search(r"test accuracy (\d\.\d+)", await job.log("worker-0"))
+    assert said is not None
+    return float(said.group(1))
 
 
 @pytest.mark.timeout(400)
 async def test_a_jaxjob_trains_on_tumours_over_three_processes(training: Training) -> None:
     job = await training.start("jax", "cancer")
     await job.succeeds()
-    accuracy = re.search(r"test accuracy (\d\.\d+)", await job.log("worker-0"))
-    assert accuracy is not None
-    assert float(accuracy.group(1)) >= 0.94
+    assert await accuracy(job) >= 0.94
     losses = [
         re.findall(r"step \d+/300 loss \d\.\d+", await job.log(f"worker-{index}"))
         for index in range(3)
     ]
     assert losses[0]
     assert losses[0] == losses[1] == losses[2]  # each has the mean over all samples
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["each_alone", "all_together"])
+@pytest.mark.timeout(500)
+async def test_a_jaxjob_goes_on_from_its_checkpoint_when_a_process_is_killed(
+    training: Training, together: bool
+) -> None:
+    job = await training.start("jax", "cancer", together=together, more=SLOWLY)
+    await job.says("worker-1", "step 100/300")
+    job.kill("worker-1")
+    ended = await job.succeeds()
+    assert await accuracy(job) >= 0.94
+    began = re.search(r"process 0 of 3 on \S+: starts at step (\d+)", await job.log("worker-0"))
+    assert began is not None
+    assert int(began.group(1)) >= 80
+    if together:
+        assert ended["status"]["restarts"]["total"] == 1

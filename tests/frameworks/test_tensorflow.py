@@ -29,7 +29,7 @@ async def test_a_tfjob_trains_digits_with_multi_worker_mirrored_strategy(
 async def test_a_killed_worker_costs_the_steps_since_the_last_checkpoint(
     training: Training,
 ) -> None:
-    job = await training.start("tensorflow", "mirrored")
+    job = await training.start("tensorflow", "mirrored", more=("--step-seconds", "0.03"))
     await job.says("worker-1", "step 100/450")
     job.kill("worker-1")
     await job.succeeds()
@@ -51,8 +51,8 @@ async def test_a_tfjob_trains_digits_with_parameter_server_strategy(training: Tr
 
 @pytest.mark.timeout(500)
 async def test_the_chief_goes_on_when_a_worker_that_serves_it_is_killed(training: Training) -> None:
-    job = await training.start("tensorflow", "servers")
-    await job.says("chief-0", "step 200/1000")
+    job = await training.start("tensorflow", "servers", more=("--steps", "2000"))
+    await job.says("chief-0", "step 200/2000")
     job.kill("worker-0")
     await job.succeeds()
     said = await job.log("chief-0")

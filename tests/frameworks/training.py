@@ -7,15 +7,17 @@ kind of job: plurals are asked of the API server, and an end is read from condit
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from gangline.api.kubeflow import RESTART_ANNOTATION
 from gangline.api.resource import Resource
 from gangline.api.resources import CONFIG_MAPS, EVENTS, PODS
 from gangline.kube.client import Client
@@ -52,13 +54,23 @@ class Training:
         self.cluster = cluster
         self.client = client
 
-    async def start(self, framework: str, example: str, *, script: str = "") -> "RunningExample":
+    async def start(
+        self,
+        framework: str,
+        example: str,
+        *,
+        script: str = "",
+        together: bool = False,
+        more: Sequence[str] = (),
+    ) -> "RunningExample":
         """Do what the first lines of ``examples/FRAMEWORK/EXAMPLE.yaml`` say; return its job.
 
         Args:
             framework: the folder below ``examples``.
             example: the manifest's name without its ending.
             script: the script's, where it is another one; also the name of its ConfigMap.
+            together: annotate the job so that its replicas restart all together.
+            more: further arguments of the script.
         """
         folder = EXAMPLES / framework
         script = script or example
@@ -66,11 +78,15 @@ class Training:
         config_map = {"metadata": {"name": script}, "data": {f"{script}.py": source}}
         await self.client.create(CONFIG_MAPS, config_map, NAMESPACE)
         job: RunningExample | None = None
-        for manifest in yaml.safe_load_all((folder / f"{example}.yaml").read_text()):
+        for manifest in _read(folder / f"{example}.yaml"):
             resource = await self.resource(manifest)
-            await self.client.create(resource, manifest, NAMESPACE)
             if manifest["kind"].endswith("Job"):
                 job = RunningExample(self, resource, manifest["metadata"]["name"])
+                if together:
+                    manifest["metadata"]["annotations"] = {RESTART_ANNOTATION: "gang"}
+                for container in _containers(manifest) if more else ():
+                    container["command"] += more
+            await self.client.create(resource, manifest, NAMESPACE)
         assert job is not None, f"{example}.yaml holds no job"
         return job
 
@@ -189,6 +205,20 @@ class RunningExample:
             said = (await self._log(name)).splitlines()[-LAST_LINES:]
             parts.append(f"--- {name} {pod.status.phase}:\n" + "\n".join(said))
         return "\n".join([f"{self.name} ended as {end_of(job) or 'nothing yet'}", *parts])
+
+
+def _read(path: Path) -> list[Manifest]:
+    """The objects of a manifest; what anchors share is no longer shared."""
+    return [json.loads(json.dumps(each)) for each in yaml.safe_load_all(path.read_text())]
+
+
+def _containers(part: Any) -> Iterator[Manifest]:
+    """Every container of the templates below ``part``, whatever the kind calls its roles."""
+    if isinstance(part, dict):
+        yield from part.get("containers", [])
+    for below in part.values() if isinstance(part, dict) else part:
+        if isinstance(below, dict | list):
+            yield from _containers(below)
 
 
 def _descendants(pid: int) -> Iterator[int]:

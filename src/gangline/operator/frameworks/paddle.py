@@ -22,7 +22,7 @@ from gangline.operator import template
 from gangline.operator.frameworks import kubeflow, paddle_pod, paddle_status
 from gangline.operator.frameworks import paddle_network as network
 from gangline.operator.frameworks.base import Reading
-from gangline.operator.frameworks.paddle_pod import PaddleSettings
+from gangline.operator.frameworks.paddle_pod import PaddleSettings, Replica
 from gangline.operator.job import (
     CleanPodPolicy,
     Kind,
@@ -105,13 +105,13 @@ class PaddleRules:
 
     def environment(self, job: TrainingJob, role: Role, index: int, gang: Gang) -> list[Manifest]:
         """List the variables of one replica, in upstream's order."""
-        return paddle_pod.environment(job, self.spec, self.settings, role, index)
+        return Replica(job, self.spec, self.settings, role, index).environment()
 
     def shape_pod(
         self, job: TrainingJob, role: Role, index: int, pod: Manifest, gang: Gang
     ) -> Manifest:
         """Give the pod upstream's labels and names, its network, and the ConfigMap."""
-        return paddle_pod.shaped(job, self.spec, self.settings, role, index, pod)
+        return Replica(job, self.spec, self.settings, role, index).shaped(pod)
 
     def service(self, job: TrainingJob, role: Role, index: int) -> Manifest | None:
         """Offer a replica's ports under its name, and choose pods that upstream made as well."""

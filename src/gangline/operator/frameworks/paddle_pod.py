@@ -64,89 +64,103 @@ def elastic_range(spec: PaddleJobSpec, settings: PaddleSettings) -> tuple[int, i
     return worker.requests, worker.limits
 
 
-def environment(
-    job: TrainingJob, spec: PaddleJobSpec, settings: PaddleSettings, role: Role, index: int
-) -> list[Manifest]:
-    """List the variables of the container that trains."""
-    name = replica_name(job.name, role.name, index)
-    training_role, older = _ROLES[role.name]
-    variables = [
-        _value("POD_IP", name) if spec.intranet == SERVICE else _own_field("status.podIP"),
-        _value("PADDLE_TRAINER_ID", index),
-        _value("TRAINING_ROLE", training_role),
-        _value("PADDLE_TRAINING_ROLE", older),
-    ]
-    if spec.elastic is not None:
-        variables += _elastic(job, spec, settings)
-    if spec.intranet == HOST:
-        variables.append(_value("PADDLE_PORT", network.port(job, spec, role.name, index)))
-    given = _names(template.main_container(role.template, CONTAINER))
-    further = _further(job, spec, settings, role, index)
-    return [*variables, *(each for each in further if each["name"] not in given)]
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One replica of a job."""
 
+    job: TrainingJob
+    spec: PaddleJobSpec
+    settings: PaddleSettings
+    role: Role
+    index: int
 
-def shaped(
-    job: TrainingJob,
-    spec: PaddleJobSpec,
-    settings: PaddleSettings,
-    role: Role,
-    index: int,
-    pod: Manifest,
-) -> Manifest:
-    """Give a pod upstream's labels and names, its network, and the ConfigMap to wait for."""
-    name = replica_name(job.name, role.name, index)
-    own = {network.RES_NAME: name, RES_TYPE: role.name}
-    pod = template.with_metadata(pod, own, {RESOURCE: role.name})
-    pod = template.with_spec(pod, hostname=name, subdomain=name)
-    if spec.intranet == HOST:
-        pod = template.with_spec(pod, hostNetwork=True, dnsPolicy=_dns_policy(pod))
-    if settings.init_image:
-        waiting = [*(template.pod_spec(pod).get("initContainers") or []), _barrier(job, settings)]
-        pod = template.with_spec(pod, initContainers=waiting)
-    trains = template.main_container(pod, CONTAINER)
-    ready = _with_network(trains, job, spec, role, index)
-    if not meets_in_etcd(spec, settings):
-        told = {"configMapRef": {"name": job.name}}
-        ready = {**ready, "envFrom": [*(trains.get("envFrom") or []), told]}
-    containers = [ready if each is trains else each for each in template.containers(pod)]
-    return template.with_spec(pod, containers=containers)
+    def environment(self) -> list[Manifest]:
+        """List the variables of the container that trains."""
+        spec = self.spec
+        training_role, older = _ROLES[self.role.name]
+        address = _own_field("status.podIP")
+        variables = [
+            _value("POD_IP", self._name) if spec.intranet == SERVICE else address,
+            _value("PADDLE_TRAINER_ID", self.index),
+            _value("TRAINING_ROLE", training_role),
+            _value("PADDLE_TRAINING_ROLE", older),
+        ]
+        if spec.elastic is not None:
+            variables += self._elastic()
+        if spec.intranet == HOST:
+            variables.append(_value("PADDLE_PORT", self._port))
+        given = _names(template.main_container(self.role.template, CONTAINER))
+        return [*variables, *(each for each in self._further() if each["name"] not in given)]
 
+    def shaped(self, pod: Manifest) -> Manifest:
+        """Give a pod upstream's labels and names, its network, and the ConfigMap to wait for."""
+        own = {network.RES_NAME: self._name, RES_TYPE: self.role.name}
+        pod = template.with_metadata(pod, own, {RESOURCE: self.role.name})
+        pod = template.with_spec(pod, hostname=self._name, subdomain=self._name)
+        if self.spec.intranet == HOST:
+            pod = template.with_spec(pod, hostNetwork=True, dnsPolicy=_dns_policy(pod))
+        if image := self.settings.init_image:
+            before = template.pod_spec(pod).get("initContainers") or []
+            pod = template.with_spec(pod, initContainers=[*before, _barrier(self.job, image)])
+        trains = template.main_container(pod, CONTAINER)
+        ready = self._with_port(trains)
+        if not meets_in_etcd(self.spec, self.settings):
+            told = {"configMapRef": {"name": self.job.name}}
+            ready = {**ready, "envFrom": [*(trains.get("envFrom") or []), told]}
+        containers = [ready if each is trains else each for each in template.containers(pod)]
+        return template.with_spec(pod, containers=containers)
 
-def _elastic(job: TrainingJob, spec: PaddleJobSpec, settings: PaddleSettings) -> Iterator[Manifest]:
-    bounds = elastic_range(spec, settings)
-    workers = spec.worker.count if spec.worker else 0
-    yield _value("PADDLE_ELASTIC_JOB_ID", f"{job.meta.namespace}-{job.name}")
-    yield _value("PADDLE_ELASTIC_NP", "{}:{}".format(*bounds) if bounds else workers)
-    yield _value("PADDLE_ELASTIC_TIMEOUT", _ELASTIC_TIMEOUT_S)
+    @property
+    def _name(self) -> str:
+        return replica_name(self.job.name, self.role.name, self.index)
 
+    @property
+    def _port(self) -> int:
+        return network.port(self.job, self.spec, self.role.name, self.index)
 
-def _further(
-    job: TrainingJob, spec: PaddleJobSpec, settings: PaddleSettings, role: Role, index: int
-) -> Iterator[Manifest]:
-    """What upstream leaves to scripts."""
-    if meets_in_etcd(spec, settings):
-        if settings.etcd_server:
-            yield _value(_SERVER, settings.etcd_server)
-        return
-    port = network.port(job, spec, role.name, index)
-    yield _value("PADDLE_CURRENT_ENDPOINT", f"$(POD_IP):{port}")
-    servers, heter = spec.ps and spec.ps.count, spec.heter and spec.heter.count
-    if servers and heter and role.name != PS:
-        yield from _stages(job, spec, role)
+    def _elastic(self) -> Iterator[Manifest]:
+        bounds = elastic_range(self.spec, self.settings)
+        workers = self.spec.worker.count if self.spec.worker else 0
+        yield _value("PADDLE_ELASTIC_JOB_ID", f"{self.job.meta.namespace}-{self.job.name}")
+        yield _value("PADDLE_ELASTIC_NP", "{}:{}".format(*bounds) if bounds else workers)
+        yield _value("PADDLE_ELASTIC_TIMEOUT", _ELASTIC_TIMEOUT_S)
 
+    def _further(self) -> Iterator[Manifest]:
+        """What upstream leaves to scripts."""
+        spec = self.spec
+        if meets_in_etcd(spec, self.settings):
+            if self.settings.etcd_server:
+                yield _value(_SERVER, self.settings.etcd_server)
+            return
+        yield _value("PADDLE_CURRENT_ENDPOINT", f"$(POD_IP):{self._port}")
+        servers, heter = spec.ps and spec.ps.count, spec.heter and spec.heter.count
+        if servers and heter and self.role.name != PS:
+            yield from self._stage()
 
-def _stages(job: TrainingJob, spec: PaddleJobSpec, role: Role) -> Iterator[Manifest]:
-    """A pipeline of two stages: workers, which hand over to heterogeneous ones."""
-    counts = [given.count for given in (spec.worker, spec.heter) if given]
-    first = role.name == WORKER
-    yield _value("STAGE_ID", 1 if first else 2)
-    yield _value("STAGE_NUM", 2)
-    yield _value("PADDLE_STAGE_TRAINERS_NUM", counts)
-    yield _value("HETER_DEVICE_TYPE", "cpu" if first else _device(role))
-    if first:
-        yield _told(job, "PADDLE_NEXT_HETER_TRAINER_IP_PORT_LIST", network.HETER_ENDPOINTS)
-    else:
-        yield _told(job, "PADDLE_PREVIOUS_HETER_TRAINER_IP_PORT_LIST", network.TRAINER_ENDPOINTS)
+    def _stage(self) -> Iterator[Manifest]:
+        """A pipeline of two stages: workers, which hand over to heterogeneous ones."""
+        counts = [given.count for given in (self.spec.worker, self.spec.heter) if given]
+        first = self.role.name == WORKER
+        yield _value("STAGE_ID", 1 if first else 2)
+        yield _value("STAGE_NUM", 2)
+        yield _value("PADDLE_STAGE_TRAINERS_NUM", counts)
+        yield _value("HETER_DEVICE_TYPE", "cpu" if first else _device(self.role))
+        side, key = (
+            ("NEXT", network.HETER_ENDPOINTS) if first else ("PREVIOUS", network.TRAINER_ENDPOINTS)
+        )
+        yield _told(self.job, f"PADDLE_{side}_HETER_TRAINER_IP_PORT_LIST", key)
+
+    def _with_port(self, container: Manifest) -> Manifest:
+        """Declare the port, so that on a shared network the scheduler keeps pods apart."""
+        number = self._port
+        listed: list[Manifest] = container.get("ports") or []
+        declared = any(entry.get("containerPort") == number for entry in listed)
+        if declared or self.spec.intranet not in (SERVICE, HOST):
+            return container
+        entry = {"containerPort": number}
+        if self.spec.intranet == HOST:
+            entry["hostPort"] = number
+        return {**container, "ports": [*listed, entry]}
 
 
 def _device(role: Role) -> str:
@@ -155,28 +169,13 @@ def _device(role: Role) -> str:
     return next((device for name, device in _DEVICES.items() if name in asked), "cpu")
 
 
-def _with_network(
-    container: Manifest, job: TrainingJob, spec: PaddleJobSpec, role: Role, index: int
-) -> Manifest:
-    """Declare the port, so that on a shared network the scheduler keeps pods apart."""
-    number = network.port(job, spec, role.name, index)
-    listed: list[Manifest] = container.get("ports") or []
-    declared = any(entry.get("containerPort") == number for entry in listed)
-    if declared or spec.intranet not in (SERVICE, HOST):
-        return container
-    entry = {"containerPort": number}
-    if spec.intranet == HOST:
-        entry["hostPort"] = number
-    return {**container, "ports": [*listed, entry]}
-
-
 def _dns_policy(pod: Manifest) -> str:
     """On the network of a node the cluster's names need a policy of their own."""
     given: str = template.pod_spec(pod).get("dnsPolicy") or "ClusterFirst"
     return "ClusterFirstWithHostNet" if given == "ClusterFirst" else given
 
 
-def _barrier(job: TrainingJob, settings: PaddleSettings) -> Manifest:
+def _barrier(job: TrainingJob, image: str) -> Manifest:
     names = " ".join(
         replica_name(job.name, role.name, index)
         for role in job.roles
@@ -190,7 +189,7 @@ def _barrier(job: TrainingJob, settings: PaddleSettings) -> Manifest:
     )
     return {
         "name": BARRIER,
-        "image": settings.init_image,
+        "image": image,
         "imagePullPolicy": "IfNotPresent",
         "command": ["sh", "-c", script],
         "resources": {

@@ -76,6 +76,8 @@ async def run(
         serve(settings.metrics_address, settings.health_address, health),
         admission(client, settings.webhook, chosen(settings)) as webhook,
     ):
+        if health.ports:
+            log.info("serving", extra={"ports": health.ports})
         if webhook is not None:
             health.further.append(lambda: webhook.server.is_serving)
         await _until(stop, _elected(client, settings, health))

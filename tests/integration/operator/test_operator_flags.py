@@ -1,0 +1,319 @@
+"""The operator as a process: what its flags, logs, metrics and rights come to."""
+
+import asyncio
+import re
+from collections import Counter
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gangline.api.resources import (
+    EVENTS,
+    LEASES,
+    NAMESPACES,
+    POD_GROUPS,
+    PODS,
+    PYTORCH_JOBS,
+    SERVICES,
+    TF_JOBS,
+)
+from gangline.kube.errors import NotFound
+from gangline.local.apiserver.server import ApiServer
+from integration.operator.cluster import NAMESPACE, Scene
+from integration.operator.process import OperatorProcess, apply, deployed, kubeconfig_of, operator
+from unit.operator.builders import manifest
+
+ACCOUNT = "gangline-system/gangline-operator"
+RUNNING = {"master-0": "Running", "worker-0": "Running"}
+
+
+@pytest.fixture
+def admin(api_server: ApiServer) -> Path:
+    return api_server.kubeconfig
+
+
+async def make_namespace(stage: Scene, name: str) -> None:
+    await stage.client.create(NAMESPACES, {"kind": "Namespace", "metadata": {"name": name}})
+
+
+async def submit_to(stage: Scene, namespace: str) -> None:
+    job = {**manifest(1, None), "metadata": {"name": "train"}}
+    await stage.client.create(PYTORCH_JOBS, job, namespace)
+
+
+async def until_running(stage: Scene, namespace: str) -> None:
+    async def running() -> bool:
+        job = await stage.client.get(PYTORCH_JOBS, "train", namespace)
+        return any(c.type == "Running" and c.status == "True" for c in job.status.conditions)
+
+    await stage.until(running, f"the job in {namespace} runs")
+
+
+@pytest.mark.slow
+async def test_the_rights_of_the_shipped_manifests_are_enough_for_a_whole_life(
+    stage: Scene, admin: Path, tmp_path: Path
+) -> None:
+    for shipped in deployed():
+        await apply(stage.client, shipped)
+    limited = await kubeconfig_of(stage.client, ACCOUNT, admin, tmp_path / "limited")
+    flags = ("--leader-elect=true", "--leader-election-namespace=gangline-system")
+    async with operator(limited, *flags, "--log-level=debug") as running:
+        await stage.submit(1, 1, restart="ExitCode", ttlSecondsAfterFinished=0)
+        await stage.until_pods(RUNNING)
+        await stage.until_condition("Running")
+        await stage.kubelets.end("train-worker-0", 137)
+
+        async def restarted() -> bool:
+            return (await stage.job()).status.restarts.total == 1
+
+        await stage.until(restarted, "the worker is replaced")
+        await stage.until_pods(RUNNING)
+        await stage.kubelets.end("train-master-0", 0)
+        await stage.until_gone(PYTORCH_JOBS, "train")
+        refused = [line for line in running.lines if "forbidden" in line.lower()]
+        assert refused == []
+        token = limited.read_text().partition("token: ")[2].strip()
+        assert token
+        assert not any(token in line for line in running.lines)
+
+
+@pytest.mark.slow
+async def test_rights_in_the_watched_namespaces_are_enough(
+    stage: Scene, admin: Path, tmp_path: Path
+) -> None:
+    """The cluster role, bound in two namespaces only; nothing cluster-wide."""
+    for shipped in deployed():
+        if shipped["kind"] != "ClusterRoleBinding":
+            await apply(stage.client, shipped)
+    binding = next(shipped for shipped in deployed() if shipped["kind"] == "ClusterRoleBinding")
+    for namespace in ("red", "blue", "green"):
+        await make_namespace(stage, namespace)
+        await submit_to(stage, namespace)
+    for namespace in ("red", "blue"):
+        bound = {
+            **binding,
+            "kind": "RoleBinding",
+            "metadata": {"name": "gangline-operator", "namespace": namespace},
+        }
+        await apply(stage.client, bound)
+    limited = await kubeconfig_of(stage.client, ACCOUNT, admin, tmp_path / "limited")
+    async with operator(limited, "--namespace", "red", "-n", "blue"):
+        await until_running(stage, "red")
+        await until_running(stage, "blue")
+        assert not (await stage.client.list(PODS, "green")).items
+    async with operator(limited, environment={"KUBEFLOW_NAMESPACE": "blue"}):
+        await stage.client.delete(PODS, "train-master-0", "blue")
+        await stage.client.delete(PODS, "train-master-0", "red")
+
+        async def back() -> bool:
+            try:
+                pod = await stage.client.get(PODS, "train-master-0", "blue")
+            except NotFound:
+                return False
+            return pod.status.phase == "Running"
+
+        await stage.until(back, "the pod is made anew")
+        assert not (await stage.client.list(PODS, "red")).items
+
+
+@pytest.mark.slow
+async def test_a_kind_that_is_not_enabled_is_left_to_others(stage: Scene, admin: Path) -> None:
+    template = {"spec": {"containers": [{"name": "tensorflow", "image": "x"}]}}
+    tf_job = {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "TFJob",
+        "metadata": {"name": "other"},
+        "spec": {"tfReplicaSpecs": {"Worker": {"replicas": 1, "template": template}}},
+    }
+    await stage.client.create(TF_JOBS, tf_job, NAMESPACE)
+    async with operator(admin, "--enable-scheme", "pytorchjob", "--enable-scheme=MPIJob"):
+        await stage.submit(1, 1)
+        await stage.until_condition("Running")
+        job = await stage.client.get(TF_JOBS, "other", NAMESPACE)
+        assert job.status.conditions == []
+
+
+@pytest.mark.slow
+async def test_every_line_of_a_reconcile_names_its_job(stage: Scene, admin: Path) -> None:
+    async with operator(admin, "--log-level", "debug") as running:
+        job = await stage.submit(1, 1)
+        await stage.until_condition("Running")
+
+        def about() -> list[dict[str, Any]]:
+            return [r for r in running.records if r.get("controller") == "jobs"]
+
+        await running.until_logged("reconciled")
+        assert about()
+        known = [record for record in about() if record["job_uid"]]
+        assert {record["job"] for record in known} == {"default/train"}
+        assert {record["job_kind"] for record in known} == {"PyTorchJob"}
+        assert {record["job_uid"] for record in known} == {job.metadata.uid}
+        assert all(re.fullmatch(r"[\d-]+T[\d:.]+Z", record["ts"]) for record in running.records)
+
+
+@pytest.mark.slow
+async def test_metrics_and_health_are_served_under_known_names(stage: Scene, admin: Path) -> None:
+    async with operator(admin, "--kube-api-qps=500", "--kube-api-burst=50") as running:
+        await stage.submit(1, 1)
+        await stage.until_condition("Running")
+        await stage.kubelets.end("train-master-0", 0)
+        await stage.until_condition("Succeeded")
+        by_job = 'framework="pytorch",job_namespace="default"'
+
+        async def counted() -> bool:
+            return await running.metric(f"training_operator_jobs_successful_total{{{by_job}}}") == 1
+
+        await stage.until(counted, "the success is counted")
+        assert await running.metric(f"training_operator_jobs_created_total{{{by_job}}}") == 1
+        _, text = await running.page("/metrics")
+        for name in (
+            'workqueue_depth{name="jobs"}',
+            'workqueue_work_duration_seconds_count{name="jobs"}',
+            'workqueue_queue_duration_seconds_count{name="jobs"}',
+            'workqueue_adds_total{name="jobs"}',
+            'controller_runtime_reconcile_total{controller="jobs",result="success"}',
+            'controller_runtime_reconcile_time_seconds_count{controller="jobs"}',
+            'controller_runtime_max_concurrent_reconciles{controller="jobs"} 256.0',
+            "rest_client_requests_total{",
+            "rest_client_request_duration_seconds_count{",
+            "rest_client_rate_limiter_duration_seconds_count{",
+            "process_resident_memory_bytes",
+        ):
+            assert name in text, name
+        assert "train-" not in text, "no label may name a job or a pod"
+        assert (await running.page("/healthz"))[0] == 200
+        assert (await running.page("/readyz"))[0] == 200
+
+
+async def leaders(*copies: OperatorProcess) -> list[float]:
+    name = 'leader_election_master_status{name="gangline-operator"}'
+    return [await copy.metric(name) for copy in copies]
+
+
+@pytest.mark.slow
+async def test_of_two_copies_one_works_and_the_other_follows_it(stage: Scene, admin: Path) -> None:
+    flags = (
+        "--leader-elect",
+        "--leader-elect-lease-duration=3s",
+        "--leader-elect-renew-deadline=2s",
+        "--leader-elect-retry-period=500ms",
+    )
+    own = {"MY_POD_NAMESPACE": NAMESPACE}
+    async with operator(admin, *flags, environment=own) as first:
+        await first.until_logged("leading")
+        async with operator(admin, *flags, environment=own) as second:
+            assert (await second.page("/readyz"))[0] == 200, "who stands by is ready"
+            assert await leaders(first, second) == [1, 0]
+            await stage.submit(1, 1)
+            await stage.until_pods(RUNNING)
+            before = {name: pod.metadata.uid for name, pod in (await stage.pods()).items()}
+            await first.kill()
+            await second.until_logged("leading")
+            assert (await stage.client.get(LEASES, "gangline-operator", NAMESPACE)).spec
+            await stage.kubelets.end("train-master-0", 0)
+            await stage.until_condition("Succeeded")
+            after = {name: pod.metadata.uid for name, pod in (await stage.pods()).items()}
+            assert after == before
+
+
+@pytest.mark.slow
+async def test_running_jobs_do_not_notice_that_the_operator_is_replaced(
+    stage: Scene, admin: Path
+) -> None:
+    """Killed, and started anew with other flags: pods, services and groups are the same."""
+
+    async def objects() -> dict[str, str]:
+        found = [
+            *(await stage.client.list(PODS, NAMESPACE)).items,
+            *(await stage.client.list(SERVICES, NAMESPACE)).items,
+            *(await stage.client.list(POD_GROUPS, NAMESPACE)).items,
+        ]
+        return {f"{item.kind} {item.metadata.name}": item.metadata.uid for item in found}
+
+    async with operator(admin) as old:
+        await stage.submit(1, 1)
+        await stage.submit(1, 2, name="second")
+        await stage.until_condition("Running")
+        await stage.until_condition("Running", "second")
+        before = await objects()
+        await old.kill()
+    others = (
+        "--gang-scheduler-name=volcano",
+        "--controller-threads=4",
+        "--kube-api-qps=50",
+        "--resync-period=200ms",
+        "--pytorch-init-container-image=busybox",
+    )
+    async with operator(admin, *others) as new:
+        resynced = 'controller_runtime_reconcile_time_seconds_count{controller="jobs"}'
+
+        async def looked_at() -> bool:
+            return await new.metric(resynced) > 20
+
+        await stage.until(looked_at, "the new operator has looked at the jobs many times")
+        assert await objects() == before
+        await stage.kubelets.end("train-master-0", 0)
+        await stage.until_condition("Succeeded")
+    jobs = {job.metadata.name: job for job in (await stage.client.list(PYTORCH_JOBS)).items}
+    assert all(job.status.restarts.total == 0 for job in jobs.values())
+
+
+async def test_nothing_is_told_twice_however_often_a_job_is_looked_at(stage: Scene) -> None:
+    told: Counter[str] = Counter()
+
+    async def listen() -> None:
+        async with aclosing(stage.client.watch(EVENTS, NAMESPACE)) as events:
+            async for event in events:
+                told[event.object.reason] += 1
+
+    listening = asyncio.create_task(listen())
+    await stage.start_operator(resync_s=0.05)
+    await stage.submit(1, 1, restart="ExitCode")
+    await stage.until_pods(RUNNING)
+    await stage.until_condition("Running")
+    await stage.kubelets.end("train-worker-0", 137)
+
+    async def restarted() -> bool:
+        return (await stage.job()).status.restarts.total == 1
+
+    await stage.until(restarted, "the worker is replaced")
+    await stage.until_pods(RUNNING)
+    await stage.client.patch(
+        PYTORCH_JOBS, "train", {"spec": {"runPolicy": {"suspend": True}}}, NAMESPACE
+    )
+    await stage.until_condition("Suspended")
+    await stage.client.patch(
+        PYTORCH_JOBS, "train", {"spec": {"runPolicy": {"suspend": False}}}, NAMESPACE
+    )
+    await stage.until_pods(RUNNING)
+    await stage.kubelets.end("train-master-0", 0)
+    await stage.until_condition("Succeeded")
+
+    async def complete() -> bool:
+        return "PyTorchJobSucceeded" in told
+
+    await stage.until(complete, "the success is told")
+    listening.cancel()
+    await asyncio.gather(listening, return_exceptions=True)
+    assert told == {
+        "SuccessfulCreatePod": 3,  # at first, in place of the worker, when resumed
+        "SuccessfulDeletePod": 2,  # the failed worker, all when suspended
+        "PyTorchJobRestarting": 1,
+        "PyTorchJobSuspended": 1,
+        "PyTorchJobResumed": 1,
+        "PyTorchJobSucceeded": 1,
+    }
+
+
+@pytest.mark.slow
+async def test_an_address_that_is_taken_ends_the_operator_with_its_name(
+    stage: Scene, admin: Path
+) -> None:
+    async with operator(admin) as first:
+        port = (await first.until_logged("serving"))["ports"]["/metrics"]
+        address = f"127.0.0.1:{port}"
+        async with operator(admin, f"--metrics-bind-address={address}") as second:
+            assert await asyncio.wait_for(second.process.wait(), 30) != 0
+        assert any(address in line and "/metrics" in line for line in second.lines)

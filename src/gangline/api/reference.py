@@ -9,7 +9,7 @@ from gangline.api.meta import Wire
 class LocalObjectReference(Wire):
     """An object of the same namespace, by name."""
 
-    name: Annotated[str, about("Name of the object.", default="")] = ""
+    name: Annotated[str, about("Name of the object.")] = ""
 
 
 class ObjectReference(Wire):

@@ -148,7 +148,7 @@ class _Writer:
         """Say which elements of two lists are the same one."""
         schema["x-kubernetes-list-type"] = "map"
         schema["x-kubernetes-list-map-keys"] = keys
-        schema["items"] = _with_key_defaults(schema["items"], keys)
+        schema["items"] = _with_certain_keys(schema["items"], keys)
         if not self._structural:
             schema["x-kubernetes-patch-merge-key"] = keys[0]
             schema["x-kubernetes-patch-strategy"] = "merge,retainKeys" if retain else "merge"
@@ -158,8 +158,11 @@ def _int_or_string() -> Json:
     return {"anyOf": [{"type": "integer"}, {"type": "string"}], INT_OR_STRING: True}
 
 
-def _with_key_defaults(items: Json, keys: list[str]) -> Json:
-    """Structural schemas insist that a list key is required or has a default."""
+def _with_certain_keys(items: Json, keys: list[str]) -> Json:
+    """Structural schemas insist that a list key is required or has a default.
+
+    An empty text as default would do, but not on an API server of 1.20.
+    """
     properties = items.get("properties", {})
     loose = [
         key
@@ -170,8 +173,7 @@ def _with_key_defaults(items: Json, keys: list[str]) -> Json:
     ]
     if not loose:
         return items
-    defaults = {key: {**properties[key], "default": ""} for key in loose}
-    return {**items, "properties": {**properties, **defaults}}
+    return {**items, "required": [*items.get("required", ()), *loose]}
 
 
 def _wordless(schema: Any) -> Any:

@@ -78,8 +78,7 @@ def test_a_struct_becomes_an_object_with_words_limits_and_list_keys():
     parts = schema["properties"]["parts"]
     assert parts["x-kubernetes-list-map-keys"] == ["key", "side"]
     assert parts["x-kubernetes-patch-merge-key"] == "key"
-    assert parts["items"]["required"] == ["key"]
-    assert parts["items"]["properties"]["side"]["default"] == ""
+    assert parts["items"]["required"] == ["key", "side"], "a list key is there"
     assert schema["properties"]["room"]["additionalProperties"] == {
         "oneOf": [{"type": "string"}, {"type": "number"}]
     }

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _FALLBACK_NAMESPACE = "kube-system"
 _VOLCANO = "volcano"
+_TIMING = ("lease-duration", "renew-deadline", "retry-period")
 _NO_GANGS = ("none", "off")
 
 
@@ -66,8 +67,11 @@ def settings_from(flags: dict[str, Any]) -> "OperatorSettings":
     """
     from gangline.operator.settings import GangScheduling, OperatorSettings  # noqa: PLC0415
 
+    mode = flags.pop("gang_scheduling")
+    if flags.pop("enable_gang_scheduling") is False:
+        mode = "off"
     gangs, scheduler = gang_scheduling(
-        flags.pop("gang_scheduling"), flags.pop("scheduler_name"), flags.pop("gang_scheduler_name")
+        mode, flags.pop("scheduler_name"), flags.pop("gang_scheduler_name")
     )
     namespaces = _flat(flags.pop("namespaces"))
     return OperatorSettings(
@@ -140,8 +144,8 @@ def _timing(lease_duration: float, renew_deadline: float, retry_period: float) -
     try:
         return Timing(round(lease_duration), renew_deadline, retry_period)
     except ValueError as error:
-        hint = "'--leader-elect-lease-duration', '-renew-deadline', '-retry-period'"
-        raise click.BadParameter(str(error), param_hint=hint) from error
+        flags = (f"'--leader-elect-{name}'" for name in _TIMING)
+        raise click.BadParameter(str(error), param_hint=" / ".join(flags)) from error
 
 
 def _own_namespace() -> str:

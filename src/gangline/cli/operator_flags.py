@@ -49,6 +49,14 @@ _WHAT = (
         help="Make a PodGroup for each job as soon as the cluster knows PodGroups, or never.",
     ),
     _setting(
+        "--enable-gang-scheduling",
+        type=bool,
+        is_flag=False,
+        flag_value="true",
+        hidden=True,
+        help="As MSJob's operator has it: =false for no gangs.",
+    ),
+    _setting(
         "--scheduler-name",
         default="gangline",
         show_default=True,
@@ -56,6 +64,8 @@ _WHAT = (
     ),
     _setting(
         "--gang-scheduler-name",
+        "--scheduling",
+        "gang_scheduler_name",
         default="",
         help="As upstream has it: volcano for gangs and Volcano's scheduler; none for no gangs.",
     ),
@@ -64,6 +74,26 @@ _WHAT = (
         "init_image",
         default="",
         help="Image in which PyTorch workers wait for the master's name; without one they do not.",
+    ),
+    _setting(
+        "--paddle-init-container-image",
+        "--initImage",
+        "paddle_init_image",
+        default="",
+        help="Image in which Paddle's pods wait for each other's names; without one they do not.",
+    ),
+    _setting(
+        "--paddle-etcd-server",
+        "--etcd-server",
+        "paddle_etcd_server",
+        default="",
+        help="host:port of the etcd in which elastic Paddle workers meet.",
+    ),
+    _setting(
+        "--mpi-kubectl-delivery-image",
+        "mpi_kubectl_image",
+        default="",
+        help="Image that brings kubectl into MPI launchers; without one they do without.",
     ),
     _setting(
         "--cluster-domain",
@@ -165,7 +195,21 @@ _WATCHING_IT = (
 )
 
 
+_WITHOUT_MEANING = tuple(
+    click.option(name, expose_value=False, is_flag=False, flag_value="true", hidden=True)
+    for name in ("--zap-devel", "--zap-stacktrace-level", "--zap-time-encoding")
+)
+"""What upstream's manifests may say of their logs and is of no use here."""
+
+
 def operator_flags(command: F) -> F:
     """Add all flags; the command gets their values under the names of the settings."""
-    flags: list[Callable[[F], F]] = [*_WHAT, *_SPEED, *_ELECTION, *_WATCHING_IT, *WEBHOOK_FLAGS]
+    flags: list[Callable[[F], F]] = [
+        *_WHAT,
+        *_SPEED,
+        *_ELECTION,
+        *_WATCHING_IT,
+        *WEBHOOK_FLAGS,
+        *_WITHOUT_MEANING,
+    ]
     return reduce(lambda made, add: add(made), reversed(flags), command)

@@ -114,6 +114,10 @@ def test_without_workers_the_launcher_is_the_only_host_and_may_do_nothing():
         assert set(objects(job)) == {"ConfigMap", "ServiceAccount"}
 
 
+def test_everything_that_is_made_is_followed():
+    assert set(objects(a_job())) == set(a_job().kind.makes)
+
+
 def test_a_launcher_may_run_commands_in_its_own_workers_and_nowhere_else():
     found = objects(a_job())
     workers = ["train-worker-0", "train-worker-1"]

@@ -334,6 +334,7 @@ def test_metrics_make_an_autoscaler_of_the_jobs_workers():
     job = job_with(None, 2, elasticPolicy=policy)
     assert isinstance(job.rules, MakesObjects)
     (found,) = job.rules.objects(job, Gang({}, ()))
+    assert job.kind.makes == (found["kind"],)
     assert found == {
         "apiVersion": "autoscaling/v2",
         "kind": "HorizontalPodAutoscaler",

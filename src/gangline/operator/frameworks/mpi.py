@@ -47,6 +47,7 @@ KIND = Kind(
     port_name="",
     port=0,
     everywhere=False,
+    makes=("ConfigMap", "ServiceAccount", "Role", "RoleBinding"),
 )
 LAUNCHER, WORKER = "Launcher", "Worker"
 

@@ -40,6 +40,7 @@ KIND = Kind(
     container="pytorch",
     port_name="pytorchjob-port",
     port=23456,
+    makes=("HorizontalPodAutoscaler",),
 )
 MASTER, WORKER = "Master", "Worker"
 

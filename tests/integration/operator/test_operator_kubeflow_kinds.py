@@ -1,0 +1,213 @@
+"""The life of Kubeflow's other kinds on a real API server."""
+
+from typing import Any
+
+import pytest
+
+from gangline.api.resource import Resource
+from gangline.api.resources import (
+    CONFIG_MAPS,
+    HORIZONTAL_POD_AUTOSCALERS,
+    POD_GROUPS,
+    ROLES,
+    SERVICE_ACCOUNTS,
+    SERVICES,
+)
+from gangline.kube.errors import NotFound
+from integration.operator.cluster import NAMESPACE, Scene
+from unit.operator.kubeflow_jobs import job_manifest
+
+SELECTOR = "training.kubeflow.org/job-name=train"
+CPU = {
+    "type": "Resource",
+    "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 50}},
+}
+
+
+class Job:
+    """One job of any kind, as plain data."""
+
+    def __init__(self, stage: Scene, kind: str) -> None:
+        self.stage = stage
+        self.kind = kind
+        self.resource: Resource[Any] = Resource(
+            dict, "kubeflow.org", "v1", f"{kind.lower()}s", kind
+        )
+
+    async def submit(self, written: dict[str, Any]) -> None:
+        written["metadata"] = {"name": "train"}
+        await self.stage.client.create(self.resource, written, NAMESPACE)
+
+    async def conditions(self) -> dict[str, dict[str, Any]]:
+        job = await self.stage.client.get(self.resource, "train", NAMESPACE)
+        listed = job.get("status", {}).get("conditions", [])
+        return {each["type"]: each for each in listed if each["status"] == "True"}
+
+    async def until(self, type_: str) -> dict[str, Any]:
+        """Wait until a condition holds."""
+
+        async def holds() -> bool:
+            return type_ in await self.conditions()
+
+        await self.stage.until(holds, f"{self.kind} is {type_}")
+        return (await self.conditions())[type_]
+
+    async def change(self, spec: dict[str, Any]) -> None:
+        await self.stage.client.patch(self.resource, "train", {"spec": spec}, NAMESPACE)
+
+
+async def submitted(stage: Scene, kind: str, roles: dict[str, int | None], **spec: Any) -> Job:
+    job = Job(stage, kind)
+    await stage.start_operator()
+    await job.submit(job_manifest(kind, roles, **spec))
+    return job
+
+
+@pytest.mark.parametrize(
+    ("kind", "roles", "ends"),
+    [
+        ("TFJob", {"Chief": 1, "PS": 1, "Worker": 2, "Evaluator": 1}, ["chief-0"]),
+        ("TFJob", {"PS": 1, "Worker": 2}, ["worker-0"]),
+        ("JAXJob", {"Worker": 2}, ["worker-1", "worker-0"]),
+        ("XGBoostJob", {"Master": 1, "Worker": 2}, ["master-0"]),
+    ],
+)
+async def test_a_job_runs_and_succeeds_when_those_who_decide_have(
+    stage: Scene, kind: str, roles: dict[str, int | None], ends: list[str]
+) -> None:
+    job = await submitted(stage, kind, roles)
+    await job.until("Running")
+    replicas = {f"{role.lower()}-{i}" for role, n in roles.items() for i in range(n or 0)}
+    await stage.until_pods(dict.fromkeys(replicas, "Running"))
+    services = await stage.client.list(SERVICES, NAMESPACE, labels=SELECTOR)
+    assert {service.metadata.name for service in services.items} == set(await stage.pods())
+    group = await stage.client.get(POD_GROUPS, "train", NAMESPACE)
+    assert group.spec.min_member == len(replicas)
+    for name in ends:
+        assert "Succeeded" not in await job.conditions()
+        await stage.kubelets.end(f"train-{name}", 0)
+    assert f"{kind} default/train" in (await job.until("Succeeded"))["message"]
+    assert "Running" not in await job.conditions()
+
+
+async def test_a_tfjobs_workers_can_be_scaled(stage: Scene) -> None:
+    job = await submitted(stage, "TFJob", {"Chief": 1, "Worker": 1}, enableDynamicWorker=True)
+    await stage.until_pods({"chief-0": "Running", "worker-0": "Running"})
+    await stage.client.patch(
+        job.resource, "train", {"spec": {"replicas": 3}}, NAMESPACE, subresource="scale"
+    )
+    workers = {f"worker-{index}": "Running" for index in range(3)}
+    await stage.until_pods({"chief-0": "Running", **workers})
+    await stage.client.patch(
+        job.resource, "train", {"spec": {"replicas": 1}}, NAMESPACE, subresource="scale"
+    )
+    await stage.until_pods({"chief-0": "Running", "worker-0": "Running"})
+    assert "Failed" not in await job.conditions()
+
+
+async def test_a_dynamic_tfjob_goes_on_without_a_worker_and_fails_without_any(stage: Scene) -> None:
+    job = await submitted(stage, "TFJob", {"PS": 1, "Worker": 2}, enableDynamicWorker=True)
+    everyone = {"ps-0": "Running", "worker-0": "Running", "worker-1": "Running"}
+    await stage.until_pods(everyone)
+    await stage.kubelets.end("train-worker-0", 1)
+    await stage.until_pods({**everyone, "worker-0": "Failed"})
+    await job.until("Running")
+    await stage.kubelets.end("train-worker-1", 0)
+    assert "worker 0 had to succeed" in (await job.until("Failed"))["message"]
+
+
+async def test_a_tfjob_of_servers_only_is_told_that_it_would_never_end(stage: Scene) -> None:
+    job = await submitted(stage, "TFJob", {"PS": 2})
+    assert "would never end" in (await job.until("InvalidSpec"))["message"]
+    assert await stage.pods() == {}
+
+
+async def test_an_xgboostjob_outlives_a_worker_that_is_restarted(stage: Scene) -> None:
+    written = job_manifest("XGBoostJob", {"Master": 1, "Worker": 1})
+    written["spec"]["xgbReplicaSpecs"]["Worker"]["restartPolicy"] = "OnFailure"
+    job = Job(stage, "XGBoostJob")
+    await stage.start_operator()
+    await job.submit(written)
+    await stage.until_pods({"master-0": "Running", "worker-0": "Running"})
+    first = (await stage.pods())["train-worker-0"].metadata.uid
+    await stage.kubelets.end("train-worker-0", 1)
+
+    async def replaced() -> bool:
+        found = (await stage.pods()).get("train-worker-0")
+        return found is not None and found.metadata.uid != first
+
+    await stage.until(replaced, "the worker is another one")
+    await job.until("Running")
+    assert "Failed" not in await job.conditions()
+
+
+async def test_an_mpijob_from_its_workers_to_its_end(stage: Scene) -> None:
+    stage.kubelets.verdict = lambda pod: None
+    job = await submitted(
+        stage,
+        "MPIJob",
+        {"Launcher": 1, "Worker": 2},
+        runPolicy={"cleanPodPolicy": "Running"},
+    )
+    replicas = ["launcher-0", "worker-0", "worker-1"]
+    await stage.until_pods(dict.fromkeys(replicas, "Running"))
+    made = {name: pod.metadata for name, pod in (await stage.pods()).items()}
+    assert all(
+        made[f"train-{name}"].creation_timestamp <= made["train-launcher-0"].creation_timestamp
+        for name in replicas
+    )
+    assert await stage.client.get(SERVICE_ACCOUNTS, "train-launcher", NAMESPACE)
+    assert await exec_names(stage) == ["train-worker-0", "train-worker-1"]
+
+    async def discovered() -> bool:
+        files = (await stage.client.get(CONFIG_MAPS, "train-config", NAMESPACE)).data
+        return files["discover_hosts.sh"].endswith("echo train-worker-0:1\necho train-worker-1:1\n")
+
+    await stage.until(discovered, "both workers are discovered")
+    await job.change({"mpiReplicaSpecs": {"Worker": {"replicas": 3}}})
+
+    async def may_enter_the_third() -> bool:
+        files = (await stage.client.get(CONFIG_MAPS, "train-config", NAMESPACE)).data
+        return "train-worker-2" in await exec_names(stage) and "train-worker-2" in files["hostfile"]
+
+    await stage.until(may_enter_the_third, "the new worker can be reached")
+    await stage.until_pods(dict.fromkeys([*replicas, "worker-2"], "Running"))
+    await stage.kubelets.end("train-launcher-0", 0)
+    await job.until("Succeeded")
+    await stage.until_pods({"launcher-0": "Succeeded"})
+
+
+async def exec_names(stage: Scene) -> list[str]:
+    """The pods that the launcher may run commands in."""
+    role = await stage.client.get(ROLES, "train-launcher", NAMESPACE)
+    return next(rule.resource_names for rule in role.rules if rule.resources == ["pods/exec"])
+
+
+async def test_an_autoscaler_lives_as_long_as_the_job_runs(stage: Scene) -> None:
+    policy = {"minReplicas": 1, "maxReplicas": 3, "metrics": [CPU]}
+    job = await submitted(stage, "PyTorchJob", {"Worker": 2}, elasticPolicy=policy)
+
+    async def bounds() -> tuple[int, int]:
+        try:
+            found = await stage.client.get(HORIZONTAL_POD_AUTOSCALERS, "train", NAMESPACE)
+        except NotFound:
+            return 0, 0
+        return found.spec.min_replicas or 0, found.spec.max_replicas
+
+    async def until_bounds(wanted: tuple[int, int]) -> None:
+        async def claim() -> bool:
+            return await bounds() == wanted
+
+        await stage.until(claim, f"the autoscaler says {wanted}")
+
+    await until_bounds((1, 3))
+    await job.change({"elasticPolicy": {"maxReplicas": 5}})
+    await until_bounds((1, 5))
+    await job.change({"runPolicy": {"suspend": True}})
+    await until_bounds((0, 0))
+    await job.change({"runPolicy": {"suspend": False}})
+    await until_bounds((1, 5))
+    await stage.until_pods({"worker-0": "Running", "worker-1": "Running"})
+    await stage.kubelets.end("train-worker-0", 0)
+    await job.until("Succeeded")
+    await until_bounds((0, 0))

@@ -70,6 +70,10 @@ class Controller(Generic[K]):
         self._timeout_s = timeout_s
         self._time = metrics.RECONCILE_TIME.labels(name)
         self._active = metrics.ACTIVE_WORKERS.labels(name)
+        self._results = {
+            result: metrics.RECONCILES.labels(name, result)
+            for result in ("success", "requeue_after", "error")
+        }
 
     async def run(self) -> None:
         """Work until cancelled, or until the queue is stopped."""
@@ -147,6 +151,6 @@ class Controller(Generic[K]):
                 log.error("reconcile failed", exc_info=error, extra=fields)
 
     def _count(self, result: str) -> None:
-        metrics.RECONCILES.labels(self.name, result).inc()
+        self._results[result].inc()
         if result == "error":
             metrics.RECONCILE_ERRORS.labels(self.name).inc()

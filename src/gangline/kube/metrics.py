@@ -4,8 +4,6 @@ Dashboards and alerts made for other controllers show ours as they are. Labels n
 kinds, verbs and codes: never an object, so that their number is bounded.
 """
 
-from dataclasses import dataclass
-
 from prometheus_client import Counter, Gauge, Histogram
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -74,26 +72,55 @@ LEADER = Gauge(
 )
 
 
-@dataclass(slots=True)
 class QueueMetrics:
     """Counts what goes on in one queue."""
 
-    name: str
+    def __init__(self, name: str) -> None:
+        self._depth = QUEUE_DEPTH.labels(name)
+        self._adds = QUEUE_ADDS.labels(name)
+        self._retries = QUEUE_RETRIES.labels(name)
+        self._wait = QUEUE_WAIT.labels(name)
+        self._work = QUEUE_WORK.labels(name)
 
     def added(self, depth: int) -> None:
         """A key came in; so many wait now."""
-        QUEUE_ADDS.labels(self.name).inc()
-        QUEUE_DEPTH.labels(self.name).set(depth)
+        self._adds.inc()
+        self._depth.set(depth)
 
     def taken(self, depth: int, waited_s: float) -> None:
         """A worker took a key that had waited so long."""
-        QUEUE_DEPTH.labels(self.name).set(depth)
-        QUEUE_WAIT.labels(self.name).observe(waited_s)
+        self._depth.set(depth)
+        self._wait.observe(waited_s)
 
     def finished(self, held_s: float) -> None:
         """A worker is through with a key that it held so long."""
-        QUEUE_WORK.labels(self.name).observe(held_s)
+        self._work.observe(held_s)
 
     def retried(self) -> None:
         """A key is to be tried again after a failure."""
-        QUEUE_RETRIES.labels(self.name).inc()
+        self._retries.inc()
+
+
+class RequestMetrics:
+    """Counts the requests to one server."""
+
+    def __init__(self, host: str) -> None:
+        self._host = host
+        # Looking a label up costs several times what counting does.
+        self._answers: dict[tuple[str, str], Counter] = {}
+        self._times: dict[str, Histogram] = {}
+
+    def answered(self, method: str, code: str, took_s: float) -> None:
+        """A request got this code, or none (``NO_ANSWER``), after so long."""
+        answers = self._answers.get((code, method))
+        if answers is None:
+            answers = self._answers[code, method] = REQUESTS.labels(code, method, self._host)
+        times = self._times.get(method)
+        if times is None:
+            times = self._times[method] = REQUEST_TIME.labels(method, self._host)
+        answers.inc()
+        times.observe(took_s)
+
+    def waited(self, method: str, waited_s: float) -> None:
+        """A request had its turn under the rate limit after so long."""
+        RATE_LIMIT_WAIT.labels(method, self._host).observe(waited_s)

@@ -61,7 +61,7 @@ class Transport:
     ) -> None:
         self.config = config
         self._rate_limit = rate_limit
-        self._host = urlsplit(config.server).netloc
+        self._metrics = metrics.RequestMetrics(urlsplit(config.server).netloc)
         self._slots = asyncio.Semaphore(MAX_IN_FLIGHT)
         self._session: aiohttp.ClientSession | None = None
         self._tls: tuple[Credential, ssl.SSLContext] | None = None
@@ -198,8 +198,9 @@ class Transport:
 
     async def _await_turn(self, request: Request) -> None:
         if self._rate_limit is not None:
-            with metrics.RATE_LIMIT_WAIT.labels(request.method, self._host).time():
-                await self._rate_limit.take()
+            began = time.monotonic()
+            await self._rate_limit.take()
+            self._metrics.waited(request.method, time.monotonic() - began)
 
     @contextmanager
     def _counted(self, request: Request) -> Iterator[list[int]]:
@@ -210,9 +211,7 @@ class Transport:
             yield answer
         finally:
             code = str(answer[0]) if answer else metrics.NO_ANSWER
-            metrics.REQUESTS.labels(code, request.method, self._host).inc()
-            took = time.monotonic() - began
-            metrics.REQUEST_TIME.labels(request.method, self._host).observe(took)
+            self._metrics.answered(request.method, code, time.monotonic() - began)
 
     async def _chunks(self, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
         with self._as_unreachable():

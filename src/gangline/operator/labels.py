@@ -37,7 +37,9 @@ def replica_labels(job: str, controller: str, role: str, index: int) -> dict[str
 
 def replica_of(meta: ObjectMeta) -> tuple[str, int] | None:
     """Read the lower-case role and the index that labels name, or None if they name no replica."""
-    role, index = meta.labels.get(REPLICA_TYPE, ""), meta.labels.get(REPLICA_INDEX, "")
+    role = meta.labels.get(REPLICA_TYPE, "")
+    # Upstream's launchers of MPIJobs go without an index: there is one of them.
+    index = meta.labels.get(REPLICA_INDEX, "0" if role == "launcher" else "")
     if not role or not index.isascii() or not index.isdigit():
         return None
     return role, int(index)

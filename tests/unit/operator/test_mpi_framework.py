@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gangline.operator.decision import Target
 from gangline.operator.frameworks.mpi import MPI, MPIRules
 from gangline.operator.job import CleanPodPolicy, Manifest, RestartPolicy, TrainingJob
 from gangline.operator.policies import gang as gang_policy
 from gangline.operator.replicas import Pod
-from unit.operator.builders import a_pod, created, look, stored
+from unit.operator.builders import a_pod, created, deleted, look, stored
 from unit.operator.kubeflow_jobs import gang_of, job_manifest, pod_of, read_job, variables
 
 AGENT, HOSTS = "/etc/mpi/kubexec.sh", "/etc/mpi/hostfile"
@@ -314,6 +315,15 @@ def test_the_launcher_decides(pods, running, succeeded):
     gang = gang_of(job, *(a_pod(name, phase) for name, phase in pods.items()))
     assert job.rules.is_running(job, gang) is running
     assert job.rules.has_succeeded(job, gang) is succeeded
+
+
+def test_a_launcher_that_upstreams_operator_made_is_taken_over():
+    """Its name and labels have no index."""
+    ours = a_pod("launcher-0")
+    labels = {k: v for k, v in ours.metadata.labels.items() if not k.endswith("replica-index")}
+    made = replace(ours, metadata=replace(ours.metadata, name="train-launcher", labels=labels))
+    decision = look(a_job(), made, a_pod("worker-0"), a_pod("worker-1"), services=[]).decide()
+    assert (created(decision), deleted(decision)) == ([], [])
 
 
 def test_the_launcher_leads():

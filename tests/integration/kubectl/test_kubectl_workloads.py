@@ -65,7 +65,11 @@ def test_autoscale_brings_replicas_into_bounds(kubectl: Kubectl) -> None:
     kubectl("autoscale deployment alone --min=2 --max=3 --cpu-percent=70")
     assert re.search(r"^alone +Deployment/alone +\S.*<unknown>/70% +2 +3", kubectl("get hpa"), re.M)
     why = ".status.conditions[0].reason"
-    until(lambda: kubectl.field("hpa.v2.autoscaling alone", why) == "ScalingDisabled")
+    until(
+        lambda: (
+            kubectl.field("horizontalpodautoscalers.v2.autoscaling alone", why) == "ScalingDisabled"
+        )
+    )
     kubectl("scale deployment alone --replicas=1")
     until(lambda: kubectl.field("deployment alone", ".spec.replicas") == "2")
     kubectl("delete deployment/alone hpa/alone")

@@ -19,6 +19,7 @@ from gangline.local.apiserver.negotiation import read_json
 from gangline.local.apiserver.registry import Json, Kind, Registry
 from gangline.local.apiserver.store import Store
 
+DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 NODE_PORTS = range(30000, 32768)
 PROTECTED_NAMESPACES = ("default", "kube-system", "kube-public")
 
@@ -65,6 +66,8 @@ class Admission:
         elif not kind.group and kind.kind == "Service":
             self._give_address(obj)
             self._give_ports(obj)
+        elif not kind.group and kind.kind == "PersistentVolumeClaim":
+            self._give_class(obj)
         if kind.resets_status:
             status = initial_status(kind.group, kind.kind, obj)
             if status is None:
@@ -123,6 +126,20 @@ class Admission:
                 f'pods "{name}" is forbidden: no PriorityClass with name {wanted} was found',
                 "pods", "", name,
             )  # fmt: skip
+
+    def _give_class(self, claim: Json) -> None:
+        """Name the default storage class in a claim that leaves it open."""
+        spec = claim.get("spec")
+        if not isinstance(spec, dict) or spec.get("storageClassName") is not None:
+            return
+        records = self._store.topic("storageclasses.storage.k8s.io").records
+        classes = [read_json(record.body)["metadata"] for record in records.values()]
+        defaults = [m for m in classes if (m.get("annotations") or {}).get(DEFAULT_CLASS) == "true"]
+        if defaults:
+            # Of several the newest counts, and of several of one second the first by name.
+            defaults.sort(key=lambda meta: str(meta["name"]))
+            newest = max(defaults, key=lambda meta: str(meta["creationTimestamp"]))
+            spec["storageClassName"] = newest["name"]
 
     def _give_address(self, service: Json) -> None:
         spec = service.get("spec")

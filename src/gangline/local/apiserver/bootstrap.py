@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from gangline.local.apiserver.errors import StatusError
-from gangline.local.apiserver.registry import Json, Registry
+from gangline.local.apiserver.registry import Json, Kind, Registry
 from gangline.local.apiserver.request import Call
 from gangline.local.apiserver.writing import Writer
 
@@ -78,8 +78,14 @@ def _roles() -> Iterator[tuple[str, str, Json]]:
         yield RBAC, "clusterrolebindings", binding
 
 
-async def populate(registry: Registry, writer: Writer, service_address: str, port: int) -> None:
-    """Make what is not there yet; what somebody has changed stays as it is."""
+async def populate(
+    registry: Registry, writer: Writer, service_address: str, served: tuple[str, int]
+) -> None:
+    """Make what is not there yet; what somebody has changed stays as it is.
+
+    Only where the server is (``served``: host and port) is written anew with each start.
+    """
+    _, port = served
     for group, plural, obj in _objects(service_address, port):
         kind = registry.by_plural(group, plural)
         if kind is None:
@@ -91,3 +97,27 @@ async def populate(registry: Registry, writer: Writer, service_address: str, por
         except StatusError as error:
             if error.status.reason != "AlreadyExists":
                 raise
+    endpoints = registry.by_plural("", "endpoints")
+    if endpoints is not None:
+        await _publish(writer, endpoints, served)
+
+
+async def _publish(writer: Writer, kind: Kind, served: tuple[str, int]) -> None:
+    host, port = served
+    subsets = [
+        {
+            "addresses": [{"ip": host}],
+            "ports": [{"name": "https", "port": port, "protocol": "TCP"}],
+        }
+    ]
+    call = Call(kind, "update", "default", "kubernetes", "", {})
+    try:
+        await writer.update(
+            call, lambda old: {**old, "metadata": dict(old["metadata"]), "subsets": subsets}
+        )
+    except StatusError as error:
+        if error.status.reason != "NotFound":
+            raise
+        obj = _named("Endpoints", "v1", "kubernetes", subsets=subsets)
+        call = Call(kind, "create", "default", "kubernetes", "", {})
+        await writer.create(call, obj)

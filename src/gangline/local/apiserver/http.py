@@ -14,12 +14,15 @@ from dataclasses import dataclass
 from functools import partial
 
 from aiohttp import web
+from aiohttp.http_exceptions import BadHttpMethod, LineTooLong
 
 from gangline.local.apiserver.credentials import Authenticator
 from gangline.local.apiserver.errors import (
     StatusError,
     bad_request,
     internal,
+    method_not_allowed,
+    refusal,
     too_large,
     unauthorized,
 )
@@ -33,6 +36,7 @@ from gangline.local.apiserver.watching import status_json
 log = logging.getLogger(__name__)
 
 LARGEST_BODY = 3 << 20
+LONGEST_LINE = 32768
 COMPRESSED_FROM = 128 << 10
 LONGEST_WARNING, LONGEST_WARNINGS = 1024, 4096
 """Characters of one warning, and of all: webhooks write them too, and clients limit headers."""
@@ -168,12 +172,50 @@ def warn(response: web.StreamResponse, warnings: list[str]) -> None:
             response.headers.add("Warning", f'299 - "{quoted}"')
 
 
+class Protocol(web.RequestHandler):
+    """HTTP, where also what cannot be read is answered with a Status."""
+
+    __slots__ = ()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Answer a request that could not be read; nothing more is read from its connection."""
+        if request.writer.output_size > 0:
+            raise ConnectionError("the answer has begun already")
+        if isinstance(exc, LineTooLong):
+            said = f"the request line and each header may have {LONGEST_LINE} bytes"
+            error = refusal(431, "RequestHeaderFieldsTooLarge", said)
+        elif isinstance(exc, BadHttpMethod):
+            error = method_not_allowed("that of the request")
+        elif status < 500:
+            error = bad_request(f"the request cannot be read: {message or exc}")
+        else:
+            log.error("request failed", exc_info=exc)
+            error = internal("the request could not be handled")
+        response = refused(error)
+        response.force_close()
+        return response
+
+
+class Server(web.Server):
+    """Speaks ``Protocol`` on each connection."""
+
+    def __call__(self) -> Protocol:
+        """The handler of a new connection."""
+        return Protocol(self, loop=self._loop, **self._kwargs)
+
+
 def make_server(api: Api) -> web.Server:
     """The aiohttp server of an API. Handlers end when their client goes away."""
     loop = asyncio.get_running_loop()
 
     factory = partial(web.BaseRequest, loop=loop, client_max_size=LARGEST_BODY)
-    return web.Server(
+    return Server(
         api.handle, request_factory=factory, handler_cancellation=True, access_log=None,
-        keepalive_timeout=300.0, max_line_size=32768, max_field_size=32768,
+        keepalive_timeout=300.0, max_line_size=LONGEST_LINE, max_field_size=LONGEST_LINE,
     )  # fmt: skip

@@ -92,10 +92,13 @@ class ApiServer:
     @property
     def url(self) -> str:
         """Where the server answers."""
-        host = self.settings.host
-        if host in ANY_ADDRESS:
-            host = "127.0.0.1"
+        host = self._reachable()
         return f"https://{f'[{host}]' if ':' in host else host}:{self._port}"
+
+    def _reachable(self) -> str:
+        """The host to reach the server at from this machine."""
+        host = self.settings.host
+        return "127.0.0.1" if host in ANY_ADDRESS else host
 
     @property
     def ca_path(self) -> Path:
@@ -137,7 +140,8 @@ class ApiServer:
         self._assemble()
         await self._listen()
         first_address = str(ipaddress.ip_network(settings.service_cidr)[1])
-        await populate(self.registry, self._own_writer, first_address, self._port)
+        served = (self._reachable(), self._port)
+        await populate(self.registry, self._own_writer, first_address, served)
         self._cleanup.start()
         config = kubeconfig.content(settings.context, self.url, self.certificates, self.admin_token)
         kubeconfig.write(self.kubeconfig, config)

@@ -310,6 +310,19 @@ def test_a_dynamic_job_whose_workers_come_back_does_not_fail():
     assert conditions(status)[-1] == "Restarting"
 
 
+def test_a_dynamic_job_that_restarts_together_does_not_fail():
+    worker = {**replica("mindspore", 2), "restartPolicy": "Never"}
+    written = manifest({"Scheduler": 1, "Worker": worker}, enableDynamicWorker=True)
+    written["metadata"]["annotations"] = {"gangline.dev/restart": "gang"}
+    pods = [
+        a_pod("scheduler-0"),
+        a_pod("worker-0", "Failed", code=1),
+        a_pod("worker-1", "Failed", code=1),
+    ]
+    status = look(read_job(MindSpore(), written), *pods).decide().status
+    assert conditions(status)[-1] == "Restarting"
+
+
 @pytest.mark.parametrize("code", [130, 137, 138, 143])
 def test_a_worker_killed_by_a_signal_comes_back_while_others_run(code):
     worker = {**replica("mindspore", 2), "restartPolicy": "ExitCode"}

@@ -42,3 +42,25 @@ async def test_the_second_of_two_jobs_waits_with_a_reason_and_then_runs(
     scenario.let("go")
     assert await scenario.outcome("first") == "Succeeded"
     assert await scenario.outcome("second") == "Succeeded"
+
+
+async def test_a_gang_that_finds_no_room_in_its_time_fails_with_the_reason(
+    scenario: Scenario,
+) -> None:
+    nodes = await scenario.client.list(NODES)
+    most = max(milli(node.status.allocatable["cpu"]) for node in nodes.items)
+    policy = {"scheduleTimeoutSeconds": 3}
+    await scenario.submit(
+        job(
+            "hopeless",
+            worker=replica("true", 2, cpu=f"{most + 1000}m"),
+            cleanPodPolicy="All",
+            schedulingPolicy=policy,
+        )
+    )
+    assert await scenario.outcome("hopeless") == "Failed"
+    conditions = (await scenario.job("hopeless")).status.conditions
+    failed = next(entry for entry in conditions if entry.type == "Failed")
+    assert "could not be placed within" in failed.message
+    assert "cpu" in failed.message
+    await scenario.pods_when("hopeless", lambda pods: not pods, "its pods are gone")

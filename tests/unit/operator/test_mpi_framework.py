@@ -300,6 +300,22 @@ def test_a_gang_does_not_wait_for_the_launcher_that_waits_for_it():
     assert gang_policy.wanted(a_job(3, runPolicy=policy)).min_member == 2
 
 
+def test_a_launcher_alone_is_its_gang():
+    wanted = gang_policy.wanted(a_job(0))
+    assert (wanted.min_member, wanted.min_task_member) == (1, {"launcher": 1})
+
+
+def test_a_launcher_that_was_killed_is_made_again():
+    """Upstream says that it restarts, and leaves the failed pod as it is."""
+    manifest = written()
+    manifest["spec"]["mpiReplicaSpecs"]["Launcher"]["restartPolicy"] = "ExitCode"
+    job = read_job(MPI(), manifest)
+    workers = a_pod("worker-0"), a_pod("worker-1")
+    failed = look(job, a_pod("launcher-0", "Failed", code=137), *workers)
+    assert deleted(failed.later(1, *failed.pods).decide()) == ["launcher-0"]
+    assert created(failed.later(60, *workers).decide()) == ["launcher-0"]
+
+
 @pytest.mark.parametrize(
     ("pods", "running", "succeeded"),
     [

@@ -97,11 +97,14 @@ class MPI:
     def _form(self, job: MPIJob) -> TrainingJob:
         specs = api.with_defaults(job.spec.mpi_replica_specs)
         roles = kubeflow.roles(KIND, specs, (WORKER, LAUNCHER), _DEFAULTS)
+        workers = sum(role.replicas for role in roles if role.name == WORKER)
+        if workers:  # the launcher waits for them: they cannot wait for it
+            roles = [replace(role, least=0) if role.name == LAUNCHER else role for role in roles]
         return TrainingJob(
             kind=KIND,
             meta=job.metadata,
-            roles=[replace(role, least=0) if role.name == LAUNCHER else role for role in roles],
-            policy=_policy(job.spec, sum(role.replicas for role in roles if role.name == WORKER)),
+            roles=roles,
+            policy=_policy(job.spec, workers or 1),
             rules=MPIRules(job.spec, self._exec_client, self._kubectl_image),
         )
 
@@ -222,17 +225,15 @@ class MPIRules:
         return template.with_spec(pod, initContainers=[*others, delivery])
 
 
-def _policy(spec: MPIJobSpec, workers: int) -> RunPolicy:
-    """Read the run policy; the number of pods that must fit at once cannot count the launcher."""
+def _policy(spec: MPIJobSpec, most: int) -> RunPolicy:
+    """Read the run policy; at most so many pods have to fit at once."""
     policy = kubeflow.run_policy(spec.run_policy, _DEFAULTS)
     if spec.clean_pod_policy and spec.run_policy.clean_pod_policy is None:
         policy = replace(policy, clean_pods=CleanPodPolicy(spec.clean_pod_policy))
     wanted = policy.scheduling.min_available
     if wanted is None:
         return policy
-    return replace(
-        policy, scheduling=replace(policy.scheduling, min_available=min(wanted, workers))
-    )
+    return replace(policy, scheduling=replace(policy.scheduling, min_available=min(wanted, most)))
 
 
 def _with_files(pod: Manifest, job: TrainingJob, modes: Mapping[str, int]) -> Manifest:

@@ -59,6 +59,13 @@ name_option = click.option(
     help="Leave a component out, to run it alone; may be repeated.",
 )
 @click.option(
+    "--webhook",
+    type=click.Choice(["on", "off"]),
+    default="on",
+    show_default=True,
+    help="Refuse jobs with mistakes when they are written, or show the mistakes in their status.",
+)
+@click.option(
     "--node-silence",
     "node_silence_s",
     type=click.FloatRange(min=0.1),
@@ -94,6 +101,7 @@ def up_command(
     context: click.Context,
     /,
     without: tuple[str, ...],
+    webhook: str,
     detach: bool,
     log_level: str,
     **options: Any,
@@ -112,7 +120,7 @@ def up_command(
             _start_in_background(settings, _same_again(context))
         else:
             start_logging(log_level)
-            _run(settings, frozenset(without))
+            _run(settings, components(frozenset(without), webhook=webhook == "on"))
 
 
 @click.command("down")
@@ -154,7 +162,7 @@ def _check_image_map(settings: "ClusterSettings") -> None:
         raise CommandError(str(error), code=ExitCode.USAGE) from error
 
 
-def _run(settings: "ClusterSettings", without: frozenset[str]) -> None:
+def _run(settings: "ClusterSettings", parts: "list[Component]") -> None:
     began = time.monotonic()
     from gangline.local.cluster import run_foreground  # noqa: PLC0415
     from gangline.local.kubelet.runtime.isolation import detect  # noqa: PLC0415
@@ -165,18 +173,23 @@ def _run(settings: "ClusterSettings", without: frozenset[str]) -> None:
         for note in filter(None, (ready.shortcoming, detect().gap)):
             click.echo(f"Note: {note}", err=True)
 
-    run_foreground(settings, components(without), announce)
+    run_foreground(settings, parts, announce)
 
 
-def components(without: frozenset[str]) -> "list[Component]":
+def components(without: frozenset[str], *, webhook: bool = True) -> "list[Component]":
     """Return what runs with the cluster; imported when the API server answers, not before."""
     from gangline.local.cluster import Component  # noqa: PLC0415
 
     async def operate(client: Any, stop: asyncio.Event) -> None:
         from gangline.operator.main import run  # noqa: PLC0415
         from gangline.operator.settings import OperatorSettings  # noqa: PLC0415
+        from gangline.operator.webhook.component import withdraw  # noqa: PLC0415
+        from gangline.operator.webhook.settings import WebhookSettings  # noqa: PLC0415
 
-        await run(client, OperatorSettings(), stop)
+        asked = WebhookSettings.beside_the_server()
+        if not webhook:
+            await withdraw(client, asked)
+        await run(client, OperatorSettings(webhook=asked if webhook else None), stop)
 
     async def schedule(client: Any, stop: asyncio.Event) -> None:
         from gangline.scheduler.main import run  # noqa: PLC0415

@@ -17,8 +17,14 @@ _setting = partial(setting, "GANGLINE_OPERATOR")
 
 def _checked_url(_: click.Context, __: click.Parameter, value: str) -> str:
     """Refuse what no API server would call."""
-    parts = urlsplit(value)
-    if value and (parts.scheme != "https" or not parts.hostname):
+    try:
+        parts = urlsplit(value)
+        plain = not (parts.query or parts.fragment or parts.username or parts.password)
+        _ = parts.port  # raises where it is no port
+        fits = parts.scheme == "https" and parts.hostname and plain
+    except ValueError:
+        fits = False
+    if value and not fits:
         raise click.BadParameter(f"{value!r} is no https address; write https://10.0.0.5:9443")
     return value
 

@@ -28,7 +28,7 @@ from gangline.local.apiserver.server import ApiServer
 from gangline.operator.main import frameworks, run
 from gangline.operator.settings import OperatorSettings
 from gangline.operator.webhook import keyring
-from gangline.operator.webhook.component import Webhook, admission
+from gangline.operator.webhook.component import Webhook, admission, withdraw
 from gangline.operator.webhook.configuration import BOTH, OWNED, VALIDATING
 from gangline.operator.webhook.server import LARGEST_BODY
 from gangline.operator.webhook.settings import FailurePolicy, Validity, WebhookSettings
@@ -397,6 +397,8 @@ async def test_writes_pass_unchecked_while_nobody_answers_if_so_chosen(cluster: 
         pass
     with pytest.raises(ApiError, match="failed calling webhook"):
         await create(cluster, job("failed"))
+    await withdraw(cluster, SETTINGS)
+    await create(cluster, job("free"))
 
 
 async def test_the_operator_runs_it_and_is_ready_when_it_is_served(cluster: Client) -> None:

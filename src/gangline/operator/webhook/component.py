@@ -56,6 +56,11 @@ async def admission(
         await server.stop()
 
 
+async def withdraw(client: Client, settings: WebhookSettings) -> None:
+    """Remove the configurations that a run of before may have left, where none is wanted now."""
+    await Registration(client, settings, []).remove()
+
+
 def _server(frameworks: Sequence[Framework]) -> Server:
     defaulting = Defaulting(frameworks)
     return Server(

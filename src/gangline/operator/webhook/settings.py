@@ -4,6 +4,7 @@ import ipaddress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
+from typing import Self
 from urllib.parse import urlsplit
 
 from gangline.kube.probes import Address
@@ -59,6 +60,16 @@ class WebhookSettings:
     look_every_s: float = 60.0
     """How often the secret and the configurations are looked at, for what others changed."""
     validity: Validity = field(default_factory=Validity)
+
+    @classmethod
+    def beside_the_server(cls) -> Self:
+        """Where the operator runs in the process of the API server, and nobody else answers."""
+        return cls(
+            url="https://127.0.0.1:0",
+            namespace="kube-system",
+            address=Address("127.0.0.1", 0),
+            removed_at_end=True,
+        )
 
     @property
     def names(self) -> frozenset[str]:

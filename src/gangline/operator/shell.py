@@ -19,7 +19,7 @@ from gangline.kube.client import Client, PatchKind
 from gangline.kube.controller import After, Done, Result, TerminalError
 from gangline.kube.errors import NotFound
 from gangline.kube.events import EventRecorder
-from gangline.operator import conditions, metrics, story
+from gangline.operator import conditions, journal, metrics, story
 from gangline.operator.cache import Cache, JobKey, Sight, job_resource
 from gangline.operator.decide import decide
 from gangline.operator.decision import Decision, EngineSettings, Event
@@ -158,6 +158,7 @@ class Reconciler:
         if _STATUS.decode(after.status).restarts.total != status.restarts.total:
             raise TerminalError(FOREIGN_DEFINITION)
         metrics.count_status(sight.observed, status)
+        journal.note(sight.observed.status, status)
         return True
 
     def _tell(self, sight: Sight, told: list[Event]) -> None:

@@ -1,0 +1,41 @@
+"""The log tells each turn of a job's life once, and nothing that its program said."""
+
+import logging
+
+import pytest
+
+from gangline.api.kubeflow import JobStatus
+from gangline.operator import journal
+from gangline.operator.decide import decide
+from gangline.operator.decision import Observed
+from unit.operator.builders import SETTINGS, a_job, a_pod, at
+
+
+def test_each_condition_is_logged_when_it_begins_to_hold(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    job, running = a_job(1, 1), [a_pod("master-0"), a_pod("worker-0")]
+    status = JobStatus()
+    for pods in (running, running, [a_pod("master-0", "Succeeded", code=0)]):
+        after = decide(Observed(job, status, pods=pods), at(0), SETTINGS).status
+        journal.note(status, after)
+        status = after
+    told = [(record.getMessage(), record.levelname) for record in caplog.records]
+    assert told == [
+        ("job is Created", "INFO"),
+        ("job is Running", "INFO"),
+        ("job is Succeeded", "INFO"),
+    ]
+
+
+def test_a_failure_is_logged_with_its_reason_only(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    job = a_job(1, 1, restart="Never")
+    pods = [a_pod("master-0"), a_pod("worker-0", "Failed", code=3)]
+    after = decide(Observed(job, JobStatus(), pods=pods), at(0), SETTINGS).status
+    journal.note(JobStatus(), after)
+    record = caplog.records[-1]
+    assert record.getMessage() == "job is Failed"
+    assert vars(record)["reason"] == "PyTorchJobFailed"
+    assert "exit code" not in caplog.text

@@ -153,5 +153,5 @@ async def _copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> Non
     while chunk := await source.read(CHUNK):
         sink.write(chunk)
         await sink.drain()
-    if sink.can_write_eof():
+    if not sink.is_closing() and sink.can_write_eof():
         sink.write_eof()

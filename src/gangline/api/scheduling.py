@@ -14,6 +14,9 @@ GROUP_NAME_ANNOTATION = "scheduling.k8s.io/group-name"
 """On a pod: the PodGroup of the same namespace that it belongs to."""
 PLACES_ANNOTATION = "gangline.dev/places"
 """On a PodGroup: the places kept for its pods, as JSON (``KeptPlaces``)."""
+CHECKPOINT_ANNOTATION = "gangline.dev/checkpointed-at"
+"""On a PodGroup: when its work was last saved (RFC 3339). What was done since is lost when it is
+evicted."""
 DEFAULT_QUEUE = "default"
 ROOT_QUEUE = "root"
 

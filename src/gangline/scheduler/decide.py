@@ -7,14 +7,16 @@ small jobs cannot starve a large one, and idle nodes that the plan does not need
 """
 
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gangline.scheduler import reasons
+from gangline.scheduler.claims import Claims, standing_claims
 from gangline.scheduler.line import Line, Turn
 from gangline.scheduler.model import (
     Binding,
     Decision,
+    Eviction,
     GroupKey,
     NodeName,
     PodFacts,
@@ -39,9 +41,12 @@ from gangline.scheduler.state import ClusterState
 from gangline.scheduler.trial import Placement, Trial
 from gangline.scheduler.units import Unit, waiting_units
 from gangline.scheduler.vacancies import HeldPlace, held_places
+from gangline.scheduler.victims import Candidates, Clearance, Policy
+
+ANY_EVICTION = Policy()
 
 
-def decide(state: ClusterState, now: float) -> Decision:
+def decide(state: ClusterState, now: float, policy: Policy = ANY_EVICTION) -> Decision:
     """Return the gangs to bind now, and why each other one waits.
 
     The same state gives the same decision, in whatever order it was observed.
@@ -49,9 +54,12 @@ def decide(state: ClusterState, now: float) -> Decision:
     Args:
         state: what is observed; it is not changed.
         now: the time, in seconds since the epoch, as for the state's vacancies.
+        policy: which evictions are allowed.
     """
     units, verdicts = waiting_units(state, now)
-    current = _Pass(state, units, now)
+    claims = standing_claims(state, units, now)
+    current = _Pass(state, [claims.unit(unit) for unit in units], now, policy)
+    current.keep_claims(claims)
     for held in held_places(state, now):
         current.keep(held)
     current.run()
@@ -59,6 +67,7 @@ def decide(state: ClusterState, now: float) -> Decision:
         bindings=tuple(current.bindings),
         verdicts=(*verdicts, *current.verdicts),
         placed=frozenset(current.placed),
+        evictions=tuple(current.evictions),
         promises=current.promises,
     )
 
@@ -66,7 +75,9 @@ def decide(state: ClusterState, now: float) -> Decision:
 class _Pass:
     """One walk over the waiting units, and what it has decided so far."""
 
-    def __init__(self, state: ClusterState, units: Sequence[Unit], now: float) -> None:
+    def __init__(
+        self, state: ClusterState, units: Sequence[Unit], now: float, policy: Policy
+    ) -> None:
         self.state = state
         self.now = now
         self.trial = Trial(state.nodes)
@@ -75,22 +86,36 @@ class _Pass:
         self.bindings: list[Binding] = []
         self.verdicts: list[Verdict] = []
         self.placed: set[GroupKey] = set()
+        self.evictions: list[Eviction] = []
         self.promises: dict[str, Promise] = {}
+        self._candidates = Candidates(state, self.tree, policy, now)
+        self._spared: set[object] = set()
+        """Likes of units for whom nobody is evicted."""
+        self._planned = False
+        """Room is planned for the first that waits."""
         self._failures: dict[object, _Failure] = {}
         """By likeness: free room only shrinks in a pass, so what is alike fails alike."""
         self._held: dict[str, list[Placement]] = {}
         """By the name of whom the room is kept for."""
-        self._places: dict[GroupKey, dict[PodKey, Placement]] = {}
+        self._places: dict[str, dict[PodKey, Placement]] = {}
         """What of it is kept for whom: a gang may use the room that is kept for itself."""
+        self._claims: Mapping[str, list[Placement]] = {}
         self._first_in: dict[str, str] = {}
         """Who waits in queues that nobody may pass in."""
         self._given: dict[GroupKey, Counter[str]] = {}
         """What this pass has given to gangs."""
 
+    def keep_claims(self, claims: "Claims") -> None:
+        """Hold the room that others were evicted from, for whom they were."""
+        self._claims = claims.placements
+        for name, placements in claims.placements.items():
+            self._hold(placements, name)
+
     def keep(self, held: HeldPlace) -> None:
-        """Keep a place for a gang, from the start."""
-        self._hold([held.placement], held.group)
-        self._places.setdefault(held.group, {})[held.pod] = held.placement
+        """Keep a place for a gang from the start, unless its room was cleared for somebody."""
+        if held.group not in self._claims and self.trial.has_room(held.placement):
+            self._hold([held.placement], held.group)
+            self._places.setdefault(held.group, {})[held.pod] = held.placement
 
     def run(self) -> None:
         """Serve everybody in turn."""
@@ -110,13 +135,17 @@ class _Pass:
         amount = self.tree.vector(dict(unit.asked))
         if self._barred(unit, amount):
             return
-        own = self._places.get(unit.group, {}) if unit.group is not None else {}
-        if own:
+        own = self._places.get(unit.name, {})
+        claim = self._claims.get(unit.name, [])
+        if own or claim:
             self.trial.release(self._held.pop(unit.name, []))
-        self._try(unit)
-        settled = unit.group in self.placed or unit.name in self.promises
+        placed = self._try(unit)
+        settled = placed or unit.name in self.promises
         waiting = {pod.key for pod in unit.waiting if settled}
         self._hold([kept for name, kept in own.items() if name not in waiting], unit.name)
+        if claim and not placed:
+            self._hold(claim, unit.name)
+            self.promises[unit.name] = self.state.promises[unit.name]
 
     def _barred(self, unit: Unit, amount: Vector) -> bool:
         """Refuse a unit that its queue lets wait, whatever room there is."""
@@ -153,7 +182,8 @@ class _Pass:
         if self.state.queues.get(unit.queue, _ANY_QUEUE).fifo:
             self._first_in.setdefault(unit.queue, unit.name)
 
-    def _try(self, unit: Unit) -> None:
+    def _try(self, unit: Unit) -> bool:
+        """Place a unit and return True, or say why it waits."""
         failure = self._failures.get(unit.likeness)
         if failure is None:
             mark = self.trial.mark()
@@ -162,13 +192,48 @@ class _Pass:
                 unfit = place_unit(self.trial, unit, unit.waiting[:count])
                 if unit.satisfied_by(pods_of(self.trial.since(mark))):
                     self._accept(unit, self.trial.since(mark))
-                    return
+                    return True
                 if count < len(unit.waiting):
                     self.trial.rollback(mark)
             failure = self._fail(unit, mark, unfit[0])
             self._failures[unit.likeness] = failure
-        self._refuse(unit, reasons.NOT_ENOUGH_RESOURCES, failure.gang, failure.pod)
+        clearing = self._make_room(unit)
+        gang, pod = (reasons.clipped(f"{clearing}{said}") for said in (failure.gang, failure.pod))
+        self._refuse(unit, reasons.NOT_ENOUGH_RESOURCES, gang, pod)
         self._note_first(unit)
+        return False
+
+    def _make_room(self, unit: Unit) -> str:
+        """Evict others for a unit, if that is allowed and helps; else plan room for the first."""
+        if unit.name in self._claims:
+            return reasons.CLEARING
+        likes = (unit.likeness, unit.queue, unit.priority)
+        if likes not in self._spared:
+            clearance = self._candidates.clear(self.trial, unit)
+            if clearance is not None:
+                self._evict(unit, clearance)
+                return reasons.CLEARING
+            self._spared.add(likes)
+        if not self._planned:
+            plan = plan_room(self.state.nodes, unit, self.state.promises.get(unit.name))
+            if plan is not None:
+                self._planned = True
+                self._promise(unit, plan)
+        return ""
+
+    def _evict(self, unit: Unit, clearance: Clearance) -> None:
+        self._promise(unit, list(clearance.placements), cleared=True)
+        self.evictions += [
+            Eviction(
+                pod.key,
+                pod.uid,
+                pod.node or NodeName(""),
+                pod.group,
+                unit.name,
+                clearance.reason,
+            )
+            for pod in clearance.victims
+        ]
 
     def _accept(self, unit: Unit, placements: list[Placement]) -> None:
         given = self._bind(unit, placements)
@@ -253,7 +318,7 @@ class _Pass:
         )
 
     def _fail(self, unit: Unit, mark: int, unfit: PodFacts) -> "_Failure":
-        """Take the trial back, plan room if nobody waits yet; return why the unit waits."""
+        """Take the trial back; return why the unit waits."""
         fitted = sum(len(placement.pods) for placement in self.trial.since(mark))
         shortages = self.trial.shortages(unfit.shape)
         wording = availability(self.trial, unfit)
@@ -272,18 +337,16 @@ class _Pass:
             possible=plan is not None,
             held_for=held_for,
         )
-        if plan is not None and not self.promises:
-            self._promise(unit, plan)
         return _Failure(reasons.explain_gang(attempt), reasons.explain_pod(attempt))
 
-    def _promise(self, unit: Unit, plan: list[Placement]) -> None:
+    def _promise(self, unit: Unit, plan: list[Placement], cleared: bool = False) -> None:
         """Keep the planned room for a unit until it can be used."""
         self._hold(plan, unit.name)
         known = self.state.promises.get(unit.name)
         places = tuple((pod.key, self._node(p.row)) for p in plan for pod in p.pods)
         places = tuple(sorted(places))
-        since = known.since if known is not None else self.now
-        self.promises[unit.name] = Promise(places, since=since)
+        since = known.since if known is not None and not cleared else self.now
+        self.promises[unit.name] = Promise(places, cleared, since)
 
     def _node(self, row: int) -> NodeName:
         node = self.state.nodes.facts[row]

@@ -4,9 +4,15 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from gangline.api.core import PriorityClass
+from gangline.api.core import PodDisruptionBudget, PriorityClass
 from gangline.api.node import Node
-from gangline.api.resources import NODES, POD_GROUPS, PRIORITY_CLASSES, QUEUES
+from gangline.api.resources import (
+    NODES,
+    POD_DISRUPTION_BUDGETS,
+    POD_GROUPS,
+    PRIORITY_CLASSES,
+    QUEUES,
+)
 from gangline.api.scheduling import DEFAULT_QUEUE, PodGroup, Queue
 from gangline.kube.client import Client
 from gangline.kube.informer import Informer
@@ -18,7 +24,7 @@ from gangline.scheduler.model import (
     PodKey,
     QueueFacts,
 )
-from gangline.scheduler.observe import group_facts, node_facts, pod_facts, queue_facts
+from gangline.scheduler.observe import budget_facts, group_facts, node_facts, pod_facts, queue_facts
 from gangline.scheduler.settings import SchedulerSettings
 from gangline.scheduler.state import ClusterState
 from gangline.scheduler.vacancies import HELD_S
@@ -56,6 +62,8 @@ class Feed:
         self._node_informer: Informer[Node] = Informer(client, NODES, transform=_slim_node)
         self._queues: Informer[Queue] = Informer(client, QUEUES)
         self._classes: Informer[PriorityClass] = Informer(client, PRIORITY_CLASSES)
+        self._budgets: Informer[PodDisruptionBudget] = Informer(client, POD_DISRUPTION_BUDGETS)
+        self._budgets.add_listener(self._on_budget)
         self._node_informer.add_listener(self._on_node)
         self.pods.add_listener(self._on_pod)
         self.groups.add_listener(self._on_group)
@@ -68,9 +76,11 @@ class Feed:
         return (self.pods, self._node_informer, self._classes)
 
     @property
-    def optional(self) -> tuple[Informer[PodGroup], Informer[Queue]]:
-        """Custom kinds: a cluster may not have them (yet); pods of their own go on without."""
-        return (self.groups, self._queues)
+    def optional(
+        self,
+    ) -> tuple[Informer[PodGroup], Informer[Queue], Informer[PodDisruptionBudget]]:
+        """Kinds that a cluster may not have (yet); pods of their own go on without."""
+        return (self.groups, self._queues, self._budgets)
 
     def _on_node(self, old: Node | None, new: Node | None) -> None:
         if new is None:
@@ -131,6 +141,14 @@ class Feed:
         for key in self.state.groups:
             self._regrouped(key)
         self._changed()
+
+    def _on_budget(self, old: PodDisruptionBudget | None, new: PodDisruptionBudget | None) -> None:
+        if old is not None:
+            self.state.budgets.pop(f"{old.metadata.namespace}/{old.metadata.name}", None)
+        if new is not None:
+            facts = budget_facts(new)
+            self.state.budgets[facts.key] = facts
+            self._changed()
 
     def _on_class(self, old: PriorityClass | None, new: PriorityClass | None) -> None:
         if old is not None:

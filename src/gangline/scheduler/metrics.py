@@ -3,6 +3,7 @@
 from prometheus_client import Counter, Gauge, Histogram
 
 BINDINGS = Counter("gangline_scheduler_bindings", "Pods that were given a node")
+EVICTIONS = Counter("gangline_scheduler_evictions", "Pods that were evicted for others")
 WAITING = Gauge("gangline_scheduler_waiting_pods", "Pods that wait for a node")
 DECISION_TIME = Histogram(
     "gangline_scheduler_decision_seconds",

@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import NewType
 
 from gangline.api.scheduling import DEFAULT_QUEUE
+from gangline.api.selectors import Selector
 
 NodeName = NewType("NodeName", str)
 PodKey = NewType("PodKey", str)
@@ -123,6 +124,11 @@ class PodFacts:
     gated: bool = False
     ours: bool = True
     """Its schedulerName is one that this scheduler answers to."""
+    labels: tuple[tuple[str, str], ...] = ()
+    preemptable: bool = True
+    """It may be evicted for others."""
+    preempts: bool = True
+    """Others may be evicted for it."""
 
     @property
     def finished(self) -> bool:
@@ -167,6 +173,10 @@ class GroupFacts:
     min_resources: Request = ()
     """What its minimum of pods asks for together, as far as its maker said so."""
     places: Places | None = None
+    preemptable: bool = True
+    """Its pods may be evicted for others."""
+    checkpointed: float = 0.0
+    """When it last saved its work, in seconds since the epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +198,34 @@ class QueueFacts:
     parent: str = ""
     fifo: bool = False
     """Nobody passes one that waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetFacts:
+    """A disruption budget: how many of the pods that it selects may be evicted now."""
+
+    key: str
+    namespace: str
+    selector: Selector
+    allowed: int = 0
+
+    def covers(self, pod: PodFacts) -> bool:
+        """Say whether a pod is one of those it protects."""
+        return pod.key.startswith(f"{self.namespace}/") and self.selector.matches(dict(pod.labels))
+
+
+@dataclass(frozen=True, slots=True)
+class Eviction:
+    """A decision: this pod leaves its node for somebody else."""
+
+    pod: PodKey
+    uid: str
+    node: NodeName
+    group: GroupKey | None
+    beneficiary: str
+    """Who gets the room."""
+    reason: str
+    """For people: by which rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,5 +269,7 @@ class Decision:
     verdicts: tuple[Verdict, ...] = ()
     placed: frozenset[GroupKey] = field(default_factory=frozenset)
     """Groups whose gang is complete with these bindings."""
+    evictions: tuple[Eviction, ...] = ()
+    """Pods to evict, whole sets at once."""
     promises: Mapping[str, Promise] = field(default_factory=dict)
     """Room that is planned for units that wait, by their names."""

@@ -7,12 +7,14 @@ from datetime import UTC, datetime
 import msgspec
 
 from gangline.api.affinity import NodeSelectorRequirement, NodeSelectorTerm
+from gangline.api.core import PodDisruptionBudget
 from gangline.api.describe import ResourceList
 from gangline.api.meta import ObjectMeta
 from gangline.api.node import Node
 from gangline.api.quantity import QuantityError
 from gangline.api.resourcelist import PODS, amount, pod_request
 from gangline.api.scheduling import (
+    CHECKPOINT_ANNOTATION,
     DEFAULT_QUEUE,
     GROUP_NAME_ANNOTATION,
     PLACES_ANNOTATION,
@@ -20,9 +22,10 @@ from gangline.api.scheduling import (
     PodGroup,
     Queue,
 )
+from gangline.api.selectors import Selector, SelectorError, from_object
 from gangline.scheduler import model
 from gangline.scheduler.model import GroupKey, NodeName, PodKey, Request, shape_of
-from gangline.scheduler.wire import ROLE_KEY, LeanPod, LeanPodSpec
+from gangline.scheduler.wire import PREEMPTABLE_KEY, ROLE_KEY, LeanPod, LeanPodSpec
 
 DEFAULT_SCHEDULER = "default-scheduler"
 _CLOSED = frozenset({"Closed", "Closing"})
@@ -66,6 +69,9 @@ def pod_facts(
         terminating=metadata.deletion_timestamp is not None,
         gated=bool(spec.scheduling_gates),
         ours=(spec.scheduler_name or DEFAULT_SCHEDULER) in answers_to,
+        labels=tuple(sorted(metadata.labels.items())),
+        preemptable=_preemptable(metadata),
+        preempts=spec.preemption_policy != "Never",
     )
 
 
@@ -82,7 +88,34 @@ def group_facts(group: PodGroup, priorities: Mapping[str, int]) -> model.GroupFa
         created=_created(group.metadata),
         min_resources=_readable(group.spec.min_resources or {}),
         places=kept_places(group),
+        preemptable=_preemptable(group.metadata),
+        checkpointed=_checkpointed(group),
     )
+
+
+def budget_facts(budget: PodDisruptionBudget) -> model.BudgetFacts:
+    """Read a disruption budget. One whose selector cannot be read protects nothing."""
+    try:
+        selector = from_object(budget.spec.selector)
+    except SelectorError:
+        selector = Selector(nothing=True)
+    metadata = budget.metadata
+    allowed = budget.status.disruptions_allowed
+    return model.BudgetFacts(_key(metadata), metadata.namespace, selector, allowed)
+
+
+def _preemptable(metadata: ObjectMeta) -> bool:
+    said = metadata.annotations.get(PREEMPTABLE_KEY) or metadata.labels.get(PREEMPTABLE_KEY, "")
+    return said.lower() != "false"
+
+
+def _checkpointed(group: PodGroup) -> float:
+    written = group.metadata.annotations.get(CHECKPOINT_ANNOTATION, "")
+    try:
+        when = datetime.fromisoformat(written)
+    except ValueError:
+        return 0.0
+    return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
 
 
 def kept_places(group: PodGroup) -> model.Places | None:

@@ -24,6 +24,8 @@ QUEUE_LIMIT = "QueueLimit"
 FORMING = frozenset({NOT_ENOUGH_PODS, NOT_ENOUGH_PODS_OF_ROLE, NO_SUCH_GROUP})
 """What is so of every gang while its parts are created one after the other."""
 
+CLEARING = "Room is being made for it: it starts when the evicted pods have ended. "
+
 MAX_MESSAGE = 1024
 """Characters of a message: events allow no more."""
 _NO_NODES = "no nodes available to schedule pods"

@@ -24,7 +24,7 @@ from gangline.kube.request import PatchKind
 from gangline.scheduler import reasons
 from gangline.scheduler.feed import Feed
 from gangline.scheduler.group_status import UNSCHEDULABLE, group_status
-from gangline.scheduler.model import Binding, Decision, GroupKey, PodKey, Verdict
+from gangline.scheduler.model import Binding, Decision, Eviction, GroupKey, PodKey, Verdict
 from gangline.scheduler.settings import SchedulerSettings
 from gangline.scheduler.units import admission
 from gangline.scheduler.wire import LEAN_PODS
@@ -106,6 +106,11 @@ class Reporter:
         message = f"Successfully assigned {binding.pod} to {binding.node}"
         self._events.event(pod, "Normal", "Scheduled", message)
         self._written.pop(Subject("Pod", binding.pod), None)
+
+    def evicted(self, eviction: Eviction) -> None:
+        """Tell of a pod that had to leave."""
+        pod = _pod_reference(eviction.pod, eviction.uid)
+        self._events.event(pod, "Normal", "Preempted", f"Evicted: {eviction.reason}")
 
     def _add(self, kind: str, keys: Iterable[str]) -> None:
         for key in keys:

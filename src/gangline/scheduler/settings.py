@@ -27,6 +27,14 @@ class SchedulerSettings:
     """That members are still missing is said only after so long: it is so of every gang while its
     pods are created, and saying it would cost more than creating them."""
 
+    preempt: bool = True
+    """Gangs may push out others of lower priority in their queue. On, for who gives priorities
+    means them; nobody is pushed out while all priorities are equal."""
+
+    reclaim: bool = True
+    """Queues may take back what others use above their share. On, for who divides a cluster into
+    queues means that too; ``reclaimable: false`` on a queue exempts it."""
+
     leader_election: bool = False
     """Needed as soon as two copies run: only one of them decides."""
 

@@ -18,11 +18,13 @@ from gangline.kube.errors import AlreadyExists, KubeError
 from gangline.kube.events import EventRecorder
 from gangline.scheduler.bind import Binder
 from gangline.scheduler.decide import decide
+from gangline.scheduler.evict import Evictor
 from gangline.scheduler.feed import Feed
 from gangline.scheduler.metrics import BINDINGS, DECISION_TIME, WAITING
 from gangline.scheduler.model import Binding, GroupKey
 from gangline.scheduler.report import Reporter
 from gangline.scheduler.settings import SchedulerSettings
+from gangline.scheduler.victims import Policy
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +42,7 @@ class Scheduler:
     def __init__(self, client: Client, settings: SchedulerSettings) -> None:
         self._client = client
         self._settings = settings
+        self._policy = Policy(settings.preempt, settings.reclaim)
         self._changed = asyncio.Event()
         self._events = EventRecorder(client, COMPONENT)
         self._feed = Feed(
@@ -67,8 +70,15 @@ class Scheduler:
                 bound=self._bound,
                 released=self._changed.set,
             )
+            evictor = Evictor(
+                self._client,
+                self._feed.state,
+                tasks,
+                evicted=self._reporter.evicted,
+                refused=self._changed.set,
+            )
             await self._synced()
-            await self._decide_on_changes(binder)
+            await self._decide_on_changes(binder, evictor)
 
     async def _synced(self) -> None:
         """Wait for what a decision needs; for groups and queues only as long as they may be there.
@@ -82,15 +92,16 @@ class Scheduler:
                 for optional in self._feed.optional:
                     await optional.synced()
 
-    async def _decide_on_changes(self, binder: Binder) -> None:
+    async def _decide_on_changes(self, binder: Binder, evictor: Evictor) -> None:
         while True:
             await self._changed.wait()
             await asyncio.sleep(COALESCE_S)
             self._changed.clear()
             began = time.perf_counter()
-            decision = decide(self._feed.state, time.time())
+            decision = decide(self._feed.state, time.time(), self._policy)
             self._feed.state.promises = dict(decision.promises)
             binder.bind(decision.bindings)
+            evictor.evict(decision.evictions)
             self._reporter.take(decision)
             took = time.perf_counter() - began
             DECISION_TIME.observe(took)

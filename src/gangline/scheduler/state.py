@@ -6,12 +6,14 @@ decision does not give its room away.
 """
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from gangline.api.scheduling import DEFAULT_QUEUE
 from gangline.scheduler.ledger import Ledger
 from gangline.scheduler.model import (
+    BudgetFacts,
     GroupFacts,
     GroupKey,
     NodeFacts,
@@ -51,6 +53,7 @@ class ClusterState:
         """What gangs and queues use."""
         self.requested = Ledger(DEFAULT_QUEUE)
         """What they wait for."""
+        self.budgets: dict[str, BudgetFacts] = {}
         self.promises: dict[str, Promise] = {}
         """Room that is planned for units that wait, by their names."""
         self.memo: dict[GroupKey, object] = {}
@@ -68,6 +71,8 @@ class ClusterState:
         one of that name will ask for when it is made anew."""
         self._on_node: dict[NodeName, dict[PodKey, PodFacts]] = defaultdict(dict)
         self._assumed: dict[PodKey, NodeName] = {}
+        self._evicted: dict[PodKey, str] = {}
+        """Pods that were told to go, with their uids, until the API server shows it."""
 
     def set_node(self, node: NodeFacts) -> None:
         """Add or change a node; pods that were already seen on it are counted."""
@@ -92,6 +97,10 @@ class ClusterState:
                 pod = replace(pod, node=assumed)
             else:
                 del self._assumed[pod.key]
+        if self._evicted.get(pod.key) == pod.uid:
+            pod = replace(pod, terminating=True)
+        else:
+            self._evicted.pop(pod.key, None)
         if known is not None:
             self._forget(known)
         self._remember(pod)
@@ -99,6 +108,7 @@ class ClusterState:
     def remove_pod(self, key: PodKey) -> None:
         """Forget a pod that is gone."""
         self._assumed.pop(key, None)
+        self._evicted.pop(key, None)
         known = self.pods.get(key)
         if known is not None:
             self._forget(known)
@@ -147,6 +157,26 @@ class ClusterState:
             return
         self._forget(pod)
         self._remember(replace(pod, node=None))
+
+    def evict(self, key: PodKey, uid: str) -> None:
+        """Count a pod as going, from the moment it is decided."""
+        pod = self.pods.get(key)
+        if pod is not None and pod.uid == uid:
+            self._evicted[key] = uid
+            self.set_pod(pod)
+
+    def pardon(self, key: PodKey, uid: str) -> None:
+        """Take an eviction back: the API server does not allow it."""
+        pod = self.pods.get(key)
+        if self._evicted.get(key) != uid or pod is None:
+            return
+        del self._evicted[key]
+        self._forget(pod)
+        self._remember(replace(pod, terminating=False))
+
+    def pods_on(self, node: NodeName) -> Iterable[PodFacts]:
+        """Return the pods that hold room on a node."""
+        return self._on_node.get(node, {}).values()
 
     def is_assumed(self, key: PodKey) -> bool:
         """Say whether a pod's binding is under way."""

@@ -113,6 +113,10 @@ class Trial:
         self._spend(Placement((pod,), row, demand))
         return True
 
+    def has_room(self, placement: Placement) -> bool:
+        """Say whether there is room for a placement, apart from who may run there."""
+        return self._room(placement.demand, placement.row) >= placement.count
+
     def shortages(self, shape: Shape) -> dict[str, int]:
         """Count, by resource, the eligible nodes that have too little of it left."""
         demand = self.nodes.demand(shape.request)

@@ -70,6 +70,7 @@ class LeanPodSpec(Wire):
     scheduling_gates: list[LeanGate] = []
     priority_class_name: str = ""
     priority: int | None = None
+    preemption_policy: str = ""
 
 
 class LeanPodStatus(Wire):
@@ -90,8 +91,9 @@ LEAN_PODS = Resource(LeanPod, PODS.group, PODS.version, PODS.plural, PODS.kind)
 
 ROLE_KEY = "volcano.sh/task-spec"
 """Annotation, or else label, of a pod: its role in the gang."""
-_KEPT_ANNOTATIONS = frozenset({GROUP_NAME_ANNOTATION, ROLE_KEY})
-_KEPT_LABELS = frozenset({ROLE_KEY})
+PREEMPTABLE_KEY = "volcano.sh/preemptable"
+"""Annotation, or else label, of a pod or a group: ``false`` protects it from eviction."""
+_KEPT_ANNOTATIONS = frozenset({GROUP_NAME_ANNOTATION, ROLE_KEY, PREEMPTABLE_KEY})
 _KEPT_CONDITIONS = frozenset({"PodScheduled"})
 
 
@@ -101,7 +103,6 @@ def slim(pod: LeanPod) -> LeanPod:
     metadata = replace(
         pod.metadata,
         annotations=_kept(pod.metadata.annotations, _KEPT_ANNOTATIONS),
-        labels=_kept(pod.metadata.labels, _KEPT_LABELS),
         owner_references=[],
         finalizers=[],
     )

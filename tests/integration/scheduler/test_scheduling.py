@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -32,14 +33,15 @@ from gangline.scheduler.settings import SchedulerSettings
 from gangline.scheduler.state import ClusterState
 
 PATIENCE_S = 20.0
-SETTINGS = SchedulerSettings(forming_s=0.3, reworded_after_s=0.2)
+SETTINGS = SchedulerSettings(forming_s=0.3, reworded_after_s=0.2, preempt=False)
+PREEMPTING = replace(SETTINGS, preempt=True)
 
 
 @asynccontextmanager
-async def scheduling(client: Client) -> AsyncIterator[None]:
+async def scheduling(client: Client, settings: SchedulerSettings = SETTINGS) -> AsyncIterator[None]:
     """Run a scheduler meanwhile."""
     stop = asyncio.Event()
-    task = asyncio.create_task(run(client, SETTINGS, stop))
+    task = asyncio.create_task(run(client, settings, stop))
     try:
         yield
     finally:
@@ -295,6 +297,32 @@ def held_for(client: Client, name: str, holder: str) -> Callable[[], Awaitable[b
         return bool(told) and f"held for {holder}" in told[0]
 
     return claim
+
+
+async def test_a_gang_of_higher_priority_pushes_out_what_it_needs(cluster: Client) -> None:
+    await add_node(cluster, "a")
+    async with scheduling(cluster, PREEMPTING):
+        await add_group(cluster, "elastic", 1)
+        for index in range(4):
+            await add_pod(cluster, f"elastic-{index}", group="elastic")
+        await eventually(placed(cluster, "elastic", 4), "the elastic gang has the node")
+        await cluster.create(PRIORITY_CLASSES, {"metadata": {"name": "high"}, "value": 1000})
+        await add_gang(cluster, "urgent", 2, priorityClassName="high")
+
+        async def two_are_told_to_go() -> bool:
+            told = await pods(cluster, "elastic")
+            going = [pod for pod in told if pod.metadata.deletion_timestamp]
+            return len(going) == 2 and all(
+                any(c.type == "DisruptionTarget" for c in pod.status.conditions) for pod in going
+            )
+
+        await eventually(two_are_told_to_go, "two pods are evicted, and say why")
+        for pod in await pods(cluster, "elastic"):
+            if pod.metadata.deletion_timestamp:
+                name = pod.metadata.name
+                await cluster.delete(PODS, name, "default", grace_seconds=0)
+                await add_pod(cluster, name, group="elastic")
+        await eventually(placed(cluster, "urgent", 2), "the urgent gang has the room")
 
 
 async def test_a_new_scheduler_goes_on_where_the_last_one_was_stopped(cluster: Client) -> None:

@@ -9,6 +9,7 @@ from gangline.operator import adoption, labels
 from gangline.operator.decision import Target
 from gangline.operator.frameworks import mindspore, paddle, pytorch
 from gangline.operator.replicas import Pod, PodStatus
+from unit.operator.builders import NOW
 
 KINDS = {(kind.group, kind.kind): kind for kind in (pytorch.KIND, paddle.KIND, mindspore.KIND)}
 PADDLE_OWNER = OwnerReference(
@@ -123,6 +124,7 @@ def test_an_orphan_has_our_labels_and_nobody_who_manages_it() -> None:
     user = OwnerReference(api_version="v1", kind="ConfigMap", name="x", uid="x")
     assert adoption.is_orphan(meta(owner=None, labels=named))
     assert adoption.is_orphan(meta(owner=user, labels=named))
+    assert not adoption.is_orphan(meta(owner=None, labels=named, deletion_timestamp=NOW))
     assert not adoption.is_orphan(meta(labels=named))
     assert not adoption.is_orphan(meta(owner=None, labels={labels.JOB_NAME: "net"}))
 

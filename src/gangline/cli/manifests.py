@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from gangline.api.advice import advise_manifest
 from gangline.api.resources import BUILT_IN, CUSTOM
 from gangline.api.validation import validate_manifest
 from gangline.api.yamltext import BadYaml, documents
@@ -52,6 +53,15 @@ def check(manifests: Iterable[dict[str, Any]]) -> None:
             lines += [f"  {error}" for error in errors]
     if lines:
         raise _usage("\n".join(lines))
+
+
+def advice(manifests: Iterable[dict[str, Any]]) -> list[str]:
+    """Warnings about objects that are without mistakes and hardly mean what they say."""
+    return [
+        f"{manifest['kind']} {manifest['metadata'].get('name', '')!r}: {each}"
+        for manifest in manifests
+        for each in advise_manifest(manifest)
+    ]
 
 
 def _mistakes(count: int) -> str:

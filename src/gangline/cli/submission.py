@@ -8,7 +8,7 @@ import click
 from gangline.cli.errors import CommandError
 from gangline.cli.event_loop import run
 from gangline.cli.exit_codes import ExitCode
-from gangline.cli.manifests import check
+from gangline.cli.manifests import advice, check
 from gangline.cli.options import Target, job_errors
 from gangline.cli.output import say, structured
 
@@ -22,6 +22,8 @@ def submit(
         CommandError: an object has mistakes, or with ``wait`` a job has failed.
     """
     check(manifests)
+    for warning in advice(manifests):
+        say(f"Warning: {warning}")
     if dry_run:
         form = "json" if output == "json" else "yaml"
         texts = [structured(manifest, form) for manifest in manifests]

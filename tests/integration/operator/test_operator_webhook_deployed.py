@@ -1,0 +1,150 @@
+"""The webhook as it is deployed: with no more rights than it needs, behind a service, for Go."""
+
+import asyncio
+import shutil
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gangline.api.resources import ENDPOINTS, NAMESPACES, PYTORCH_JOBS, SECRETS, SERVICES
+from gangline.kube.client import Client
+from gangline.kube.errors import Invalid
+from gangline.local.apiserver.server import ApiServer
+from gangline.operator.main import frameworks
+from gangline.operator.settings import OperatorSettings
+from gangline.operator.webhook import keyring
+from gangline.operator.webhook.component import admission
+from gangline.operator.webhook.settings import FailurePolicy, WebhookSettings
+from integration.operator.cluster import NAMESPACE, PATIENCE_S, install
+from integration.operator.process import ROOT, apply, deployed, kubeconfig_of, operator
+from unit.operator.builders import manifest
+
+SYSTEM = "gangline-system"
+
+
+def job(name: str = "train", masters: int = 1) -> dict[str, Any]:
+    return manifest(masters, 1, name=name) | {"metadata": {"name": name, "namespace": NAMESPACE}}
+
+
+async def until(claim: Callable[[], Awaitable[bool]], what: str) -> None:
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            while not await claim():
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        raise AssertionError(f"never: {what}") from None
+
+
+@pytest.mark.slow
+async def test_it_works_with_the_rights_that_are_written_down_and_complains_without(
+    client: Client, api_server: ApiServer, tmp_path: Path
+) -> None:
+    await install(client)
+    for each in deployed():
+        if each["kind"] not in ("Deployment", "Service"):
+            await apply(client, each)
+    account = f"{SYSTEM}/gangline-operator"
+    config = await kubeconfig_of(client, account, api_server.kubeconfig, tmp_path / "kubeconfig")
+    flags = (
+        "--webhook=on",
+        "--webhook-failure-policy=Fail",
+        "--webhook-url=https://127.0.0.1:0",
+        "--webhook-bind-address=127.0.0.1:0",
+        f"--webhook-namespace={SYSTEM}",
+    )
+    async with operator(config, *flags) as running:
+
+        async def complains() -> bool:
+            return any("docs/operator.md" in line and "secrets" in line for line in running.lines)
+
+        await until(complains, "it says which right is missing")
+        assert (await running.page("/readyz"))[0] == 503
+        assert (await running.page("/healthz"))[0] == 200
+        await client.create(PYTORCH_JOBS, job(), NAMESPACE)
+
+        text = (ROOT / "deploy" / "webhook" / "webhook.yaml").read_text(encoding="utf-8")
+        for each in yaml.safe_load_all(text):
+            await apply(client, each)
+        await running.until_logged("webhook is served")
+
+        async def refused() -> bool:
+            try:
+                await client.create(PYTORCH_JOBS, job("bad", 2), NAMESPACE)
+            except Invalid:
+                return True
+            await client.delete(PYTORCH_JOBS, "bad", NAMESPACE)
+            return False
+
+        await until(refused, "mistakes are refused")
+        assert (await running.page("/readyz"))[0] == 200
+        found = await running.metric(
+            'gangline_webhook_reviews_total{answer="denied",path="/validate"}'
+        )
+        assert found >= 1
+        log = "\n".join(running.lines)
+    assert "PRIVATE KEY" not in log
+
+
+async def test_it_is_reached_through_a_service(client: Client) -> None:
+    await install(client)
+    await client.create(NAMESPACES, {"metadata": {"name": SYSTEM}})
+    settings = replace(WebhookSettings(), failure_policy=FailurePolicy.FAIL)
+    settings = replace(settings, address=settings.address._replace(host="127.0.0.1", port=0))
+    async with admission(client, settings, frameworks(OperatorSettings())) as webhook:
+        assert webhook is not None
+        async with asyncio.timeout(PATIENCE_S):
+            await webhook.keeper.registered.wait()
+        port = {"name": "webhook", "port": 443, "protocol": "TCP"}
+        meta = {"metadata": {"name": "gangline-operator", "namespace": SYSTEM}}
+        await client.create(SERVICES, {**meta, "spec": {"ports": [port]}}, SYSTEM)
+        ready = {
+            "addresses": [{"ip": "127.0.0.1"}],
+            "ports": [{"name": "webhook", "port": webhook.server.port}],
+        }
+        await client.request_json("POST", ENDPOINTS.path(SYSTEM), body={**meta, "subsets": [ready]})
+        await client.create(PYTORCH_JOBS, job(), NAMESPACE)
+        with pytest.raises(Invalid, match="is invalid"):
+            await client.create(PYTORCH_JOBS, job("bad", 2), NAMESPACE)
+
+
+async def test_its_certificate_satisfies_the_rules_of_go(client: Client, tmp_path: Path) -> None:
+    """API servers are written in Go, whose rules for certificates are the stricter ones."""
+    program = shutil.which("kubectl")
+    if program is None:
+        pytest.skip("no kubectl on the path")
+    settings = WebhookSettings.beside_the_server()
+    async with admission(client, settings, frameworks(OperatorSettings())) as webhook:
+        assert webhook is not None
+        async with asyncio.timeout(PATIENCE_S):
+            await webhook.keeper.registered.wait()
+        stored = await client.get(SECRETS, settings.secret, settings.namespace)
+        authorities = keyring.read(stored.data).trusted
+        trusted, other = tmp_path / "ca.pem", tmp_path / "other.pem"
+        trusted.write_text("".join(each.pem for each in authorities))
+        fresh = keyring.plan(
+            None, None, settings.names, authorities[0].issued, settings.validity, frozenset()
+        )
+        other.write_text(fresh.serving.authority.pem)
+        said = await _asked(program, webhook.server.port, trusted)
+        assert "x509" not in said
+        assert "the server does not allow this method" in said
+        assert "x509" in await _asked(program, webhook.server.port, other)
+
+
+async def _asked(program: str, port: int, authority: Path) -> str:
+    """What kubectl says to an answer of the webhook, whose way it is to take reviews only."""
+    process = await asyncio.create_subprocess_exec(
+        program,
+        "--kubeconfig=/dev/null",
+        f"--server=https://127.0.0.1:{port}",
+        f"--certificate-authority={authority}",
+        *("--token=none", "get", "--raw", "/validate"),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    said, _ = await process.communicate()
+    return said.decode()

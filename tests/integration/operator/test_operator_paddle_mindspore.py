@@ -116,7 +116,7 @@ async def test_a_config_map_of_the_jobs_name_is_somebody_elses(paddle: Job) -> N
     assert "ConfigMap train exists already" in await paddle.until_holds("Stalled")
     assert await paddle.map() == mine["data"]
     await paddle.client.delete(CONFIG_MAPS, "train", NAMESPACE)
-    await paddle.until_told("train-worker-0:36000")
+    await paddle.until_told("train-worker-0.default:36000")
 
 
 async def test_a_job_with_mistakes_says_so_and_others_go_on(paddle: Job) -> None:

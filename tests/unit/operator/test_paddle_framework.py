@@ -26,7 +26,7 @@ def services(job: Any) -> dict[str, dict[str, Any]]:
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 @pytest.mark.parametrize(
     ("intranet", "address"),
-    [(None, "=status.podIP"), ("PodIP", "=status.podIP"), ("Service", "train-worker-0")],
+    [(None, "=status.podIP"), ("PodIP", "=status.podIP"), ("Service", "train-worker-0.team")],
 )
 def test_a_worker_gets_upstreams_variables_and_its_own_endpoint(mode, intranet, address):
     assert environment(a_job(**mode, intranet=intranet), "worker-0") == [

@@ -45,7 +45,9 @@ def placed_at(addresses):
 def test_the_config_map_tells_where_everybody_is(mode, intranet, gloo):
     job = a_job(**mode, intranet=intranet, withGloo=gloo)
     found = all_of(mode)
-    hosts = {name: f"train-{name}" if intranet == "Service" else ip for name, ip in found.items()}
+    hosts = {
+        name: f"train-{name}.team" if intranet == "Service" else ip for name, ip in found.items()
+    }
     where = {name: f"{hosts[name]}:{port(job, job.rules.spec, *_split(name))}" for name in found}
 
     def of(wanted, of_whom):
@@ -168,7 +170,7 @@ def test_an_address_with_colons_is_put_in_brackets():
 def test_more_replicas_are_told_to_those_that_start_later():
     job = a_job(worker=3, intranet="Service")
     told = config_map(job)
-    names = [f"train-worker-{index}" for index in range(3)]
+    names = [f"train-worker-{index}.team" for index in range(3)]
     assert told["PADDLE_TRAINER_ENDPOINTS"] == endpoints(names)
 
 

@@ -6,6 +6,8 @@ The ConfigMap is upstream's, with its mistakes repaired:
   another in Service mode, so that no server finds itself. Here it is 36000; on the network of the
   nodes, where pods share ports, each replica has a block of its own, chosen by the job's uid and
   below the ports that Linux and Kubernetes hand out;
+- the names of Service mode have a dot in them, without which ``paddle.distributed.launch`` waits
+  for its rank 0 for ever;
 - Gloo's meeting is 18 ports above the first server's, in every mode;
 - it is there only while every address in it is right. A replica that comes back with another
   address waits for the new one, like all containers that start after that.
@@ -43,6 +45,15 @@ def port(job: TrainingJob, spec: PaddleJobSpec, role: str, index: int) -> int:
     return _HOST_PORTS[place % len(_HOST_PORTS)]
 
 
+def service_name(job: TrainingJob, role: str, index: int) -> str:
+    """Return the name of a replica as its peers in Service mode know it.
+
+    With the namespace, although they share it: Paddle's launcher takes a name for its own, and
+    holds the meeting there, only if there is a dot in it.
+    """
+    return f"{replica_name(job.name, role, index)}.{job.meta.namespace}"
+
+
 def service_ports(first: int) -> list[Manifest]:
     """List the ports of a replica as its service offers them."""
     return [{"name": f"p-{index}", "port": first + index} for index in range(PORTS)]
@@ -67,7 +78,7 @@ def _hosts(job: TrainingJob, spec: PaddleJobSpec, role: Role, gang: Gang) -> lis
     slots = gang[role.name]
     hosts = []
     for index, pod in enumerate(slots.pods):
-        name = replica_name(job.name, role.name, index)
+        name = service_name(job, role.name, index)
         over = index in slots.completed
         host = name if spec.intranet == SERVICE else _host(pod, over=over) or (over and name)
         if not host:

@@ -78,9 +78,10 @@ class Replica:
         """List the variables of the container that trains."""
         spec = self.spec
         training_role, older = _ROLES[self.role.name]
-        address = _own_field("status.podIP")
+        name = network.service_name(self.job, self.role.name, self.index)
+        by_name = spec.intranet == SERVICE
         variables = [
-            _value("POD_IP", self._name) if spec.intranet == SERVICE else address,
+            _value("POD_IP", name) if by_name else _own_field("status.podIP"),
             _value("PADDLE_TRAINER_ID", self.index),
             _value("TRAINING_ROLE", training_role),
             _value("PADDLE_TRAINING_ROLE", older),

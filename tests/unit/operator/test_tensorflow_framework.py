@@ -1,5 +1,6 @@
 """What a TFJob's replicas are told, and how such a job ends."""
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -310,6 +311,31 @@ def test_a_dynamic_job_fails_when_no_worker_is_left_that_could_succeed(policy, p
     if failed:
         assert "train" in told
         assert ("all workers" if policy else "worker 0") in told
+
+
+@pytest.mark.parametrize("policy", ["", "AllWorkers"])
+def test_a_dynamic_job_comes_to_one_end_and_not_before_there_is_one(policy):
+    job = a_job(Worker=3, PS=1, spec={**DYNAMIC, "successPolicy": policy})
+    phases = [None, "Pending", RUNS, DONE, FAILED]
+    for workers in product(phases, repeat=3):
+        pods = [a_pod(f"worker-{i}", phase) for i, phase in enumerate(workers) if phase]
+        gang = gang_of(job, *pods)
+        ends = job.rules.has_succeeded(job, gang), bool(rules_of(job).has_failed(job, gang))
+        over = all(phase in (DONE, FAILED) for phase in workers)
+        assert sum(ends) <= 1, workers
+        assert any(ends) or not over, workers
+        assert not ends[1] or over, workers
+
+
+@pytest.mark.parametrize(
+    ("dynamic", "restart"), [(False, "OnFailure"), (False, "Never"), (True, "OnFailure")]
+)
+def test_a_worker_that_will_be_replaced_can_still_succeed(dynamic, restart):
+    manifest = job_manifest("TFJob", {"PS": 1, "Worker": 2}, enableDynamicWorker=dynamic)
+    manifest["spec"]["tfReplicaSpecs"]["Worker"]["restartPolicy"] = restart
+    job = read_job(TensorFlow(), manifest)
+    gang = gang_of(job, a_pod("worker-0", FAILED), a_pod("worker-1", DONE))
+    assert rules_of(job).has_failed(job, gang) == ""
 
 
 def test_a_dynamic_job_with_a_chief_is_its_chiefs_affair():

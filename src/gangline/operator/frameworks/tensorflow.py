@@ -111,10 +111,12 @@ class TensorFlowRules:
         return dynamic and role.restart == RestartPolicy.NEVER
 
     def has_failed(self, job: TrainingJob, gang: Gang) -> str:
-        """Without a Chief or Master, nobody is left to succeed once all workers have ended."""
-        workers = gang[WORKER]
+        """Nobody may be left to succeed once all workers have ended, some of them for good."""
+        role, workers = job.role(WORKER), gang[WORKER]
+        if _leader(job) != WORKER or role is None or not self.tolerates(job, role):
+            return ""
         over = workers.failed + workers.succeeded == len(workers.pods)
-        if _leader(job) != WORKER or not workers.failed or not over:
+        if not over or self.has_succeeded(job, gang):
             return ""
         wanted = "all workers" if self.spec.success_policy == ALL_WORKERS else "worker 0"
         return (

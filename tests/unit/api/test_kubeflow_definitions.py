@@ -1,0 +1,94 @@
+"""How the cluster defines Kubeflow's kinds: names, columns and subresources, as upstream does."""
+
+import json
+from typing import Any
+
+import pytest
+
+from gangline.api import crd
+
+KINDS = {
+    "PyTorchJob": "pytorchReplicaSpecs",
+    "TFJob": "tfReplicaSpecs",
+    "JAXJob": "jaxReplicaSpecs",
+    "XGBoostJob": "xgbReplicaSpecs",
+    "MPIJob": "mpiReplicaSpecs",
+}
+SCALED = {"PyTorchJob", "TFJob", "JAXJob"}
+"""TFJob has no scale subresource upstream."""
+
+APPLIED_BY_A_CLIENT = 262_144
+"""Bytes that ``kubectl apply`` can keep in its annotation."""
+
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def definition(kind: str) -> dict[str, Any]:
+    found: dict[str, Any] = crd.manifests()[f"kubeflow.org_{kind.lower()}s"]
+    return found
+
+
+def version(kind: str) -> dict[str, Any]:
+    (found,) = definition(kind)["spec"]["versions"]
+    assert isinstance(found, dict)
+    return found
+
+
+@every_kind
+def test_names_are_upstreams(kind):
+    spec = definition(kind)["spec"]
+    names = spec["names"]
+    assert (spec["group"], spec["scope"], version(kind)["name"]) == (
+        "kubeflow.org",
+        "Namespaced",
+        "v1",
+    )
+    assert (names["kind"], names["plural"], names["singular"], names["listKind"]) == (
+        kind,
+        f"{kind.lower()}s",
+        kind.lower(),
+        f"{kind}List",
+    )
+
+
+def test_short_names_differ():
+    short = [
+        name for each in crd.manifests().values() for name in each["spec"]["names"]["shortNames"]
+    ]
+    assert len(set(short)) == len(short)
+
+
+@every_kind
+def test_upstreams_columns_come_first(kind):
+    columns = version(kind)["additionalPrinterColumns"]
+    narrow = [(each["name"], each["jsonPath"]) for each in columns if not each.get("priority")]
+    assert narrow == [
+        ("State", ".status.conditions[-1:].type"),
+        ("Age", ".metadata.creationTimestamp"),
+    ]
+
+
+@every_kind
+def test_what_can_be_scaled_is_scaled_by_its_workers(kind):
+    subresources = version(kind)["subresources"]
+    assert subresources["status"] == {}
+    if kind not in SCALED:
+        assert "scale" not in subresources
+        return
+    assert subresources["scale"] == {
+        "specReplicasPath": f".spec.{KINDS[kind]}.Worker.replicas",
+        "statusReplicasPath": ".status.replicaStatuses.Worker.active",
+        "labelSelectorPath": ".status.replicaStatuses.Worker.selector",
+    }
+
+
+@every_kind
+def test_the_roles_are_required_and_everything_is_explained(kind):
+    spec = version(kind)["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    assert spec["required"] == [KINDS[kind]]
+    assert all(field["description"] for field in spec["properties"].values())
+
+
+@every_kind
+def test_a_client_can_apply_the_definition(kind):
+    assert len(json.dumps(definition(kind))) < APPLIED_BY_A_CLIENT

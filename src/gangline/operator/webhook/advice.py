@@ -5,11 +5,10 @@ from typing import Any
 
 from gangline.api.advice import advise_manifest
 from gangline.api.fielderror import FieldError
+from gangline.api.shape import unknown_fields
 from gangline.api.validation import validate_manifest
 
 
 def advise(manifest: Mapping[str, Any]) -> list[FieldError]:
     """List what is worth a warning, also fields that are stored and that nobody reads."""
-    known = validate_manifest(manifest, strict=False)
-    unknown = [each for each in validate_manifest(manifest) if each not in known]
-    return [*advise_manifest(manifest), *unknown]
+    return [*advise_manifest(manifest), *unknown_fields(validate_manifest(manifest))]

@@ -1,0 +1,57 @@
+"""MindSpore: data-parallel over its own networking, alone, and what parameter servers still do."""
+
+import re
+
+import pytest
+
+from frameworks.training import RunningExample, Training
+
+
+async def accuracy(job: RunningExample) -> float:
+    """What the first worker has printed at the end."""
+    said = re.search(r"test accuracy (\d\.\d+)", await job.log("worker-0"))
+    assert said is not None
+    return float(said.group(1))
+
+
+@pytest.mark.timeout(400)
+async def test_an_msjob_trains_digits_data_parallel(training: Training) -> None:
+    job = await training.start("mindspore", "digits")
+    await job.succeeds()
+    assert await accuracy(job) >= 0.95
+    assert "rank 0 of 2" in await job.log("worker-0")
+    assert "rank 1 of 2" in await job.log("worker-1")
+    assert "MS_SCHED has met 2 workers" in await job.log("scheduler-0")
+
+
+@pytest.mark.timeout(500)
+async def test_all_start_again_from_the_checkpoint_when_a_worker_is_killed(
+    training: Training,
+) -> None:
+    job = await training.start("mindspore", "digits", more=("--step-seconds", "0.05"))
+    await job.says("worker-1", "step 100/300")
+    job.kill("worker-1")
+    await job.succeeds()
+    assert await accuracy(job) >= 0.95
+    for rank in (0, 1):
+        began = re.search(
+            rf"rank {rank} of 2 on \S+: starts at step (\d+)", await job.log(f"worker-{rank}")
+        )
+        assert began is not None
+        assert int(began.group(1)) >= 75
+
+
+@pytest.mark.timeout(400)
+async def test_an_msjob_without_a_scheduler_trains_alone(training: Training) -> None:
+    job = await training.start("mindspore", "standalone", script="digits")
+    await job.succeeds()
+    assert await accuracy(job) >= 0.95
+    assert "rank 0 of 1" in await job.log("worker-0")
+
+
+@pytest.mark.timeout(400)
+async def test_a_parameter_server_meets_the_others_and_leaves(training: Training) -> None:
+    job = await training.start("mindspore", "servers", script="digits")
+    await job.succeeds()
+    assert await accuracy(job) >= 0.9
+    assert "MS_PSERVER has met 1 workers" in await job.log("ps-0")

@@ -1,0 +1,118 @@
+"""Questions to webhooks, and which answers count."""
+
+import base64
+import json
+from typing import Any
+
+import pytest
+
+from gangline.api.admission import MutatingWebhook, ValidatingWebhook
+from gangline.api.meta import Status, StatusCause, StatusDetails
+from gangline.api.selectors import EVERYTHING
+from gangline.local.apiserver.registry import Kind
+from gangline.local.apiserver.request import Call, User
+from gangline.local.apiserver.webhook_review import (
+    BadAnswer,
+    Question,
+    ask,
+    denial,
+    operations_of,
+    options_of,
+    read_answer,
+)
+from gangline.local.apiserver.webhook_selection import Hook
+
+PODS = Kind("", "v1", "Pod", "pods")
+NAMESPACES = Kind("", "v1", "Namespace", "namespaces", namespaced=False)
+VERSIONS = ["v9", "v1", "v1beta1"]
+
+
+def a_hook(*versions: str, mutating: bool = False) -> Hook:
+    type_ = MutatingWebhook if mutating else ValidatingWebhook
+    listed = list(versions) or VERSIONS
+    return Hook(type_("a.b.c", admission_review_versions=listed), EVERYTHING, EVERYTHING)
+
+
+def a_call(kind: Kind = PODS, name: str = "p", namespace: str | None = "n", **params: str) -> Call:
+    return Call(kind, "create", namespace, name, "", params, User("me", ("g",), "u"))
+
+
+def asked(call: Call, new: dict[str, Any] | None = None, hook: Hook | None = None) -> Any:
+    question = Question(call, "CREATE", options_of(call, "CREATE"))
+    _, body = ask(hook or a_hook(), question, call.kind, None, new)
+    return json.loads(body)
+
+
+def test_a_question_says_who_wants_to_do_what():
+    found = asked(a_call(fieldManager="m", dryRun="All"), {"metadata": {"name": "p"}})
+    assert (found["apiVersion"], found["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
+    request = found["request"]
+    assert request["userInfo"] == {"username": "me", "uid": "u", "groups": ["g"]}
+    assert request["resource"] == {"group": "", "version": "v1", "resource": "pods"}
+    assert request["options"] == {
+        "kind": "CreateOptions", "apiVersion": "meta.k8s.io/v1", "fieldManager": "m",
+        "dryRun": ["All"],
+    }  # fmt: skip
+    assert request["oldObject"] is None
+    assert "subResource" not in request
+
+
+def test_a_webhook_is_spoken_to_in_the_first_version_that_both_know():
+    assert asked(a_call(), {}, a_hook("v1beta1", "v1"))["apiVersion"] == "admission.k8s.io/v1beta1"
+
+
+def test_a_new_namespace_is_its_own_namespace():
+    request = asked(a_call(NAMESPACES, "", None), {"metadata": {"name": "team"}})["request"]
+    assert (request["name"], request["namespace"]) == ("team", "team")
+
+
+def an_answer(version: str = "v1", **response: Any) -> bytes:
+    body = {"apiVersion": f"admission.k8s.io/{version}", "kind": "AdmissionReview"}
+    return json.dumps({**body, "response": {"uid": "1", **response}}).encode()
+
+
+def test_an_answer_to_the_question_is_read():
+    assert read_answer(a_hook(), "1", an_answer(allowed=True)).allowed
+    assert not read_answer(a_hook(), "1", an_answer()).allowed
+    # The older version knew no rule that the identity comes back.
+    assert read_answer(a_hook("v1beta1"), "2", an_answer("v1beta1", allowed=True)).allowed
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (b"", "no AdmissionReview"),
+        (b"null", "no AdmissionReview"),
+        (b"\xff\xfe", "no AdmissionReview"),
+        (b"[" * 5000, "no AdmissionReview"),
+        (an_answer("v2", allowed=True), "got admission.k8s.io/v2, Kind=AdmissionReview"),
+        (an_answer(uid="2"), 'expected response.uid="1", got "2"'),
+        (an_answer(allowed="yes"), "no AdmissionReview"),
+        (an_answer(status="no"), "no AdmissionReview"),
+        (an_answer(patch="x"), "returned response.patch but not response.patchType"),
+        (an_answer(patchType="JSONPatch"), "returned response.patchType but not response.patch"),
+        (an_answer(patch="x", patchType="Merge"), 'invalid response.patchType of "Merge"'),
+    ],
+)
+def test_an_answer_that_makes_no_sense_is_refused(answer: bytes, message: str):
+    with pytest.raises(BadAnswer) as error:
+        read_answer(a_hook(mutating=True), "1", answer)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize("patch", ["%", base64.b64encode(b"{").decode()])
+def test_a_patch_that_cannot_be_read_is_refused(patch: str):
+    answer = an_answer(allowed=True, patch=patch, patchType="JSONPatch")
+    response = read_answer(a_hook(mutating=True), "1", answer)
+    with pytest.raises(BadAnswer, match="the patch cannot be read"):
+        operations_of(response)
+
+
+def test_a_denial_keeps_the_details_of_the_webhook():
+    causes = [StatusCause("FieldValueInvalid", "too many", "spec.replicas")]
+    given = Status(message="no", code=422, reason="Invalid", details=StatusDetails(causes=causes))
+    status = denial(a_hook(), given).status
+    assert status.message == 'admission webhook "a.b.c" denied the request: no'
+    assert (status.code, status.reason, status.status) == (422, "Invalid", "Failure")
+    assert status.details is not None
+    assert status.details.causes == causes

@@ -78,16 +78,13 @@ def wanted(
         "rules": [
             _rule(kind) for kind in sorted(kinds, key=lambda each: (each.group, each.plural))
         ],
+        "namespaceSelector": _namespaces(settings.namespaces),
         "failurePolicy": str(settings.failure_policy),
         "matchPolicy": "Equivalent",
         "sideEffects": "None",
         "timeoutSeconds": settings.timeout_s,
         "admissionReviewVersions": ["v1"],
     }
-    if settings.namespaces:
-        named = {"key": "kubernetes.io/metadata.name", "operator": "In"}
-        listed = {**named, "values": sorted(settings.namespaces)}
-        webhook["namespaceSelector"] = {"matchExpressions": [listed]}
     return {
         "apiVersion": resource.api_version,
         "kind": resource.kind,
@@ -121,7 +118,9 @@ def authorities_in(existing: Manifest | None) -> tuple[Authority, ...]:
 
 
 def agrees(existing: Any, manifest: Any) -> bool:
-    """Whether all that is wanted is there already, perhaps beside other things."""
+    """Whether all that is wanted is there, perhaps beside other things; {} stands for nothing."""
+    if manifest == {}:
+        return not existing
     if isinstance(manifest, Mapping) and isinstance(existing, Mapping):
         return all(agrees(existing.get(name), value) for name, value in manifest.items())
     if isinstance(manifest, list) and isinstance(existing, list):
@@ -142,6 +141,13 @@ def _rule(kind: Kind) -> dict[str, Any]:
         "resources": [kind.plural],
         "scope": "Namespaced",
     }
+
+
+def _namespaces(names: Sequence[str]) -> dict[str, Any]:
+    if not names:
+        return {}
+    named = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": sorted(names)}
+    return {"matchExpressions": [named]}
 
 
 def _client(settings: WebhookSettings, path: str, port: int) -> dict[str, Any]:

@@ -1,0 +1,142 @@
+"""What the API server is told of the webhook, and when it needs to be told again."""
+
+import base64
+import copy
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from gangline.kube.probes import Address
+from gangline.operator.main import frameworks
+from gangline.operator.settings import OperatorSettings
+from gangline.operator.webhook import keyring
+from gangline.operator.webhook.certificate import issue
+from gangline.operator.webhook.configuration import (
+    BOTH,
+    MUTATING,
+    VALIDATING,
+    agrees,
+    authorities_in,
+    bundle_for,
+    is_owned,
+    wanted,
+)
+from gangline.operator.webhook.settings import FailurePolicy, Validity, WebhookSettings
+
+NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
+KINDS = [framework.kind for framework in frameworks(OperatorSettings())]
+SETTINGS = WebhookSettings()
+VALIDITY = Validity()
+RING = keyring.plan(None, None, SETTINGS.names, NOW, VALIDITY, frozenset())
+LATER = NOW + timedelta(days=1)
+
+
+def written(**changes: Any) -> dict[str, Any]:
+    return wanted(VALIDATING, replace(SETTINGS, **changes), KINDS, RING.trusted, 9443)
+
+
+def hook(**changes: Any) -> dict[str, Any]:
+    found: dict[str, Any] = written(**changes)["webhooks"][0]
+    return found
+
+
+def test_all_kinds_are_looked_at_when_they_are_made_or_changed() -> None:
+    for resource in BOTH:
+        (webhook,) = wanted(resource, SETTINGS, KINDS, RING.trusted, 9443)["webhooks"]
+        looked_at = {(*rule["apiGroups"], *rule["resources"]) for rule in webhook["rules"]}
+        assert looked_at == {(kind.group, kind.plural) for kind in KINDS}
+        for rule in webhook["rules"]:
+            assert rule["operations"] == ["CREATE", "UPDATE"]
+            assert "/" not in rule["resources"][0], "no subresource"
+
+
+def test_each_sort_has_a_name_and_a_path_of_its_own() -> None:
+    found = [wanted(resource, SETTINGS, KINDS, (), 1)["webhooks"][0] for resource in BOTH]
+    assert len({webhook["name"] for webhook in found}) == 2
+    assert len({webhook["clientConfig"]["service"]["path"] for webhook in found}) == 2
+
+
+def test_jobs_are_stored_unchecked_while_nobody_answers_unless_chosen_otherwise() -> None:
+    assert hook()["failurePolicy"] == "Ignore"
+    assert hook(failure_policy=FailurePolicy.FAIL)["failurePolicy"] == "Fail"
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://127.0.0.1:0", "https://127.0.0.1:9443/validate"),
+        ("https://10.0.0.5:8443/gangline/", "https://10.0.0.5:8443/gangline/validate"),
+        ("https://operator.example.com", "https://operator.example.com/validate"),
+        ("https://[fd00::1]:0", "https://[fd00::1]:9443/validate"),
+    ],
+)
+def test_an_operator_outside_of_the_cluster_is_asked_by_its_address(url: str, shown: str) -> None:
+    client = hook(url=url, address=Address("", 9443))["clientConfig"]
+    assert client["url"] == shown
+    assert "service" not in client
+
+
+def test_some_namespaces_only() -> None:
+    assert hook()["namespaceSelector"] == {}
+    assert hook(namespaces=("b", "a"))["namespaceSelector"] == {
+        "matchExpressions": [
+            {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["a", "b"]}
+        ]
+    }
+
+
+def test_what_is_there_already_is_not_written_again() -> None:
+    existing = copy.deepcopy(written())
+    existing["metadata"] |= {"uid": "u", "labels": {**existing["metadata"]["labels"], "a": "b"}}
+    existing["webhooks"][0] |= {"objectSelector": {"matchLabels": {"a": "b"}}}
+    assert agrees(existing, written())
+    assert is_owned(existing)
+    del existing["webhooks"][0]["namespaceSelector"]
+    assert agrees(existing, written())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"namespaces": ("a",)}, id="namespaces"),
+        pytest.param({"url": "https://10.0.0.5"}, id="address"),
+        pytest.param({"failure_policy": FailurePolicy.FAIL}, id="policy"),
+        pytest.param({"timeout_s": 9}, id="time"),
+    ],
+)
+def test_what_differs_in_either_direction_is_written(changes: dict[str, Any]) -> None:
+    assert not agrees(written(), written(**changes))
+    assert not agrees(written(**changes), written())
+
+
+def test_nothing_and_foreign_things_agree_with_nothing() -> None:
+    for existing in (None, {}, {"webhooks": None}, {"webhooks": [1]}, {"webhooks": []}):
+        assert not agrees(existing, written())
+        assert not is_owned(existing or {})
+        assert authorities_in(existing) == ()
+
+
+@pytest.mark.parametrize("bundle", ["", "%", "anVuaw==", None])
+def test_a_bundle_that_cannot_be_read_names_nobody(bundle: str | None) -> None:
+    existing = {"webhooks": [{"clientConfig": {"caBundle": bundle}}]}
+    assert authorities_in(existing) == ()
+    assert bundle_for(RING, existing, NOW, VALIDITY) == RING.trusted
+
+
+def test_a_bundle_keeps_others_authorities_while_certificates_are_exchanged() -> None:
+    other = issue(SETTINGS.names, NOW - timedelta(days=1), timedelta(days=9)).authority
+    ended = issue(SETTINGS.names, NOW - timedelta(days=9), timedelta(days=1)).authority
+    text = base64.b64encode((other.pem + ended.pem).encode()).decode()
+    existing = {"webhooks": [{"clientConfig": {"caBundle": text}}]}
+    assert bundle_for(RING, existing, NOW, VALIDITY) == (other, *RING.trusted)
+    assert bundle_for(RING, existing, LATER, VALIDITY) == RING.trusted
+
+
+def test_every_copy_writes_the_same_bundle() -> None:
+    due = NOW + timedelta(days=61)
+    ring = keyring.plan(RING, None, SETTINGS.names, due, VALIDITY, frozenset())
+    existing = wanted(MUTATING, SETTINGS, KINDS, ring.trusted, 9443)
+    assert bundle_for(ring, existing, due, VALIDITY) == ring.trusted
+    assert len(ring.trusted) == 2

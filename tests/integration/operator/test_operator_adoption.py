@@ -259,6 +259,43 @@ async def test_a_replacement_of_an_old_pod_is_found_under_its_name(stage: Scene)
         assert groups == {"train"}
 
 
+async def test_an_old_service_changes_only_after_its_pod(stage: Scene) -> None:
+    """Or it would select nothing in between: here the first write for each pod fails."""
+    left = await leave(
+        stage,
+        a_pytorch_job(),
+        {"master": 1, "worker": 2},
+        upstream.old_labels,
+        container="pytorch",
+    )
+    refused: set[str] = set()
+
+    def fault(request: Any, _: int) -> str:
+        path: str = request.path
+        if "/pods/" not in path or path in refused:
+            return ""
+        refused.add(path)
+        return "before"
+
+    async with faulty(stage.client.config, fault) as (client, transport):
+        await stage.start_operator(client, gang_scheduling="off")
+        await left.until_holds("Running")
+
+        async def all_ours() -> bool:
+            found = await stage.client.list(SERVICES, NAMESPACE, labels=labels.JOB_NAME)
+            return len(found.items) == len(left.uids)
+
+        await stage.until(all_ours, "the services are ours")
+        await stage.kill_operator()
+    await left.assert_untouched()
+    paths = [request.path for request in transport.writes if request.method == "PATCH"]
+    for name in left.uids:
+        prefix = f"/api/v1/namespaces/{NAMESPACE}"
+        pods = [place for place, path in enumerate(paths) if path == f"{prefix}/pods/{name}"]
+        assert len(pods) >= 2, "one that failed, one that did not"
+        assert pods[1] < paths.index(f"{prefix}/services/{name}")
+
+
 async def test_a_group_that_upstream_made_is_kept(stage: Scene) -> None:
     left = await leave(
         stage,

@@ -132,7 +132,7 @@ class _Pass:
 
     def _serve(self, unit: Unit) -> None:
         """Place a unit, or say why it waits and plan room for the first that does."""
-        amount = self.tree.vector(dict(unit.asked))
+        amount = self.tree.amount(unit.asked)
         if self._barred(unit, amount):
             return
         own = self._places.get(unit.name, {})
@@ -282,7 +282,7 @@ class _Pass:
 
     def _place_surplus(self, turn: Turn, shape: Shape, pods: list[PodFacts]) -> None:
         unit = turn.unit
-        one = self.tree.vector(dict(shape.request))
+        one = self.tree.amount(shape.request)
         if shape in turn.refused:
             why = reasons.explain_surplus(availability(self.trial, pods[0]))
             self._leave(pods, why)

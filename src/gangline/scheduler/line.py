@@ -48,6 +48,9 @@ _Entry = tuple[tuple[int, bool, float, datetime, str, bool], Turn]
 _Rank = tuple[bool, int, float, tuple[object, ...], str]
 
 
+_ALONE: _Rank = (False, 0, 0.0, (), "")
+
+
 class Line:
     """Turns in the order of service. What is handed out meanwhile changes the order."""
 
@@ -121,13 +124,16 @@ class Line:
 
     def _push(self, parent: str, child: str) -> None:
         siblings = self._below.setdefault(parent, [])
-        heappush(siblings, (self._rank(child), child))
+        heappush(siblings, (self._rank(child) if self._rivals(parent) else _ALONE, child))
+
+    def _rivals(self, parent: str) -> bool:
+        """Say whether more than one queue below ``parent`` is busy: only then is there a choice."""
+        return len(self._tree.accounts[parent].children) > 1
 
     def _rank(self, queue: str) -> _Rank:
         account = self._tree.accounts[queue]
         key, turn = self._head(queue)
-        amount = self._tree.vector(dict(turn.asked))
-        borrows = account.borrows(amount)
+        borrows = account.borrows(self._tree.amount(turn.asked))
         return (borrows, -account.facts.priority, account.share, key, queue)
 
     def _head(self, queue: str) -> _Entry:

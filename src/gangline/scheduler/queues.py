@@ -67,10 +67,22 @@ class Account:
     ceiling: Vector = field(default_factory=lambda: np.zeros(0))
     entitled: Vector = field(default_factory=lambda: np.zeros(0))
 
+    limited: bool = False
+    """Its ceiling is finite for some resource."""
+
+    _share: float | None = None
+
     @property
     def share(self) -> float:
         """How much of its entitlement it uses."""
-        return dominant_share(self.used, self.entitled)
+        if self._share is None:
+            self._share = dominant_share(self.used, self.entitled)
+        return self._share
+
+    def use(self, amount: Vector) -> None:
+        """Count more (or, of a negative amount, less) as used."""
+        self.used = self.used + amount
+        self._share = None
 
     def borrows(self, amount: Vector) -> bool:
         """Say whether it would use more than it is entitled to with so much more."""
@@ -107,6 +119,7 @@ class QueueTree:
             queues = {**queues, DEFAULT_QUEUE: QueueFacts(DEFAULT_QUEUE)}
         self.root = Account(QueueFacts(ROOT_QUEUE))
         self.accounts = {ROOT_QUEUE: self.root}
+        self._amounts_of: dict[Request, Vector] = {}
         self._link(queues)
         self._count(self.root, running, waiting)
         self.total = self._obtainable(nodes, running)
@@ -123,10 +136,17 @@ class QueueTree:
                 result[column] = amount
         return result
 
+    def amount(self, request: Request) -> Vector:
+        """Return a request in this tree's columns. The same request gives the same array."""
+        known = self._amounts_of.get(request)
+        if known is None:
+            known = self._amounts_of[request] = self.vector(dict(request))
+        return known
+
     def use(self, name: str, amount: Vector, sign: int = 1) -> None:
         """Count what a decision gives to a queue (``sign`` -1: takes from it)."""
         for account in self.accounts[name].path():
-            account.used = account.used + sign * amount
+            account.use(sign * amount)
 
     def hold(self, name: str, amount: Vector) -> None:
         """Keep so much of the ceilings of a queue, and of those above it, for one that waits."""
@@ -137,6 +157,8 @@ class QueueTree:
         """Return the queue whose ceiling does not allow so much more; None: all do."""
         asked = amount > 0
         for account in self.accounts[name].path():
+            if not account.limited:
+                continue
             if (account.used + account.held + amount > account.ceiling)[asked].any():
                 return account
         return None
@@ -205,6 +227,7 @@ class QueueTree:
         entitled = water_fill(total, weights, floors, wants)
         for index, child in enumerate(children):
             child.ceiling, child.entitled = ceilings[index], entitled[index]
+            child.limited = bool(np.isfinite(child.ceiling).any())
             self._divide(child, np.minimum(entitled[index], total))
 
     def _amounts(self, request: Request) -> Vector:

@@ -8,7 +8,7 @@ Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
 """One row for each who asks."""
 
-_HALVINGS = 100
+_HALVINGS = 60
 
 
 def water_fill(total: Vector, weights: Vector, floors: Matrix, wants: Matrix) -> Matrix:
@@ -20,6 +20,9 @@ def water_fill(total: Vector, weights: Vector, floors: Matrix, wants: Matrix) ->
     if not len(weights):
         return np.zeros_like(wants)
     floors = np.minimum(floors, wants)
+    everybody = wants.sum(axis=0) <= total
+    if everybody.all():
+        return wants
     low = np.zeros_like(total)
     high = np.max(wants / weights[:, None], axis=0, initial=0.0)
 
@@ -30,7 +33,6 @@ def water_fill(total: Vector, weights: Vector, floors: Matrix, wants: Matrix) ->
         middle = (low + high) / 2
         fits = at(middle).sum(axis=0) <= total
         low, high = np.where(fits, middle, low), np.where(fits, high, middle)
-    everybody = wants.sum(axis=0) <= total
     return np.where(everybody, wants, at(low))
 
 

@@ -103,6 +103,8 @@ class Candidates:
         self._gangs: list[_Gang] | None = None
         self._spent: set[str] = set()
         """Gangs of which pods were chosen already."""
+        self._sorted: dict[tuple[str, int], list[_Bundle]] = {}
+        """Bundles by queue and priority of who asks, the cheapest first."""
 
     def clear(self, trial: Trial, unit: Unit) -> Clearance | None:
         """Return whom to evict for ``unit``; None: nobody, for it would not help or is not allowed.
@@ -125,6 +127,7 @@ class Candidates:
             return None
         _, chosen, placements = best
         self._spent |= {bundle.gang.name for bundle in chosen}
+        self._sorted.clear()
         return Clearance(_victims(chosen), tuple(placements), self._reason(unit, chosen))
 
     def _reason(self, unit: Unit, chosen: Sequence[_Bundle]) -> str:
@@ -138,10 +141,16 @@ class Candidates:
 
     def _bundles(self, unit: Unit) -> list[_Bundle]:
         """All that may go for ``unit``, the cheapest first."""
+        who = (unit.queue, unit.priority)
+        if who not in self._sorted:
+            self._sorted[who] = self._all_bundles(unit)
+        return list(self._permitted(self._sorted[who], unit))
+
+    def _all_bundles(self, unit: Unit) -> list[_Bundle]:
         safe: list[_Bundle] = []
         whole: list[_Bundle] = []
         for gang in self._running():
-            if gang.name == unit.name or gang.name in self._spent or not self._may_go(gang, unit):
+            if gang.name in self._spent or not self._may_go(gang, unit):
                 continue
             spare = gang.spare
             cost = self._order(gang)
@@ -151,7 +160,7 @@ class Candidates:
                 whole.append(_Bundle(gang, core, True, cost))
         safe.sort(key=lambda bundle: (bundle.cost, _least_loss(bundle.pods[0])))
         whole.sort(key=lambda bundle: bundle.cost)
-        return list(self._permitted([*safe, *whole], unit))
+        return [*safe, *whole]
 
     def _order(self, gang: _Gang) -> tuple[object, ...]:
         account = self._tree.accounts[gang.queue]
@@ -173,6 +182,8 @@ class Candidates:
         claims: dict[str, bool] = {}
         for bundle in bundles:
             queue = bundle.gang.queue
+            if bundle.gang.name == unit.name:
+                continue
             if queue != unit.queue:
                 if queue not in claims:
                     claims[queue] = self._claims(unit, queue, asked)

@@ -1,0 +1,88 @@
+"""The cluster of a simulation: nodes of a few kinds, and queues. YAML or JSON.
+
+nodes:
+  - {count: 100, cpu: 96, memory: 1Ti, gpu: 8, name: gpu, labels: {rack: r1}}
+queues:
+  - {name: team, weight: 2, parent: root, deserved: {cpu: 100}, dequeueStrategy: fifo}
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import yaml
+
+from gangline.api.meta import ObjectMeta
+from gangline.api.quantity import QuantityError
+from gangline.api.resourcelist import PODS
+from gangline.api.scheduling import Queue, QueueSpec
+from gangline.scheduler.model import NodeFacts, NodeName, QueueFacts
+from gangline.scheduler.observe import queue_facts
+from gangline.scheduler.simulate.trace import TraceError, pod_request
+
+PODS_PER_NODE = 110
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What there is to run on."""
+
+    nodes: tuple[NodeFacts, ...]
+    queues: tuple[QueueFacts, ...] = ()
+
+
+class _Nodes(msgspec.Struct, forbid_unknown_fields=True):
+    count: int = 1
+    cpu: str | int | float = 1
+    memory: str | int | float = 0
+    gpu: int = 0
+    name: str = "node"
+    labels: dict[str, str] = {}
+
+
+class _Description(msgspec.Struct, forbid_unknown_fields=True):
+    nodes: list[_Nodes]
+    queues: list[dict[str, object]] = []
+
+
+def read_cluster(path: Path) -> Cluster:
+    """Read the description of a cluster.
+
+    Raises:
+        TraceError: the file cannot be read as one.
+    """
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+        described = msgspec.convert(raw, _Description)
+        nodes = tuple(node for kind in described.nodes for node in _nodes(kind))
+        queues = tuple(_queue(each) for each in described.queues)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, ValueError, QuantityError) as error:
+        raise TraceError(f"{path}: {error}") from error
+    if len({node.name for node in nodes}) != len(nodes):
+        raise TraceError(f"{path}: two kinds of nodes have one name")
+    return Cluster(nodes, queues)
+
+
+def uniform(count: int, cpu: float, memory: str, gpu: int) -> Cluster:
+    """Return a cluster of equal nodes."""
+    return Cluster(tuple(_nodes(_Nodes(count, cpu, memory, gpu))))
+
+
+def _nodes(kind: _Nodes) -> list[NodeFacts]:
+    has = dict(pod_request(kind.cpu, kind.memory, kind.gpu)) | {PODS: PODS_PER_NODE}
+    width = len(str(max(0, kind.count - 1)))
+    return [
+        NodeFacts(
+            name=NodeName(f"{kind.name}-{index:0{width}d}"),
+            allocatable=tuple(sorted(has.items())),
+            labels=tuple(sorted(kind.labels.items())),
+        )
+        for index in range(kind.count)
+    ]
+
+
+def _queue(written: Mapping[str, object]) -> QueueFacts:
+    spec = {key: value for key, value in written.items() if key != "name"}
+    metadata = ObjectMeta(name=str(written.get("name", "")))
+    return queue_facts(Queue(metadata=metadata, spec=msgspec.convert(spec, QueueSpec)))

@@ -1,0 +1,217 @@
+"""Virtual time: jobs arrive and end, and between two moments the scheduler decides.
+
+Nothing is sampled and nothing waits: time jumps from event to event. Evicted and failed gangs come
+back at once and have all of their work to do again (there are no checkpoints in traces).
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from heapq import heapify, heappop, heappush
+
+from gangline.api.scheduling import DEFAULT_QUEUE
+from gangline.scheduler.decide import decide
+from gangline.scheduler.model import (
+    EPOCH,
+    Constraints,
+    Decision,
+    GroupFacts,
+    GroupKey,
+    PodFacts,
+    PodKey,
+    QueueFacts,
+    shape_of,
+)
+from gangline.scheduler.simulate.cluster import Cluster
+from gangline.scheduler.simulate.trace import Job
+from gangline.scheduler.state import ClusterState
+from gangline.scheduler.victims import Policy
+
+NAMESPACE = "sim"
+ARRIVES, ENDS = 0, 1
+ANYWHERE = Constraints()
+Watcher = Callable[[ClusterState, Decision, float], None]
+"""Sees every decision before it is carried out."""
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """One job in the simulation: what has become of it."""
+
+    job: Job
+    started: float | None = None
+    """When its minimum last got nodes."""
+    first_started: float | None = None
+    ended: float | None = None
+    starts: int = 0
+    """Ends that belong to an earlier start are void."""
+    evicted: int = 0
+    failed: bool = False
+
+    @property
+    def waited(self) -> float | None:
+        """Seconds from arrival to the first start."""
+        return None if self.first_started is None else self.first_started - self.job.arrival
+
+
+@dataclass(slots=True)
+class Sample:
+    """How things stand from a moment on."""
+
+    at: float
+    running: dict[str, int]
+    """Amounts in use."""
+    waiting: int
+    """Gangs that wait."""
+
+
+@dataclass(slots=True)
+class History:
+    """What a simulation leaves behind."""
+
+    runs: dict[str, Run] = field(default_factory=dict)
+    samples: list[Sample] = field(default_factory=list)
+    decisions: int = 0
+    evictions: int = 0
+
+
+class Simulation:
+    """A cluster on virtual time."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        jobs: Iterable[Job],
+        policy: Policy | None = None,
+        watchers: Sequence[Watcher] = (),
+        quantum_s: float = 0.0,
+    ) -> None:
+        self.state = ClusterState()
+        self.state.queues[DEFAULT_QUEUE] = QueueFacts(DEFAULT_QUEUE)
+        for queue in cluster.queues:
+            self.state.queues[queue.name] = queue
+        for node in cluster.nodes:
+            self.state.set_node(node)
+        self.history = History({job.name: Run(job) for job in jobs})
+        self._policy = policy or Policy()
+        self._watchers = watchers
+        self._quantum_s = quantum_s
+        self._events: list[tuple[float, int, str, int]] = [
+            (run.job.arrival, ARRIVES, name, 0) for name, run in self.history.runs.items()
+        ]
+        heapify(self._events)
+
+    def run(self, until: float = float("inf")) -> History:
+        """Let time pass until nothing more happens, or until ``until`` seconds."""
+        while self._events and self._events[0][0] <= until:
+            now = self._events[0][0]
+            while self._events and self._events[0][0] <= now + self._quantum_s:
+                at, kind, name, start = heappop(self._events)
+                now = max(now, at)
+                self._happen(kind, name, start, at)
+            self._settle(now)
+        return self.history
+
+    def _happen(self, kind: int, name: str, start: int, now: float) -> None:
+        run = self.history.runs[name]
+        if kind == ARRIVES:
+            self._create(run)
+        elif start == run.starts and run.ended is None:
+            self._end(run, now)
+
+    def _create(self, run: Run) -> None:
+        job = run.job
+        created = EPOCH + timedelta(seconds=job.arrival)
+        key = GroupKey(f"{NAMESPACE}/{job.name}")
+        group = GroupFacts(
+            key,
+            min_member=job.minimum,
+            queue=job.queue,
+            priority=job.priority,
+            created=created,
+        )
+        self.state.set_group(group)
+        shape = shape_of(job.request, ANYWHERE)
+        for index in range(job.size):
+            pod = PodKey(f"{key}-{index}")
+            uid = f"{pod}#{run.starts}.{run.evicted}"
+            self.state.set_pod(PodFacts(pod, uid, shape, created, job.priority, key))
+
+    def _remove(self, run: Run) -> None:
+        key = GroupKey(f"{NAMESPACE}/{run.job.name}")
+        for pod in list(self.state.members.get(key, {})):
+            self.state.remove_pod(pod)
+        self.state.former.pop(key, None)
+
+    def _end(self, run: Run, now: float) -> None:
+        self._remove(run)
+        run.starts += 1
+        if run.job.fails_after and not run.failed:
+            run.failed, run.started = True, None
+            self._create(run)
+            return
+        self.state.remove_group(GroupKey(f"{NAMESPACE}/{run.job.name}"))
+        run.ended = now
+
+    def _settle(self, now: float) -> None:
+        """Decide until nothing more follows: evicted pods go, and come back, at once."""
+        for _ in range(len(self.history.runs) + 1):
+            decision = decide(self.state, now, self._policy)
+            for watch in self._watchers:
+                watch(self.state, decision, now)
+            self.history.decisions += 1
+            self._carry_out(decision, now)
+            if not decision.evictions:
+                break
+        running = dict(self.state.running.by_queue)
+        total: dict[str, int] = {}
+        for amounts in running.values():
+            for name, amount in amounts.items():
+                total[name] = total.get(name, 0) + amount
+        self.history.samples.append(Sample(now, total, len(self.state.waiting_members)))
+
+    def _carry_out(self, decision: Decision, now: float) -> None:
+        self.state.promises = dict(decision.promises)
+        for binding in decision.bindings:
+            self.state.assume(binding.pod, binding.node)
+            bound = replace(self.state.pods[binding.pod], phase="Running")
+            self.state.set_pod(bound)
+        for group in decision.placed:
+            self._start(self.history.runs[group.partition("/")[2]], now)
+        broken = set()
+        for eviction in decision.evictions:
+            self.history.evictions += 1
+            self.state.remove_pod(eviction.pod)
+            if eviction.group is not None:
+                broken.add(eviction.group)
+        for group in sorted(broken):
+            self._come_back(self.history.runs[group.partition("/")[2]])
+
+    def _start(self, run: Run, now: float) -> None:
+        if run.started is not None:
+            return
+        run.started = now
+        if run.first_started is None:
+            run.first_started = now
+        failing = run.job.fails_after and not run.failed
+        lasts = min(run.job.fails_after, run.job.duration) if failing else run.job.duration
+        heappush(self._events, (now + lasts, ENDS, run.job.name, run.starts))
+
+    def _come_back(self, run: Run) -> None:
+        """Make evicted pods anew: all of them if the gang is broken, else only those that went."""
+        key = GroupKey(f"{NAMESPACE}/{run.job.name}")
+        left = [pod for pod in self.state.members.get(key, {}).values() if pod.node is not None]
+        run.evicted += 1
+        if len(left) < run.job.minimum:
+            self._remove(run)
+            run.started = None
+            run.starts += 1
+            self._create(run)
+            return
+        created = EPOCH + timedelta(seconds=run.job.arrival)
+        shape = shape_of(run.job.request, ANYWHERE)
+        for index in range(run.job.size):
+            pod = PodKey(f"{key}-{index}")
+            if pod not in self.state.pods:
+                uid = f"{pod}#{run.starts}.{run.evicted}"
+                self.state.set_pod(PodFacts(pod, uid, shape, created, run.job.priority, key))

@@ -1,0 +1,100 @@
+"""What came of a simulation, in figures: how full, how long they waited, how fair. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from gangline.scheduler.simulate.cluster import Cluster
+from gangline.scheduler.simulate.engine import History, Run, Sample
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Seconds from arrival to start."""
+
+    count: int
+    median: float
+    p95: float
+    longest: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The figures of a simulation."""
+
+    lasted: float
+    """Seconds until the last job ended."""
+    utilisation: Mapping[str, float]
+    """Part in use of each resource, over the time in which jobs arrived or waited."""
+    waits: Waits
+    by_queue: Mapping[str, Waits]
+    by_size: Mapping[str, Waits]
+    fairness: float
+    """Jain's index over the queues' mean slowdowns: 1 when all are slowed down alike."""
+    evictions: int
+    unstarted: int
+    decisions: int
+
+
+def outcome(history: History, cluster: Cluster) -> Outcome:
+    """Add up what a simulation left behind."""
+    runs = list(history.runs.values())
+    queues = sorted({run.job.queue for run in runs})
+    by_queue = {queue: [run for run in runs if run.job.queue == queue] for queue in queues}
+    return Outcome(
+        lasted=max((run.ended or 0.0 for run in runs), default=0.0),
+        utilisation=_utilisation(history.samples, cluster),
+        waits=_waits(runs),
+        by_queue={queue: _waits(of) for queue, of in by_queue.items()},
+        by_size={
+            name: _waits([r for r in runs if low <= r.job.size < high])
+            for name, low, high in _SIZES
+        },
+        fairness=_jain([_slowdown(of) for of in by_queue.values()]),
+        evictions=history.evictions,
+        unstarted=sum(run.first_started is None for run in runs),
+        decisions=history.decisions,
+    )
+
+
+_SIZES = (("1 pod", 1, 2), ("2 to 7 pods", 2, 8), ("8 pods and more", 8, 10**9))
+
+
+def _waits(runs: Sequence[Run]) -> Waits:
+    waited = [run.waited for run in runs if run.waited is not None]
+    if not waited:
+        return Waits(0, 0.0, 0.0, 0.0)
+    median, p95 = np.percentile(waited, (50, 95))
+    return Waits(len(waited), float(median), float(p95), max(waited))
+
+
+def _slowdown(runs: Sequence[Run]) -> float:
+    """Mean of (waited + needed) / needed, over jobs that have run."""
+    ratios = [
+        (run.ended - run.job.arrival) / max(run.job.duration, 1.0)
+        for run in runs
+        if run.ended is not None
+    ]
+    return float(np.mean(ratios)) if ratios else 1.0
+
+
+def _jain(values: Sequence[float]) -> float:
+    array = np.array(values)
+    return float(array.sum() ** 2 / (len(array) * (array**2).sum())) if len(array) else 1.0
+
+
+def _utilisation(samples: Sequence[Sample], cluster: Cluster) -> dict[str, float]:
+    total: dict[str, int] = {}
+    for node in cluster.nodes:
+        for name, amount in node.allocatable:
+            total[name] = total.get(name, 0) + amount
+    span = samples[-1].at - samples[0].at if len(samples) > 1 else 0.0
+    if not span:
+        return {}
+    used = dict.fromkeys(total, 0.0)
+    for sample, following in pairwise(samples):
+        for name in used:
+            used[name] += sample.running.get(name, 0) * (following.at - sample.at)
+    return {name: used[name] / (total[name] * span) for name in used if total[name]}

@@ -1,0 +1,161 @@
+"""Virtual time: what comes of many decisions, each of them judged; nobody starves."""
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from gangline.scheduler.model import Decision, QueueFacts
+from gangline.scheduler.simulate.check import check
+from gangline.scheduler.simulate.cluster import Cluster, read_cluster, uniform
+from gangline.scheduler.simulate.engine import Simulation
+from gangline.scheduler.simulate.outcome import outcome
+from gangline.scheduler.simulate.trace import Job, TraceError, pod_request, read_trace
+from gangline.scheduler.state import ClusterState
+from unit.scheduler.builders import request
+
+
+def job(name: str, arrival: float, duration: float, size: int = 1, **facts: object) -> Job:
+    facts = {"request": pod_request(1, 0, 0), "minimum": size, **facts}
+    return Job(name, arrival, duration, size, **facts)  # type: ignore[arg-type]
+
+
+def simulated(cluster: Cluster, jobs: list[Job], **settings: object) -> Simulation:
+    simulation = Simulation(cluster, jobs, watchers=[check], **settings)  # type: ignore[arg-type]
+    simulation.run()
+    return simulation
+
+
+def test_time_passes_from_event_to_event() -> None:
+    runs = simulated(uniform(1, 1, "0", 0), [job("a", 0, 10), job("b", 1, 5)]).history.runs
+    assert (runs["a"].first_started, runs["a"].ended) == (0, 10)
+    assert (runs["b"].first_started, runs["b"].ended) == (10, 15)
+
+
+def test_a_gang_that_fails_starts_anew() -> None:
+    runs = simulated(uniform(1, 1, "0", 0), [job("a", 0, 10, fails_after=4)]).history.runs
+    assert runs["a"].ended == 14
+
+
+def test_an_evicted_gang_comes_back_and_does_its_work_again() -> None:
+    jobs = [job("low", 0, 10, size=2), job("high", 4, 3, size=2, priority=5)]
+    simulation = simulated(uniform(2, 1, "0", 0), jobs)
+    runs = simulation.history.runs
+    assert (runs["high"].first_started, runs["high"].ended) == (4, 7)
+    assert (runs["low"].ended, runs["low"].evicted) == (17, 1)
+    assert simulation.history.evictions == 2
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_large_gang_starts_when_what_ran_before_has_drained(seed: int) -> None:
+    """Whatever small jobs keep coming: the bound is the end of what ran when it became first."""
+    random = Random(seed)
+    small = [
+        job(f"s{index}", random.uniform(0, 260), random.uniform(5, 60), random.choice([1, 1, 2, 3]))
+        for index in range(160)
+    ]
+    large = job("large", 100, 10, size=6, request=pod_request(4, 0, 0))
+    drained_by = 0.0
+
+    def note_what_runs(state: ClusterState, decision: Decision, now: float) -> None:
+        nonlocal drained_by
+        if drained_by or "sim/large" not in decision.promises:
+            return
+        names = {str(p.group).removeprefix("sim/") for p in state.pods.values() if p.node}
+        names |= {str(b.group).removeprefix("sim/") for b in decision.bindings}
+        runs = simulation.history.runs
+        drained_by = max(
+            (now if (began := runs[name].started) is None else began) + runs[name].job.duration
+            for name in names
+        )
+
+    cluster = uniform(8, 4, "0", 0)
+    simulation = Simulation(cluster, [*small, large], watchers=[check, note_what_runs])
+    started = simulation.run().runs["large"].first_started
+    assert drained_by
+    assert started is not None
+    assert started <= drained_by
+
+
+def test_a_trace_played_twice_gives_the_same_decisions() -> None:
+    random = Random(7)
+    jobs = [
+        job(
+            f"j{index}",
+            random.uniform(0, 100),
+            random.expovariate(1 / 20),
+            random.choice([1, 2, 4]),
+            priority=random.choice([0, 0, 5]),
+            queue=random.choice(["default", "team"]),
+        )
+        for index in range(60)
+    ]
+    played = []
+    for _ in range(2):
+        seen: list[Decision] = []
+        cluster = Cluster(uniform(6, 3, "0", 0).nodes, (QueueFacts("team", weight=2),))
+        record = [lambda _state, decision, _now, seen=seen: seen.append(decision), check]
+        Simulation(cluster, jobs, watchers=record).run()
+        played.append(seen)
+    assert played[0] == played[1]
+
+
+def test_queues_and_evictions_pass_the_judge() -> None:
+    random = Random(3)
+    queues = (
+        QueueFacts("a", weight=1, capability=request(cpu=9, pods=0)),
+        QueueFacts("b", weight=3),
+        QueueFacts("b1", parent="b"),
+        QueueFacts("b2", parent="b", capability=request(cpu=6, pods=0)),
+    )
+    jobs = [
+        job(
+            f"j{index}",
+            random.uniform(0, 120),
+            random.expovariate(1 / 30),
+            size := random.choice([1, 2, 4, 8]),
+            minimum=random.choice([size, max(1, size // 2)]),
+            priority=random.choice([0, 0, 0, 5]),
+            queue=random.choice(["a", "b1", "b2", "default"]),
+            fails_after=random.choice([0, 0, 0, 10]),
+        )
+        for index in range(120)
+    ]
+    cluster = Cluster(uniform(6, 3, "0", 0).nodes, queues)
+    simulation = simulated(cluster, jobs)
+    figures = outcome(simulation.history, cluster)
+    assert figures.unstarted == sum(j.queue == "b2" and j.minimum > 6 for j in jobs)
+    assert 0.5 < figures.utilisation["cpu"] <= 1
+    assert figures.evictions
+
+
+def test_traces_and_clusters_are_read(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("arrival,duration,size,gpu,name\n5,10,2,1,b\n0,1,1,,a\n")
+    jobs = read_trace(trace)
+    assert [each.name for each in jobs] == ["a", "b"]
+    assert dict(jobs[1].request) == {"cpu": 1000, "nvidia.com/gpu": 1, "pods": 1}
+    described = tmp_path / "cluster.yaml"
+    described.write_text(
+        "nodes: [{count: 2, cpu: 4, memory: 8Gi}]\nqueues: [{name: q, deserved: {cpu: 2}}]\n"
+    )
+    cluster = read_cluster(described)
+    assert [node.name for node in cluster.nodes] == ["node-0", "node-1"]
+    assert dict(cluster.queues[0].deserved) == {"cpu": 2000}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        pytest.param("arrival,duration\n1,x\n", "could not convert", id="not a number"),
+        pytest.param("arrival\n1\n", "no duration", id="a column is missing"),
+        pytest.param("arrival,duration,speed\n1,1,1\n", "unknown speed", id="an unknown column"),
+        pytest.param("arrival,duration,size\n1,1,0\n", "cannot be so", id="no pods"),
+        pytest.param("arrival,duration,gpu\n1,1,-1\n", "less than nothing", id="negative"),
+    ],
+)
+def test_a_trace_that_cannot_be_read_says_where(tmp_path: Path, text: str, says: str) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text(text)
+    with pytest.raises(TraceError, match=says):
+        read_trace(trace)

@@ -3,6 +3,7 @@
 import copy
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +13,7 @@ from gangline.api.schema import for_type
 from gangline.local.apiserver.machinery.core_defaults import apply_core_defaults
 from gangline.local.apiserver.machinery.core_validation import validate_create
 from gangline.local.apiserver.machinery.structural import StructuralSchema
+from gangline.local.apiserver.webhook_selection import VALIDATING, hooks_of
 
 GROUP = "admissionregistration.k8s.io"
 RULE = {"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]}
@@ -85,6 +87,7 @@ def test_a_right_configuration_has_no_mistakes_and_gets_its_defaults():
         (hook(matchPolicy="Fuzzy"), "matchPolicy", "Unsupported value"),
         (hook(timeoutSeconds=0), "timeoutSeconds", "between 1 and 30 seconds"),
         (hook(timeoutSeconds=31), "timeoutSeconds", "between 1 and 30 seconds"),
+        (hook(timeoutSeconds=1e3), "timeoutSeconds", "between 1 and 30 seconds"),
         (hook(admissionReviewVersions=[]), "admissionReviewVersions", "one of v1, v1beta1"),
         (hook(admissionReviewVersions=["v9"]), "admissionReviewVersions", "at least one of"),
         (hook(admissionReviewVersions=["v1", "v1"]), "admissionReviewVersions[1]", "Duplicate"),
@@ -165,9 +168,15 @@ JSON = st.recursive(
 )
 
 
-@given(st.sampled_from(sorted(HOOK)), JSON)
-def test_whatever_stands_in_a_field_is_refused_or_taken_but_never_an_error(name: str, value: Any):
-    mistakes(hook(**{name: value}))
+FIELDS = (*HOOK, "timeoutSeconds", "namespaceSelector", "failurePolicy")
+NUMBERS = st.floats(1, 30) | st.integers(1, 30).map(float)
+
+
+@given(st.sampled_from(sorted(FIELDS)), JSON | NUMBERS)
+def test_whatever_stands_in_a_field_is_refused_or_can_be_read_back(name: str, value: Any):
+    webhook = hook(**{name: value})
+    if not mistakes(webhook):
+        assert hooks_of(VALIDATING, msgspec.json.encode(configuration(webhook)))
 
 
 @given(st.sampled_from(sorted(RULE)), JSON)

@@ -23,6 +23,8 @@ from gangline.local.apiserver.webhook_selection import Hook
 
 LARGEST_ANSWER = 8 << 20
 """Bytes; a patch that replaces the largest object is smaller, also in base64."""
+MOST_CONNECTIONS = 256
+"""To all webhooks together; deleting a large collection asks about each of its objects."""
 HEADERS = {"Content-Type": "application/json", "Accept": "application/json"}
 SHOWN = 300
 """How many characters of an unfit answer are repeated."""
@@ -80,7 +82,7 @@ class WebhookLink:
         self, address: Address, context: ssl.SSLContext, body: bytes, timeout_s: float
     ) -> bytes:
         if self._session is None:
-            self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+            self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=MOST_CONNECTIONS))
         headers = dict(HEADERS)
         if address.name:
             headers["Host"] = URL(address.shown).raw_authority

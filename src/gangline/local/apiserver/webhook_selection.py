@@ -75,7 +75,8 @@ def hooks_of(plural: str, body: bytes) -> list[Hook]:
     Raises:
         msgspec.ValidationError: it is not of its kind, which validation keeps from being stored.
     """
-    found = msgspec.json.decode(body, type=TYPES[plural])
+    # Schemas let ``10.0`` pass for a whole number, as JSON does.
+    found = msgspec.json.decode(body, type=TYPES[plural], strict=False)
     return [
         Hook(
             webhook,

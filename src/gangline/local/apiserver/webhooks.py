@@ -11,10 +11,12 @@ Objects come and go in their stored form; each webhook sees the version that its
 import asyncio
 import logging
 
+import msgspec
+
 from gangline.api.admission import GROUP, AdmissionResponse
 from gangline.local.apiserver import conversion, objects
 from gangline.local.apiserver.errors import internal, not_found, timed_out
-from gangline.local.apiserver.history import DELETED, Event
+from gangline.local.apiserver.history import DELETED, Event, Record
 from gangline.local.apiserver.machinery.patches import PatchError, json_patch, same_json
 from gangline.local.apiserver.registry import Json, Kind, Registry
 from gangline.local.apiserver.request import Call
@@ -71,7 +73,7 @@ class Webhooks:
         for plural in TYPES:
             topic = self._store.topic(f"{plural}.{GROUP}")
             for record in topic.records.values():
-                self._configured[plural][record.key] = hooks_of(plural, record.body)
+                self._configured[plural][record.key] = _readable(plural, record)
         self._any = any(self._configured.values())
         self._store.on_change(f"{MUTATING}.{GROUP}", lambda event: self._changed(MUTATING, event))
         self._store.on_change(
@@ -83,7 +85,7 @@ class Webhooks:
         if event.type == DELETED:
             configured.pop(record.key, None)
         else:
-            configured[record.key] = hooks_of(plural, record.body)
+            configured[record.key] = _readable(plural, record)
         self._any = any(self._configured.values())
         self._matched.clear()
 
@@ -134,6 +136,15 @@ class Webhooks:
     def _hooks(self, plural: str) -> list[Hook]:
         configured = self._configured[plural]
         return [hook for name in sorted(configured) for hook in configured[name]]
+
+
+def _readable(plural: str, record: Record) -> list[Hook]:
+    try:
+        return hooks_of(plural, record.body)
+    except msgspec.ValidationError as error:
+        # Nobody could mend it were every write refused, or the server to stay down for it.
+        log.error("webhooks left out", extra={"configuration": record.key, "why": str(error)})
+        return []
 
 
 class Review:

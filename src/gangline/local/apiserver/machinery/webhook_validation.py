@@ -70,7 +70,7 @@ def _hook(path: str, hook: Json) -> Causes:
     for index, rule in enumerate(objects(hook.get("rules"))):
         yield from _rule(indexed(f"{path}.rules", index), rule)
     seconds = hook.get("timeoutSeconds")
-    if isinstance(seconds, int) and seconds not in SECONDS:
+    if isinstance(seconds, (int, float)) and seconds not in SECONDS:
         detail = "the timeout value must be between 1 and 30 seconds"
         yield wrong.invalid(f"{path}.timeoutSeconds", seconds, detail)
     for name in ("namespaceSelector", "objectSelector"):

@@ -1,0 +1,140 @@
+"""Jobs are checked and completed before they are stored, by whichever API server there is."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from e2e.jobs import Manifest, job, replica
+from e2e.scenario import Scenario
+from e2e.waiting import eventually
+from gangline.api.resources import NAMESPACES, PYTORCH_JOBS, SECRETS
+from gangline.kube.errors import ApiError, Invalid
+from gangline.operator.main import frameworks
+from gangline.operator.settings import OperatorSettings
+from gangline.operator.webhook import keyring
+from gangline.operator.webhook.component import admission
+from gangline.operator.webhook.settings import FailurePolicy, Validity, WebhookSettings
+
+EXCHANGES = 3
+
+
+@asynccontextmanager
+async def checked(scenario: Scenario, validity: Validity) -> AsyncIterator[WebhookSettings]:
+    """Check the jobs of this scenario's namespace, and refuse what cannot be checked."""
+    name = scenario.namespace
+    # Kubernetes gives each namespace this label from 1.21 on.
+    label = {"metadata": {"labels": {"kubernetes.io/metadata.name": name}}}
+    await scenario.client.patch(NAMESPACES, name, label)
+    settings = replace(
+        WebhookSettings.beside_the_server(),
+        namespace=name,
+        configuration=name,
+        namespaces=(name,),
+        failure_policy=FailurePolicy.FAIL,
+        validity=validity,
+        look_every_s=0.5,
+    )
+    async with admission(scenario.client, settings, frameworks(OperatorSettings())) as webhook:
+        assert webhook is not None
+        async with asyncio.timeout(30):
+            await webhook.keeper.registered.wait()
+
+        async def asked() -> bool:
+            """An API server learns of a webhook a moment after it was told."""
+            try:
+                await scenario.client.create(
+                    PYTORCH_JOBS, spoilt("probe"), scenario.namespace, dry_run=True
+                )
+            except Invalid:
+                return True
+            return False
+
+        await eventually(asked, "the API server asks")
+        yield settings
+
+
+def held(name: str) -> Manifest:
+    """A job that waits, so that no pod is in the way."""
+    return job(name, replica("true"), replica("true"), suspend=True)
+
+
+def spoilt(name: str) -> Manifest:
+    manifest = held(name)
+    manifest["spec"]["nprocPerNode"] = "many"
+    manifest["spec"]["pytorchReplicaSpecs"]["Master"]["replicas"] = 2
+    worker = manifest["spec"]["pytorchReplicaSpecs"]["Worker"]
+    worker["template"]["spec"]["containers"][0]["name"] = "main"
+    return manifest
+
+
+async def test_mistakes_are_refused_together_and_good_jobs_show_their_defaults(
+    scenario: Scenario,
+) -> None:
+    await scenario.submit(spoilt("before"))
+    async with checked(scenario, Validity()):
+        with pytest.raises(Invalid) as refused:
+            await scenario.submit(spoilt("bad"))
+        fields = {cause.field for cause in refused.value.causes}
+        assert fields == {
+            "spec.nprocPerNode",
+            "spec.pytorchReplicaSpecs.Master.replicas",
+            "spec.pytorchReplicaSpecs.Worker.template.spec.containers",
+        }
+        labelled = {"metadata": {"labels": {"team": "a"}}}
+        await scenario.client.patch(PYTORCH_JOBS, "before", labelled, scenario.namespace)
+        good = job("good", replica("true"), replica("true"))
+        del good["spec"]["runPolicy"]
+        for role in good["spec"]["pytorchReplicaSpecs"].values():
+            del role["replicas"], role["restartPolicy"]
+        await scenario.submit(good)
+        assert await scenario.outcome("good") == "Succeeded"
+        spec = (await scenario.job("good")).spec
+        assert spec.run_policy.clean_pod_policy == "None"
+        assert {
+            (role.replicas, role.restart_policy) for role in spec.pytorch_replica_specs.values()
+        } == {(1, "OnFailure")}
+        await scenario.client.patch(PYTORCH_JOBS, "good", labelled, scenario.namespace)
+        for _ in range(2):
+            applied = await scenario.client.apply(
+                PYTORCH_JOBS, held("applied"), scenario.namespace, manager="somebody"
+            )
+        assert applied.metadata.generation == 1
+    await scenario.submit(spoilt("after"))
+
+
+async def test_certificates_are_exchanged_and_no_call_fails(scenario: Scenario) -> None:
+    validity = Validity(
+        lifetime=timedelta(seconds=60),
+        renewed_before=timedelta(seconds=58),
+        settle=timedelta(seconds=2),
+    )
+    seen: set[str] = set()
+    count = 0
+    async with checked(scenario, validity) as settings:
+        while len(seen) <= EXCHANGES or count < 200:
+            jobs = [held(f"j{count + number}") for number in range(10)]
+            count += len(jobs)
+            await asyncio.gather(*(scenario.submit(each) for each in jobs))
+            stored = await scenario.client.get(SECRETS, settings.secret, scenario.namespace)
+            seen.add(stored.data[keyring.CERTIFICATE])
+    assert count >= 200
+
+
+async def test_jobs_pass_again_when_the_webhook_has_gone(scenario: Scenario) -> None:
+    async with checked(scenario, Validity()):
+        pass
+
+    async def passes() -> bool:
+        try:
+            await scenario.client.create(
+                PYTORCH_JOBS, held("probe"), scenario.namespace, dry_run=True
+            )
+        except ApiError:
+            return False
+        return True
+
+    await eventually(passes, "the API server asks nobody")

@@ -17,7 +17,7 @@ async def accuracy(job: RunningExample) -> float:
     return float(said.group(1))
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 async def test_a_jaxjob_trains_on_tumours_over_three_processes(training: Training) -> None:
     job = await training.start("jax", "cancer")
     await job.succeeds()
@@ -31,7 +31,7 @@ async def test_a_jaxjob_trains_on_tumours_over_three_processes(training: Trainin
 
 
 @pytest.mark.parametrize("together", [False, True], ids=["each_alone", "all_together"])
-@pytest.mark.timeout(500)
+@pytest.mark.timeout(900)
 async def test_a_jaxjob_goes_on_from_its_checkpoint_when_a_process_is_killed(
     training: Training, together: bool
 ) -> None:

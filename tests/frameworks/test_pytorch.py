@@ -7,7 +7,7 @@ import pytest
 from frameworks.training import Training
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 async def test_a_pytorchjob_trains_digits_with_distributed_data_parallel(
     training: Training,
 ) -> None:

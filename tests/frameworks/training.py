@@ -28,7 +28,7 @@ Manifest = dict[str, Any]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMESPACE = "default"
-PATIENCE_S = 240.0
+PATIENCE_S = 400.0
 """For a whole training; on two busy cores an import of a framework alone takes many seconds."""
 POLLED_EVERY_S = 0.25
 LAST_LINES = 25

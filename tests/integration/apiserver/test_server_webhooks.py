@@ -239,6 +239,37 @@ async def test_bindings_evictions_tokens_and_scales_are_reviewed_as_what_they_ar
     assert scaled["spec"]["replicas"] == 3
 
 
+async def test_a_scale_may_be_patched_by_a_webhook_while_its_object_changes(
+    client: Client, hooks: WebhookServer
+):
+    template = {
+        "metadata": {"labels": {"a": "b"}},
+        "spec": {"containers": [{"name": "c", "image": "i"}]},
+    }
+    deployment = {
+        "metadata": {"name": "d"},
+        "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": template},
+    }
+    await client.create(resources.DEPLOYMENTS, deployment, "default")
+
+    async def fewer(request: Json) -> Json:
+        await client.patch(resources.DEPLOYMENTS, "d", {"metadata": {"labels": {"x": "y"}}},
+                           "default")  # fmt: skip
+        return patch(request, {"op": "replace", "path": "/spec/replicas", "value": 2})
+
+    hooks.answers["m"] = fewer
+    await configure(client, "mutating", hooks.hook("m", rules=[rule("deployments/scale")]))
+    path = "/apis/apps/v1/namespaces/default/deployments/d"
+    await client.request_json(
+        "PATCH", f"{path}/scale", body={"spec": {"replicas": 9}},
+        content_type="application/merge-patch+json",
+    )  # fmt: skip
+    found = await client.get(resources.DEPLOYMENTS, "d", "default")
+    assert (found.spec.replicas, found.metadata.labels) == (2, {"x": "y"})
+    with pytest.raises(errors.BadRequest):
+        await client.request_json("PUT", f"{path}/scale", body=[1])
+
+
 async def test_webhooks_have_no_say_in_their_own_configuration(
     client: Client, hooks: WebhookServer
 ):

@@ -51,7 +51,9 @@ class Subresources:
         change = self._rest.change(call)
         if review := self._writer.review(call, UPDATE, SCALE):
             present = scale_of(call.kind, read_json(read_one(self._store, call).body))
-            change = _always(await review.admit(present, change(present)))
+            wanted = mapping(change(present), "the body of the request")
+            admitted = await review.admit(present, wanted)
+            change = _always(admitted if call.verb == "update" else _unbased(admitted, present))
 
         def scaled(obj: Json) -> Json:
             return with_scale(call.kind, obj, change(scale_of(call.kind, obj)))
@@ -118,6 +120,14 @@ class Subresources:
 
 def _always(obj: Json) -> Callable[[Json], Json]:
     return lambda _: obj
+
+
+def _unbased(scale: Json, present: Json) -> Json:
+    """A patched scale without the revision of what was patched, which is no wish of the client."""
+    meta, revision = scale.get("metadata"), present["metadata"]["resourceVersion"]
+    if not isinstance(meta, dict) or meta.get("resourceVersion") != revision:
+        return scale
+    return {**scale, "metadata": {k: v for k, v in meta.items() if k != "resourceVersion"}}
 
 
 def _check_uid(call: Call, store: Store, uid: str) -> None:

@@ -42,6 +42,7 @@ COMMANDS = {
     "operator": Entry("operator_command", "Run the operator alone."),
     "scheduler": Entry("components", "Run the scheduler alone."),
     "apiserver": Entry("components", "Run the API server of the local cluster alone."),
+    "simulate": Entry("simulate", "Try the scheduler on a trace of jobs, on virtual time."),
     "version": Entry("version", "Print the version."),
     "completion": Entry("completion", "Print the completion script of a shell."),
 }

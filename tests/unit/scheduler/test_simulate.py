@@ -5,14 +5,16 @@ from random import Random
 
 import pytest
 
+from gangline.cli.main import run
 from gangline.scheduler.model import Decision, QueueFacts
 from gangline.scheduler.simulate.check import check
 from gangline.scheduler.simulate.cluster import Cluster, read_cluster, uniform
 from gangline.scheduler.simulate.engine import Simulation
+from gangline.scheduler.simulate.generate import SHAPES, generate
 from gangline.scheduler.simulate.outcome import outcome
 from gangline.scheduler.simulate.trace import Job, TraceError, pod_request, read_trace
 from gangline.scheduler.state import ClusterState
-from unit.scheduler.builders import request
+from unit.scheduler.builders import GPU, request
 
 
 def job(name: str, arrival: float, duration: float, size: int = 1, **facts: object) -> Job:
@@ -159,3 +161,26 @@ def test_a_trace_that_cannot_be_read_says_where(tmp_path: Path, text: str, says:
     trace.write_text(text)
     with pytest.raises(TraceError, match=says):
         read_trace(trace)
+
+
+def test_generated_jobs_have_the_shape_asked_for_and_are_the_same_again() -> None:
+    cluster = uniform(10, 64, "512Gi", 8)
+    jobs = generate(SHAPES["philly"], 2000, cluster, load=0.8, seed=3)
+    assert jobs == generate(SHAPES["philly"], 2000, cluster, load=0.8, seed=3)
+    single = sum(each.size == 1 and dict(each.request)[GPU] == 1 for each in jobs)
+    assert 0.75 < single / len(jobs) < 0.85
+    durations = sorted(each.duration for each in jobs)
+    assert sum(durations[-200:]) > 0.5 * sum(durations)
+
+
+def test_a_simulation_is_printed_as_tables_and_a_picture(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    trace = tmp_path / "trace.json"
+    trace.write_text('[{"arrival": 0, "duration": 9}, {"arrival": 1, "duration": 5, "cpu": 16}]')
+    assert run(["simulate", str(trace), "--nodes", "1", "--gpus", "0", "--check"]) == 0
+    printed = capsys.readouterr().out
+    assert "jobs that never started" in printed
+    assert "cpu in use" in printed.splitlines()[-2]
+    trace.write_text("{")
+    assert run(["simulate", str(trace)]) == 2

@@ -1,0 +1,86 @@
+"""``gangline simulate``: the scheduler's decisions over a trace of jobs, on virtual time."""
+
+from pathlib import Path
+from typing import TypedDict, Unpack
+
+import click
+
+from gangline.cli.output import table
+
+READABLE = click.Path(path_type=Path, exists=True, dir_okay=False)
+
+
+class Flags(TypedDict):
+    """What may be given besides the trace."""
+
+    described: Path | None
+    nodes: int
+    gpus: int
+    shape: str
+    jobs: int
+    load: float
+    seed: int
+    quantum: float
+    check: bool
+
+
+@click.command("simulate")
+@click.argument("trace", type=READABLE, required=False)
+@click.option("--cluster", "described", type=READABLE, help="Nodes and queues, as YAML or JSON.")
+@click.option("--nodes", type=int, default=100, show_default=True, help="Without --cluster: nodes.")
+@click.option("--gpus", type=int, default=8, show_default=True, help="GPUs of each node.")
+@click.option(
+    "--shape",
+    type=click.Choice(["philly", "helios", "pai"]),
+    default="philly",
+    show_default=True,
+    help="Without TRACE: jobs are made that look like those of this cluster.",
+)
+@click.option("--jobs", type=int, default=2000, show_default=True, help="How many are made.")
+@click.option("--load", type=float, default=0.9, show_default=True, help="How busy they keep it.")
+@click.option(
+    "--seed", type=int, default=1, show_default=True, help="The same seed, the same jobs."
+)
+@click.option("--quantum", type=float, default=0.0, help="Decide once for so many seconds.")
+@click.option("--check", is_flag=True, help="Have every decision judged independently (slower).")
+def simulate_command(trace: Path | None, **flags: Unpack[Flags]) -> None:
+    """Run the scheduler over TRACE (CSV or JSON) and print what came of it.
+
+    A trace has the columns arrival, duration and size, and may have name, minimum, cpu, memory,
+    gpu, queue, priority and fails_after.
+    """
+    from gangline.scheduler.simulate import check as judge  # noqa: PLC0415
+    from gangline.scheduler.simulate import cluster as clusters  # noqa: PLC0415
+    from gangline.scheduler.simulate.engine import Simulation  # noqa: PLC0415
+    from gangline.scheduler.simulate.generate import SHAPES, generate  # noqa: PLC0415
+    from gangline.scheduler.simulate.outcome import outcome  # noqa: PLC0415
+    from gangline.scheduler.simulate.picture import course, figures, waits  # noqa: PLC0415
+    from gangline.scheduler.simulate.trace import TraceError, read_trace  # noqa: PLC0415
+
+    try:
+        described = flags["described"]
+        units = max(1, flags["gpus"])
+        cluster = (
+            clusters.read_cluster(described)
+            if described
+            else clusters.uniform(flags["nodes"], 16 * units, f"{64 * units}Gi", flags["gpus"])
+        )
+        queues = [queue.name for queue in cluster.queues] or ["default"]
+        shape = SHAPES[flags["shape"]]
+        arriving = (
+            read_trace(trace)
+            if trace
+            else generate(shape, flags["jobs"], cluster, flags["load"], flags["seed"], queues)
+        )
+    except TraceError as error:
+        raise click.UsageError(str(error)) from error
+    watchers = [judge.check] if flags["check"] else []
+    history = Simulation(cluster, arriving, watchers=watchers, quantum_s=flags["quantum"]).run()
+    found = outcome(history, cluster)
+    click.echo(table(("WHAT", "FIGURE"), figures(found)))
+    click.echo()
+    click.echo(table(("WAITED", "JOBS", "MEDIAN", "P95", "LONGEST"), waits(found)))
+    click.echo()
+    resource = "nvidia.com/gpu" if found.utilisation.get("nvidia.com/gpu") else "cpu"
+    total = sum(dict(node.allocatable).get(resource, 0) for node in cluster.nodes)
+    click.echo(course(history.samples, resource, total))

@@ -27,6 +27,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for other in {"embedded", "kubernetes"} - {chosen}:
             if mark := item.get_closest_marker(f"{other}_only"):
                 item.add_marker(pytest.mark.skip(reason=f"{other} only: {mark.args[0]}"))
+        if not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(400))
 
 
 @pytest.fixture(scope="session")

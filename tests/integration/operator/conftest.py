@@ -21,3 +21,10 @@ async def bare_stage(client: Client) -> AsyncIterator[Scene]:
     """A cluster with kubelets and none of our kinds."""
     async with scene(client) as ready:
         yield ready
+
+
+@pytest.fixture
+async def cluster(client: Client) -> Client:
+    """A client of a cluster with our kinds, in which nothing else runs."""
+    await install(client)
+    return client

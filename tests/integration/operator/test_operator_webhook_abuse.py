@@ -1,0 +1,145 @@
+"""The webhook and clients that mean no good."""
+
+import asyncio
+import base64
+import io
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+
+from gangline.kube.client import Client
+from gangline.kube.probes import Address
+from gangline.operator.main import frameworks
+from gangline.operator.settings import OperatorSettings
+from gangline.operator.webhook import keyring
+from gangline.operator.webhook.component import admission
+from gangline.operator.webhook.server import LARGEST_BODY
+from integration.operator.cluster import PATIENCE_S
+from integration.operator.webhook import (
+    SETTINGS,
+    bundle,
+    certificate,
+    job,
+    secret,
+    until,
+    webhook,
+)
+
+
+@pytest.fixture
+async def session(client: Client) -> AsyncIterator[Callable[..., Awaitable[tuple[int, str]]]]:
+    """Sends anything to the webhook; gives the code and the answer."""
+    async with webhook(client) as started, aiohttp.ClientSession() as session:
+        ring = keyring.read((await secret(client)).data)
+        context = ssl.create_default_context(cadata=ring.serving.authority.pem)
+
+        async def send(
+            body: bytes,
+            kind: str = "application/json",
+            path: str = "/validate",
+            method: str = "POST",
+        ) -> tuple[int, str]:
+            url = f"https://127.0.0.1:{started.server.port}{path}"
+            headers = {"Content-Type": kind}
+            async with session.request(
+                method, url, data=io.BytesIO(body), headers=headers, ssl=context
+            ) as answer:
+                return answer.status, await answer.text()
+
+        yield send
+
+
+def a_review(**request: Any) -> bytes:
+    return msgspec.json.encode(
+        {
+            "apiVersion": "admission.k8s.io/v1",
+            "kind": "AdmissionReview",
+            "request": {"uid": "u", "operation": "CREATE", **request},
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("sent", "code", "words"),
+    [
+        pytest.param({"body": b"junk"}, 400, "no AdmissionReview", id="junk"),
+        pytest.param({"body": b""}, 400, "no AdmissionReview", id="nothing"),
+        pytest.param({"body": b"[" * 500_000}, 400, "no AdmissionReview|deeply", id="brackets"),
+        pytest.param({"body": b"x", "kind": "text/plain"}, 415, "application/json", id="type"),
+        pytest.param({"body": b" " * (LARGEST_BODY + 1)}, 413, "", id="huge"),
+        pytest.param({"body": b"{}", "path": "/other"}, 404, "", id="path"),
+        pytest.param({"body": b"{}", "method": "PUT"}, 405, "", id="method"),
+        pytest.param({"body": b"", "method": "GET"}, 405, "", id="reading"),
+        pytest.param({"body": a_review()}, 200, "no object", id="no object"),
+        pytest.param(
+            {"body": a_review(object={"apiVersion": "a/v1", "kind": "B"})}, 200, "true", id="kind"
+        ),
+        pytest.param(
+            {"body": a_review(object=job() | {"spec": "x"}), "path": "/default"},
+            200,
+            "true",
+            id="spec that is text",
+        ),
+    ],
+)
+async def test_whatever_is_sent_gets_an_answer(
+    session: Callable[..., Awaitable[tuple[int, str]]], sent: dict[str, Any], code: int, words: str
+) -> None:
+    status, text = await session(**sent)
+    assert status == code
+    assert any(word in text for word in words.split("|")), text
+    good = a_review(object=job())
+    status, text = await session(good)
+    assert (status, msgspec.json.decode(text)["response"]["allowed"]) == (200, True)
+
+
+async def test_a_large_job_is_reviewed_beside_the_others(
+    session: Callable[..., Awaitable[tuple[int, str]]],
+) -> None:
+    large = job()
+    container = large["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]
+    container["env"] = [{"name": f"V{n}", "value": "x" * 100} for n in range(8000)]
+    status, text = await session(a_review(object=large))
+    assert (status, msgspec.json.decode(text)["response"]["allowed"]) == (200, True)
+    status, text = await session(a_review(object=large), path="/default")
+    patch = msgspec.json.decode(text)["response"]["patch"]
+    assert msgspec.json.decode(base64.b64decode(patch))[0]["op"] == "add"
+
+
+async def test_connections_that_say_nothing_or_junk_hinder_nobody(client: Client) -> None:
+    async with webhook(client) as started:
+        port = started.server.port
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(50)]
+        for _, writer in silent[:25]:
+            writer.write(b"GET / HTTP/1.1\r\n\r\n" + b"\x00" * 1000)
+        assert await certificate(port, await bundle(client))
+        for _, writer in silent:
+            writer.close()
+
+
+@pytest.mark.slow
+async def test_a_port_that_is_taken_is_told_and_had_when_it_is_free(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    blocker = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    port = blocker.sockets[0].getsockname()[1]
+    settings = replace(SETTINGS, address=Address("127.0.0.1", port))
+    async with admission(client, settings, frameworks(OperatorSettings())) as started:
+        assert started is not None
+
+        async def told() -> bool:
+            return "--webhook-bind-address" in caplog.text
+
+        await until(told, "the flag is named")
+        assert not started.server.is_serving
+        blocker.close()
+        await blocker.wait_closed()
+        async with asyncio.timeout(PATIENCE_S):
+            await started.keeper.registered.wait()
+        assert await certificate(port, await bundle(client))
+    assert caplog.text.count("--webhook-bind-address") == 1

@@ -1,0 +1,135 @@
+"""The webhook's certificate: shared, exchanged, lost, spoilt, and somebody else's."""
+
+import asyncio
+import time
+from collections import deque
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from gangline.api.core import Secret
+from gangline.api.meta import ObjectMeta
+from gangline.api.resources import SECRETS
+from gangline.kube.client import Client
+from gangline.operator.main import frameworks
+from gangline.operator.settings import OperatorSettings
+from gangline.operator.webhook import keyring
+from gangline.operator.webhook.component import admission
+from gangline.operator.webhook.configuration import OWNED
+from gangline.operator.webhook.settings import Validity
+from integration.operator.cluster import PATIENCE_S
+from integration.operator.webhook import (
+    NAME,
+    SETTINGS,
+    SYSTEM,
+    bundle,
+    certificate,
+    create,
+    job,
+    secret,
+    until,
+    webhook,
+)
+
+
+@pytest.mark.slow
+async def test_certificates_are_exchanged_under_load_and_no_call_fails(cluster: Client) -> None:
+    """Certificates live for seconds; a call that cannot be made refuses the job, and is seen."""
+    validity = Validity(
+        lifetime=timedelta(seconds=30),
+        renewed_before=timedelta(seconds=29),
+        settle=timedelta(seconds=2),
+    )
+    shown: set[str] = set()
+    async with webhook(cluster, validity=validity, look_every_s=0.1) as started:
+        count, heard = 0, deque([(time.monotonic(), await bundle(cluster))])
+        while len(shown) < 4 or count < 300:
+            await asyncio.gather(*(create(cluster, job(f"j{count + n}")) for n in range(10)))
+            count += 10
+            heard.append((time.monotonic(), await bundle(cluster)))
+            # Not every caller hears at once: this one is up to a second behind.
+            while heard[0][0] < time.monotonic() - 1:
+                heard.popleft()
+            shown.add(await certificate(started.server.port, heard[0][1]))
+
+
+async def test_a_lost_secret_is_made_anew_and_no_call_fails(cluster: Client) -> None:
+    validity = Validity(settle=timedelta(seconds=0.5))
+    async with webhook(cluster, validity=validity):
+        first = (await secret(cluster)).data[keyring.KEY]
+        await cluster.delete(SECRETS, NAME, SYSTEM)
+        count = 0
+
+        async def renewed() -> bool:
+            nonlocal count
+            count += 1
+            await create(cluster, job(f"j{count}"))
+            found = await cluster.list(SECRETS, SYSTEM, fields=f"metadata.name={NAME}")
+            return bool(found.items) and found.items[0].data[keyring.KEY] != first
+
+        await until(renewed, "another certificate is served")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param({}, id="empty"),
+        pytest.param(
+            {"tls.crt": "anVuaw==", "tls.key": "anVuaw==", "ca.crt": "anVuaw=="}, id="junk"
+        ),
+        pytest.param({"tls.crt": "anVuaw=="}, id="half"),
+    ],
+)
+async def test_a_secret_that_cannot_be_used_is_replaced_and_told(
+    cluster: Client, caplog: pytest.LogCaptureFixture, data: dict[str, str]
+) -> None:
+    meta = ObjectMeta(name=NAME, namespace=SYSTEM, labels=dict(OWNED))
+    await cluster.create(SECRETS, Secret(metadata=meta, data=data), SYSTEM)
+    async with webhook(cluster):
+        await create(cluster, job())
+    assert ("cannot be used" in caplog.text) == bool(data)
+    assert keyring.read((await secret(cluster)).data)
+
+
+async def test_a_certificate_that_has_ended_is_replaced_at_once(
+    cluster: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    long_ago = datetime.now(UTC) - timedelta(days=100)
+    ring = keyring.plan(None, None, SETTINGS.names, long_ago, Validity(), frozenset())
+    meta = ObjectMeta(name=NAME, namespace=SYSTEM, labels=dict(OWNED))
+    await cluster.create(SECRETS, Secret(metadata=meta, data=keyring.write(ring)), SYSTEM)
+    async with webhook(cluster):
+        await create(cluster, job())
+    assert "check the clocks" in caplog.text
+
+
+async def test_a_secret_of_somebody_else_is_left_alone(
+    cluster: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    meta = ObjectMeta(name=NAME, namespace=SYSTEM)
+    theirs = await cluster.create(SECRETS, Secret(metadata=meta, data={"a": "Yg=="}), SYSTEM)
+    async with webhook(cluster):
+        await create(cluster, job())
+    assert await secret(cluster) == theirs
+    assert keyring.read((await secret(cluster, f"{NAME}-own")).data)
+    assert caplog.text.count("--webhook-secret") == 1
+
+
+async def test_several_copies_share_one_certificate(cluster: Client) -> None:
+    async with AsyncExitStack() as stack:
+        copies = [
+            await stack.enter_async_context(
+                admission(cluster, SETTINGS, frameworks(OperatorSettings()))
+            )
+            for _ in range(3)
+        ]
+        for copy in copies:
+            assert copy is not None
+            async with asyncio.timeout(PATIENCE_S):
+                await copy.keeper.registered.wait()
+        serving = keyring.read((await secret(cluster)).data).serving
+        for copy in copies:
+            assert copy is not None
+            shown = await certificate(copy.server.port, serving.authority.pem)
+            assert shown.split() == serving.certificate.split()

@@ -1,0 +1,113 @@
+"""A webhook that an API server knows of, and what tests ask of it."""
+
+import asyncio
+import base64
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+from gangline.api.core import Secret
+from gangline.api.resources import PYTORCH_JOBS, SECRETS
+from gangline.kube.client import Client
+from gangline.kube.probes import Address
+from gangline.operator.main import frameworks
+from gangline.operator.settings import OperatorSettings
+from gangline.operator.webhook.component import Webhook, admission
+from gangline.operator.webhook.configuration import VALIDATING
+from gangline.operator.webhook.settings import FailurePolicy, WebhookSettings
+from integration.operator.cluster import NAMESPACE, PATIENCE_S
+from unit.operator.builders import manifest
+
+SYSTEM = "kube-system"
+NAME = "gangline-operator-webhook"
+SETTINGS = WebhookSettings(
+    url="https://127.0.0.1:0",
+    namespace=SYSTEM,
+    failure_policy=FailurePolicy.FAIL,
+    address=Address("127.0.0.1", 0),
+    look_every_s=0.2,
+    removed_at_end=True,
+)
+"""As few seconds pass as can be; a call that fails is seen, because it is not ignored."""
+
+BAD = """\
+apiVersion: kubeflow.org/v1
+kind: PyTorchJob
+metadata: {name: bad, namespace: default}
+spec:
+  nprocPerNode: many
+  elasticPolicy: {minReplicas: 5, maxReplicas: 2}
+  pytorchReplicaSpecs:
+    Master:
+      replicas: 2
+      template: {spec: {containers: [{name: pytorch}]}}
+    Worker:
+      replicas: 3
+      template: {spec: {containers: [{name: main, image: train}]}}
+    Boss:
+      template: {spec: {containers: [{name: pytorch, image: train}]}}
+"""
+MISTAKES = (
+    "spec.nprocPerNode",
+    "spec.elasticPolicy.m",
+    "spec.pytorchReplicaSpecs.Master.replicas",
+    "spec.pytorchReplicaSpecs.Master.template.spec.containers[0].image",
+    "spec.pytorchReplicaSpecs.Worker.template.spec.containers",
+    "spec.pytorchReplicaSpecs.Boss",
+)
+
+
+@asynccontextmanager
+async def webhook(client: Client, **changes: Any) -> AsyncIterator[Webhook]:
+    """A webhook that the API server knows of."""
+    settings = replace(SETTINGS, **changes)
+    async with admission(client, settings, frameworks(OperatorSettings())) as started:
+        assert started is not None
+        async with asyncio.timeout(PATIENCE_S):
+            await started.keeper.registered.wait()
+        yield started
+
+
+async def until(claim: Callable[[], Awaitable[bool]], what: str) -> None:
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            while not await claim():
+                await asyncio.sleep(0.02)
+    except TimeoutError:
+        raise AssertionError(f"never: {what}") from None
+
+
+def job(name: str = "train", **changes: Any) -> dict[str, Any]:
+    written = manifest(1, 1, name=name)
+    return written | {"metadata": {"name": name, "namespace": NAMESPACE}} | changes
+
+
+async def create(client: Client, written: dict[str, Any]) -> dict[str, Any]:
+    made: dict[str, Any] = await client.request_json(
+        "POST", PYTORCH_JOBS.path(NAMESPACE), body=written
+    )
+    return made
+
+
+async def secret(client: Client, name: str = NAME) -> Secret:
+    return await client.get(SECRETS, name, SYSTEM)
+
+
+async def bundle(client: Client) -> str:
+    """The authorities that the API server is told to trust."""
+    configured = await client.get(VALIDATING, SETTINGS.configuration)
+    return base64.b64decode(configured["webhooks"][0]["clientConfig"]["caBundle"]).decode()
+
+
+async def certificate(port: int, trusted: str) -> str:
+    """The certificate that a new connection is shown by a webhook that it trusts."""
+    context = ssl.create_default_context(cadata=trusted)
+    _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+    try:
+        shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        return ssl.DER_cert_to_PEM_cert(shown)
+    finally:
+        writer.close()
+        await writer.wait_closed()

@@ -173,6 +173,19 @@ async def test_a_webhook_that_wants_so_is_asked_again_after_a_later_change(
     assert hooks.asked[-1]["object"]["metadata"]["labels"] == {"x": "y"}
 
 
+async def test_a_patch_that_changes_nothing_makes_nobody_look_again(
+    client: Client, hooks: WebhookServer
+):
+    same = {"op": "replace", "path": "/data/x", "value": "1"}
+    hooks.answers |= {"first": allow, "second": lambda request: patch(request, same)}
+    await configure(
+        client, "mutating", hooks.hook("first", reinvocationPolicy="IfNeeded"),
+        hooks.hook("second"),
+    )  # fmt: skip
+    await create(client)
+    assert len(hooks.asked) == 2
+
+
 async def test_rules_selectors_and_subresources_choose_who_is_asked(
     client: Client, hooks: WebhookServer
 ):

@@ -55,7 +55,7 @@ class Operator:
     def __init__(self, kubeconfig: Path, folder: Path) -> None:
         self._port = 18080
         self._process = subprocess.Popen(
-            [*GANGLINE, "operator", "--port", str(self._port), "--log-level", "warning"],
+            [*GANGLINE, "operator", "--metrics-bind-address", f"127.0.0.1:{self._port}"],
             env=os.environ | {"KUBECONFIG": str(kubeconfig)},
             stderr=(folder / "operator.log").open("wb"),
         )

@@ -22,7 +22,7 @@ from gangline.api.checks import (
     tensorflow,
     xgboost,
 )
-from gangline.api.checks.common import MOST_REPLICAS, unreadable
+from gangline.api.checks.parts import MOST_REPLICAS, unreadable
 from gangline.api.fielderror import FieldError
 from gangline.api.jax import JAXJob
 from gangline.api.kubeflow import PyTorchJob

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from gangline.api.checks import common, replica_advice
+from gangline.api.checks import replica_advice
 from gangline.api.fielderror import FieldError
 from gangline.api.jax import CONTAINER, ROLES, JAXJob
 
@@ -19,11 +19,11 @@ _WAYS = replica_advice.Ways(
 def check(job: JAXJob, old: JAXJob | None = None) -> Iterator[FieldError]:
     """Every mistake in a job that has the shape of its kind; ``old`` is the job before a change."""
     specs = job.spec.jax_replica_specs
-    roles, _ = common.read_roles(specs, ROLES, _PATH)
-    yield from common.kubeflow_job(job, specs, ROLES, _PATH, CONTAINER)
-    yield from common.size(roles, _PATH)
+    roles, _ = parts.read_roles(specs, ROLES, _PATH)
+    yield from parts.kubeflow_job(job, specs, ROLES, _PATH, CONTAINER)
+    yield from parts.size(roles, _PATH)
     if old is not None:
-        yield from common.unchanged(job.spec.run_policy, old.spec.run_policy)
+        yield from parts.unchanged(job.spec.run_policy, old.spec.run_policy)
 
 
 def advise(job: JAXJob) -> Iterator[FieldError]:

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from gangline.api.checks import common, replica_advice
-from gangline.api.checks.common import Roles
+from gangline.api.checks import replica_advice
+from gangline.api.checks.parts import Roles
 from gangline.api.fielderror import FieldError, child
 from gangline.api.kubeflow import ReplicaSpec
 from gangline.api.mindspore import (
@@ -41,29 +41,29 @@ _WAYS = replica_advice.Ways(
 def check(job: MSJob, old: MSJob | None = None) -> Iterator[FieldError]:
     """Every mistake in a job that has the shape of its kind; ``old`` is the job before a change."""
     specs = job.spec.ms_replica_specs
-    roles, _ = common.read_roles(specs, ROLES, _PATH)
-    yield from common.kubeflow_job(job, specs, ROLES, _PATH, CONTAINER)
-    yield from common.size(roles, _PATH)
+    roles, _ = parts.read_roles(specs, ROLES, _PATH)
+    yield from parts.kubeflow_job(job, specs, ROLES, _PATH, CONTAINER)
+    yield from parts.size(roles, _PATH)
     yield from _scheduler(roles)
     yield from _workers(roles)
     for key, replica in specs.items():
         yield from _port(replica, f"{child(_PATH, key)}.template")
     if old is not None:
-        yield from common.unchanged(job.spec.run_policy, old.spec.run_policy)
+        yield from parts.unchanged(job.spec.run_policy, old.spec.run_policy)
 
 
 def advise(job: MSJob) -> Iterator[FieldError]:
     """What a job may say, but hardly means."""
     specs = job.spec.ms_replica_specs
-    roles, _ = common.read_roles(specs, ROLES, _PATH)
-    alone = SCHEDULER not in roles or not common.count(roles[SCHEDULER])
+    roles, _ = parts.read_roles(specs, ROLES, _PATH)
+    alone = SCHEDULER not in roles or not parts.count(roles[SCHEDULER])
     ways = replace(_WAYS, variables=()) if alone else _WAYS
     yield from replica_advice.advise(specs, job.spec.run_policy, ways)
 
 
 def _scheduler(roles: Roles) -> Iterator[FieldError]:
     """One scheduler brings the others together; only a single worker needs none."""
-    counts = {role: common.count(replica) for role, replica in roles.items()}
+    counts = {role: parts.count(replica) for role, replica in roles.items()}
     schedulers = counts.get(SCHEDULER, 0)
     if schedulers > 1:
         remedy = "give 1: workers and servers meet at one scheduler"
@@ -79,7 +79,7 @@ def _workers(roles: Roles) -> Iterator[FieldError]:
         problem = "is missing: a job without workers never ends"
         yield FieldError(f"{_PATH}.{WORKER}", None, problem, "add a Worker")
         return
-    counts = {role: common.count(replica) for role, replica in roles.items()}
+    counts = {role: parts.count(replica) for role, replica in roles.items()}
     if sum(counts.values()) and not counts[WORKER]:
         remedy = "give at least 1; to hold a job, set spec.runPolicy.suspend"
         problem = "leaves the job without a worker"

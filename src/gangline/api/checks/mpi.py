@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from gangline.api.checks import common, replica_advice
-from gangline.api.checks.common import Roles
+from gangline.api.checks import replica_advice
+from gangline.api.checks.parts import Roles
 from gangline.api.fielderror import FieldError
 from gangline.api.mpi import ROLES, MPIJob, with_defaults
 
@@ -16,18 +16,18 @@ _WAYS = replica_advice.Ways(path=_PATH, roles=ROLES, restart="Never", endless=("
 def check(job: MPIJob, old: MPIJob | None = None) -> Iterator[FieldError]:
     """Every mistake in a job that has the shape of its kind; ``old`` is the job before a change."""
     specs = with_defaults(job.spec.mpi_replica_specs)
-    roles, _ = common.read_roles(specs, ROLES, _PATH)
-    yield from common.kubeflow_job(job, specs, ROLES, _PATH, _ANY_CONTAINER)
+    roles, _ = parts.read_roles(specs, ROLES, _PATH)
+    yield from parts.kubeflow_job(job, specs, ROLES, _PATH, _ANY_CONTAINER)
     if specs and "Launcher" not in roles:
         yield FieldError(f"{_PATH}.Launcher", None, "is missing", "give one: it runs mpirun")
-    elif specs and (launchers := common.count(roles["Launcher"])) != 1:
+    elif specs and (launchers := parts.count(roles["Launcher"])) != 1:
         remedy = "give 1, and the pods for the processes as Worker"
         yield FieldError(f"{_PATH}.Launcher.replicas", launchers, "is not 1", remedy)
     else:
-        yield from common.size(roles, _PATH)
+        yield from parts.size(roles, _PATH)
     yield from _main_container(job.spec.main_container, roles)
     if old is not None:
-        yield from common.unchanged(job.spec.run_policy, old.spec.run_policy)
+        yield from parts.unchanged(job.spec.run_policy, old.spec.run_policy)
 
 
 def advise(job: MPIJob) -> Iterator[FieldError]:
@@ -37,8 +37,8 @@ def advise(job: MPIJob) -> Iterator[FieldError]:
     if older and newer and older != newer:
         problem = f"does not count: spec.runPolicy.cleanPodPolicy, {newer!r}, does"
         yield FieldError("spec.cleanPodPolicy", older, problem, "leave it out")
-    roles, _ = common.read_roles(with_defaults(job.spec.mpi_replica_specs), ROLES, _PATH)
-    if (newer or older or "None") == "None" and "Worker" in roles and common.count(roles["Worker"]):
+    roles, _ = parts.read_roles(with_defaults(job.spec.mpi_replica_specs), ROLES, _PATH)
+    if (newer or older or "None") == "None" and "Worker" in roles and parts.count(roles["Worker"]):
         problem = "leaves the workers waiting, on what they hold, after the job's end"
         remedy = "give Running: workers never end by themselves"
         yield FieldError("spec.runPolicy.cleanPodPolicy", newer or older, problem, remedy)

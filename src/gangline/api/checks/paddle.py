@@ -5,7 +5,7 @@ from difflib import get_close_matches
 
 import msgspec
 
-from gangline.api.checks import common
+from gangline.api.checks import parts
 from gangline.api.fielderror import FieldError
 from gangline.api.kubeflow import ReplicaSpec, SchedulingPolicy
 from gangline.api.paddle import (
@@ -30,11 +30,11 @@ def check(job: PaddleJob, old: PaddleJob | None = None) -> Iterator[FieldError]:
     """Every mistake in a job that has the shape of its kind; ``old`` is the job before a change."""
     spec = job.spec
     roles = {role: ReplicaSpec(replicas=given.count) for role, given in spec.roles()}
-    yield from common.job_name(job.metadata, roles)
-    yield from common.annotations(job.metadata)
+    yield from parts.job_name(job.metadata, roles)
+    yield from parts.annotations(job.metadata)
     if not roles:
         yield FieldError("spec", None, "has no role", f"give {' or '.join(ROLES)}")
-    yield from common.size(roles, "spec")
+    yield from parts.size(roles, "spec")
     for role, given in spec.roles():
         yield from _role(given, f"spec.{role}")
     yield from _clean_policy(spec.clean_pod_policy)
@@ -44,7 +44,7 @@ def check(job: PaddleJob, old: PaddleJob | None = None) -> Iterator[FieldError]:
     if spec.scheduling_policy is not None:
         total = sum(given.count for _, given in spec.roles())
         path = "spec.schedulingPolicy"
-        yield from common.scheduling_policy(spec.scheduling_policy, total, path)
+        yield from parts.scheduling_policy(spec.scheduling_policy, total, path)
     if old is not None:
         yield from _unchanged(spec, old.spec)
 
@@ -68,7 +68,7 @@ def _role(given: ResourceSpec, path: str) -> Iterator[FieldError]:
     try:
         template = msgspec.convert(given.template, PodTemplateSpec)
     except msgspec.ValidationError as error:
-        yield common.unreadable(error, f"{path}.template")
+        yield parts.unreadable(error, f"{path}.template")
         return
     yield from validate_template(template, f"{path}.template")
     if given.requests is not None and given.limits is not None and given.requests > given.limits:

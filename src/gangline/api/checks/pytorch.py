@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterator
 
-from gangline.api.checks import common, replica_advice
-from gangline.api.checks.common import Roles
+from gangline.api.checks import replica_advice
+from gangline.api.checks.parts import Roles
 from gangline.api.fielderror import FieldError
 from gangline.api.kubeflow import ElasticPolicy, PyTorchJob, ReplicaSpec
 
@@ -36,14 +36,14 @@ def check(job: PyTorchJob, old: PyTorchJob | None = None) -> Iterator[FieldError
     spec = job.spec
     path = "spec.pytorchReplicaSpecs"
     specs = spec.pytorch_replica_specs
-    roles, _ = common.read_roles(specs, _ROLES, path)
-    yield from common.kubeflow_job(job, specs, _ROLES, path, _CONTAINER)
+    roles, _ = parts.read_roles(specs, _ROLES, path)
+    yield from parts.kubeflow_job(job, specs, _ROLES, path, _CONTAINER)
     yield from _replicas(roles, path)
     yield from _processes(spec.nproc_per_node)
     if spec.elastic_policy is not None:
         yield from _elastic(spec.elastic_policy, roles.get("Worker"), spec.nproc_per_node)
     if old is not None:
-        yield from common.unchanged(spec.run_policy, old.spec.run_policy)
+        yield from parts.unchanged(spec.run_policy, old.spec.run_policy)
 
 
 def advise(job: PyTorchJob) -> Iterator[FieldError]:
@@ -58,12 +58,12 @@ def advise(job: PyTorchJob) -> Iterator[FieldError]:
 
 
 def _replicas(roles: Roles, path: str) -> Iterator[FieldError]:
-    masters = common.count(roles["Master"]) if "Master" in roles else 1
+    masters = parts.count(roles["Master"]) if "Master" in roles else 1
     if masters != 1:
         remedy = "give 1, and further pods as Worker" if masters else "give 1, or leave Master out"
         yield FieldError(f"{path}.Master.replicas", masters, "is not 1", remedy)
     else:
-        yield from common.size(roles, path)
+        yield from parts.size(roles, path)
 
 
 def _processes(count: str | None) -> Iterator[FieldError]:
@@ -86,7 +86,7 @@ def _elastic(
         where = f"{path}.nProcPerNode"
         problem = "is given together with spec.nprocPerNode"
         yield FieldError(where, policy.n_proc_per_node, problem, "keep spec.nprocPerNode only")
-    yield from _elastic_range(policy, common.count(worker), path)
+    yield from _elastic_range(policy, parts.count(worker), path)
     for index, setting in enumerate(policy.rdzv_conf):
         where = f"{path}.rdzvConf[{index}]"
         if not setting.key:

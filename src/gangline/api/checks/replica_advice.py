@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gangline.api.checks import common
+from gangline.api.checks import parts
 from gangline.api.fielderror import FieldError, child
 from gangline.api.kubeflow import ReplicaSpec, RunPolicy
 
@@ -35,7 +35,7 @@ class Ways:
 def advise(specs: Mapping[str, ReplicaSpec], policy: RunPolicy, ways: Ways) -> Iterator[FieldError]:
     """Everything that all kinds with replica specs have in common."""
     spelt = {role.lower(): role for role in ways.roles}
-    several = sum(common.count(replica) for replica in specs.values()) > 1
+    several = sum(parts.count(replica) for replica in specs.values()) > 1
     for key, replica in specs.items():
         where = child(ways.path, key)
         role = spelt.get(key.lower(), key)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from gangline.api.checks.common import amount
+from gangline.api.checks.parts import amount
 from gangline.api.fielderror import FieldError, child
 from gangline.api.scheduling import PodGroup, Queue
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from gangline.api.checks import common, replica_advice
-from gangline.api.checks.common import Roles
+from gangline.api.checks import replica_advice
+from gangline.api.checks.parts import Roles
 from gangline.api.fielderror import FieldError
 from gangline.api.tensorflow import CONTAINER, ROLES, TFJob
 
@@ -24,20 +24,20 @@ _WAYS = replica_advice.Ways(
 def check(job: TFJob, old: TFJob | None = None) -> Iterator[FieldError]:
     """Every mistake in a job that has the shape of its kind; ``old`` is the job before a change."""
     specs = job.spec.tf_replica_specs
-    roles, _ = common.read_roles(specs, ROLES, _PATH)
-    yield from common.kubeflow_job(job, specs, ROLES, _PATH, CONTAINER)
-    yield from common.size(roles, _PATH)
+    roles, _ = parts.read_roles(specs, ROLES, _PATH)
+    yield from parts.kubeflow_job(job, specs, ROLES, _PATH, CONTAINER)
+    yield from parts.size(roles, _PATH)
     yield from _leaders(roles)
     yield from _decides(roles)
     if old is not None:
-        yield from common.unchanged(job.spec.run_policy, old.spec.run_policy)
+        yield from parts.unchanged(job.spec.run_policy, old.spec.run_policy)
 
 
 def advise(job: TFJob) -> Iterator[FieldError]:
     """What a job may say, but hardly means."""
     yield from replica_advice.advise(job.spec.tf_replica_specs, job.spec.run_policy, _WAYS)
-    roles, _ = common.read_roles(job.spec.tf_replica_specs, ROLES, _PATH)
-    if "Evaluator" in roles and (count := common.count(roles["Evaluator"])) > 1:
+    roles, _ = parts.read_roles(job.spec.tf_replica_specs, ROLES, _PATH)
+    if "Evaluator" in roles and (count := parts.count(roles["Evaluator"])) > 1:
         problem = "is more than the one evaluator that TensorFlow knows"
         yield FieldError(f"{_PATH}.Evaluator.replicas", count, problem, "give 1")
     leader = next((role for role in _LEADERS if role in roles), None)
@@ -53,14 +53,14 @@ def _leaders(roles: Roles) -> Iterator[FieldError]:
         problem = "is given together with Chief, which means the same"
         yield FieldError(f"{_PATH}.Master", None, problem, "keep one of the two")
     for leader in _LEADERS:
-        if leader in roles and (count := common.count(roles[leader])) > 1:
+        if leader in roles and (count := parts.count(roles[leader])) > 1:
             remedy = "give 1, and further pods as Worker"
             yield FieldError(f"{_PATH}.{leader}.replicas", count, "is more than 1", remedy)
 
 
 def _decides(roles: Roles) -> Iterator[FieldError]:
     """Parameter servers and evaluators never say that the training is over: others have to."""
-    counts = {role: common.count(replica) for role, replica in roles.items()}
+    counts = {role: parts.count(replica) for role, replica in roles.items()}
     if sum(counts.values()) and not any(counts.get(role) for role in _DECIDING):
         there = " and ".join(sorted(role for role, count in counts.items() if count))
         problem = f"has {there} only: such a job would never end"

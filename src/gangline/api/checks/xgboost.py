@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from gangline.api.checks import common, replica_advice
+from gangline.api.checks import replica_advice
 from gangline.api.fielderror import FieldError
 from gangline.api.xgboost import CONTAINER, ROLES, XGBoostJob
 
@@ -26,18 +26,18 @@ _WAYS = replica_advice.Ways(
 def check(job: XGBoostJob, old: XGBoostJob | None = None) -> Iterator[FieldError]:
     """Every mistake in a job that has the shape of its kind; ``old`` is the job before a change."""
     specs = job.spec.xgb_replica_specs
-    roles, _ = common.read_roles(specs, ROLES, _PATH)
-    yield from common.kubeflow_job(job, specs, ROLES, _PATH, CONTAINER)
+    roles, _ = parts.read_roles(specs, ROLES, _PATH)
+    yield from parts.kubeflow_job(job, specs, ROLES, _PATH, CONTAINER)
     if specs and "Master" not in roles:
         problem, remedy = "is missing", "give one: it runs the tracker that the workers report to"
         yield FieldError(f"{_PATH}.Master", None, problem, remedy)
-    elif specs and (masters := common.count(roles["Master"])) != 1:
+    elif specs and (masters := parts.count(roles["Master"])) != 1:
         remedy = "give 1, and further pods as Worker"
         yield FieldError(f"{_PATH}.Master.replicas", masters, "is not 1", remedy)
     else:
-        yield from common.size(roles, _PATH)
+        yield from parts.size(roles, _PATH)
     if old is not None:
-        yield from common.unchanged(job.spec.run_policy, old.spec.run_policy)
+        yield from parts.unchanged(job.spec.run_policy, old.spec.run_policy)
 
 
 def advise(job: XGBoostJob) -> Iterator[FieldError]:

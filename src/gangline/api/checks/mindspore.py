@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from gangline.api.checks import replica_advice
+from gangline.api.checks import parts, replica_advice
 from gangline.api.checks.parts import Roles
 from gangline.api.fielderror import FieldError, child
 from gangline.api.kubeflow import ReplicaSpec

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from gangline.api.checks import replica_advice
+from gangline.api.checks import parts, replica_advice
 from gangline.api.checks.parts import Roles
 from gangline.api.fielderror import FieldError
 from gangline.api.kubeflow import ElasticPolicy, PyTorchJob, ReplicaSpec

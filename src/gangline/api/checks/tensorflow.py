@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from gangline.api.checks import replica_advice
+from gangline.api.checks import parts, replica_advice
 from gangline.api.checks.parts import Roles
 from gangline.api.fielderror import FieldError
 from gangline.api.tensorflow import CONTAINER, ROLES, TFJob

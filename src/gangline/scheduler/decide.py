@@ -337,7 +337,9 @@ class _Pass:
             possible=plan is not None,
             held_for=held_for,
         )
-        return _Failure(reasons.explain_gang(attempt), reasons.explain_pod(attempt))
+        near = reasons.ONE_DOMAIN if unit.network is not None and unit.network.hard else ""
+        gang, pod = reasons.explain_gang(attempt), reasons.explain_pod(attempt)
+        return _Failure(f"{near}{gang}", f"{pod} {near}".strip())
 
     def _promise(self, unit: Unit, plan: list[Placement], cleared: bool = False) -> None:
         """Keep the planned room for a unit until it can be used."""

@@ -24,11 +24,18 @@ from gangline.scheduler.model import (
     PodKey,
     QueueFacts,
 )
-from gangline.scheduler.observe import budget_facts, group_facts, node_facts, pod_facts, queue_facts
+from gangline.scheduler.observe import (
+    budget_facts,
+    group_facts,
+    hypernode_facts,
+    node_facts,
+    pod_facts,
+    queue_facts,
+)
 from gangline.scheduler.settings import SchedulerSettings
 from gangline.scheduler.state import ClusterState
 from gangline.scheduler.vacancies import HELD_S
-from gangline.scheduler.wire import LEAN_PODS, LeanPod, slim
+from gangline.scheduler.wire import HYPERNODES, LEAN_PODS, HyperNode, LeanPod, slim
 
 
 class Feed:
@@ -63,6 +70,8 @@ class Feed:
         self._queues: Informer[Queue] = Informer(client, QUEUES)
         self._classes: Informer[PriorityClass] = Informer(client, PRIORITY_CLASSES)
         self._budgets: Informer[PodDisruptionBudget] = Informer(client, POD_DISRUPTION_BUDGETS)
+        self.hypernodes: Informer[HyperNode] = Informer(client, HYPERNODES)
+        self.hypernodes.add_listener(self._on_hypernode)
         self._budgets.add_listener(self._on_budget)
         self._node_informer.add_listener(self._on_node)
         self.pods.add_listener(self._on_pod)
@@ -140,6 +149,13 @@ class Feed:
             self.state.queues.setdefault(DEFAULT_QUEUE, QueueFacts(DEFAULT_QUEUE))
         for key in self.state.groups:
             self._regrouped(key)
+        self._changed()
+
+    def _on_hypernode(self, old: HyperNode | None, new: HyperNode | None) -> None:
+        if old is not None:
+            self.state.nodes.remove_hypernode(old.metadata.name)
+        if new is not None:
+            self.state.nodes.set_hypernode(hypernode_facts(new))
         self._changed()
 
     def _on_budget(self, old: PodDisruptionBudget | None, new: PodDisruptionBudget | None) -> None:

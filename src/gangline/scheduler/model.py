@@ -160,6 +160,45 @@ class Places:
 
 
 @dataclass(frozen=True, slots=True)
+class RoleWishes:
+    """Which roles of a gang would like to share nodes, and which not to."""
+
+    together: tuple[tuple[str, ...], ...] = ()
+    apart: tuple[tuple[str, ...], ...] = ()
+    """A role by itself: its pods are spread; several: they avoid each other."""
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkRule:
+    """How close together in the network the pods of a gang must, or would like to, be."""
+
+    hard: bool = True
+    tier: int | None = None
+    """The highest tier that may separate them; None: any that exists."""
+    tier_name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberFacts:
+    """Members of a network domain: domains or nodes, by name, pattern or labels."""
+
+    hypernode: bool
+    exact: str = ""
+    pattern: str = ""
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HyperNodeFacts:
+    """A network domain."""
+
+    name: str
+    tier: int
+    tier_name: str = ""
+    members: tuple[MemberFacts, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class GroupFacts:
     """A pod group: how many members must run at once, and its place in the order."""
 
@@ -175,6 +214,8 @@ class GroupFacts:
     places: Places | None = None
     preemptable: bool = True
     """Its pods may be evicted for others."""
+    roles: RoleWishes | None = None
+    network: NetworkRule | None = None
     checkpointed: float = 0.0
     """When it last saved its work, in seconds since the epoch."""
 

@@ -11,7 +11,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gangline.scheduler.model import HOST_PORT, Constraints, NodeFacts, NodeName, PodFacts, Request
+from gangline.scheduler.domains import Domain, domains
+from gangline.scheduler.model import (
+    HOST_PORT,
+    Constraints,
+    HyperNodeFacts,
+    NodeFacts,
+    NodeName,
+    PodFacts,
+    Request,
+)
 from gangline.scheduler.plugins.node_filters import refusal
 from gangline.scheduler.plugins.node_scores import Amounts, is_device, preference, resource_weight
 
@@ -49,6 +58,9 @@ class NodeTable:
         self.used: Amounts = np.zeros((0, 0), dtype=np.int64)
         self.lasting: Amounts = np.zeros((0, 0), dtype=np.int64)
         """The part of ``used`` that need not ever end: pods that belong to no gang."""
+        self.hypernodes: dict[str, HyperNodeFacts] = {}
+        """Network domains as they are described."""
+        self._domains: list[Domain] | None = None
         self._vacant: list[int] = []
         self._eligible: dict[Constraints, Eligibility] = {}
         self._demands: dict[Request, Demand] = {}
@@ -65,7 +77,7 @@ class NodeTable:
         if row is None:
             row = self._new_row(node.name)
         self.facts[row] = node
-        self._usable = None
+        self._usable = self._domains = None
         self._ensure_columns(node.allocatable)
         self.allocatable[:, row] = 0
         for resource, amount in node.allocatable:
@@ -80,7 +92,7 @@ class NodeTable:
         if row is None:
             return
         self.facts[row] = None
-        self._usable = None
+        self._usable = self._domains = None
         for amounts in (self.allocatable, self.used, self.lasting):
             amounts[:, row] = 0
         for eligible in self._eligible.values():
@@ -147,6 +159,22 @@ class NodeTable:
             for place, name in enumerate(sorted(self.rows)):
                 self._rank[self.rows[name]] = place
         return self._rank
+
+    def set_hypernode(self, hypernode: HyperNodeFacts) -> None:
+        """Add or change a network domain."""
+        self.hypernodes[hypernode.name] = hypernode
+        self._domains = None
+
+    def remove_hypernode(self, name: str) -> None:
+        """Forget a network domain."""
+        self.hypernodes.pop(name, None)
+        self._domains = None
+
+    def domains(self) -> list[Domain]:
+        """Return the network domains, the closest first."""
+        if self._domains is None:
+            self._domains = domains(self.hypernodes, self.facts)
+        return self._domains
 
     def usable(self) -> NDArray[np.bool_]:
         """Say of each row whether its node takes pods at all: it is ready and not cordoned."""

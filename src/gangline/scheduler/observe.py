@@ -19,13 +19,23 @@ from gangline.api.scheduling import (
     GROUP_NAME_ANNOTATION,
     PLACES_ANNOTATION,
     KeptPlaces,
+    NetworkTopology,
     PodGroup,
     Queue,
 )
 from gangline.api.selectors import Selector, SelectorError, from_object
 from gangline.scheduler import model
 from gangline.scheduler.model import GroupKey, NodeName, PodKey, Request, shape_of
-from gangline.scheduler.wire import PREEMPTABLE_KEY, ROLE_KEY, LeanPod, LeanPodSpec
+from gangline.scheduler.plugins.task_topology import wishes
+from gangline.scheduler.wire import (
+    AFFINITY_KEY,
+    ANTI_AFFINITY_KEY,
+    PREEMPTABLE_KEY,
+    ROLE_KEY,
+    HyperNode,
+    LeanPod,
+    LeanPodSpec,
+)
 
 DEFAULT_SCHEDULER = "default-scheduler"
 _CLOSED = frozenset({"Closed", "Closing"})
@@ -89,6 +99,11 @@ def group_facts(group: PodGroup, priorities: Mapping[str, int]) -> model.GroupFa
         min_resources=_readable(group.spec.min_resources or {}),
         places=kept_places(group),
         preemptable=_preemptable(group.metadata),
+        roles=wishes(
+            group.metadata.annotations.get(AFFINITY_KEY, ""),
+            group.metadata.annotations.get(ANTI_AFFINITY_KEY, ""),
+        ),
+        network=_network(spec.network_topology),
         checkpointed=_checkpointed(group),
     )
 
@@ -102,6 +117,36 @@ def budget_facts(budget: PodDisruptionBudget) -> model.BudgetFacts:
     metadata = budget.metadata
     allowed = budget.status.disruptions_allowed
     return model.BudgetFacts(_key(metadata), metadata.namespace, selector, allowed)
+
+
+def _network(topology: NetworkTopology | None) -> model.NetworkRule | None:
+    if topology is None:
+        return None
+    return model.NetworkRule(
+        hard=topology.mode != "soft",
+        tier=topology.highest_tier_allowed,
+        tier_name=topology.highest_tier_name,
+    )
+
+
+def hypernode_facts(hypernode: HyperNode) -> model.HyperNodeFacts:
+    """Read a network domain."""
+    return model.HyperNodeFacts(
+        name=hypernode.metadata.name,
+        tier=hypernode.spec.tier,
+        tier_name=hypernode.spec.tier_name,
+        members=tuple(
+            model.MemberFacts(
+                hypernode=member.type == "HyperNode",
+                exact=member.selector.exact_match.name if member.selector.exact_match else "",
+                pattern=member.selector.regex_match.pattern if member.selector.regex_match else "",
+                labels=tuple(sorted(member.selector.label_match.match_labels.items()))
+                if member.selector.label_match
+                else (),
+            )
+            for member in hypernode.spec.members
+        ),
+    )
 
 
 def _preemptable(metadata: ObjectMeta) -> bool:

@@ -6,11 +6,15 @@ from dataclasses import replace
 import numpy as np
 
 from gangline.scheduler import reasons
-from gangline.scheduler.model import PodFacts, PodKey, Promise, Shape
+from gangline.scheduler.domains import Domain, highest_tier
+from gangline.scheduler.model import NetworkRule, NodeName, PodFacts, PodKey, Promise, Shape
 from gangline.scheduler.nodes import NodeTable
+from gangline.scheduler.plugins.task_topology import buckets, enemies
 from gangline.scheduler.reasons import Room
 from gangline.scheduler.trial import Placement, Trial
 from gangline.scheduler.units import Unit
+
+_NOWHERE = NodeName("")
 
 
 def by_shape(pods: Iterable[PodFacts]) -> dict[Shape, list[PodFacts]]:
@@ -30,15 +34,70 @@ def pods_of(placements: Iterable[Placement]) -> Iterator[PodFacts]:
 def place_unit(trial: Trial, unit: Unit, pods: Sequence[PodFacts]) -> list[PodFacts]:
     """Place as many of these pods of the unit as will go; return those that found no node.
 
-    Pods that were somewhere before go back there, unless that keeps the gang from being placed.
+    Pods that were somewhere before go back there, unless that keeps the gang from being placed. A
+    gang that has to be close together is placed in the closest network domain that takes it whole.
     """
-    if unit.places:
+    if unit.network is None or trial.within is not None:
+        return _place_anywhere(trial, unit, pods)
+    for domain in _allowed_domains(trial.nodes, unit, unit.network):
         mark = trial.mark()
-        unfit = _place_anew(trial, unit, pods, _put_back(trial, unit, pods))
+        trial.within = domain.rows
+        unfit = _place_anywhere(trial, unit, pods)
+        trial.within = None
         if unit.satisfied_by(pods_of(trial.since(mark))):
             return unfit
         trial.rollback(mark)
+    return list(pods) if unit.network.hard else _place_anywhere(trial, unit, pods)
+
+
+def _allowed_domains(nodes: NodeTable, unit: Unit, rule: NetworkRule) -> list[Domain]:
+    """The closest domains first, of these the fullest, that hold all members that run already."""
+    highest = highest_tier(rule, nodes.hypernodes)
+    running = [
+        row for pod in unit.running if (row := nodes.rows.get(pod.node or _NOWHERE)) is not None
+    ]
+    allowed = [
+        domain
+        for domain in nodes.domains()
+        if (domain.tier <= highest or not rule.hard) and all(domain.rows[row] for row in running)
+    ]
+    free = (nodes.allocatable - nodes.used) / np.maximum(nodes.allocatable, 1)
+    fullness = {d.name: float(free[:, d.rows].sum()) for d in allowed}
+    return sorted(allowed, key=lambda domain: (domain.tier, fullness[domain.name], domain.name))
+
+
+def _place_anywhere(trial: Trial, unit: Unit, pods: Sequence[PodFacts]) -> list[PodFacts]:
+    for arrange in (_put_back, _put_together):
+        mark = trial.mark()
+        settled = arrange(trial, unit, pods)
+        if settled:
+            unfit = _place_anew(trial, unit, pods, settled)
+            if unit.satisfied_by(pods_of(trial.since(mark))):
+                return unfit
+            trial.rollback(mark)
     return _place_anew(trial, unit, pods, frozenset())
+
+
+def _put_together(trial: Trial, unit: Unit, pods: Sequence[PodFacts]) -> set[PodKey]:
+    """Put pods whose roles belong together on one node each; return those that fit so."""
+    if unit.roles is None:
+        return set()
+    taken: dict[int, set[str]] = {}
+    settled: set[PodKey] = set()
+    for bucket in sorted(buckets(pods, unit.roles), key=lambda bucket: -len(bucket.pods)):
+        roles = {pod.role for pod in bucket.pods}
+        hostile = {role for own in roles for role in enemies(own, unit.roles)}
+        avoid = {
+            row
+            for row, there in taken.items()
+            if there & (hostile | (roles if bucket.alone else set()))
+        }
+        row = trial.place_together(bucket.pods, avoid)
+        if row is None:
+            return set()
+        taken.setdefault(row, set()).update(roles)
+        settled |= {pod.key for pod in bucket.pods}
+    return settled
 
 
 def _place_anew(
@@ -53,6 +112,8 @@ def _place_anew(
 
 def _put_back(trial: Trial, unit: Unit, pods: Sequence[PodFacts]) -> set[PodKey]:
     """Put pods where they were; return those that fit there."""
+    if not unit.places:
+        return set()
     rows = {name: trial.nodes.rows.get(node) for name, node in unit.places}
     return {
         pod.key for pod in pods if (row := rows.get(pod.key)) is not None and trial.put(pod, row)

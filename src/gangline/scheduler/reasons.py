@@ -26,6 +26,8 @@ FORMING = frozenset({NOT_ENOUGH_PODS, NOT_ENOUGH_PODS_OF_ROLE, NO_SUCH_GROUP})
 
 CLEARING = "Room is being made for it: it starts when the evicted pods have ended. "
 
+ONE_DOMAIN = "All of its pods must be within one network domain of its highest tier or below. "
+
 MAX_MESSAGE = 1024
 """Characters of a message: events allow no more."""
 _NO_NODES = "no nodes available to schedule pods"

@@ -58,7 +58,7 @@ class Scheduler:
     async def run(self) -> None:
         """Watch, decide, carry out."""
         async with self._events, asyncio.TaskGroup() as tasks:
-            for informer in (*self._feed.required, *self._feed.optional):
+            for informer in (*self._feed.required, *self._feed.optional, self._feed.hypernodes):
                 tasks.create_task(informer.run())
             tasks.create_task(self._reporter.controller.run())
             tasks.create_task(self._ensure_default_queue())

@@ -8,13 +8,14 @@ Placements go through a journal, so that a gang that does not fit leaves no trac
 """
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gangline.scheduler.model import PodFacts, Shape
+from gangline.scheduler.model import PodFacts, Shape, shape_of
 from gangline.scheduler.nodes import Demand, NodeTable
 from gangline.scheduler.plugins.node_scores import (
     AFFINITY_WEIGHT,
@@ -67,6 +68,8 @@ class Trial:
         """What is added to each row's score, for plans that look at more than packing."""
         self._spares = nodes.has_devices()
         self._all_rows: Rows = np.arange(len(nodes.facts))
+        self.within: NDArray[np.bool_] | None = None
+        """Rows that may be used at the moment; None: all."""
         self._journal: list[Placement] = []
         self._views: dict[Shape, _View] = {}
         self._touched: list[int] = []
@@ -88,6 +91,8 @@ class Trial:
         """Put pods, all of this shape, on the nodes that suit best; return those left over."""
         demand = self.nodes.demand(shape.request)
         score = self._scores(shape, demand)
+        if self.within is not None:
+            score = np.where(self.within, score, -np.inf)
         rank = self.nodes.rank()
         while pods:
             row = int(score.argmax()) if len(score) else 0
@@ -104,8 +109,37 @@ class Trial:
             score[row] = -np.inf
         return pods
 
+    def place_together(self, pods: Sequence[PodFacts], avoid: Set[int]) -> int | None:
+        """Put all of these pods on the one row that suits best; return it, or None: none will do.
+
+        Args:
+            pods: the pods.
+            avoid: rows that are not to be used.
+        """
+        total: Counter[str] = Counter()
+        for pod in pods:
+            total.update(dict(pod.shape.request))
+        request = tuple(sorted(total.items()))
+        whole = shape_of(request, pods[0].shape.constraints)
+        score = self._score(whole, self.nodes.demand(request), self._all_rows)
+        for constraints in {pod.shape.constraints for pod in pods}:
+            score[~self.nodes.eligible(constraints).accepts] = -np.inf
+        if self.within is not None:
+            score[~self.within] = -np.inf
+        score[list(avoid)] = -np.inf
+        best = score.max(initial=-np.inf)
+        if best == -np.inf:
+            return None
+        candidates = np.flatnonzero(score == best)
+        row = int(candidates[self.nodes.rank()[candidates].argmin()])
+        for pod in pods:
+            self.put(pod, row)
+        return row
+
     def put(self, pod: PodFacts, row: int) -> bool:
         """Put a pod on this row, if it may run there and there is room."""
+        if self.within is not None and not self.within[row]:
+            return False
         demand = self.nodes.demand(pod.shape.request)
         accepts = self.nodes.eligible(pod.shape.constraints).accepts[row]
         if not accepts or self._room(demand, row) < 1:

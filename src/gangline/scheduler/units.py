@@ -11,11 +11,14 @@ from gangline.scheduler import reasons
 from gangline.scheduler.model import (
     GroupFacts,
     GroupKey,
+    NetworkRule,
     NodeName,
     PodFacts,
     PodKey,
+    RoleWishes,
     Verdict,
 )
+from gangline.scheduler.plugins.task_topology import usual_wishes
 from gangline.scheduler.queues import ancestors
 from gangline.scheduler.state import ClusterState
 
@@ -46,6 +49,8 @@ class Unit:
     """Where its pods were before the gang was restarted: there they go back to."""
     asked: tuple[tuple[str, int], ...] = ()
     """What the pods that it needs ask for together."""
+    roles: RoleWishes | None = None
+    network: NetworkRule | None = None
     likeness: object = None
     """What decides whether it fits: units that are alike fail alike."""
 
@@ -146,6 +151,7 @@ def gang_unit(
     ordered = _indispensable_first(waiting, missing, dict(roles))
     needed = max(missing, sum(count for _, count in roles))
     shapes = Counter((pod.shape, pod.role) for pod in waiting)
+    near = tuple(sorted({pod.node or "" for pod in settled})) if group.network else ()
     return Unit(
         name=str(group.key),
         waiting=ordered,
@@ -157,7 +163,9 @@ def gang_unit(
         missing_roles=roles,
         running=tuple(pod for pod in settled if pod.holds_room),
         asked=tuple(sorted(reasons.total_request(ordered[:needed]).items())),
-        likeness=(frozenset(shapes.items()), missing, roles),
+        roles=group.roles or usual_wishes(frozenset(role for _, role in shapes)),
+        network=group.network,
+        likeness=(frozenset(shapes.items()), missing, roles, group.roles, group.network, near),
     )
 
 

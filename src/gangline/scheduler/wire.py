@@ -8,7 +8,7 @@ import msgspec
 
 from gangline.api.affinity import NodeSelector, PreferredSchedulingTerm, Toleration
 from gangline.api.describe import ResourceList
-from gangline.api.meta import Condition, Object, Wire
+from gangline.api.meta import Condition, LabelSelector, Object, Wire
 from gangline.api.resource import Resource
 from gangline.api.resources import PODS
 from gangline.api.scheduling import GROUP_NAME_ANNOTATION
@@ -87,10 +87,58 @@ class LeanPod(Object):
     status: LeanPodStatus = LeanPodStatus()
 
 
+class ExactMatch(Wire):
+    """A member by its name."""
+
+    name: str = ""
+
+
+class RegexMatch(Wire):
+    """Members by a pattern of their names."""
+
+    pattern: str = ""
+
+
+class MemberSelector(Wire):
+    """Which nodes or domains are meant: one of three ways."""
+
+    exact_match: ExactMatch | None = None
+    regex_match: RegexMatch | None = None
+    label_match: LabelSelector | None = None
+
+
+class HyperNodeMember(Wire):
+    """Members of a network domain."""
+
+    type: str = ""
+    selector: MemberSelector = MemberSelector()
+
+
+class HyperNodeSpec(Wire):
+    """What a network domain consists of."""
+
+    tier: int = 0
+    tier_name: str = ""
+    members: list[HyperNodeMember] = []
+
+
+class HyperNode(Object):
+    """A network domain, as Volcano describes it."""
+
+    spec: HyperNodeSpec = HyperNodeSpec()
+
+
+HYPERNODES = Resource(
+    HyperNode, "topology.volcano.sh", "v1alpha1", "hypernodes", "HyperNode", namespaced=False
+)
 LEAN_PODS = Resource(LeanPod, PODS.group, PODS.version, PODS.plural, PODS.kind)
 
 ROLE_KEY = "volcano.sh/task-spec"
 """Annotation, or else label, of a pod: its role in the gang."""
+AFFINITY_KEY = "volcano.sh/task-topology-affinity"
+"""Annotation of a group: roles that share nodes, such as ``ps,worker``."""
+ANTI_AFFINITY_KEY = "volcano.sh/task-topology-anti-affinity"
+"""Annotation of a group: roles that do not, such as ``ps``."""
 PREEMPTABLE_KEY = "volcano.sh/preemptable"
 """Annotation, or else label, of a pod or a group: ``false`` protects it from eviction."""
 _KEPT_ANNOTATIONS = frozenset({GROUP_NAME_ANNOTATION, ROLE_KEY, PREEMPTABLE_KEY})

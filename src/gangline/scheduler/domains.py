@@ -1,0 +1,73 @@
+"""Network domains (HyperNodes): which nodes are how close together. Pure.
+
+A domain has a tier, 1 being the closest; its members are nodes, or domains of lower tiers.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gangline.scheduler.model import HyperNodeFacts, MemberFacts, NetworkRule, NodeFacts
+
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Domain:
+    """A domain and the rows of its nodes."""
+
+    name: str
+    tier: int
+    rows: Mask
+
+
+def domains(
+    hypernodes: Mapping[str, HyperNodeFacts], nodes: Iterable[NodeFacts | None]
+) -> list[Domain]:
+    """Return all domains, the closest first. A circle of domains ends where it closes."""
+    listed = list(nodes)
+    masks: dict[str, Mask] = {}
+
+    def rows(name: str, above: frozenset[str]) -> Mask:
+        if name in masks:
+            return masks[name]
+        mask = np.zeros(len(listed), dtype=bool)
+        for member in hypernodes[name].members:
+            if member.hypernode:
+                for other in hypernodes:
+                    if other not in above and _named(member, other):
+                        mask |= rows(other, above | {other})
+            else:
+                mask |= np.array([node is not None and _selects(member, node) for node in listed])
+        masks[name] = mask
+        return mask
+
+    found = [Domain(n, each.tier, rows(n, frozenset({n}))) for n, each in hypernodes.items()]
+    return sorted(found, key=lambda domain: (domain.tier, domain.name))
+
+
+def _named(member: MemberFacts, name: str) -> bool:
+    if member.exact:
+        return name == member.exact
+    try:
+        return bool(member.pattern) and re.search(member.pattern, name) is not None
+    except re.error:
+        return False
+
+
+def _selects(member: MemberFacts, node: NodeFacts) -> bool:
+    if member.labels:
+        return set(member.labels) <= set(node.labels)
+    return _named(member, node.name)
+
+
+def highest_tier(rule: NetworkRule, hypernodes: Mapping[str, HyperNodeFacts]) -> int:
+    """Return the highest tier that may separate a gang's pods."""
+    tiers = [each.tier for each in hypernodes.values()]
+    if rule.tier_name:
+        named = [each.tier for each in hypernodes.values() if each.tier_name == rule.tier_name]
+        return max(named, default=0)
+    return rule.tier if rule.tier is not None else max(tiers, default=0)

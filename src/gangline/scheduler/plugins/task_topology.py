@@ -1,0 +1,76 @@
+"""Which pods of a gang belong together on a node, and which apart. Pure.
+
+Parameter servers and workers exchange gradients all the time: on one node that costs nothing. Roles
+with *affinity* share nodes; a role with *anti-affinity* to itself is spread, one to a node. Of two
+parameter servers and four workers each server gets a node with two workers: a *bucket*. It is a
+wish, never a reason to wait.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gangline.scheduler.model import PodFacts, RoleWishes
+
+SERVERS = frozenset({"ps", "parameter-server", "parameterserver"})
+WORKER = "worker"
+
+
+def wishes(affinity: str, anti_affinity: str) -> RoleWishes | None:
+    """Read the annotations: groups of roles separated by ``;``, roles by ``,``."""
+    together, apart = _groups(affinity), _groups(anti_affinity)
+    return RoleWishes(together, apart) if together or apart else None
+
+
+def _groups(written: str) -> tuple[tuple[str, ...], ...]:
+    groups = (
+        tuple(dict.fromkeys(role.strip() for role in group.split(",") if role.strip()))
+        for group in written.split(";")
+    )
+    return tuple(group for group in groups if group)
+
+
+def usual_wishes(roles: frozenset[str]) -> RoleWishes | None:
+    """Return what suits a gang that states nothing: servers apart, each with its workers."""
+    servers = sorted(role for role in roles if role.lower() in SERVERS)
+    workers = sorted(role for role in roles if role.lower() == WORKER)
+    if not servers or not workers:
+        return None
+    return RoleWishes(((servers[0], workers[0]),), ((servers[0],),))
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Pods for one node."""
+
+    pods: tuple[PodFacts, ...]
+    alone: bool
+    """Buckets of its kind are to be on other nodes."""
+
+
+def buckets(pods: Sequence[PodFacts], wished: RoleWishes) -> list[Bucket]:
+    """Divide a gang's pods, evenly: pods of roles without any wish are left out."""
+    by_role: dict[str, list[PodFacts]] = defaultdict(list)
+    for pod in pods:
+        by_role[pod.role].append(pod)
+    spread = {group[0] for group in wished.apart if len(group) == 1}
+    found: list[Bucket] = []
+    seen: set[str] = set()
+    for group in (*wished.together, *((role,) for role in sorted(spread))):
+        roles = [role for role in group if role in by_role and role not in seen]
+        seen |= set(roles)
+        count = max((len(by_role[role]) for role in roles if role in spread), default=1)
+        shares: list[list[PodFacts]] = [[] for _ in range(count)]
+        for role in roles:
+            for index, pod in enumerate(by_role[role]):
+                shares[index % count].append(pod)
+        alone = any(role in spread for role in roles)
+        found += [Bucket(tuple(share), alone) for share in shares if share]
+    return found
+
+
+def enemies(role: str, wished: RoleWishes) -> frozenset[str]:
+    """Return the roles that are not to share a node with ``role``."""
+    return frozenset(
+        other for group in wished.apart if len(group) > 1 and role in group for other in group
+    ) - {role}

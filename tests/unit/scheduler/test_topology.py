@@ -1,0 +1,193 @@
+"""Gangs as wholes: which roles share nodes, and how close together the nodes are."""
+
+from collections import Counter, defaultdict
+
+import msgspec
+import pytest
+
+from gangline.api.scheduling import PodGroup
+from gangline.scheduler.domains import domains
+from gangline.scheduler.model import (
+    Decision,
+    GroupFacts,
+    HyperNodeFacts,
+    MemberFacts,
+    NetworkRule,
+    NodeFacts,
+    PodFacts,
+    RoleWishes,
+)
+from gangline.scheduler.observe import group_facts, hypernode_facts
+from gangline.scheduler.plugins.task_topology import wishes
+from gangline.scheduler.state import ClusterState
+from gangline.scheduler.wire import HyperNode
+from unit.scheduler.builders import cluster, decide, group, node, pod
+
+
+def roles_by_node(decision: Decision) -> dict[str, Counter[str]]:
+    """Say how many pods of each role each node gets."""
+    found: dict[str, Counter[str]] = defaultdict(Counter)
+    for binding in decision.bindings:
+        found[binding.node][binding.pod.removeprefix("d/").rstrip("0123456789-")] += 1
+    return dict(found)
+
+
+def ps_job(servers: int = 2, workers: int = 4, **facts: object) -> list[GroupFacts | PodFacts]:
+    pods = [pod(f"ps-{i}", group="job", role="ps") for i in range(servers)]
+    pods += [pod(f"worker-{i}", group="job", role="worker") for i in range(workers)]
+    return [group("job", servers + workers, **facts), *pods]
+
+
+PAIR = Counter(ps=1, worker=2)
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        pytest.param((3, 3), id="two nodes just large enough"),
+        pytest.param((4, 4), id="two nodes with room to spare"),
+        pytest.param((8, 8, 8), id="nodes that would take all"),
+        pytest.param((3, 6, 2), id="nodes of all sizes"),
+    ],
+)
+def test_two_servers_and_four_workers_share_nodes_evenly(sizes: tuple[int, ...]) -> None:
+    nodes = [node(f"n{index}", cpu=cpu) for index, cpu in enumerate(sizes)]
+    found = roles_by_node(decide(cluster(*nodes, *ps_job())))
+    assert sorted(found.values(), key=str) == [PAIR, PAIR]
+
+
+def test_the_wish_to_share_is_no_reason_to_wait() -> None:
+    nodes = [node(f"n{index}", cpu=2) for index in range(3)]
+    assert len(decide(cluster(*nodes, *ps_job())).bindings) == 6
+
+
+def test_workers_that_wish_to_be_together_share_a_node() -> None:
+    wished = RoleWishes(together=(("worker",),))
+    # Packing alone would fill the half-used node first.
+    state = cluster(
+        node("a", cpu=4),
+        node("b", cpu=4),
+        pod("there", cpu=1, on="a"),
+        *ps_job(0, 4, roles=wished),
+    )
+    assert roles_by_node(decide(state)) == {"b": Counter(worker=4)}
+
+
+def test_pods_that_wish_to_be_apart_are_spread() -> None:
+    wished = RoleWishes(apart=(("ps",),))
+    state = cluster(*(node(f"n{i}") for i in range(3)), *ps_job(3, 0, roles=wished))
+    assert len(roles_by_node(decide(state))) == 3
+
+
+def test_roles_that_avoid_each_other_get_different_nodes() -> None:
+    wished = RoleWishes(together=(("ps",), ("worker",)), apart=(("ps", "worker"),))
+    state = cluster(node("a"), node("b"), *ps_job(2, 4, roles=wished))
+    assert sorted(roles_by_node(decide(state)).values(), key=str) == [
+        Counter(ps=2),
+        Counter(worker=4),
+    ]
+
+
+def test_annotations_are_read() -> None:
+    assert wishes("ps,worker; chief ,", "ps") == RoleWishes(
+        (("ps", "worker"), ("chief",)), (("ps",),)
+    )
+    assert wishes("", " ; ,") is None
+    raw = {
+        "metadata": {
+            "name": "g",
+            "namespace": "d",
+            "annotations": {"volcano.sh/task-topology-affinity": "ps,worker"},
+        },
+        "spec": {"networkTopology": {"mode": "soft", "highestTierAllowed": 2}},
+    }
+    facts = group_facts(msgspec.convert(raw, PodGroup), {})
+    assert facts.roles == RoleWishes((("ps", "worker"),))
+    assert facts.network == NetworkRule(hard=False, tier=2)
+
+
+def leaf(name: str, *nodes: str) -> HyperNodeFacts:
+    return HyperNodeFacts(name, 1, "rack", tuple(MemberFacts(False, exact=n) for n in nodes))
+
+
+def above(name: str, tier: int, *below: str) -> HyperNodeFacts:
+    return HyperNodeFacts(name, tier, "", tuple(MemberFacts(True, exact=n) for n in below))
+
+
+TREE = [
+    leaf("s0", "n0", "n1"),
+    leaf("s1", "n2", "n3"),
+    leaf("s2", "n4", "n5"),
+    leaf("s3", "n6", "n7"),
+    above("s4", 2, "s0", "s1"),
+    above("s5", 2, "s2", "s3"),
+    above("s6", 3, "s4", "s5"),
+]
+
+
+def racks(*things: NodeFacts | PodFacts | GroupFacts) -> ClusterState:
+    """Eight nodes of 8 cpu in four racks, two of which share a switch each."""
+    state = cluster(*(node(f"n{index}", cpu=8) for index in range(8)), *things)
+    for hypernode in TREE:
+        state.nodes.set_hypernode(hypernode)
+    return state
+
+
+def near(size: int, cpu: float, **rule: object) -> list[GroupFacts | PodFacts]:
+    rule_of = NetworkRule(**rule)  # type: ignore[arg-type]
+    pods = [pod(f"j-{i}", cpu=cpu, group="job", age=9) for i in range(size)]
+    return [group("job", size, age=9, network=rule_of), *pods]
+
+
+def nodes_of(decision: Decision) -> set[str]:
+    return {str(binding.node) for binding in decision.bindings}
+
+
+def test_a_gang_goes_to_the_fullest_rack_that_takes_it_whole() -> None:
+    state = racks(pod("a", on="n2"), pod("b", on="n3"), *near(2, 5, tier=1))
+    assert nodes_of(decide(state)) == {"n2", "n3"}
+
+
+def test_a_gang_that_no_rack_takes_waits_if_the_rule_is_hard() -> None:
+    decision = decide(racks(*near(3, 5, tier=1)))
+    assert not decision.bindings
+    assert "one network domain" in decision.verdicts[0].message
+
+
+def test_a_gang_goes_a_tier_higher_where_that_is_allowed() -> None:
+    assert nodes_of(decide(racks(*near(3, 5, tier=2)))) <= {"n0", "n1", "n2", "n3"}
+
+
+def test_a_soft_rule_is_no_reason_to_wait() -> None:
+    assert len(decide(racks(*near(8, 8, tier=1, hard=False))).bindings) == 8
+
+
+def test_a_lost_member_comes_back_near_the_others() -> None:
+    state = racks(pod("j-9", cpu=5, group="job", on="n6"), *near(1, 5, tier=1))
+    state.set_group(group("job", 2, network=NetworkRule(tier=1)))
+    assert nodes_of(decide(state)) == {"n7"}
+
+
+def test_a_tier_may_be_given_by_name() -> None:
+    assert not decide(racks(*near(3, 5, tier_name="rack"))).bindings
+
+
+def test_domains_are_read_and_may_even_go_round_in_circles() -> None:
+    raw = {
+        "metadata": {"name": "s0"},
+        "spec": {
+            "tier": 1,
+            "members": [
+                {"type": "Node", "selector": {"regexMatch": {"pattern": "^n[01]$"}}},
+                {"type": "Node", "selector": {"labelMatch": {"matchLabels": {"rack": "r"}}}},
+                {"type": "HyperNode", "selector": {"exactMatch": {"name": "s1"}}},
+                {"type": "Node", "selector": {"regexMatch": {"pattern": "("}}},
+            ],
+        },
+    }
+    first = hypernode_facts(msgspec.convert(raw, HyperNode))
+    circle = {"s0": first, "s1": above("s1", 2, "s0")}
+    nodes = [node("n0"), node("n5"), node("other", labels={"rack": "r"}), None]
+    found = domains(circle, nodes)
+    assert [domain.name for domain in found] == ["s0", "s1"]
+    assert found[0].rows.tolist() == [True, False, True, False]

@@ -55,10 +55,10 @@ def join() -> tuple[int, int]:
     role = os.environ.get("MS_ROLE")
     if role is None:
         return 0, 1
-    init()
+    print(f"{role} waits for the others", flush=True)
+    init()  # a scheduler stays in here: MindSpore ends its process when all workers have left
     if role != "MS_WORKER":
-        # A scheduler's process ends by itself when all workers have left. A parameter server has
-        # no work: MindSpore 2.10 knows the role, but no longer keeps parameters on servers.
+        # MindSpore 2.10 knows parameter servers, but no longer keeps parameters on them.
         print(f"{role} has met {os.environ['MS_WORKER_NUM']} workers", flush=True)
         sys.exit()
     return get_rank(), get_group_size()
@@ -114,7 +114,7 @@ def restore(path: pathlib.Path, network: nn.Cell, optimizer: nn.Optimizer) -> in
 def main() -> None:
     """Train, resume where a checkpoint is found, print progress and the test accuracy."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--batch", type=int, default=32, help="samples for each rank and step")
     parser.add_argument("--checkpoint", type=pathlib.Path, default=pathlib.Path("digits.ckpt"))
     parser.add_argument("--checkpoint-every", type=int, default=25, metavar="STEPS")

@@ -9,11 +9,17 @@ import pytest
 
 from gangline.api.admission import AdmissionResponse
 from gangline.api.fielderror import FieldError
+from gangline.api.meta import Status
+from gangline.operator.main import frameworks
+from gangline.operator.settings import OperatorSettings
 from gangline.operator.webhook import review
+from gangline.operator.webhook.defaults import Defaulting
 from gangline.operator.webhook.review import Question, UnreadableReview
 from unit.operator.builders import manifest
 
 Json = dict[str, Any]
+
+DEFAULTING = Defaulting(frameworks(OperatorSettings()))
 
 
 def job(**changes: Any) -> Json:
@@ -169,15 +175,25 @@ def test_a_specification_of_the_wrong_sort_is_told() -> None:
         assert not judged(ask(job(spec=spec))).allowed, spec
 
 
-def test_an_object_that_is_nested_too_deeply_is_refused() -> None:
-    inner: Any = "x"
-    for _ in range(600):
+def nested(levels: int, innermost: str) -> Json:
+    inner: Any = innermost
+    for _ in range(levels):
         inner = {"a": inner}
     written = job()
     written["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["affinity"] = inner
-    status = judged(ask(written)).status
-    assert status is not None
-    assert "nested too deeply" in status.message
+    return written
+
+
+@pytest.mark.parametrize("levels", [200, 400, 480, 600, 900, 2000, 50_000])
+def test_an_object_that_is_nested_deeply_is_answered(levels: int) -> None:
+    new, old = nested(levels, "x"), nested(levels, "y")
+    for question in (ask(new), ask(new, old)):
+        answer = judged(question)
+        told = (answer.status or Status()).message
+        assert answer.allowed or "nested too deeply" in told
+        assert answer.allowed or levels > 200
+        assert not answer.allowed or levels < 2000
+        assert review.complete(question, DEFAULTING.operations).allowed
 
 
 def test_advice_is_given_where_a_specification_is_new_or_changed() -> None:

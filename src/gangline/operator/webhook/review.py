@@ -129,10 +129,9 @@ def complete(question: Question, defaults: Defaults) -> AdmissionResponse:
     answer = AdmissionResponse(uid=question.uid, allowed=True)
     if question.object is None or not question.names_kind:
         return answer
-    if not question.is_asked or not question.respecified:
-        return answer
     try:
-        operations = defaults(question.object)
+        writes = question.is_asked and question.respecified
+        operations = defaults(question.object) if writes else ()
     except RecursionError:
         return answer
     if not operations:

@@ -5,15 +5,16 @@ address means nothing outside the pods' network. Its certificate must be good fo
 name, as in Kubernetes.
 """
 
+import asyncio
 import base64
 import os
 import random
 import ssl
 from functools import lru_cache
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 import aiohttp
-from yarl import URL
 
 from gangline.api.admission import ServiceReference
 from gangline.local.apiserver.negotiation import read_json
@@ -72,38 +73,33 @@ class WebhookLink:
                 address = self._service_address(client.service, shown, query)
             else:
                 address = Address(shown, shown, "")
-            return await self._post(address, trust(client.ca_bundle), body, timeout_s)
+            async with asyncio.timeout(timeout_s):
+                return await self._post(address, trust(client.ca_bundle), body)
         except TimeoutError:
             raise CallFailed(f'Post "{shown}": context deadline exceeded') from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise CallFailed(f'Post "{shown}": {reason(error)}') from error
 
-    async def _post(
-        self, address: Address, context: ssl.SSLContext, body: bytes, timeout_s: float
-    ) -> bytes:
-        if self._session is None:
-            self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=MOST_CONNECTIONS))
-        headers = dict(HEADERS)
-        if address.name:
-            headers["Host"] = URL(address.shown).raw_authority
-        options: dict[str, Any] = {"server_hostname": address.name} if address.name else {}
-        timeout = aiohttp.ClientTimeout(total=timeout_s)
-        send = self._session.post
-        url = URL(address.url, encoded=True)
+    async def _post(self, address: Address, context: ssl.SSLContext, body: bytes) -> bytes:
         try:
-            answer = await send(
-                url, data=body, headers=headers, ssl=context, timeout=timeout,
-                allow_redirects=False, **options,
-            )  # fmt: skip
-        except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
-            if isinstance(error, aiohttp.ClientConnectorError):
-                raise
+            return await self._send(address, context, body)
+        except aiohttp.ClientConnectorError:
+            raise
+        except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
             # A connection that was kept open has ended meanwhile. A question may be put twice.
-            answer = await send(
-                url, data=body, headers=headers, ssl=context, timeout=timeout,
-                allow_redirects=False, **options,
-            )  # fmt: skip
-        async with answer:
+            return await self._send(address, context, body)
+
+    async def _send(self, address: Address, context: ssl.SSLContext, body: bytes) -> bytes:
+        if self._session is None:
+            connector = aiohttp.TCPConnector(limit=MOST_CONNECTIONS)
+            self._session = aiohttp.ClientSession(connector=connector)
+        headers, options = dict(HEADERS), dict[str, Any]()
+        if address.name:
+            headers["Host"] = urlsplit(address.shown).netloc
+            options["server_hostname"] = address.name
+        async with self._session.post(
+            address.url, data=body, headers=headers, ssl=context, allow_redirects=False, **options
+        ) as answer:
             return await _read(answer)
 
     def _service_address(self, wanted: ServiceReference, shown: str, query: str) -> Address:

@@ -14,6 +14,9 @@ GROUP_NAME_ANNOTATION = "scheduling.k8s.io/group-name"
 """On a pod: the PodGroup of the same namespace that it belongs to."""
 PLACES_ANNOTATION = "gangline.dev/places"
 """On a PodGroup: the places kept for its pods, as JSON (``KeptPlaces``)."""
+RESERVED_ANNOTATION = "gangline.dev/reserved"
+"""On a PodGroup: room that the scheduler keeps for it while it waits, as JSON
+(``ReservedPlaces``)."""
 CHECKPOINT_ANNOTATION = "gangline.dev/checkpointed-at"
 """On a PodGroup: when its work was last saved (RFC 3339). What was done since is lost when it is
 evicted."""
@@ -28,6 +31,16 @@ class KeptPlaces(Wire):
     """After this time anybody may have it."""
     nodes: dict[str, str] = {}
     """The node of each pod, by the pod's name."""
+
+
+class ReservedPlaces(Wire):
+    """Room on nodes that a gang will get: it is first in line, or others were evicted for it."""
+
+    since: datetime
+    nodes: dict[str, str] = {}
+    """The node of each pod, by the pod's name."""
+    cleared: bool = False
+    """Others were evicted to make it."""
 
 
 class NetworkTopology(Wire):

@@ -184,7 +184,8 @@ class _Pass:
 
     def _try(self, unit: Unit) -> bool:
         """Place a unit and return True, or say why it waits."""
-        failure = self._failures.get(unit.likeness)
+        likeness = self._likeness(unit)
+        failure = self._failures.get(likeness)
         if failure is None:
             mark = self.trial.mark()
             # The minimum first, by itself: the order of service decides on pods beyond it.
@@ -196,18 +197,25 @@ class _Pass:
                 if count < len(unit.waiting):
                     self.trial.rollback(mark)
             failure = self._fail(unit, mark, unfit[0])
-            self._failures[unit.likeness] = failure
+            self._failures[likeness] = failure
         clearing = self._make_room(unit)
         gang, pod = (reasons.clipped(f"{clearing}{said}") for said in (failure.gang, failure.pod))
         self._refuse(unit, reasons.NOT_ENOUGH_RESOURCES, gang, pod)
         self._note_first(unit)
         return False
 
+    def _likeness(self, unit: Unit) -> object:
+        """What decides whether a unit fits; where pods keep others off, labels do so too."""
+        related = self.state.nodes.repelling or any(
+            shape.constraints.relations is not None for shape in by_shape(unit.waiting)
+        )
+        return (unit.likeness, unit.name) if related else unit.likeness
+
     def _make_room(self, unit: Unit) -> str:
         """Evict others for a unit, if that is allowed and helps; else plan room for the first."""
         if unit.name in self._claims:
             return reasons.CLEARING
-        likes = (unit.likeness, unit.queue, unit.priority)
+        likes = (self._likeness(unit), unit.queue, unit.priority)
         if likes not in self._spared:
             clearance = self._candidates.clear(self.trial, unit)
             if clearance is not None:

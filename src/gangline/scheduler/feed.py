@@ -22,8 +22,10 @@ from gangline.scheduler.model import (
     NodeName,
     PodFacts,
     PodKey,
+    Promise,
     QueueFacts,
 )
+from gangline.scheduler.notebook import read_promise
 from gangline.scheduler.observe import (
     budget_facts,
     group_facts,
@@ -46,6 +48,7 @@ class Feed:
         regrouped: called with a group about which something has changed.
         clock: the time in seconds since the epoch, for what ages.
         look_again: asks for a decision after so many seconds, though nothing may change.
+        promised: called with a promise that was noted on a group before.
     """
 
     def __init__(
@@ -56,12 +59,14 @@ class Feed:
         regrouped: Callable[[GroupKey], None],
         clock: Callable[[], float],
         look_again: Callable[[float], None],
+        promised: Callable[[GroupKey, Promise], None],
     ) -> None:
         self.state = ClusterState()
         self.state.queues[DEFAULT_QUEUE] = QueueFacts(DEFAULT_QUEUE)
         self._answers_to = settings.scheduler_names
         self._changed, self._regrouped = changed, regrouped
         self._clock, self._look_again = clock, look_again
+        self._promised = promised
         self._priorities: dict[str, int] = {}
         self._nodes: dict[NodeName, NodeFacts] = {}
         self.pods: Informer[LeanPod] = Informer(client, LEAN_PODS, transform=slim)
@@ -135,6 +140,9 @@ class Feed:
         else:
             facts = group_facts(new, self._priorities)
             self.state.set_group(facts)
+            if old is None and (promise := read_promise(new)) is not None:
+                self.state.promises.setdefault(key, promise)
+                self._promised(key, promise)
             if facts.places is not None:
                 self._look_again(max(0.0, facts.places.until - self._clock()))
         self._regrouped(key)

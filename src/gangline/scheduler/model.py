@@ -67,6 +67,37 @@ class NodeTerm:
 
 
 @dataclass(frozen=True, slots=True)
+class PodTerm:
+    """Other pods, and what counts as the same place: nodes with one value of a label."""
+
+    selector: Selector
+    topology_key: str
+    namespaces: tuple[str, ...] | None = ()
+    """Their namespaces; empty: that of the pod itself; None: all."""
+    weight: int = 0
+    """How much it is liked; nothing for what must hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadTerm:
+    """How evenly pods are to be spread over places."""
+
+    pods: PodTerm
+    max_skew: int = 1
+    min_domains: int = 1
+    hard: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Relations:
+    """What a pod wants of other pods."""
+
+    near: tuple[PodTerm, ...] = ()
+    apart: tuple[PodTerm, ...] = ()
+    spread: tuple[SpreadTerm, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Constraints:
     """Where a pod may run, apart from room. Equal constraints share one evaluation."""
 
@@ -75,6 +106,8 @@ class Constraints:
     """Any of these terms must match; None: no requirement; empty: no node will do."""
     preferred: tuple[tuple[int, NodeTerm], ...] = ()
     tolerations: tuple[Toleration, ...] = ()
+    relations: Relations | None = None
+    """None: where other pods are makes no difference to it."""
 
 
 @dataclass(frozen=True, slots=True)

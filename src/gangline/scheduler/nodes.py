@@ -6,6 +6,7 @@ is updated in place as nodes and pods change; a decision copies nothing but the 
 """
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,10 +20,12 @@ from gangline.scheduler.model import (
     NodeFacts,
     NodeName,
     PodFacts,
+    PodKey,
     Request,
 )
 from gangline.scheduler.plugins.node_filters import refusal
 from gangline.scheduler.plugins.node_scores import Amounts, is_device, preference, resource_weight
+from gangline.scheduler.plugins.pod_relations import Pods
 
 MAX_CONSTRAINTS = 1024
 """Evaluations kept, one for each distinct set of constraints; then the oldest goes."""
@@ -58,6 +61,12 @@ class NodeTable:
         self.used: Amounts = np.zeros((0, 0), dtype=np.int64)
         self.lasting: Amounts = np.zeros((0, 0), dtype=np.int64)
         """The part of ``used`` that need not ever end: pods that belong to no gang."""
+        self.occupants: Mapping[NodeName, Mapping[PodKey, PodFacts]] = {}
+        """The pods on each node; kept by whoever keeps the table."""
+        self.repelling: dict[Pods, Counter[int]] = {}
+        """Pods that others on these rows must be apart from, and how many want that."""
+        self._counts: dict[Pods, NDArray[np.int64]] = {}
+        self._parts: dict[str, NDArray[np.intp]] = {}
         self.hypernodes: dict[str, HyperNodeFacts] = {}
         """Network domains as they are described."""
         self._domains: list[Domain] | None = None
@@ -78,6 +87,7 @@ class NodeTable:
             row = self._new_row(node.name)
         self.facts[row] = node
         self._usable = self._domains = None
+        self._parts.clear()
         self._ensure_columns(node.allocatable)
         self.allocatable[:, row] = 0
         for resource, amount in node.allocatable:
@@ -93,6 +103,13 @@ class NodeTable:
             return
         self.facts[row] = None
         self._usable = self._domains = None
+        self._parts.clear()
+        for counts in self._counts.values():
+            counts[row] = 0
+        for owner in list(self.repelling):
+            self.repelling[owner].pop(row, None)
+            if not self.repelling[owner]:
+                del self.repelling[owner]
         for amounts in (self.allocatable, self.used, self.lasting):
             amounts[:, row] = 0
         for eligible in self._eligible.values():
@@ -106,6 +123,8 @@ class NodeTable:
         row = self.rows.get(pod.node) if pod.node is not None else None
         if row is None:
             return
+        if self._counts or pod.shape.constraints.relations is not None:
+            self._relate(pod, row, sign)
         for column, amount, _ in self.demand(pod.shape.request).parts:
             self.used[column, row] += sign * amount
             if pod.group is None:
@@ -151,6 +170,48 @@ class NodeTable:
         """Count, by reason, the nodes that will not do."""
         reasons = self.eligible(constraints).refusals
         return Counter(reasons[row] for row in self.rows.values() if reasons[row])
+
+    def parts(self, label: str) -> NDArray[np.intp]:
+        """Number each row by the value of its node's label; -1 without one."""
+        known = self._parts.get(label)
+        if known is None:
+            values: dict[str, int] = {}
+            known = np.full(len(self.facts), -1, dtype=np.intp)
+            for row in self.rows.values():
+                node = self.facts[row]
+                value = dict(node.labels).get(label) if node is not None else None
+                if value is not None:
+                    known[row] = values.setdefault(value, len(values))
+            self._parts[label] = known
+        return known
+
+    def count(self, meant: Pods) -> NDArray[np.int64]:
+        """Count, on each row, the pods meant; counted once, then kept up to date."""
+        known = self._counts.get(meant)
+        if known is None:
+            known = np.zeros(len(self.facts), dtype=np.int64)
+            for name, row in self.rows.items():
+                known[row] = sum(map(meant.matches, self.occupants.get(name, {}).values()))
+            if len(self._counts) >= MAX_CONSTRAINTS:
+                self._counts.pop(next(iter(self._counts)))
+            self._counts[meant] = known
+        return known
+
+    def _relate(self, pod: PodFacts, row: int, sign: int) -> None:
+        """Keep count of a pod for those that want to be near to or apart from it."""
+        for meant, counts in self._counts.items():
+            if meant.matches(pod):
+                counts[row] += sign
+        relations = pod.shape.constraints.relations
+        for term in relations.apart if relations is not None else ():
+            if not term.weight:
+                owner = Pods(term, pod.key.partition("/")[0])
+                rows = self.repelling.setdefault(owner, Counter())
+                rows[row] += sign
+                if not rows[row]:
+                    del rows[row]
+                if not rows:
+                    del self.repelling[owner]
 
     def rank(self) -> NDArray[np.intp]:
         """Return each row's place in the order of names: it breaks ties, whatever came first."""
@@ -222,6 +283,9 @@ class NodeTable:
             eligible.accepts = np.concatenate([eligible.accepts, none])
             eligible.preference = np.pad(eligible.preference, (0, added))
             eligible.refusals += [""] * added
+        for meant, counts in self._counts.items():
+            self._counts[meant] = np.pad(counts, (0, added))
+        self._parts.clear()
         self._vacant += range(size + added - 1, size - 1, -1)
 
     def _ensure_columns(self, request: Request) -> None:

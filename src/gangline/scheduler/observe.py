@@ -26,6 +26,7 @@ from gangline.api.scheduling import (
 from gangline.api.selectors import Selector, SelectorError, from_object
 from gangline.scheduler import model
 from gangline.scheduler.model import GroupKey, NodeName, PodKey, Request, shape_of
+from gangline.scheduler.observe_relations import relations
 from gangline.scheduler.plugins.task_topology import wishes
 from gangline.scheduler.wire import (
     AFFINITY_KEY,
@@ -66,7 +67,8 @@ def pod_facts(
         key=PodKey(_key(metadata)),
         uid=metadata.uid,
         shape=shape_of(
-            _facts_of({**pod_request(spec), PODS: 1, **_host_ports(spec)}), _constraints(spec)
+            _facts_of({**pod_request(spec), PODS: 1, **_host_ports(spec)}),
+            _constraints(spec, metadata.labels),
         ),
         created=_created(metadata),
         priority=spec.priority
@@ -222,7 +224,7 @@ def _facts_of(counts: Mapping[str, int]) -> Request:
     return tuple(sorted(counts.items()))
 
 
-def _constraints(spec: LeanPodSpec) -> model.Constraints:
+def _constraints(spec: LeanPodSpec, labels: Mapping[str, str]) -> model.Constraints:
     affinity = spec.affinity.node_affinity if spec.affinity else None
     required = affinity and affinity.required_during_scheduling_ignored_during_execution
     preferred = affinity.preferred_during_scheduling_ignored_during_execution if affinity else []
@@ -234,6 +236,7 @@ def _constraints(spec: LeanPodSpec) -> model.Constraints:
             model.Toleration(t.key, t.operator or "Equal", t.value, t.effect)
             for t in spec.tolerations
         ),
+        relations=relations(spec, labels),
     )
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from gangline.scheduler import reasons
+from gangline.scheduler import reasons, related
 from gangline.scheduler.domains import Domain, highest_tier
 from gangline.scheduler.model import NetworkRule, NodeName, PodFacts, PodKey, Promise, Shape
 from gangline.scheduler.nodes import NodeTable
@@ -175,9 +175,10 @@ def availability(trial: Trial, pod: PodFacts) -> str:
     """Say in Kubernetes' words why no node takes ``pod`` now."""
     nodes = trial.nodes
     shape = pod.shape
-    return reasons.availability(
-        len(nodes), nodes.refusals(shape.constraints), trial.shortages(shape)
-    )
+    refusals = nodes.refusals(shape.constraints)
+    if related.is_related(nodes, pod):
+        refusals += related.refusals(nodes, pod, trial.on_paper())
+    return reasons.availability(len(nodes), refusals, trial.shortages(shape))
 
 
 def room_for(trial: Trial, unit: Unit) -> Room:

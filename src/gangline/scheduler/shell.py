@@ -22,6 +22,7 @@ from gangline.scheduler.evict import Evictor
 from gangline.scheduler.feed import Feed
 from gangline.scheduler.metrics import BINDINGS, DECISION_TIME, WAITING
 from gangline.scheduler.model import Binding, GroupKey
+from gangline.scheduler.notebook import Notebook
 from gangline.scheduler.report import Reporter
 from gangline.scheduler.settings import SchedulerSettings
 from gangline.scheduler.victims import Policy
@@ -45,6 +46,7 @@ class Scheduler:
         self._policy = Policy(settings.preempt, settings.reclaim)
         self._changed = asyncio.Event()
         self._events = EventRecorder(client, COMPONENT)
+        self._notebook = Notebook(client)
         self._feed = Feed(
             client,
             settings,
@@ -52,6 +54,7 @@ class Scheduler:
             self._regrouped,
             time.time,
             self._look_again,
+            self._notebook.found,
         )
         self._reporter = Reporter(client, self._feed, self._events, settings)
 
@@ -61,6 +64,7 @@ class Scheduler:
             for informer in (*self._feed.required, *self._feed.optional, self._feed.hypernodes):
                 tasks.create_task(informer.run())
             tasks.create_task(self._reporter.controller.run())
+            tasks.create_task(self._notebook.run())
             tasks.create_task(self._ensure_default_queue())
             binder = Binder(
                 self._client,
@@ -100,6 +104,7 @@ class Scheduler:
             began = time.perf_counter()
             decision = decide(self._feed.state, time.time(), self._policy)
             self._feed.state.promises = dict(decision.promises)
+            self._notebook.note(decision.promises, self._feed.state.groups)
             binder.bind(decision.bindings)
             evictor.evict(decision.evictions)
             self._reporter.take(decision)

@@ -70,6 +70,7 @@ class ClusterState:
         """Members of existing groups that had a node and are gone, the latest of each name: what
         one of that name will ask for when it is made anew."""
         self._on_node: dict[NodeName, dict[PodKey, PodFacts]] = defaultdict(dict)
+        self.nodes.occupants = self._on_node
         self._assumed: dict[PodKey, NodeName] = {}
         self._evicted: dict[PodKey, str] = {}
         """Pods that were told to go, with their uids, until the API server shows it."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gangline.scheduler import related
 from gangline.scheduler.model import PodFacts, Shape, shape_of
 from gangline.scheduler.nodes import Demand, NodeTable
 from gangline.scheduler.plugins.node_scores import (
@@ -70,6 +71,8 @@ class Trial:
         self._all_rows: Rows = np.arange(len(nodes.facts))
         self.within: NDArray[np.bool_] | None = None
         """Rows that may be used at the moment; None: all."""
+        self._relations_on_paper = False
+        """Some pod that is placed on paper wants something of others."""
         self._journal: list[Placement] = []
         self._views: dict[Shape, _View] = {}
         self._touched: list[int] = []
@@ -90,24 +93,54 @@ class Trial:
     def place(self, shape: Shape, pods: Sequence[PodFacts]) -> Sequence[PodFacts]:
         """Put pods, all of this shape, on the nodes that suit best; return those left over."""
         demand = self.nodes.demand(shape.request)
+        if self._related(shape):
+            return [pod for pod in pods if not self._place_related(pod, demand)]
         score = self._scores(shape, demand)
         if self.within is not None:
             score = np.where(self.within, score, -np.inf)
-        rank = self.nodes.rank()
         while pods:
-            row = int(score.argmax()) if len(score) else 0
-            best = score[row] if len(score) else -np.inf
-            if best == -np.inf:
+            row = self._best(score)
+            if row is None:
                 return pods
-            # Equal nodes are told apart by name, never by the order in which they were seen.
-            candidates = np.flatnonzero(score == best)
-            if len(candidates) > 1:
-                row = int(candidates[rank[candidates].argmin()])
             count = min(self._room(demand, row), len(pods))
             self._spend(Placement(tuple(pods[:count]), row, demand))
             pods = pods[count:]
             score[row] = -np.inf
         return pods
+
+    def _related(self, shape: Shape) -> bool:
+        """Say whether it may make a difference to such pods where others are."""
+        return (
+            shape.constraints.relations is not None
+            or bool(self.nodes.repelling)
+            or self._relations_on_paper
+        )
+
+    def on_paper(self) -> list[tuple[PodFacts, int]]:
+        """Return all pods that are placed on paper, with their rows."""
+        return [(pod, placement.row) for placement in self._journal for pod in placement.pods]
+
+    def _place_related(self, pod: PodFacts, demand: Demand) -> bool:
+        """Put one pod on the row that suits best, with regard to the pods that are there."""
+        placed = self.on_paper()
+        score = np.where(
+            related.allowed(self.nodes, pod, placed), self._scores(pod.shape, demand), -np.inf
+        )
+        score += AFFINITY_WEIGHT * related.liking(self.nodes, pod, placed)
+        if self.within is not None:
+            score[~self.within] = -np.inf
+        row = self._best(score)
+        if row is not None:
+            self._spend(Placement((pod,), row, demand))
+        return row is not None
+
+    def _best(self, score: Scores) -> int | None:
+        """Return the best row; equal ones are told apart by name, never by the order of seeing."""
+        best = score.max(initial=-np.inf)
+        if best == -np.inf:
+            return None
+        candidates = np.flatnonzero(score == best)
+        return int(candidates[self.nodes.rank()[candidates].argmin()])
 
     def place_together(self, pods: Sequence[PodFacts], avoid: Set[int]) -> int | None:
         """Put all of these pods on the one row that suits best; return it, or None: none will do.
@@ -116,6 +149,8 @@ class Trial:
             pods: the pods.
             avoid: rows that are not to be used.
         """
+        if any(self._related(pod.shape) for pod in pods):
+            return None
         total: Counter[str] = Counter()
         for pod in pods:
             total.update(dict(pod.shape.request))
@@ -127,13 +162,10 @@ class Trial:
         if self.within is not None:
             score[~self.within] = -np.inf
         score[list(avoid)] = -np.inf
-        best = score.max(initial=-np.inf)
-        if best == -np.inf:
-            return None
-        candidates = np.flatnonzero(score == best)
-        row = int(candidates[self.nodes.rank()[candidates].argmin()])
-        for pod in pods:
-            self.put(pod, row)
+        row = self._best(score)
+        if row is not None:
+            for pod in pods:
+                self.put(pod, row)
         return row
 
     def put(self, pod: PodFacts, row: int) -> bool:
@@ -143,6 +175,8 @@ class Trial:
         demand = self.nodes.demand(pod.shape.request)
         accepts = self.nodes.eligible(pod.shape.constraints).accepts[row]
         if not accepts or self._room(demand, row) < 1:
+            return False
+        if self._related(pod.shape) and not related.allowed(self.nodes, pod, self.on_paper())[row]:
             return False
         self._spend(Placement((pod,), row, demand))
         return True
@@ -179,6 +213,8 @@ class Trial:
     def _spend(self, placement: Placement) -> None:
         self.hold([placement])
         self._journal.append(placement)
+        if placement.pods and placement.pods[0].shape.constraints.relations is not None:
+            self._relations_on_paper = True
 
     def _scores(self, shape: Shape, demand: Demand) -> Scores:
         """Return how well each row suits, brought up to date."""

@@ -6,7 +6,13 @@ depends on is decoded, the rest is skipped on the wire.
 
 import msgspec
 
-from gangline.api.affinity import NodeSelector, PreferredSchedulingTerm, Toleration
+from gangline.api.affinity import (
+    NodeSelector,
+    PodAffinity,
+    PreferredSchedulingTerm,
+    Toleration,
+    TopologySpreadConstraint,
+)
 from gangline.api.describe import ResourceList
 from gangline.api.meta import Condition, LabelSelector, Object, Wire
 from gangline.api.resource import Resource
@@ -44,9 +50,11 @@ class LeanNodeAffinity(Wire):
 
 
 class LeanAffinity(Wire):
-    """Wishes about nodes; those about other pods are not looked at yet."""
+    """Wishes about nodes, and about other pods."""
 
     node_affinity: LeanNodeAffinity | None = None
+    pod_affinity: PodAffinity | None = None
+    pod_anti_affinity: PodAffinity | None = None
 
 
 class LeanGate(Wire):
@@ -66,6 +74,7 @@ class LeanPodSpec(Wire):
     node_name: str = ""
     affinity: LeanAffinity | None = None
     tolerations: list[Toleration] = []
+    topology_spread_constraints: list[TopologySpreadConstraint] = []
     scheduler_name: str = ""
     scheduling_gates: list[LeanGate] = []
     priority_class_name: str = ""

@@ -21,7 +21,12 @@ from gangline.api.resources import (
     PRIORITY_CLASSES,
     QUEUES,
 )
-from gangline.api.scheduling import PLACES_ANNOTATION, KeptPlaces, PodGroup
+from gangline.api.scheduling import (
+    PLACES_ANNOTATION,
+    RESERVED_ANNOTATION,
+    KeptPlaces,
+    PodGroup,
+)
 from gangline.kube.client import Client
 from gangline.kube.errors import NotFound
 from gangline.local import definitions
@@ -323,6 +328,33 @@ async def test_a_gang_of_higher_priority_pushes_out_what_it_needs(cluster: Clien
                 await cluster.delete(PODS, name, "default", grace_seconds=0)
                 await add_pod(cluster, name, group="elastic")
         await eventually(placed(cluster, "urgent", 2), "the urgent gang has the room")
+
+
+async def test_a_restarted_scheduler_keeps_the_room_that_was_cleared(cluster: Client) -> None:
+    """The evicted gang comes back while nobody schedules: it must not get the room again."""
+    await add_node(cluster, "a")
+    async with scheduling(cluster, PREEMPTING):
+        await add_gang(cluster, "low", 2, cpu="2")
+        await eventually(placed(cluster, "low", 2), "the low gang has the node")
+        await cluster.create(PRIORITY_CLASSES, {"metadata": {"name": "high"}, "value": 1000})
+        await add_gang(cluster, "urgent", 2, cpu="2", priorityClassName="high")
+
+        async def promised() -> bool:
+            group = await cluster.get(POD_GROUPS, "urgent", "default")
+            return "cleared" in group.metadata.annotations.get(RESERVED_ANNOTATION, "")
+
+        await eventually(promised, "the group carries the promise")
+    await delete_pods(cluster, "low")
+    for index in range(2):
+        await add_pod(cluster, f"low-{index}", "2", group="low")
+    async with scheduling(cluster, PREEMPTING):
+        await eventually(placed(cluster, "urgent", 2), "the urgent gang has the room")
+
+        async def forgotten() -> bool:
+            group = await cluster.get(POD_GROUPS, "urgent", "default")
+            return RESERVED_ANNOTATION not in group.metadata.annotations
+
+        await eventually(forgotten, "the promise is kept and crossed out")
 
 
 async def test_a_new_scheduler_goes_on_where_the_last_one_was_stopped(cluster: Client) -> None:

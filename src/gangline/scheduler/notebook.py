@@ -1,0 +1,97 @@
+"""Notes promises on their PodGroups, so that a scheduler that is restarted keeps them."""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+import msgspec
+
+from gangline.api.resources import POD_GROUPS
+from gangline.api.scheduling import RESERVED_ANNOTATION, PodGroup, ReservedPlaces
+from gangline.kube.client import Client
+from gangline.kube.errors import KubeError, NotFound
+from gangline.scheduler.model import GroupKey, NodeName, PodKey, Promise
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 5.0
+
+
+def read_promise(group: PodGroup) -> Promise | None:
+    """Read what was promised to a group; None: nothing, or nothing that can be read."""
+    written = group.metadata.annotations.get(RESERVED_ANNOTATION)
+    if not written:
+        return None
+    try:
+        reserved = msgspec.json.decode(written, type=ReservedPlaces)
+    except msgspec.DecodeError:
+        return None
+    since = reserved.since if reserved.since.tzinfo else reserved.since.replace(tzinfo=UTC)
+    namespace = group.metadata.namespace
+    places = tuple(
+        (PodKey(f"{namespace}/{pod}"), NodeName(node))
+        for pod, node in sorted(reserved.nodes.items())
+    )
+    return Promise(places, reserved.cleared, since.timestamp())
+
+
+def write_promise(promise: Promise) -> str:
+    """Write a promise as an annotation's value."""
+    reserved = ReservedPlaces(
+        since=datetime.fromtimestamp(promise.since, UTC),
+        nodes={pod.partition("/")[2]: node for pod, node in promise.places},
+        cleared=promise.cleared,
+    )
+    return msgspec.json.encode(reserved).decode()
+
+
+class Notebook:
+    """Writes what has changed, one group after the other, in the background."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._noted: dict[GroupKey, Promise] = {}
+        self._wanted: dict[GroupKey, Promise] = {}
+        self._changed = asyncio.Event()
+
+    def found(self, group: GroupKey, promise: Promise) -> None:
+        """Take over a note that somebody wrote before."""
+        self._noted[group] = promise
+
+    def note(self, promises: Mapping[str, Promise], groups: Mapping[GroupKey, object]) -> None:
+        """Let exactly these promises be noted, as far as they are to groups."""
+        wanted = {key: promises[key] for name in promises if (key := GroupKey(name)) in groups}
+        if wanted != self._wanted or self._noted.keys() - wanted.keys():
+            self._wanted = wanted
+            self._changed.set()
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            for key in sorted(self._noted.keys() | self._wanted.keys()):
+                promise = self._wanted.get(key)
+                if self._noted.get(key) != promise and not await self._write(key, promise):
+                    await asyncio.sleep(RETRY_S)
+                    self._changed.set()
+
+    async def _write(self, key: GroupKey, promise: Promise | None) -> bool:
+        namespace, _, name = key.partition("/")
+        value = None if promise is None else write_promise(promise)
+        body = {"metadata": {"annotations": {RESERVED_ANNOTATION: value}}}
+        try:
+            await self._client.patch(POD_GROUPS, name, body, namespace)
+        except NotFound:
+            self._noted.pop(key, None)
+            self._wanted.pop(key, None)
+            return True
+        except KubeError as error:
+            log.warning("promise not noted: %s", error, extra={"group": key})
+            return False
+        if promise is None:
+            self._noted.pop(key, None)
+        else:
+            self._noted[key] = promise
+        return True

@@ -1,0 +1,73 @@
+"""Pods that must be near to, apart from, or evenly spread among other pods. Pure.
+
+What counts is how many matching pods there are in each part of the cluster (nodes whose label has
+one value), so everything here works on one count for each row and one part number for each row.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gangline.scheduler.model import PodFacts, PodTerm, SpreadTerm
+
+Counts = NDArray[np.int64]
+Parts = NDArray[np.intp]
+"""The part of the cluster that each row is in; -1: its node lacks the label."""
+Mask = NDArray[np.bool_]
+
+NOT_NEAR = "node(s) didn't match pod affinity rules"
+NOT_APART = "node(s) didn't match pod anti-affinity rules"
+REPELLED = "node(s) didn't satisfy existing pods anti-affinity rules"
+UNEVEN = "node(s) didn't match pod topology spread constraints"
+
+
+@dataclass(frozen=True, slots=True)
+class Pods:
+    """Which pods are meant: a selector, within namespaces."""
+
+    term: PodTerm
+    namespace: str
+    """Of who states the term, for terms that name no namespaces."""
+
+    def matches(self, pod: PodFacts) -> bool:
+        """Say whether ``pod`` is one of them."""
+        namespace = pod.key.partition("/")[0]
+        namespaces = self.term.namespaces
+        if namespaces is not None and namespace not in (namespaces or (self.namespace,)):
+            return False
+        return self.term.selector.matches(dict(pod.labels))
+
+
+def in_parts(counts: Counts, parts: Parts) -> Counts:
+    """Return for each row how many there are in its part; nothing where it is in none."""
+    if not len(parts):
+        return counts
+    size = int(parts.max(initial=-1)) + 1
+    totals = np.bincount(parts[parts >= 0], weights=counts[parts >= 0], minlength=max(1, size))
+    return np.where(parts >= 0, totals[parts], 0).astype(np.int64)
+
+
+def near(counts: Counts, parts: Parts, itself: bool) -> Mask:
+    """Rows in a part that has one; the first of pods that want to be near each other may start."""
+    if itself and not counts[parts >= 0].any():
+        return parts >= 0
+    return (parts >= 0) & (in_parts(counts, parts) > 0)
+
+
+def apart(counts: Counts, parts: Parts) -> Mask:
+    """Rows in a part that has none, or in no part at all."""
+    rows: Mask = (parts < 0) | (in_parts(counts, parts) == 0)
+    return rows
+
+
+def even(term: SpreadTerm, counts: Counts, parts: Parts, eligible: Mask, itself: bool) -> Mask:
+    """Rows where one more keeps the difference between parts within bounds."""
+    there = in_parts(np.where(eligible, counts, 0), parts)
+    counted = eligible & (parts >= 0)
+    if not counted.any():
+        return counted
+    least = int(there[counted].min())
+    if len(np.unique(parts[counted])) < term.min_domains:
+        least = 0
+    return (parts >= 0) & (there + int(itself) - least <= term.max_skew)

@@ -1,0 +1,117 @@
+"""Where other pods let a pod go, with those that a trial has placed on paper. Pure."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from gangline.scheduler.model import PodFacts, PodTerm
+from gangline.scheduler.nodes import NodeTable
+from gangline.scheduler.plugins import pod_relations
+from gangline.scheduler.plugins.node_scores import Scores
+from gangline.scheduler.plugins.pod_relations import Counts, Mask, Pods
+
+Placed = Sequence[tuple[PodFacts, int]]
+"""Pods on paper and their rows."""
+
+FULL_WEIGHT = 100
+"""The weight that Kubernetes allows at most."""
+
+
+def is_related(nodes: NodeTable, pod: PodFacts) -> bool:
+    """Say whether it makes a difference to a pod where others are."""
+    if pod.shape.constraints.relations is not None:
+        return True
+    return any(owner.matches(pod) for owner in nodes.repelling)
+
+
+def allowed(nodes: NodeTable, pod: PodFacts, placed: Placed) -> Mask:
+    """Return the rows where other pods let this one go."""
+    mask = np.ones(len(nodes.facts), dtype=bool)
+    for _, rows in _rules(nodes, pod, placed):
+        mask &= rows
+    return mask
+
+
+def refusals(nodes: NodeTable, pod: PodFacts, placed: Placed) -> Counter[str]:
+    """Count the rows that other pods keep a pod off, by the first reason in Kubernetes' words."""
+    found: Counter[str] = Counter()
+    left = nodes.eligible(pod.shape.constraints).accepts.copy()
+    for why, rows in _rules(nodes, pod, placed):
+        found[why] += int(np.count_nonzero(left & ~rows))
+        left &= rows
+    return +found
+
+
+def liking(nodes: NodeTable, pod: PodFacts, placed: Placed) -> Scores:
+    """Return how much a pod likes each row for the pods there, about between -1 and 1."""
+    score: Scores = np.zeros(len(nodes.facts))
+    relations = pod.shape.constraints.relations
+    if relations is None:
+        return score
+    for sign, terms in ((1.0, relations.near), (-1.0, relations.apart)):
+        for term in terms:
+            if term.weight:
+                there = pod_relations.in_parts(*_seen(nodes, pod, term, placed)) > 0
+                score += sign * term.weight / FULL_WEIGHT * there
+    for spread in relations.spread:
+        if not spread.hard:
+            seen = pod_relations.in_parts(*_seen(nodes, pod, spread.pods, placed))
+            score -= seen / max(1, int(seen.max(initial=0)))
+    return score
+
+
+def _rules(nodes: NodeTable, pod: PodFacts, placed: Placed) -> Iterator[tuple[str, Mask]]:
+    relations = pod.shape.constraints.relations
+    if relations is not None:
+        for term in relations.near:
+            if not term.weight:
+                counts, parts = _seen(nodes, pod, term, placed)
+                rows = pod_relations.near(counts, parts, _meant(pod, term).matches(pod))
+                yield pod_relations.NOT_NEAR, rows
+        for term in relations.apart:
+            if not term.weight:
+                yield pod_relations.NOT_APART, pod_relations.apart(*_seen(nodes, pod, term, placed))
+        for spread in relations.spread:
+            if spread.hard:
+                counts, parts = _seen(nodes, pod, spread.pods, placed)
+                itself = _meant(pod, spread.pods).matches(pod)
+                eligible = nodes.eligible(pod.shape.constraints).accepts
+                rows = pod_relations.even(spread, counts, parts, eligible, itself)
+                yield pod_relations.UNEVEN, rows
+    for owner, counts in _repelling(nodes, pod, placed):
+        parts = nodes.parts(owner.term.topology_key)
+        yield pod_relations.REPELLED, pod_relations.apart(counts, parts)
+
+
+def _seen(
+    nodes: NodeTable, pod: PodFacts, term: PodTerm, placed: Placed
+) -> tuple[Counts, pod_relations.Parts]:
+    """Count the pods that a term means, on each row, and number the rows by place."""
+    meant = _meant(pod, term)
+    counts = nodes.count(meant).copy()
+    for other, row in placed:
+        if meant.matches(other):
+            counts[row] += 1
+    return counts, nodes.parts(term.topology_key)
+
+
+def _repelling(nodes: NodeTable, pod: PodFacts, placed: Placed) -> Iterator[tuple[Pods, Counts]]:
+    """The pods that want to be apart from this one, and where they are."""
+    found: dict[Pods, Counts] = {}
+    for owner, rows in nodes.repelling.items():
+        if owner.matches(pod):
+            found[owner] = np.zeros(len(nodes.facts), dtype=np.int64)
+            found[owner][list(rows)] = 1
+    for other, row in placed:
+        relations = other.shape.constraints.relations
+        for term in relations.apart if relations is not None else ():
+            owner = _meant(other, term)
+            if not term.weight and owner.matches(pod):
+                counts = found.setdefault(owner, np.zeros(len(nodes.facts), dtype=np.int64))
+                counts[row] = 1
+    yield from found.items()
+
+
+def _meant(pod: PodFacts, term: PodTerm) -> Pods:
+    return Pods(term, pod.key.partition("/")[0])

@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 WORKERS = 8
 PODS_FIRST_S = 0.2
 """How long an old service waits for its pod to have our labels, by which it then selects."""
+OTHERS_PATIENCE_S = 5.0
+"""How long the engine's start waits to see other objects, which may be forbidden to us."""
 
 _ORPHAN = "orphan"
 
@@ -103,7 +105,7 @@ class Adopter:
             Target.POD: cache.recent_pods,
             Target.SERVICE: cache.recent_services,
             Target.POD_GROUP: cache.recent_groups,
-            **dict.fromkeys(EXTRAS, cache.recent_extras),
+            **cache.recent_extras,
         }
         self._controller: Controller[ItemKey] = Controller(
             "adoption", self._reconcile, workers=WORKERS
@@ -121,7 +123,11 @@ class Adopter:
         """Wait until all that other operators had made was taken over, or refused to be."""
         turn = asyncio.Semaphore(WORKERS)
         for target, informer in self._foreign:
-            await informer.synced()
+            # Without rights to pods and services nothing would work; others may be missing.
+            needed = target in (Target.POD, Target.SERVICE)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None if needed else OTHERS_PATIENCE_S):
+                    await informer.synced()
             keys = [_key(target, item) for item in informer.items()]
             await asyncio.gather(*(self._attempt(key, turn) for key in keys))
 

@@ -122,7 +122,9 @@ class Cache:
         self.recent_pods: RecentObjects[Pod] = RecentObjects()
         self.recent_services: RecentObjects[Service] = RecentObjects()
         self.recent_groups: RecentObjects[PodGroup] = RecentObjects()
-        self.recent_extras: RecentObjects[Extra] = RecentObjects()
+        self.recent_extras: Mapping[Target, RecentObjects[Extra]] = {
+            target: RecentObjects() for target in EXTRAS
+        }
         self.recent_status = RecentStatus()
         self._readings: dict[JobKey, tuple[tuple[str, int], Reading]] = {}
         self._listen()
@@ -224,15 +226,20 @@ class Cache:
         return any(objects.pending(uid) for objects in self._recent())
 
     def _recent(self) -> tuple[RecentObjects[Any], ...]:
-        return self.recent_pods, self.recent_services, self.recent_groups, self.recent_extras
+        return (
+            self.recent_pods,
+            self.recent_services,
+            self.recent_groups,
+            *self.recent_extras.values(),
+        )
 
     def _listen(self) -> None:
         self.pods.add_listener(self.recent_pods.shown)
         self.services.add_listener(self.recent_services.shown)
         if self.groups:
             self.groups.add_listener(self.recent_groups.shown)
-        for followed in self.extras.values():
-            followed.add_listener(self.recent_extras.shown)
+        for target, followed in self.extras.items():
+            followed.add_listener(self.recent_extras[target].shown)
         for kind, informer in self.jobs.items():
             informer.add_listener(partial(self._forget_gone, kind))
 
@@ -260,10 +267,13 @@ class Cache:
         return _STATUS.decode(stored.status)
 
     def _extras(self, uid: str, key: JobKey) -> tuple[list[Extra], list[Extra]]:
-        kinds = [Target(kind) for kind in self.frameworks[key.kind].kind.makes]
-        found = [extra for kind in kinds for extra in self._of_job(self.extras[kind], key)]
-        own, others = _split(uid, found)
-        return self.recent_extras.over(uid, own), others
+        own: list[Extra] = []
+        others: list[Extra] = []
+        for target in map(Target, self.frameworks[key.kind].kind.makes):
+            ours, theirs = _split(uid, self._of_job(self.extras[target], key))
+            own += self.recent_extras[target].over(uid, ours)
+            others += theirs
+        return own, others
 
     def _of_job(self, informer: Informer[_Owned], key: JobKey) -> list[_Owned]:
         return informer.by_index(_JOB, f"{key.namespace}/{key.name}")

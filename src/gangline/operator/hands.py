@@ -8,6 +8,7 @@ job, to be told in its status; anything else is raised and the whole pass is tri
 
 import asyncio
 import logging
+import time
 from collections.abc import Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -50,7 +51,10 @@ _RESOURCES: dict[Target, Resource[Any]] = {
 }
 
 _DISPENSABLE = frozenset({Target.AUTOSCALER})
-"""What a job does without where the cluster does not know it."""
+"""What a job does without where the cluster does not know the kind."""
+
+ASK_AGAIN_S = 300.0
+"""How long a kind that the cluster did not know is not tried again."""
 
 
 @dataclass(slots=True)
@@ -84,11 +88,12 @@ class Hands:
         self._client = client
         self._cache = cache
         self._gate = Gate(writes_in_flight)
+        self._unknown_until: dict[Target, float] = {}
         self._recent: dict[Target, RecentObjects[Any]] = {
             Target.POD: cache.recent_pods,
             Target.SERVICE: cache.recent_services,
             Target.POD_GROUP: cache.recent_groups,
-            **dict.fromkeys(EXTRAS, cache.recent_extras),
+            **cache.recent_extras,
         }
 
     @property
@@ -123,6 +128,8 @@ class Hands:
     async def _create(self, job: TrainingJob, creation: Creation, outcome: Outcome) -> None:
         resource, namespace = _RESOURCES[creation.target], job.meta.namespace
         async with self._gate.passage(_HANDICAP_S.get(creation.target, 0.0)):
+            if time.monotonic() < self._unknown_until.get(creation.target, 0.0):
+                return
             if len(outcome.problems) >= _NAMED:
                 return  # A refused template is refused for every replica: do not ask for each.
             metrics.WRITES.labels(creation.target, "create").inc()
@@ -136,8 +143,9 @@ class Hands:
                     return
                 item = found
             except (Forbidden, Invalid, BadRequest, NotFound) as error:
-                if creation.target in _DISPENSABLE:
-                    log.warning("%s %s: %s", creation.target, creation.name, error)
+                if creation.target in _DISPENSABLE and isinstance(error, NotFound):
+                    log.warning("the job goes on without its %s: %s", creation.target, error)
+                    self._unknown_until[creation.target] = time.monotonic() + ASK_AGAIN_S
                     return
                 outcome.problems.append(f"{creation.target} {creation.name} was refused: {error}")
                 return

@@ -29,8 +29,11 @@ from gangline.operator.recent import PATIENCE_S
 from gangline.operator.stored import StoredJob
 
 MINOR_EVERY_S = 1.0
-"""How often minor news of a job is stored. Pods of a gang start within moments of each other, and
-each would be a write of its own."""
+"""How long minor news of a job waits for more of it, and how often it is stored. Pods of a gang
+start, and end, within moments of each other, and each would be a write of its own."""
+
+START_WAITS_S = 0.5
+"""How long the news that a job runs waits for the rest of its pods."""
 
 MINOR_WAITS_S = 15.0
 """How long minor news gives way to other jobs' pods while there is a crowd."""
@@ -88,6 +91,8 @@ class Reconciler:
         status = self._status(sight, decision, outcome, now)
         fields = decision.fields if decision.fields is not None else sight.own_fields
         changed = status != sight.observed.status or fields != sight.own_fields
+        if not changed:
+            self._minor_since.pop(key, None)
         wait = self._wait_to_store(key, sight.observed.status, status) if changed else None
         if changed and not wait:
             if not await self._store(key, sight, status, fields):
@@ -111,14 +116,17 @@ class Reconciler:
         return story.stalled(sight.observed.job, decision.status, outcome.problem(), stamp)
 
     def _wait_to_store(self, key: JobKey, before: JobStatus, after: JobStatus) -> float | None:
-        """Put off minor news, if some was stored just now or there is more urgent work."""
-        if not story.is_minor(before, after):
-            return None
+        """Put off minor news: more may come, some was stored just now, other work is urgent."""
         now = time.monotonic()
-        since = now - self._stored_at.get(key, -math.inf)
-        if since < MINOR_EVERY_S:
-            return MINOR_EVERY_S - since
+        minor = story.is_minor(before, after)
+        if not minor and not story.is_start(before, after):
+            return None
         waited = now - self._minor_since.setdefault(key, now)
+        if not minor:
+            return START_WAITS_S - waited if waited < START_WAITS_S else None
+        recent = min(waited, now - self._stored_at.get(key, -math.inf))
+        if recent < MINOR_EVERY_S:
+            return MINOR_EVERY_S - recent
         return MINOR_EVERY_S if self._hands.crowded and waited < MINOR_WAITS_S else None
 
     async def _store(self, key: JobKey, sight: Sight, status: JobStatus, fields: Manifest) -> bool:

@@ -169,6 +169,14 @@ def is_minor(before: JobStatus, after: JobStatus) -> bool:
     )
 
 
+def is_start(before: JobStatus, after: JobStatus) -> bool:
+    """Say whether a status brings nothing but that the job now runs, for the first time."""
+    if conditions.find(before.conditions, conditions.RESTARTING):
+        return False
+    told = conditions.drop(after.conditions, conditions.RUNNING)
+    return is_minor(before, replace(after, conditions=told))
+
+
 def _major(status: JobStatus) -> JobStatus:
     told = conditions.drop(status.conditions, conditions.CREATED)
     restarts = replace(status.restarts, pods={})

@@ -124,8 +124,8 @@ class Cluster:
                 stack.push_async_callback(leftovers.remove, self._home.folder)
                 network = await stack.enter_async_context(self._network())
                 server = await stack.enter_async_context(self._server(network))
-                self._publish(server, network)
-                await self._work(server, network, stop, hurry)
+                ready = self._publish(server, network)
+                await self._work(server, network, ready, stop, hurry)
 
     @contextlib.asynccontextmanager
     async def _network(self) -> AsyncIterator[ClusterNetwork]:
@@ -175,17 +175,21 @@ class Cluster:
         before = urlsplit(last.url).port if last is not None else None
         return tuple(port for port in (before, USUAL_PORT) if port)
 
-    def _publish(self, server: ApiServer, network: ClusterNetwork) -> None:
+    def _publish(self, server: ApiServer, network: ClusterNetwork) -> Ready:
         pid = os.getpid()
         now = datetime.now(UTC)
         kubeconfig = self._home.publish_kubeconfig()
         # Last: whoever finds the note may count on the kubeconfig.
         self._home.write_note(RunNote(pid, process_start(pid), server.url, now))
-        self._announce(Ready(server.url, str(kubeconfig), network.shortcoming))
-        tell_ready()
+        return Ready(server.url, str(kubeconfig), network.shortcoming)
 
     async def _work(
-        self, server: ApiServer, network: ClusterNetwork, stop: asyncio.Event, hurry: asyncio.Event
+        self,
+        server: ApiServer,
+        network: ClusterNetwork,
+        ready: Ready,
+        stop: asyncio.Event,
+        hurry: asyncio.Event,
     ) -> None:
         # Imported when the API server answers already: who waits for it need not wait for these.
         from gangline.kube.events import EventRecorder  # noqa: PLC0415
@@ -201,6 +205,9 @@ class Cluster:
             EventRecorder(client, "network") as recorder,
         ):
             await definitions.install(client)
+            # Only now: who is told that the cluster is there submits a job at once.
+            self._announce(ready)
+            tell_ready()
             informers = SharedInformers(client)
             address = urlsplit(server.url)
             publisher = network.publisher(

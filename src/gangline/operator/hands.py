@@ -110,11 +110,13 @@ class Hands:
         job, outcome = sight.observed.job, Outcome()
         await self._all(self._delete(job, deletion, outcome) for deletion in decision.deletions)
         await self._all(self._patch(job, patch) for patch in decision.patches)
-        first = [c for c in decision.creations if c.target is Target.POD_GROUP]
+        needed = {Target.POD_GROUP, *EXTRAS}
+        first = [creation for creation in decision.creations if creation.target in needed]
         await self._all(self._create(job, creation, outcome) for creation in first)
         if not outcome.problems:
-            # Pods of a gang whose group was refused would only wait for it.
-            rest = [c for c in decision.creations if c.target is not Target.POD_GROUP]
+            # Pods of a gang whose group was refused would only wait for it, and pods that read a
+            # ConfigMap of somebody else would start with what it says.
+            rest = [creation for creation in decision.creations if creation.target not in needed]
             await self._all(self._create(job, creation, outcome) for creation in rest)
         return outcome
 

@@ -58,9 +58,9 @@ class Job:
         await self.client.patch(PODS, f"train-{name}", status, NAMESPACE, subresource="status")
 
     async def map(self) -> dict[str, str] | None:
-        """What the job's ConfigMap says; None while there is none."""
+        """What the job's ConfigMap says; None while it says nothing."""
         try:
-            return (await self.client.get(CONFIG_MAPS, "train", NAMESPACE)).data
+            return (await self.client.get(CONFIG_MAPS, "train", NAMESPACE)).data or None
         except NotFound:
             return None
 
@@ -115,6 +115,7 @@ async def test_a_config_map_of_the_jobs_name_is_somebody_elses(paddle: Job) -> N
     await paddle.submit(paddle_jobs.manifest(worker=1, intranet="Service"))
     assert "ConfigMap train exists already" in await paddle.until_holds("Stalled")
     assert await paddle.map() == mine["data"]
+    await paddle.until_pods()
     await paddle.client.delete(CONFIG_MAPS, "train", NAMESPACE)
     await paddle.until_told("train-worker-0.default:36000")
 

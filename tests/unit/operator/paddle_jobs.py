@@ -60,12 +60,12 @@ def at_the_barrier(name: str, *, waiting: str = "") -> Pod:
 
 
 def config_map(job: TrainingJob, *pods: Pod) -> dict[str, str] | None:
-    """The data of the job's ConfigMap; None while there is none."""
+    """The data of the job's ConfigMap; None while it says nothing."""
     listed = job.rules.objects(job, gang_of(job, *pods))
     assert all(
         each["kind"] == "ConfigMap" and each["metadata"]["name"] == "train" for each in listed
     )
-    return listed[0]["data"] if listed else None
+    return (listed[0]["data"] or None) if listed else None
 
 
 def environment(job: TrainingJob, name: str) -> list[tuple[str, str]]:

@@ -34,6 +34,7 @@ def test_a_worker_gets_upstreams_variables_and_its_own_endpoint(mode, intranet, 
         ("PADDLE_TRAINER_ID", "0"),
         ("TRAINING_ROLE", "TRAINER"),
         ("PADDLE_TRAINING_ROLE", "TRAINER"),
+        ("GANGLINE_PEERS_KNOWN", "@TRAINER_PORTS_NUM"),
         ("PADDLE_CURRENT_ENDPOINT", "$(POD_IP):36000"),
     ]
 

@@ -125,7 +125,7 @@ def an_extra(job, *pods):
     return msgspec.convert({"kind": "ConfigMap", "metadata": meta}, Extra)
 
 
-def test_it_is_taken_away_while_a_replica_has_no_address_and_comes_back_with_the_new_one():
+def test_it_says_nothing_while_a_replica_has_no_address_and_then_tells_the_new_one():
     """A pod that starts meanwhile waits for it, instead of looking for peers where none are."""
     job = a_job(worker=2, intranet="PodIP")
     first = [placed("worker-0", "10.0.0.1"), placed("worker-1", "10.0.0.2")]
@@ -135,11 +135,18 @@ def test_it_is_taken_away_while_a_replica_has_no_address_and_comes_back_with_the
     assert deleted(calm, Target.CONFIG_MAP) == []
     assert calm.patches == ()
     gone = look(job, first[0], extras=[there], services=services).decide()
-    assert deleted(gone, Target.CONFIG_MAP) == ["train"]
+    assert written(gone) == {}
     assert created(gone) == ["worker-1"]
     again = [first[0], placed("worker-1", "10.0.0.7", "Pending")]
-    back = look(job, *again, services=services).decide()
-    assert created(back, Target.CONFIG_MAP) == ["train"]
+    silent = an_extra(job, first[0])
+    back = look(job, *again, extras=[silent], services=services).decide()
+    assert written(back)["PADDLE_TRAINERS"] == "10.0.0.1,10.0.0.7"
+
+
+def written(decision):
+    """What the ConfigMap is patched to say."""
+    (patch,) = [each for each in decision.patches if each.target is Target.CONFIG_MAP]
+    return next(each["value"] for each in patch.operations if each["path"] == "/data")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from gangline.api.paddle import PaddleJobStatus
 from gangline.operator.conditions import is_finished
 from gangline.operator.frameworks.paddle import Paddle
 from gangline.operator.job import TrainingJob
-from unit.operator.builders import NOW, a_pod, conditions, look, stored
+from unit.operator.builders import NOW, a_pod, conditions, created, look, stored
 from unit.operator.paddle_jobs import a_job, at_the_barrier, manifest, placed
 
 PENDING = a_pod("worker-0", "Pending")
@@ -184,7 +184,7 @@ def test_a_job_that_upstream_did_not_finish_goes_on(phase):
     written["status"] = {"phase": phase, "startTime": "2026-11-20T10:00:00Z"}
     status = Paddle().read_status(stored(written))
     assert not is_finished(status.conditions)
-    assert len(look(a_job(worker=1), status=status).decide().creations) == 2
+    assert created(look(a_job(worker=1), status=status).decide()) == ["worker-0"]
 
 
 def test_a_status_of_our_own_is_read_as_it_was_written():

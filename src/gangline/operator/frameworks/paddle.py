@@ -122,11 +122,10 @@ class PaddleRules:
         }
 
     def objects(self, job: TrainingJob, gang: Gang) -> list[Manifest]:
-        """Return the ConfigMap while all of it is right; none where workers meet in an etcd."""
+        """Return the ConfigMap; none where workers meet in an etcd."""
         if paddle_pod.meets_in_etcd(self.spec, self.settings):
             return []
-        found = network.config_map(job, self.spec, gang)
-        return [found] if found else []
+        return [network.config_map(job, self.spec, gang)]
 
     def is_master(self, job: TrainingJob, role: Role, index: int) -> bool:
         """Worker 0 leads, or the first replica of a job without workers."""

@@ -9,7 +9,7 @@ The ConfigMap is upstream's, with its mistakes repaired:
 - the names of Service mode have a dot in them, without which ``paddle.distributed.launch`` waits
   for its rank 0 for ever;
 - Gloo's meeting is 18 ports above the first server's, in every mode;
-- it is there only while every address in it is right. A replica that comes back with another
+- it says something only while every address in it is right. A replica that comes back with another
   address waits for the new one, like all containers that start after that.
 """
 
@@ -21,6 +21,8 @@ from gangline.operator.job import Manifest, Role, TrainingJob
 from gangline.operator.labels import replica_name
 from gangline.operator.replicas import Gang, Pod
 
+PEERS_KNOWN = "TRAINER_PORTS_NUM"
+"""A key that the ConfigMap has as soon as it says anything: containers wait for it."""
 RES_NAME = "paddle-res-name"
 """Label of upstream's: the name of the pod, by which its service finds it."""
 PORT = 36000
@@ -59,17 +61,20 @@ def service_ports(first: int) -> list[Manifest]:
     return [{"name": f"p-{index}", "port": first + index} for index in range(PORTS)]
 
 
-def config_map(job: TrainingJob, spec: PaddleJobSpec, gang: Gang) -> Manifest | None:
-    """Return the job's ConfigMap, or None while an address is not known."""
+def config_map(job: TrainingJob, spec: PaddleJobSpec, gang: Gang) -> Manifest:
+    """Return the job's ConfigMap; it says nothing while an address is not known.
+
+    It is there from the start all the same, so that a name which somebody else has is noticed
+    before pods start with what theirs says.
+    """
     hosts = {role.name: _hosts(job, spec, role, gang) for role in job.roles if role.replicas}
     known = {role: found for role, found in hosts.items() if found is not None}
-    if len(known) < len(hosts):
-        return None
+    complete = len(known) == len(hosts)
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {"name": job.name, "labels": {RES_NAME: job.name}},
-        "data": dict(_data(job, spec, known)),
+        "data": dict(_data(job, spec, known)) if complete else {},
     }
 
 
@@ -99,7 +104,7 @@ def _data(
     job: TrainingJob, spec: PaddleJobSpec, hosts: Mapping[str, list[str]]
 ) -> Iterator[tuple[str, str]]:
     first = next(iter(hosts))
-    yield "TRAINER_PORTS_NUM", str(PORTS)
+    yield PEERS_KNOWN, str(PORTS)
     yield "PADDLE_PORT", str(port(job, spec, first, 0))
     endpoints = {
         role: ",".join(f"{host}:{port(job, spec, role, index)}" for index, host in enumerate(found))

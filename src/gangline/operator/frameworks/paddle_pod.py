@@ -14,6 +14,8 @@ from gangline.operator.frameworks.paddle_status import BARRIER
 from gangline.operator.job import Manifest, Role, TrainingJob
 from gangline.operator.labels import replica_name
 
+WAITING = "GANGLINE_PEERS_KNOWN"
+"""A variable out of the ConfigMap: no container starts before that says where its peers are."""
 RES_TYPE = "paddle-res-type"
 """Label of upstream's: the role."""
 RESOURCE = "paddle-resource"
@@ -133,6 +135,7 @@ class Replica:
             if self.settings.etcd_server:
                 yield _value(_SERVER, self.settings.etcd_server)
             return
+        yield _told(self.job, WAITING, network.PEERS_KNOWN)
         yield _value("PADDLE_CURRENT_ENDPOINT", f"$(POD_IP):{self._port}")
         servers, heter = spec.ps and spec.ps.count, spec.heter and spec.heter.count
         if servers and heter and self.role.name != PS:

@@ -29,16 +29,35 @@ leader_option = click.option(
     show_default=True,
     help="Pods with this schedulerName are placed; may be repeated.",
 )
+@click.option(
+    "--configuration",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Volcano's configuration file: actions, plugins and their arguments.",
+)
 @leader_option
 @logging_options("GANGLINE_SCHEDULER")
 def scheduler_command(
-    target: Target, names: tuple[str, ...], leader_elect: bool, log_level: str, log_format: str
+    target: Target,
+    names: tuple[str, ...],
+    configuration: Path | None,
+    leader_elect: bool,
+    log_level: str,
+    log_format: str,
 ) -> None:
     """Run the scheduler: whole gangs of pods get nodes, or none of them does."""
+    from gangline.scheduler.configuration import (  # noqa: PLC0415
+        ConfigurationError,
+        read_configuration,
+    )
     from gangline.scheduler.main import run  # noqa: PLC0415
     from gangline.scheduler.settings import SchedulerSettings  # noqa: PLC0415
 
     settings = SchedulerSettings(scheduler_names=frozenset(names), leader_election=leader_elect)
+    if configuration is not None:
+        try:
+            settings = read_configuration(configuration.read_text("utf-8")).applied(settings)
+        except ConfigurationError as error:
+            raise click.UsageError(f"{configuration}: {error}") from error
     start_logging(log_level, form=log_format)
     _serve(target, "gangline-scheduler", lambda client, stop: run(client, settings, stop))
 

@@ -27,10 +27,10 @@ from gangline.scheduler.model import (
     Verdict,
 )
 from gangline.scheduler.place import (
+    Planner,
     availability,
     by_shape,
     place_unit,
-    plan_room,
     pods_of,
     room_for,
 )
@@ -88,6 +88,7 @@ class _Pass:
         self.placed: set[GroupKey] = set()
         self.evictions: list[Eviction] = []
         self.promises: dict[str, Promise] = {}
+        self._planner = Planner(state.nodes)
         self._candidates = Candidates(state, self.tree, policy, now)
         self._spared: set[object] = set()
         """Likes of units for whom nobody is evicted."""
@@ -199,17 +200,17 @@ class _Pass:
             failure = self._fail(unit, mark, unfit[0])
             self._failures[likeness] = failure
         clearing = self._make_room(unit)
-        gang, pod = (reasons.clipped(f"{clearing}{said}") for said in (failure.gang, failure.pod))
+        gang, pod = failure.gang, failure.pod
+        if clearing:
+            gang, pod = reasons.clipped(clearing + gang), reasons.clipped(clearing + pod)
         self._refuse(unit, reasons.NOT_ENOUGH_RESOURCES, gang, pod)
         self._note_first(unit)
         return False
 
     def _likeness(self, unit: Unit) -> object:
         """What decides whether a unit fits; where pods keep others off, labels do so too."""
-        related = self.state.nodes.repelling or any(
-            shape.constraints.relations is not None for shape in by_shape(unit.waiting)
-        )
-        return (unit.likeness, unit.name) if related else unit.likeness
+        alone = unit.related or self.state.nodes.repelling
+        return (unit.likeness, unit.name) if alone else unit.likeness
 
     def _make_room(self, unit: Unit) -> str:
         """Evict others for a unit, if that is allowed and helps; else plan room for the first."""
@@ -223,7 +224,7 @@ class _Pass:
                 return reasons.CLEARING
             self._spared.add(likes)
         if not self._planned:
-            plan = plan_room(self.state.nodes, unit, self.state.promises.get(unit.name))
+            plan = self._planner.plan(unit, self.state.promises.get(unit.name))
             if plan is not None:
                 self._planned = True
                 self._promise(unit, plan)
@@ -331,7 +332,6 @@ class _Pass:
         shortages = self.trial.shortages(unfit.shape)
         wording = availability(self.trial, unfit)
         self.trial.rollback(mark)
-        plan = plan_room(self.state.nodes, unit, self.state.promises.get(unit.name))
         room, held_for = self._without_holds(unit)
         attempt = Attempt(
             waiting=len(unit.waiting),
@@ -342,7 +342,7 @@ class _Pass:
             kubernetes=wording,
             shortages=shortages,
             room=room,
-            possible=plan is not None,
+            possible=self._planner.is_possible(unit),
             held_for=held_for,
         )
         near = reasons.ONE_DOMAIN if unit.network is not None and unit.network.hard else ""

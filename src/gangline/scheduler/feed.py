@@ -61,7 +61,7 @@ class Feed:
         look_again: Callable[[float], None],
         promised: Callable[[GroupKey, Promise], None],
     ) -> None:
-        self.state = ClusterState()
+        self.state = ClusterState(settings.weights)
         self.state.queues[DEFAULT_QUEUE] = QueueFacts(DEFAULT_QUEUE)
         self._answers_to = settings.scheduler_names
         self._changed, self._regrouped = changed, regrouped

@@ -7,7 +7,7 @@ is updated in place as nodes and pods change; a decision copies nothing but the 
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,11 +22,20 @@ from gangline.scheduler.model import (
     PodFacts,
     PodKey,
     Request,
+    Shape,
 )
 from gangline.scheduler.plugins.node_filters import refusal
-from gangline.scheduler.plugins.node_scores import Amounts, is_device, preference, resource_weight
+from gangline.scheduler.plugins.node_scores import (
+    Amounts,
+    Scores,
+    Weights,
+    is_device,
+    preference,
+)
 from gangline.scheduler.plugins.pod_relations import Pods
+from gangline.scheduler.scoring import Demand, Ground, Rows, Standing, score_rows
 
+DEFAULT_WEIGHTS = Weights()
 MAX_CONSTRAINTS = 1024
 """Evaluations kept, one for each distinct set of constraints; then the oldest goes."""
 
@@ -39,21 +48,23 @@ class Eligibility:
     refusals: list[str]
     preference: NDArray[np.float64]
     prefers: bool
+    counts: Counter[str] = field(default_factory=Counter)
+    """How many nodes will not do, by reason."""
 
-
-@dataclass(frozen=True, slots=True)
-class Demand:
-    """A request, ready to be compared with the arrays."""
-
-    parts: tuple[tuple[int, int, float], ...]
-    """Column, amount (more than nothing) and weight in packing, of each resource asked for."""
-    wants_device: bool
+    def note(self, row: int, why: str) -> None:
+        """Note why a row's node will not do (empty: it will, or there is none)."""
+        if former := self.refusals[row]:
+            self.counts[former] -= 1
+        if why:
+            self.counts[why] += 1
+        self.refusals[row] = why
 
 
 class NodeTable:
     """All nodes. Amounts used are those of the pods that hold room, whoever placed them."""
 
-    def __init__(self) -> None:
+    def __init__(self, weights: Weights = DEFAULT_WEIGHTS) -> None:
+        self.weights = weights
         self.rows: dict[NodeName, int] = {}
         self.columns: dict[str, int] = {}
         self.facts: list[NodeFacts | None] = []
@@ -74,6 +85,11 @@ class NodeTable:
         self._eligible: dict[Constraints, Eligibility] = {}
         self._demands: dict[Request, Demand] = {}
         self._rank: NDArray[np.intp] | None = None
+        self.possible: dict[object, bool] = {}
+        """Whether units would fit if all gangs had ended, by what decides it; dropped when nodes,
+        or pods that need not end, change."""
+        self._standing = Standing()
+        self._has_devices: NDArray[np.bool_] | None = None
         self._usable: NDArray[np.bool_] | None = None
         self._port_columns: list[int] = []
 
@@ -88,6 +104,9 @@ class NodeTable:
         self.facts[row] = node
         self._usable = self._domains = None
         self._parts.clear()
+        self._has_devices = None
+        self.possible.clear()
+        self._standing.touch(row)
         self._ensure_columns(node.allocatable)
         self.allocatable[:, row] = 0
         for resource, amount in node.allocatable:
@@ -102,6 +121,9 @@ class NodeTable:
         if row is None:
             return
         self.facts[row] = None
+        self._has_devices = None
+        self.possible.clear()
+        self._standing.touch(row)
         self._usable = self._domains = None
         self._parts.clear()
         for counts in self._counts.values():
@@ -114,7 +136,7 @@ class NodeTable:
             amounts[:, row] = 0
         for eligible in self._eligible.values():
             eligible.accepts[row] = False
-            eligible.refusals[row] = ""
+            eligible.note(row, "")
         self._vacant.append(row)
         self._rank = None
 
@@ -125,9 +147,11 @@ class NodeTable:
             return
         if self._counts or pod.shape.constraints.relations is not None:
             self._relate(pod, row, sign)
+        self._standing.touch(row)
         for column, amount, _ in self.demand(pod.shape.request).parts:
             self.used[column, row] += sign * amount
             if pod.group is None:
+                self.possible.clear()
                 self.lasting[column, row] += sign * amount
 
     def demand(self, request: Request) -> Demand:
@@ -137,7 +161,7 @@ class NodeTable:
             self._ensure_columns(request)
             demand = Demand(
                 parts=tuple(
-                    (self.columns[name], amount, resource_weight(name))
+                    (self.columns[name], amount, self.weights.of(name))
                     for name, amount in request
                     if amount > 0
                 ),
@@ -168,8 +192,7 @@ class NodeTable:
 
     def refusals(self, constraints: Constraints) -> Counter[str]:
         """Count, by reason, the nodes that will not do."""
-        reasons = self.eligible(constraints).refusals
-        return Counter(reasons[row] for row in self.rows.values() if reasons[row])
+        return +self.eligible(constraints).counts
 
     def parts(self, label: str) -> NDArray[np.intp]:
         """Number each row by the value of its node's label; -1 without one."""
@@ -224,11 +247,13 @@ class NodeTable:
     def set_hypernode(self, hypernode: HyperNodeFacts) -> None:
         """Add or change a network domain."""
         self.hypernodes[hypernode.name] = hypernode
+        self.possible.clear()
         self._domains = None
 
     def remove_hypernode(self, name: str) -> None:
         """Forget a network domain."""
         self.hypernodes.pop(name, None)
+        self.possible.clear()
         self._domains = None
 
     def domains(self) -> list[Domain]:
@@ -248,15 +273,43 @@ class NodeTable:
 
     def has_devices(self) -> NDArray[np.bool_]:
         """Say of each row whether the node has any extended resource."""
-        columns = [column for name, column in self.columns.items() if is_device(name)]
-        found: NDArray[np.bool_] = np.any(self.allocatable[columns] > 0, axis=0)
-        return found
+        if self._has_devices is None:
+            columns = [column for name, column in self.columns.items() if is_device(name)]
+            found: NDArray[np.bool_] = np.any(self.allocatable[columns] > 0, axis=0)
+            self._has_devices = found
+        return self._has_devices
+
+    def ground(self, shape: Shape, free: Amounts) -> Ground:
+        """Return what the scores of a shape depend on, with these free amounts."""
+        eligible = self.eligible(shape.constraints)
+        return Ground(
+            free,
+            self.allocatable,
+            self.has_devices(),
+            eligible.accepts,
+            eligible.preference if eligible.prefers else None,
+            self.weights,
+        )
+
+    def scores(self, shape: Shape, free: Amounts) -> Scores:
+        """Return how well each row suits a shape as things stand; not to be written to.
+
+        Args:
+            shape: the shape.
+            free: the free amounts as things stand.
+        """
+        demand = self.demand(shape.request)
+
+        def compute(rows: Rows) -> Scores:
+            return score_rows(self.ground(shape, free), demand, rows)
+
+        return self._standing.of(shape, len(self.facts), compute)
 
     def _evaluate(self, constraints: Constraints, eligible: Eligibility, row: int) -> None:
         node = self.facts[row]
         assert node is not None
         why = refusal(constraints, node)
-        eligible.refusals[row] = why
+        eligible.note(row, why)
         eligible.accepts[row] = not why
         if eligible.prefers:
             eligible.preference[row] = preference(constraints, node)
@@ -286,12 +339,15 @@ class NodeTable:
         for meant, counts in self._counts.items():
             self._counts[meant] = np.pad(counts, (0, added))
         self._parts.clear()
+        self._has_devices = None
+        self._standing.clear()
         self._vacant += range(size + added - 1, size - 1, -1)
 
     def _ensure_columns(self, request: Request) -> None:
         new = [resource for resource, _ in request if resource not in self.columns]
         if not new:
             return
+        self._has_devices = None
         for resource in new:
             self.columns[resource] = len(self.columns)
         padding = ((0, len(new)), (0, 0))

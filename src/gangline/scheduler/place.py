@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gangline.scheduler import reasons, related
 from gangline.scheduler.domains import Domain, highest_tier
@@ -14,6 +15,7 @@ from gangline.scheduler.reasons import Room
 from gangline.scheduler.trial import Placement, Trial
 from gangline.scheduler.units import Unit
 
+MAX_LIKES = 4096
 _NOWHERE = NodeName("")
 
 
@@ -142,33 +144,67 @@ def _choice(nodes: NodeTable, shape: Shape) -> tuple[int, float]:
     return int(np.count_nonzero(nodes.eligible(shape.constraints).accepts)), -size
 
 
-def plan_room(
-    nodes: NodeTable, unit: Unit, promise: Promise | None = None
-) -> list[Placement] | None:
-    """Plan where a unit could start once running gangs have ended; None: nowhere.
+class Planner:
+    """Plans where units could start once running gangs have ended.
 
-    What was promised before stays, as far as it still can be kept: a plan that moved whenever
-    another node looks better might never come true. Else nodes that have most room now come first:
-    there it can start soonest. Pods of their own (no gang) are taken to run for ever, and so are
-    the unit's own members.
+    Pods of their own (no gang) are taken to run for ever, and so are a unit's own members. Nodes
+    that have most room now come first: there a unit can start soonest.
     """
-    lasting = nodes.lasting.copy()
-    for pod in unit.running:
-        row = nodes.rows.get(pod.node) if pod.node is not None else None
-        if row is not None:
-            for column, amount, _ in nodes.demand(pod.shape.request).parts:
-                lasting[column, row] += amount
-    now_free = (nodes.allocatable - nodes.used) / np.maximum(nodes.allocatable, 1)
-    drained = Trial(nodes, nodes.allocatable - lasting, liking=now_free.mean(axis=0))
-    if promise is not None:
-        unit = replace(unit, places=promise.places)
-    for count in sorted({unit.needed, len(unit.waiting)}):
-        place_unit(drained, unit, unit.waiting[:count])
-        plan = drained.since(0)
-        if unit.satisfied_by(pods_of(plan)):
-            return plan
-        drained.rollback(0)
-    return None
+
+    def __init__(self, nodes: NodeTable) -> None:
+        self._nodes = nodes
+        self._liking: NDArray[np.float64] | None = None
+        self._drained: Trial | None = None
+        """For units without members that run already: the same for all of them."""
+
+    def plan(self, unit: Unit, promise: Promise | None = None) -> list[Placement] | None:
+        """Return where a unit could start; None: nowhere.
+
+        What was promised before stays, as far as it still can be kept: a plan that moved whenever
+        another node looks better might never come true.
+        """
+        drained = self._trial(unit)
+        if promise is not None:
+            unit = replace(unit, places=promise.places)
+        for count in sorted({unit.needed, len(unit.waiting)}):
+            place_unit(drained, unit, unit.waiting[:count])
+            plan = drained.since(0)
+            drained.rollback(0)
+            if unit.satisfied_by(pods_of(plan)):
+                return plan
+        return None
+
+    def is_possible(self, unit: Unit) -> bool:
+        """Say whether a unit could start at all once running gangs have ended."""
+        nodes = self._nodes
+        if unit.running or unit.related or nodes.repelling:
+            return self.plan(unit) is not None
+        known = nodes.possible.get(unit.likeness)
+        if known is None:
+            if len(nodes.possible) >= MAX_LIKES:
+                nodes.possible.clear()
+            known = nodes.possible[unit.likeness] = self.plan(unit) is not None
+        return known
+
+    def _trial(self, unit: Unit) -> Trial:
+        if unit.running:
+            return self._new_trial(unit.running)
+        if self._drained is None:
+            self._drained = self._new_trial(())
+        return self._drained
+
+    def _new_trial(self, running: Iterable[PodFacts]) -> Trial:
+        nodes = self._nodes
+        if self._liking is None:
+            now_free = (nodes.allocatable - nodes.used) / np.maximum(nodes.allocatable, 1)
+            self._liking = now_free.mean(axis=0)
+        lasting = nodes.lasting.copy()
+        for pod in running:
+            row = nodes.rows.get(pod.node) if pod.node is not None else None
+            if row is not None:
+                for column, amount, _ in nodes.demand(pod.shape.request).parts:
+                    lasting[column, row] += amount
+        return Trial(nodes, nodes.allocatable - lasting, liking=self._liking)
 
 
 def availability(trial: Trial, pod: PodFacts) -> str:

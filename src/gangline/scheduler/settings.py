@@ -4,6 +4,8 @@ import socket
 from dataclasses import dataclass, field
 from uuid import uuid4
 
+from gangline.scheduler.plugins.node_scores import Weights
+
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSettings:
@@ -34,6 +36,9 @@ class SchedulerSettings:
     reclaim: bool = True
     """Queues may take back what others use above their share. On, for who divides a cluster into
     queues means that too; ``reclaimable: false`` on a queue exempts it."""
+
+    weights: Weights = field(default_factory=Weights)
+    """How much each consideration counts in the choice between nodes that will do."""
 
     leader_election: bool = False
     """Needed as soon as two copies run: only one of them decides."""

@@ -23,7 +23,8 @@ from gangline.scheduler.model import (
     Promise,
     QueueFacts,
 )
-from gangline.scheduler.nodes import NodeTable
+from gangline.scheduler.nodes import DEFAULT_WEIGHTS, NodeTable
+from gangline.scheduler.plugins.node_scores import Weights
 
 K = TypeVar("K", bound=str)
 
@@ -40,8 +41,8 @@ class Vacancy:
 class ClusterState:
     """What is known now. Only the shell and tests change it; decisions read it."""
 
-    def __init__(self) -> None:
-        self.nodes = NodeTable()
+    def __init__(self, weights: Weights = DEFAULT_WEIGHTS) -> None:
+        self.nodes = NodeTable(weights)
         self.pods: dict[PodKey, PodFacts] = {}
         self.waiting: dict[PodKey, PodFacts] = {}
         """Pods that are for this scheduler to place."""
@@ -69,9 +70,12 @@ class ClusterState:
         self.former: dict[GroupKey, dict[PodKey, PodFacts]] = defaultdict(dict)
         """Members of existing groups that had a node and are gone, the latest of each name: what
         one of that name will ask for when it is made anew."""
+        self.placed_members: dict[str, dict[PodKey, PodFacts]] = defaultdict(dict)
+        """Pods that hold room, by the name of their gang or by their own."""
         self._on_node: dict[NodeName, dict[PodKey, PodFacts]] = defaultdict(dict)
         self.nodes.occupants = self._on_node
         self._assumed: dict[PodKey, NodeName] = {}
+        self._lowest_alone = 2**31
         self._evicted: dict[PodKey, str] = {}
         """Pods that were told to go, with their uids, until the API server shows it."""
 
@@ -179,6 +183,11 @@ class ClusterState:
         """Return the pods that hold room on a node."""
         return self._on_node.get(node, {}).values()
 
+    def lowest_priority(self) -> int:
+        """Return the lowest priority that anything running may have."""
+        groups = min((group.priority for group in self.groups.values()), default=0)
+        return min(groups, self._lowest_alone)
+
     def is_assumed(self, key: PodKey) -> bool:
         """Say whether a pod's binding is under way."""
         return key in self._assumed
@@ -192,6 +201,9 @@ class ClusterState:
             self._enqueue(pod)
         if pod.holds_room and pod.node is not None:
             self._on_node[pod.node][pod.key] = pod
+            if pod.group is None:
+                self._lowest_alone = min(self._lowest_alone, pod.priority)
+            self.placed_members[pod.group or pod.key][pod.key] = pod
             self.nodes.occupy(pod)
             self._charge(pod, 1)
 
@@ -214,6 +226,7 @@ class ClusterState:
             self._dequeue(pod)
         if pod.holds_room and pod.node is not None:
             _discard(self._on_node, pod.node, pod.key)
+            _discard(self.placed_members, pod.group or pod.key, pod.key)
             self.nodes.occupy(pod, -1)
             self._charge(pod, -1)
 

@@ -10,23 +10,18 @@ Placements go through a journal, so that a gang that does not fit leaves no trac
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gangline.scheduler import related
 from gangline.scheduler.model import PodFacts, Shape, shape_of
-from gangline.scheduler.nodes import Demand, NodeTable
-from gangline.scheduler.plugins.node_scores import (
-    AFFINITY_WEIGHT,
-    SPARE_DEVICES_WEIGHT,
-    Amounts,
-    Scores,
-)
+from gangline.scheduler.nodes import NodeTable
+from gangline.scheduler.plugins.node_scores import Amounts, Scores
+from gangline.scheduler.scoring import Demand, Rows, score_rows
 
 LIKING_WEIGHT = 10.0
-Rows = NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +59,14 @@ class Trial:
         liking: NDArray[np.float64] | None = None,
     ) -> None:
         self.nodes = nodes
-        self.free: Amounts = nodes.allocatable - nodes.used if free is None else free
+        self._standing: Amounts | None = None
+        """The free amounts as things stand, where the trial begins with them."""
+        if free is None:
+            self._standing = nodes.allocatable - nodes.used
+            free = self._standing.copy()
+        self.free: Amounts = free
         self._liking = liking
         """What is added to each row's score, for plans that look at more than packing."""
-        self._spares = nodes.has_devices()
         self._all_rows: Rows = np.arange(len(nodes.facts))
         self.within: NDArray[np.bool_] | None = None
         """Rows that may be used at the moment; None: all."""
@@ -98,14 +97,17 @@ class Trial:
         score = self._scores(shape, demand)
         if self.within is not None:
             score = np.where(self.within, score, -np.inf)
+        # A node only gets better by being used, unless empty ones are preferred.
+        spreads = self.nodes.weights.packing < 0
         while pods:
             row = self._best(score)
             if row is None:
                 return pods
-            count = min(self._room(demand, row), len(pods))
+            count = 1 if spreads else min(self._room(demand, row), len(pods))
             self._spend(Placement(tuple(pods[:count]), row, demand))
             pods = pods[count:]
-            score[row] = -np.inf
+            here = np.array([row], dtype=np.intp)
+            score[row] = self._score(shape, demand, here)[0] if spreads else -np.inf
         return pods
 
     def _related(self, shape: Shape) -> bool:
@@ -126,7 +128,7 @@ class Trial:
         score = np.where(
             related.allowed(self.nodes, pod, placed), self._scores(pod.shape, demand), -np.inf
         )
-        score += AFFINITY_WEIGHT * related.liking(self.nodes, pod, placed)
+        score += self.nodes.weights.pod_affinity * related.liking(self.nodes, pod, placed)
         if self.within is not None:
             score[~self.within] = -np.inf
         row = self._best(score)
@@ -216,13 +218,23 @@ class Trial:
         if placement.pods and placement.pods[0].shape.constraints.relations is not None:
             self._relations_on_paper = True
 
+    def fork(self, free: Amounts) -> "Trial":
+        """Return a trial with what is on paper here, but these free amounts."""
+        other = Trial(self.nodes, free)
+        other._journal = list(self._journal)
+        other._relations_on_paper = self._relations_on_paper
+        return other
+
     def _scores(self, shape: Shape, demand: Demand) -> Scores:
         """Return how well each row suits, brought up to date."""
         view = self._views.get(shape)
         if view is None:
-            view = _View(self._score(shape, demand, self._all_rows), len(self._touched))
-            self._views[shape] = view
-        elif view.seen < len(self._touched):
+            if self._standing is None:
+                score, seen = self._score(shape, demand, self._all_rows), len(self._touched)
+            else:
+                score, seen = self.nodes.scores(shape, self._standing).copy(), 0
+            view = self._views[shape] = _View(score, seen)
+        if view.seen < len(self._touched):
             rows = np.array(sorted(set(self._touched[view.seen :])), dtype=np.intp)
             view.score[rows] = self._score(shape, demand, rows)
             view.seen = len(self._touched)
@@ -236,24 +248,7 @@ class Trial:
         )
 
     def _score(self, shape: Shape, demand: Demand, rows: Rows) -> Scores:
-        """Prefer the row that is fullest afterwards, over what the pod asks for."""
-        nodes = self.nodes
-        eligible = nodes.eligible(shape.constraints)
-        fits = eligible.accepts[rows]
-        score: Scores = np.zeros(len(rows))
-        weights = 0.0
-        for column, amount, weight in demand.parts:
-            left = self.free[column, rows] - amount
-            fits &= left >= 0
-            if weight:
-                score += weight * (1.0 - left / np.maximum(nodes.allocatable[column, rows], 1))
-                weights += weight
-        score /= max(weights, 1e-9)
-        if not demand.wants_device:
-            score -= SPARE_DEVICES_WEIGHT * self._spares[rows]
-        if eligible.prefers:
-            score += AFFINITY_WEIGHT * eligible.preference[rows]
+        ground = self.nodes.ground(shape, self.free)
         if self._liking is not None:
-            score += LIKING_WEIGHT * self._liking[rows]
-        score[~fits] = -np.inf
-        return score
+            ground = replace(ground, liking=self._liking)
+        return score_rows(ground, demand, rows, LIKING_WEIGHT)

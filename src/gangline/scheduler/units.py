@@ -51,6 +51,8 @@ class Unit:
     """What the pods that it needs ask for together."""
     roles: RoleWishes | None = None
     network: NetworkRule | None = None
+    related: bool = False
+    """It makes a difference to some of its pods where others are."""
     likeness: object = None
     """What decides whether it fits: units that are alike fail alike."""
 
@@ -106,6 +108,7 @@ def _single(pod: PodFacts) -> Unit:
         pod.priority,
         pod.created,
         asked=pod.shape.request,
+        related=pod.shape.constraints.relations is not None,
         likeness=(pod.shape, pod.role),
     )
 
@@ -163,6 +166,7 @@ def gang_unit(
         missing_roles=roles,
         running=tuple(pod for pod in settled if pod.holds_room),
         asked=tuple(sorted(reasons.total_request(ordered[:needed]).items())),
+        related=any(shape.constraints.relations is not None for shape, _ in shapes),
         roles=group.roles or usual_wishes(frozenset(role for _, role in shapes)),
         network=group.network,
         likeness=(frozenset(shapes.items()), missing, roles, group.roles, group.network, near),

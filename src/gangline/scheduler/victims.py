@@ -10,17 +10,19 @@ needed in the end. A gang that is broken goes as a whole, since the rest of it c
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from gangline.scheduler.ledger import NOBODY
-from gangline.scheduler.model import GroupFacts, NodeName, PodFacts
+import numpy as np
+
+from gangline.scheduler.model import GroupFacts, NodeName, PodFacts, PodKey
 from gangline.scheduler.place import place_unit, pods_of
+from gangline.scheduler.plugins.node_scores import Amounts
 from gangline.scheduler.queues import Account, QueueTree
 from gangline.scheduler.shares import Vector
 from gangline.scheduler.state import ClusterState
 from gangline.scheduler.trial import Placement, Trial
-from gangline.scheduler.units import Unit, counts_for_its_gang
+from gangline.scheduler.units import Unit
 
 SYSTEM_PRIORITY = 2_000_000_000
 """Pods of this priority and above belong to the cluster itself: they are never evicted."""
@@ -101,6 +103,7 @@ class Candidates:
     def __init__(self, state: ClusterState, tree: QueueTree, policy: Policy, now: float) -> None:
         self._state, self._tree, self._policy, self._now = state, tree, policy, now
         self._gangs: list[_Gang] | None = None
+        self._lowest = state.lowest_priority()
         self._spent: set[str] = set()
         """Gangs of which pods were chosen already."""
         self._sorted: dict[tuple[str, int], list[_Bundle]] = {}
@@ -111,7 +114,7 @@ class Candidates:
 
         The trial is left as it was.
         """
-        if not all(pod.preempts for pod in unit.waiting):
+        if self._nobody(unit) or not all(pod.preempts for pod in unit.waiting):
             return None
         bundles = self._bundles(unit)
         best: tuple[tuple[object, ...], list[_Bundle], list[Placement]] | None = None
@@ -255,19 +258,25 @@ class Candidates:
 
     def _running(self) -> list[_Gang]:
         if self._gangs is None:
-            by_gang: dict[str, list[PodFacts]] = defaultdict(list)
-            for pod in self._state.pods.values():
-                if pod.holds_room and counts_for_its_gang(pod) and _may_be_evicted(pod):
-                    by_gang[pod.group or pod.key].append(pod)
-            self._gangs = [self._gang(name, pods) for name, pods in sorted(by_gang.items())]
+            found = sorted(self._state.placed_members.items())
+            self._gangs = [gang for name, pods in found if (gang := self._gang(name, pods))]
         return self._gangs
 
-    def _gang(self, name: str, pods: list[PodFacts]) -> _Gang:
+    def _gang(self, name: str, members: Mapping[PodKey, PodFacts]) -> _Gang | None:
+        pods = tuple(p for p in members.values() if not p.terminating and _may_be_evicted(p))
+        if not pods:
+            return None
         group = pods[0].group
         facts = self._state.groups.get(group) if group is not None else None
         queue = self._state.running.queue_of(group)
         priority = facts.priority if facts is not None else max(pod.priority for pod in pods)
-        return _Gang(name, queue or NOBODY, priority, tuple(pods), facts)
+        return _Gang(name, queue, priority, pods, facts)
+
+    def _nobody(self, unit: Unit) -> bool:
+        """Say quickly, in the most frequent case, that nobody may go: all are equal."""
+        if len(self._tree.accounts) > 2 and self._policy.reclaim:
+            return False
+        return unit.priority <= self._lowest
 
 
 def _may_be_evicted(pod: PodFacts) -> bool:
@@ -300,14 +309,13 @@ def _cheapest_prefix(
 ) -> tuple[list[_Bundle], list[Placement]] | None:
     """Find by halving how many of the first bundles have to go; None: all are not enough."""
 
+    freeing = _Freeing(trial, bundles)
+
     def attempt(count: int) -> list[Placement] | None:
-        freed = [place for bundle in bundles[:count] for place in _room_of(trial, bundle)]
-        mark = trial.mark()
-        trial.release(freed)
-        place_unit(trial, unit, unit.waiting[: unit.needed])
-        placed = trial.since(mark)
-        trial.rollback(mark)
-        trial.hold(freed)
+        cleared = trial.fork(freeing.free_after(count))
+        mark = cleared.mark()
+        place_unit(cleared, unit, unit.waiting[: unit.needed])
+        placed = cleared.since(mark)
         return placed if unit.satisfied_by(pods_of(placed)) else None
 
     found = attempt(len(bundles))
@@ -324,6 +332,26 @@ def _cheapest_prefix(
     return list(bundles[:high]), found
 
 
+class _Freeing:
+    """The free amounts once the first so many bundles have gone."""
+
+    def __init__(self, trial: Trial, bundles: Sequence[_Bundle]) -> None:
+        self._free = trial.free
+        cells: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+        for index, bundle in enumerate(bundles):
+            for placement in _room_of(trial, bundle):
+                for column, amount, _ in placement.demand.parts:
+                    cells[column].append((index, placement.row, amount))
+        self._cells = {column: np.array(listed).T for column, listed in cells.items()}
+
+    def free_after(self, count: int) -> Amounts:
+        free = self._free.copy()
+        for column, (indices, rows, amounts) in self._cells.items():
+            gone = int(np.searchsorted(indices, count))
+            np.add.at(free[column], rows[:gone], amounts[:gone])
+        return free
+
+
 def _without_the_needless(
     trial: Trial, bundles: list[_Bundle], placements: Sequence[Placement]
 ) -> list[_Bundle]:
@@ -338,14 +366,13 @@ def _without_the_needless(
     freed = {id(bundle): list(_room_of(trial, bundle)) for bundle in bundles}
     for bundle in bundles:
         _add(short, freed[id(bundle)], -1)
-    needed = list(bundles)
+    needed: list[_Bundle] = []
     for bundle in reversed(bundles):
         _add(short, freed[id(bundle)], 1)
         if any(short[p.row][c] > 0 for p in freed[id(bundle)] for c in short[p.row]):
             _add(short, freed[id(bundle)], -1)
-        else:
-            needed.remove(bundle)
-    return needed
+            needed.append(bundle)
+    return needed[::-1]
 
 
 def _add(short: dict[int, Counter[int]], freed: Iterable[Placement], sign: int) -> None:

@@ -5,6 +5,8 @@ nodes free for the next gang; pods without devices stay off nodes that have some
 do not starve for want of a CPU.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,23 +16,38 @@ from gangline.scheduler.plugins.node_filters import matches
 Amounts = NDArray[np.int64]
 Scores = NDArray[np.float64]
 
-CPU_WEIGHT = 1.0
-MEMORY_WEIGHT = 1.0
-DEVICE_WEIGHT = 5.0
-"""Devices are dear: how full they are decides before CPU and memory do."""
-SPARE_DEVICES_WEIGHT = 2.0
-AFFINITY_WEIGHT = 2.0
 
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """How much each consideration counts in the choice between nodes that will do."""
 
-def resource_weight(resource: str) -> float:
-    """Return how much a resource counts in packing: devices more, pods not at all."""
-    match resource:
-        case "cpu":
-            return CPU_WEIGHT
-        case "memory":
-            return MEMORY_WEIGHT
-        case _:
-            return DEVICE_WEIGHT if is_device(resource) else 0.0
+    packing: float = 1.0
+    """Full nodes first; below nothing: empty nodes first, which spreads."""
+    cpu: float = 1.0
+    memory: float = 1.0
+    device: float = 5.0
+    """Devices are dear: how full they are decides before CPU and memory do."""
+    resources: tuple[tuple[str, float], ...] = ()
+    """Other weights for single resources."""
+    spare_devices: float = 2.0
+    """Against nodes whose devices a pod does not need."""
+    affinity: float = 2.0
+    """Preferred node affinity."""
+    pod_affinity: float = 2.0
+    """Preferred affinity between pods, and spreading as far as possible."""
+
+    def of(self, resource: str) -> float:
+        """Return how much a resource counts in packing: devices more, pods not at all."""
+        special = dict(self.resources).get(resource)
+        if special is not None:
+            return special
+        match resource:
+            case "cpu":
+                return self.cpu
+            case "memory":
+                return self.memory
+            case _:
+                return self.device if is_device(resource) else 0.0
 
 
 def is_device(resource: str) -> bool:

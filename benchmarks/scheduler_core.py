@@ -1,0 +1,135 @@
+"""How fast the scheduler's decisions are, without any API server: gangs of 8, thousands of nodes.
+
+Times are of this process's CPU, so that a busy machine does not change them.
+"""
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from gangline.scheduler.decide import decide
+from gangline.scheduler.model import (
+    EPOCH,
+    Constraints,
+    GroupFacts,
+    GroupKey,
+    NodeFacts,
+    NodeName,
+    PodFacts,
+    PodKey,
+    QueueFacts,
+    Request,
+    shape_of,
+)
+from gangline.scheduler.state import ClusterState
+
+GANG = 8
+GIB = 2**30
+NOW = 1_000.0
+
+
+def amounts(cpu: int, memory: int, gpu: int, pods: int) -> Request:
+    listed = {"cpu": cpu * 1000, "memory": memory * GIB, "nvidia.com/gpu": gpu, "pods": pods}
+    return tuple(sorted(listed.items()))
+
+
+def empty_cluster(nodes: int) -> ClusterState:
+    state = ClusterState()
+    state.queues["default"] = QueueFacts("default")
+    for index in range(nodes):
+        labels = (("pool", "ab"[index % 2]),)
+        has = amounts(96, 768, 8, 110)
+        state.set_node(NodeFacts(NodeName(f"node-{index:05d}"), has, labels))
+    return state
+
+
+def add_gang(state: ClusterState, index: int, priority: int = 0) -> None:
+    """Add a gang of 8; the kinds of pods take turns."""
+    key = GroupKey(f"bench/gang-{index}")
+    state.set_group(GroupFacts(key, min_member=GANG, created=EPOCH, priority=priority))
+    where = Constraints(selector=(("pool", "a"),)) if index % 4 == 0 else Constraints()
+    shape = shape_of(amounts(4 * (index % 3 + 1), 32, (1, 2, 4)[index % 3], 1), where)
+    for member in range(GANG):
+        pod = PodKey(f"{key}-{member}")
+        state.set_pod(PodFacts(pod, pod, shape, group=key, priority=priority))
+
+
+def carry_out(state: ClusterState) -> int:
+    decision = decide(state, NOW)
+    for binding in decision.bindings:
+        state.assume(binding.pod, binding.node)
+    return len(decision.bindings)
+
+
+def timed(work: Callable[[], object]) -> float:
+    began = time.process_time()
+    work()
+    return time.process_time() - began
+
+
+def whole_batches() -> None:
+    print("10,000 pods in gangs of 8, decided at once:")
+    for nodes in (500, 1_000, 5_000, 10_000):
+        state = empty_cluster(nodes)
+        for index in range(10_000 // GANG):
+            add_gang(state, index)
+        bound: list[int] = []
+        took = timed(lambda state=state, bound=bound: bound.append(carry_out(state)))
+        print(f"  {nodes:6,} nodes: {took:6.3f} s CPU, {bound[0]:6,} bound, "
+              f"{10_000 / took:8,.0f} pods decided/s")  # fmt: skip
+
+
+def full_cluster(nodes: int = 5_000) -> tuple[ClusterState, int]:
+    """Return a cluster on which nothing more fits, and how many gangs it has."""
+    state = empty_cluster(nodes)
+    index = 0
+    while True:
+        for _ in range(500):
+            add_gang(state, index)
+            index += 1
+        if carry_out(state) < 500 * GANG:
+            return state, index
+
+
+def single_gangs() -> None:
+    state, count = full_cluster()
+    running = [key for key, members in state.members.items() if next(iter(members.values())).node]
+    print(
+        f"one gang ends on a full cluster of 5,000 nodes, {len(state.waiting_members)} gangs wait:"
+    )
+    times = []
+    for gone in running[:200]:
+        for pod in list(state.members[gone]):
+            state.remove_pod(pod)
+        state.remove_group(gone)
+        count += 1
+        add_gang(state, count)
+        times.append(timed(lambda: carry_out(state)))
+    middle, late = np.percentile(np.array(times) * 1000, (50, 99))
+    print(f"  decision: p50 {middle:.1f} ms, p99 {late:.1f} ms CPU")
+
+
+def preemption() -> None:
+    state, count = full_cluster(1_250)
+    waiting = list(state.waiting_members)
+    for key in waiting:
+        for pod in list(state.members[key]):
+            state.remove_pod(pod)
+        state.remove_group(key)
+    pods = sum(pod.node is not None for pod in state.pods.values())
+    add_gang(state, count + 1, priority=9)
+    evicted: list[int] = []
+    took = timed(lambda: evicted.append(len(decide(state, NOW).evictions)))
+    print(f"preemption among {pods:,} running pods: {took * 1000:.0f} ms CPU, {evicted[0]} evicted")
+
+
+def main() -> None:
+    """Run all of it."""
+    whole_batches()
+    single_gangs()
+    preemption()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""How well rows suit a shape: which fit, and which are best. Pure.
+
+The scores of the cluster as it stands are kept for each shape; a change of a node, or of the pods
+on it, only costs its own row. Decisions start from copies of them.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gangline.scheduler.model import Shape
+from gangline.scheduler.plugins.node_scores import Amounts, Scores, Weights
+
+Rows = NDArray[np.intp]
+MAX_SHAPES = 512
+LONGEST_LOG = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """A request, ready to be compared with the arrays."""
+
+    parts: tuple[tuple[int, int, float], ...]
+    """Column, amount (more than nothing) and weight in packing, of each resource asked for."""
+    wants_device: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What scores depend on besides the shape's request."""
+
+    free: Amounts
+    allocatable: Amounts
+    has_devices: NDArray[np.bool_]
+    accepts: NDArray[np.bool_]
+    preference: NDArray[np.float64] | None
+    weights: Weights
+    liking: NDArray[np.float64] | None = None
+    """What is added to each row's score, for plans that look at more than packing."""
+
+
+def score_rows(ground: Ground, demand: Demand, rows: Rows, liking_weight: float = 0.0) -> Scores:
+    """Prefer the row that is fullest afterwards; minus infinity where a pod does not fit."""
+    fits = ground.accepts[rows]
+    score: Scores = np.zeros(len(rows))
+    weights = 0.0
+    for column, amount, weight in demand.parts:
+        left = ground.free[column, rows] - amount
+        fits &= left >= 0
+        if weight:
+            score += weight * (1.0 - left / np.maximum(ground.allocatable[column, rows], 1))
+            weights += weight
+    score *= ground.weights.packing / max(weights, 1e-9)
+    if not demand.wants_device:
+        score -= ground.weights.spare_devices * ground.has_devices[rows]
+    if ground.preference is not None:
+        score += ground.weights.affinity * ground.preference[rows]
+    if ground.liking is not None:
+        score += liking_weight * ground.liking[rows]
+    score[~fits] = -np.inf
+    return score
+
+
+class Standing:
+    """The scores of the cluster as it stands, by shape."""
+
+    def __init__(self) -> None:
+        self._scores: dict[Shape, tuple[Scores, int]] = {}
+        self._touched: list[int] = []
+
+    def touch(self, row: int) -> None:
+        """Note that a row's scores may have changed."""
+        self._touched.append(row)
+        if len(self._touched) > LONGEST_LOG:
+            self.clear()
+
+    def clear(self) -> None:
+        """Forget all scores."""
+        self._scores.clear()
+        self._touched.clear()
+
+    def of(self, shape: Shape, size: int, compute: Callable[[Rows], Scores]) -> Scores:
+        """Return the scores of a shape, brought up to date; the caller copies before writing."""
+        known = self._scores.get(shape)
+        if known is None:
+            if len(self._scores) >= MAX_SHAPES:
+                self._scores.pop(next(iter(self._scores)))
+            score = compute(np.arange(size))
+        else:
+            score, seen = known
+            if seen < len(self._touched):
+                rows = np.array(sorted(set(self._touched[seen:])), dtype=np.intp)
+                score[rows] = compute(rows)
+        self._scores[shape] = (score, len(self._touched))
+        return score

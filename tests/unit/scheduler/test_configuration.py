@@ -1,0 +1,96 @@
+"""Volcano's configuration file: read, or refused with a reason."""
+
+import pytest
+
+from gangline.scheduler.configuration import ConfigurationError, read_configuration
+from gangline.scheduler.plugins.node_scores import Weights
+from gangline.scheduler.settings import SchedulerSettings
+from gangline.scheduler.state import ClusterState
+from unit.scheduler.builders import decide, node, pod
+
+HELM = """
+actions: "enqueue, allocate, backfill"
+tiers:
+- plugins:
+  - name: priority
+  - name: gang
+    enablePreemptable: false
+  - name: conformance
+- plugins:
+  - name: overcommit
+  - name: drf
+    enablePreemptable: false
+  - name: predicates
+  - name: proportion
+  - name: nodeorder
+  - name: binpack
+"""
+
+TUNED = """
+actions: "enqueue, allocate, preempt, reclaim, backfill"
+tiers:
+- plugins:
+  - name: binpack
+    arguments:
+      binpack.weight: 10
+      binpack.cpu: 2
+      binpack.resources: nvidia.com/gpu, example.com/foo
+      binpack.resources.nvidia.com/gpu: 7
+  - name: nodeorder
+    arguments: {nodeaffinity.weight: 3, imagelocality.weight: 0}
+"""
+
+
+def test_the_usual_file_is_read_and_evicts_nobody() -> None:
+    found = read_configuration(HELM)
+    assert (found.preempt, found.reclaim) == (False, False)
+    assert found.weights == Weights()
+
+
+def test_actions_and_arguments_are_taken_over() -> None:
+    settings = read_configuration(TUNED).applied(SchedulerSettings())
+    assert (settings.preempt, settings.reclaim) == (True, True)
+    weights = settings.weights
+    assert (weights.packing, weights.cpu, weights.affinity) == (10, 2, 3)
+    assert weights.of("nvidia.com/gpu") == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        pytest.param("actions: allocate, shuffle", "unknown action 'shuffle'", id="action"),
+        pytest.param("tiers: [{plugins: [{name: gnag}]}]", "unknown plugin 'gnag'", id="plugin"),
+        pytest.param("tiers: [{plugins: [{name: tdm}]}]", "no revocable zones", id="no use"),
+        pytest.param(
+            "tiers: [{plugins: [{name: binpack, arguments: {binpack.cup: 1}}]}]",
+            "unknown argument 'binpack.cup'",
+            id="argument",
+        ),
+        pytest.param(
+            "tiers: [{plugins: [{name: nodeorder, arguments: {imagelocality.weight: 1}}]}]",
+            "unknown argument 'imagelocality.weight'",
+            id="an argument without effect",
+        ),
+        pytest.param(
+            "tiers: [{plugins: [{name: binpack, arguments: {binpack.cpu: much}}]}]",
+            "not a number",
+            id="value",
+        ),
+        pytest.param("tears: []", "tears", id="field"),
+        pytest.param("{", "expected", id="no yaml"),
+    ],
+)
+def test_what_does_not_exist_is_an_error(text: str, says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        read_configuration(text)
+
+
+def test_nodes_can_be_filled_evenly_instead() -> None:
+    text = "tiers: [{plugins: [{name: nodeorder, arguments: {leastrequested.weight: 1}}]}]"
+    state = ClusterState(read_configuration(text).weights)
+    for name in ("a", "b"):
+        state.set_node(node(name))
+    for index in range(4):
+        state.set_pod(pod(f"p{index}"))
+    nodes = [binding.node for binding in decide(state).bindings]
+    assert sorted(nodes) == ["a", "a", "b", "b"]

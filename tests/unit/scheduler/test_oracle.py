@@ -1,0 +1,99 @@
+"""Against the truth: on small clusters all placements can be tried one by one."""
+
+from collections.abc import Sequence
+from random import Random
+
+from gangline.scheduler.model import Constraints, GroupKey, NodeFacts, PodFacts
+from unit.scheduler.builders import ANYWHERE, cluster, decide, group, node, on_label, pod
+
+INSTANCES = 1000
+GREATEST_GAP = 0.01
+"""Part of the feasible instances that the scheduler may miss: packing is hard, time is short."""
+
+
+def instance(random: Random) -> tuple[list[NodeFacts], list[PodFacts]]:
+    nodes = [
+        node(
+            f"n{index}",
+            cpu=random.randint(1, 6),
+            memory=random.randint(1, 6),
+            gpu=random.choice([0, 0, 2, 4]),
+            labels={"pool": random.choice("ab")},
+        )
+        for index in range(random.randint(1, 3))
+    ]
+    kinds: list[tuple[int, int, int, Constraints]] = [
+        (
+            random.randint(1, 3),
+            random.randint(0, 3),
+            random.choice([0, 0, 1, 2]),
+            random.choice([ANYWHERE, ANYWHERE, on_label(pool="a")]),
+        )
+        for _ in range(random.randint(1, 3))
+    ]
+    drawn = [random.choice(kinds) for _ in range(random.randint(1, 6))]
+    pods = [
+        pod(f"p{index}", cpu=cpu, memory=memory, gpu=gpu, constraints=where, group="g")
+        for index, (cpu, memory, gpu, where) in enumerate(drawn)
+    ]
+    return nodes, pods
+
+
+def feasible(nodes: Sequence[NodeFacts], pods: Sequence[PodFacts]) -> bool:
+    """Try every placement."""
+    free = [dict(each.allocatable) for each in nodes]
+
+    def put(index: int) -> bool:
+        if index == len(pods):
+            return True
+        shape = pods[index].shape
+        for has, each in zip(free, nodes, strict=True):
+            selected = set(shape.constraints.selector) <= set(each.labels)
+            if selected and all(has.get(name, 0) >= amount for name, amount in shape.request):
+                for name, amount in shape.request:
+                    has[name] -= amount
+                if put(index + 1):
+                    return True
+                for name, amount in shape.request:
+                    has[name] += amount
+        return False
+
+    return put(0)
+
+
+def placed(nodes: Sequence[NodeFacts], pods: Sequence[PodFacts]) -> bool:
+    return GroupKey("d/g") in decide(cluster(*nodes, group("g", len(pods)), *pods)).placed
+
+
+def test_nearly_every_gang_that_fits_in_any_way_is_placed() -> None:
+    random = Random(2024)
+    possible = missed = 0
+    for _ in range(INSTANCES):
+        nodes, pods = instance(random)
+        if feasible(nodes, pods):
+            possible += 1
+            missed += not placed(nodes, pods)
+        else:
+            assert not placed(nodes, pods)
+    assert possible > INSTANCES / 5
+    assert missed <= GREATEST_GAP * possible, f"{missed} of {possible} missed"
+
+
+def test_a_gang_of_equal_pods_is_placed_whenever_it_fits() -> None:
+    random = Random(7)
+    for _ in range(INSTANCES // 3):
+        nodes, pods = instance(random)
+        alike = [
+            pod(f"p{i}", group="g", constraints=pods[0].shape.constraints, cpu=1, gpu=1, memory=1)
+            for i in range(len(pods))
+        ]
+        assert placed(nodes, alike) == feasible(nodes, alike)
+
+
+def test_a_further_free_node_never_keeps_a_gang_from_being_placed() -> None:
+    random = Random(11)
+    for _ in range(INSTANCES // 3):
+        nodes, pods = instance(random)
+        if placed(nodes, pods):
+            more = node("more", cpu=random.randint(1, 6), gpu=4, memory=6, labels={"pool": "a"})
+            assert placed([*nodes, more], pods)

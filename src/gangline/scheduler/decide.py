@@ -256,16 +256,15 @@ class _Pass:
     def _bind(self, unit: Unit, placements: list[Placement]) -> set[PodKey]:
         """Give room to pods for good; return which."""
         given: set[PodKey] = set()
-        amounts: Counter[str] = Counter()
+        amounts: dict[str, int] = {}
         for placement in placements:
-            node = self.state.nodes.facts[placement.row]
-            assert node is not None
-            for pod in placement.pods:
-                self.bindings.append(Binding(pod.key, pod.uid, node.name, unit.group))
-                given.add(pod.key)
-            for name, amount in placement.pods[0].shape.request:
-                amounts[name] += amount * len(placement.pods)
-        self.tree.use(unit.queue, self.tree.vector(amounts))
+            node = self._node(placement.row)
+            pods = placement.pods
+            self.bindings += [Binding(pod.key, pod.uid, node, unit.group) for pod in pods]
+            given.update([pod.key for pod in pods])
+            for name, amount in pods[0].shape.request:
+                amounts[name] = amounts.get(name, 0) + amount * len(pods)
+        self.tree.use(unit.queue, self.tree.amount(tuple(sorted(amounts.items()))))
         if unit.group is not None:
             self._given.setdefault(unit.group, Counter()).update(amounts)
         return given

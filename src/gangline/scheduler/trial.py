@@ -138,11 +138,18 @@ class Trial:
 
     def _best(self, score: Scores) -> int | None:
         """Return the best row; equal ones are told apart by name, never by the order of seeing."""
-        best = score.max(initial=-np.inf)
+        if not len(score):
+            return None
+        row = int(score.argmax())
+        best = score[row]
         if best == -np.inf:
             return None
-        candidates = np.flatnonzero(score == best)
-        return int(candidates[self.nodes.rank()[candidates].argmin()])
+        # What is equally good comes after it, for argmax finds the first.
+        equal = np.flatnonzero(score[row:] == best)
+        if len(equal) > 1:
+            equal += row
+            row = int(equal[self.nodes.rank()[equal].argmin()])
+        return row
 
     def place_together(self, pods: Sequence[PodFacts], avoid: Set[int]) -> int | None:
         """Put all of these pods on the one row that suits best; return it, or None: none will do.

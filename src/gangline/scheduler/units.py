@@ -15,6 +15,7 @@ from gangline.scheduler.model import (
     NodeName,
     PodFacts,
     PodKey,
+    Request,
     RoleWishes,
     Verdict,
 )
@@ -165,12 +166,21 @@ def gang_unit(
         missing=missing,
         missing_roles=roles,
         running=tuple(pod for pod in settled if pod.holds_room),
-        asked=tuple(sorted(reasons.total_request(ordered[:needed]).items())),
+        asked=_total(ordered[:needed]),
         related=any(shape.constraints.relations is not None for shape, _ in shapes),
         roles=group.roles or usual_wishes(frozenset(role for _, role in shapes)),
         network=group.network,
         likeness=(frozenset(shapes.items()), missing, roles, group.roles, group.network, near),
     )
+
+
+def _total(pods: Iterable[PodFacts]) -> Request:
+    """Add up what pods ask for, those that are alike at once."""
+    total: dict[str, int] = {}
+    for shape, count in Counter(pod.shape for pod in pods).items():
+        for name, amount in shape.request:
+            total[name] = total.get(name, 0) + amount * count
+    return tuple(sorted(total.items()))
 
 
 def places_in_force(group: GroupFacts, now: float) -> tuple[tuple[PodKey, NodeName], ...]:

@@ -72,7 +72,7 @@ class Feed:
         self.pods: Informer[LeanPod] = Informer(client, LEAN_PODS, transform=slim)
         self.groups: Informer[PodGroup] = Informer(client, POD_GROUPS)
         self._node_informer: Informer[Node] = Informer(client, NODES, transform=_slim_node)
-        self._queues: Informer[Queue] = Informer(client, QUEUES)
+        self.queues: Informer[Queue] = Informer(client, QUEUES)
         self._classes: Informer[PriorityClass] = Informer(client, PRIORITY_CLASSES)
         self._budgets: Informer[PodDisruptionBudget] = Informer(client, POD_DISRUPTION_BUDGETS)
         self.hypernodes: Informer[HyperNode] = Informer(client, HYPERNODES)
@@ -81,7 +81,7 @@ class Feed:
         self._node_informer.add_listener(self._on_node)
         self.pods.add_listener(self._on_pod)
         self.groups.add_listener(self._on_group)
-        self._queues.add_listener(self._on_queue)
+        self.queues.add_listener(self._on_queue)
         self._classes.add_listener(self._on_class)
 
     @property
@@ -94,7 +94,7 @@ class Feed:
         self,
     ) -> tuple[Informer[PodGroup], Informer[Queue], Informer[PodDisruptionBudget]]:
         """Kinds that a cluster may not have (yet); pods of their own go on without."""
-        return (self.groups, self._queues, self._budgets)
+        return (self.groups, self.queues, self._budgets)
 
     def _on_node(self, old: Node | None, new: Node | None) -> None:
         if new is None:

@@ -25,6 +25,9 @@ class SchedulerSettings:
     """A reason whose numbers alone have changed is written again after so long, not before: free
     amounts change with every pod, and each rewriting wakes everybody who watches."""
 
+    queue_status_every_s: float = 2.0
+    """What a queue holds is written at most so often: it changes with every pod."""
+
     forming_s: float = 3.0
     """That members are still missing is said only after so long: it is so of every gang while its
     pods are created, and saying it would cost more than creating them."""

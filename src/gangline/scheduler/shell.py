@@ -23,6 +23,7 @@ from gangline.scheduler.feed import Feed
 from gangline.scheduler.metrics import BINDINGS, DECISION_TIME, WAITING
 from gangline.scheduler.model import Binding, GroupKey
 from gangline.scheduler.notebook import Notebook
+from gangline.scheduler.queue_report import QueueReporter
 from gangline.scheduler.report import Reporter
 from gangline.scheduler.settings import SchedulerSettings
 from gangline.scheduler.victims import Policy
@@ -57,6 +58,9 @@ class Scheduler:
             self._notebook.found,
         )
         self._reporter = Reporter(client, self._feed, self._events, settings)
+        self._queue_reporter = QueueReporter(
+            client, self._feed, self._events, settings.queue_status_every_s
+        )
 
     async def run(self) -> None:
         """Watch, decide, carry out."""
@@ -65,6 +69,7 @@ class Scheduler:
                 tasks.create_task(informer.run())
             tasks.create_task(self._reporter.controller.run())
             tasks.create_task(self._notebook.run())
+            tasks.create_task(self._queue_reporter.controller.run())
             tasks.create_task(self._ensure_default_queue())
             binder = Binder(
                 self._client,
@@ -121,10 +126,15 @@ class Scheduler:
 
     def _regrouped(self, group: GroupKey) -> None:
         self._reporter.regrouped(group)
+        facts = self._feed.state.groups.get(group)
+        if facts is not None:
+            self._queue_reporter.changed(facts.queue)
 
     def _bound(self, binding: Binding) -> None:
         BINDINGS.inc()
         self._reporter.bound(binding)
+        if binding.group is None:
+            self._queue_reporter.changed(DEFAULT_QUEUE)
 
     async def _ensure_default_queue(self) -> None:
         """Create the default queue if there is none; without the kind, wait for the kind."""

@@ -38,7 +38,9 @@ from gangline.scheduler.settings import SchedulerSettings
 from gangline.scheduler.state import ClusterState
 
 PATIENCE_S = 20.0
-SETTINGS = SchedulerSettings(forming_s=0.3, reworded_after_s=0.2, preempt=False)
+SETTINGS = SchedulerSettings(
+    forming_s=0.3, reworded_after_s=0.2, preempt=False, queue_status_every_s=0.2
+)
 PREEMPTING = replace(SETTINGS, preempt=True)
 
 
@@ -208,6 +210,25 @@ async def test_a_gang_waits_for_its_queue(cluster: Client) -> None:
         await eventually(waits_because(cluster, "job", "QueueNotFound"), "it says so")
         await cluster.create(QUEUES, {"metadata": {"name": "team"}, "spec": {"weight": 1}})
         await eventually(placed(cluster, "job", 1), "the gang has a node")
+
+
+async def test_a_queue_says_what_it_holds_and_keeps_its_limit(cluster: Client) -> None:
+    await add_node(cluster, "a")
+    limited = {"metadata": {"name": "team"}, "spec": {"capability": {"cpu": "2"}}}
+    await cluster.create(QUEUES, limited)
+    async with scheduling(cluster):
+        await add_gang(cluster, "first", 2, queue="team")
+        await eventually(placed(cluster, "first", 2), "the first gang has nodes")
+        await add_gang(cluster, "second", 1, queue="team")
+        group = await eventually(waits_because(cluster, "second", "QueueLimit"), "it says why")
+        assert "2 of 2 cpu in use, 1 asked" in group.status.conditions[0].message
+
+        async def told() -> bool:
+            status = (await cluster.get(QUEUES, "team")).status
+            counts = (status.state, status.running, status.inqueue)
+            return counts == ("Open", 1, 1) and status.allocated.get("cpu") == "2"
+
+        await eventually(told, "the queue says what it holds")
 
 
 async def test_the_default_queue_is_made(cluster: Client) -> None:

@@ -1,0 +1,105 @@
+"""Writes on queues what they hold, and says what is wrong with them. Only when it changes."""
+
+import time
+from collections import Counter
+
+import msgspec
+
+from gangline.api.resourcelist import quantities
+from gangline.api.resources import QUEUES
+from gangline.api.scheduling import DEFAULT_QUEUE, Queue, QueueStatus
+from gangline.kube.client import Client
+from gangline.kube.controller import After, Controller, Done, Result
+from gangline.kube.errors import NotFound
+from gangline.kube.events import EventRecorder
+from gangline.scheduler.feed import Feed
+from gangline.scheduler.group_status import COMPLETED, INQUEUE, PENDING, RUNNING, UNKNOWN
+from gangline.scheduler.model import HOST_PORT
+from gangline.scheduler.queues import problems
+
+OPEN = "Open"
+INVALID = "InvalidQueue"
+
+
+class QueueReporter:
+    """Keeps the status of queues in line with what runs and waits in them."""
+
+    def __init__(self, client: Client, feed: Feed, events: EventRecorder, every_s: float) -> None:
+        self._client, self._feed, self._events = client, feed, events
+        self._every_s = every_s
+        feed.queues.add_listener(self._on_queue)
+        self._written_at: dict[str, float] = {}
+        self._told: dict[str, str] = {}
+        self.controller: Controller[str] = Controller("scheduler-queues", self._write, workers=1)
+
+    def changed(self, queue: str) -> None:
+        """Look at a queue again: something in it has changed."""
+        self.controller.queue.add(queue)
+
+    def _on_queue(self, old: Queue | None, new: Queue | None) -> None:
+        for queue in (old, new):
+            if queue is not None:
+                self.changed(queue.metadata.name)
+
+    async def _write(self, name: str) -> Result:
+        queue = self._feed.queues.get("", name)
+        if queue is None:
+            self._written_at.pop(name, None)
+            return Done()
+        since = time.monotonic() - self._written_at.get(name, float("-inf"))
+        if since < self._every_s:
+            return After(self._every_s - since)
+        self._tell_what_is_wrong(name)
+        wanted = self._status(name, queue.status)
+        if wanted == queue.status:
+            return Done()
+        self._written_at[name] = time.monotonic()
+        body = {
+            "metadata": {"uid": queue.metadata.uid},
+            # A merge patch must say zeros, and what is no longer there, to reset them.
+            "status": {
+                **{field: getattr(wanted, field) for field in _COUNTS.values()},
+                "state": wanted.state,
+                "allocated": dict.fromkeys(queue.status.allocated) | wanted.allocated,
+            },
+        }
+        try:
+            await self._client.patch(QUEUES, name, body, subresource="status")
+        except NotFound:
+            return Done()
+        return Done()
+
+    def _status(self, name: str, current: QueueStatus) -> QueueStatus:
+        phases = Counter(
+            group.status.phase
+            for group in self._feed.groups.items()
+            if (group.spec.queue or DEFAULT_QUEUE) == name
+        )
+        used = self._feed.state.running.by_queue.get(name, Counter())
+        allocated = {
+            resource: amount
+            for resource, amount in used.items()
+            if amount > 0 and not resource.startswith(HOST_PORT)
+        }
+        return msgspec.structs.replace(
+            current,
+            state=current.state or OPEN,
+            allocated=quantities(allocated),
+            **{field: phases[phase] for phase, field in _COUNTS.items()},
+        )
+
+    def _tell_what_is_wrong(self, name: str) -> None:
+        wrong = problems(self._feed.state.queues).get(name, "")
+        queue = self._feed.queues.get("", name)
+        if wrong and wrong != self._told.get(name) and queue is not None:
+            self._events.event(queue, "Warning", INVALID, f"Queue {name!r}: {wrong}.")
+        self._told[name] = wrong
+
+
+_COUNTS = {
+    PENDING: "pending",
+    INQUEUE: "inqueue",
+    RUNNING: "running",
+    UNKNOWN: "unknown",
+    COMPLETED: "completed",
+}

@@ -1,11 +1,13 @@
 """From watches to facts: keeps the observed state as informers tell of changes."""
 
+import logging
 from collections.abc import Callable
 
 from msgspec.structs import replace
 
 from gangline.api.core import PodDisruptionBudget, PriorityClass
 from gangline.api.node import Node
+from gangline.api.quantity import QuantityError
 from gangline.api.resources import (
     NODES,
     POD_DISRUPTION_BUDGETS,
@@ -38,6 +40,8 @@ from gangline.scheduler.settings import SchedulerSettings
 from gangline.scheduler.state import ClusterState
 from gangline.scheduler.vacancies import HELD_S
 from gangline.scheduler.wire import HYPERNODES, LEAN_PODS, HyperNode, LeanPod, slim
+
+log = logging.getLogger(__name__)
 
 
 class Feed:
@@ -116,10 +120,11 @@ class Feed:
         assert known is not None
         key = PodKey(f"{known.metadata.namespace}/{known.metadata.name}")
         before = self.state.pods.get(key)
-        if new is None:
+        facts = self._readable(new) if new is not None else None
+        if facts is None:
             self.state.remove_pod(key)
         else:
-            self.state.set_pod(pod_facts(new, self._priorities, self._answers_to))
+            self.state.set_pod(facts)
         after = self.state.pods.get(key)
         if before == after:
             return
@@ -129,6 +134,15 @@ class Feed:
         self._changed()
         for group in {facts.group for facts in (before, after) if facts and facts.group}:
             self._regrouped(group)
+
+    def _readable(self, pod: LeanPod) -> PodFacts | None:
+        """Read a pod; None if it asks for what is no amount (no API server lets that in)."""
+        try:
+            return pod_facts(pod, self._priorities, self._answers_to)
+        except QuantityError as error:
+            fields = {"namespace": pod.metadata.namespace, "pod": pod.metadata.name}
+            log.warning("pod left out: %s", error, extra=fields)
+            return None
 
     def _on_group(self, old: PodGroup | None, new: PodGroup | None) -> None:
         known = new or old

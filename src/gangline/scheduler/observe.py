@@ -39,6 +39,8 @@ from gangline.scheduler.wire import (
 )
 
 DEFAULT_SCHEDULER = "default-scheduler"
+MOST = 2**50
+"""More than any node has of anything: a pebibyte, or a thousand million processors."""
 _CLOSED = frozenset({"Closed", "Closing"})
 
 
@@ -221,7 +223,8 @@ def _host_ports(spec: LeanPodSpec) -> dict[str, int]:
 
 
 def _facts_of(counts: Mapping[str, int]) -> Request:
-    return tuple(sorted(counts.items()))
+    """Amounts, sorted; absurd ones are cut to what sums of many still hold without overflow."""
+    return tuple(sorted((name, min(MOST, max(0, count))) for name, count in counts.items()))
 
 
 def _constraints(spec: LeanPodSpec, labels: Mapping[str, str]) -> model.Constraints:

@@ -1,5 +1,6 @@
 """From API objects to facts."""
 
+import dataclasses
 from typing import Any
 
 import msgspec
@@ -8,8 +9,18 @@ import pytest
 from gangline.api.node import Node
 from gangline.api.scheduling import PodGroup, Queue
 from gangline.scheduler import observe
-from gangline.scheduler.model import Expression, NodeTerm, PodFacts, Taint, Toleration
+from gangline.scheduler.model import (
+    Expression,
+    NodeName,
+    NodeTerm,
+    PodFacts,
+    PodKey,
+    Taint,
+    Toleration,
+)
+from gangline.scheduler.state import ClusterState
 from gangline.scheduler.wire import LeanPod, slim
+from unit.scheduler import builders
 
 OURS = frozenset({"gangline"})
 
@@ -144,3 +155,16 @@ def test_a_pod_takes_ports_of_its_node() -> None:
     ports = [{"hostPort": 80, "containerPort": 80}, {"containerPort": 81}]
     request = dict(pod(spec={"containers": [{"ports": ports}]}).shape.request)
     assert request == {"hostport:tcp:80": 1, "pods": 1}
+
+
+def test_absurd_amounts_neither_overflow_nor_fit() -> None:
+    huge = pod(spec={"containers": [asking(cpu="1e18", memory="9E")]})
+    state = ClusterState()
+    state.set_node(builders.node("n"))
+    state.set_pod(huge)
+    assert not builders.decide(state).bindings
+    for index in range(200):
+        bound = dataclasses.replace(huge, key=PodKey(f"d/{index}"), node=NodeName("n"))
+        state.set_pod(bound)
+    assert (state.nodes.used >= 0).all()
+    assert not builders.decide(state).bindings

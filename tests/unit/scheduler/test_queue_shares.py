@@ -184,6 +184,21 @@ def test_in_a_first_in_first_out_queue_nobody_passes() -> None:
     assert "d/big goes first" in text(decision, "small")
 
 
+@given(st.lists(st.integers(1, 5), min_size=2, max_size=6), st.data())
+def test_who_waits_and_goes_away_delays_nobody_behind_him(
+    sizes: list[int], data: st.DataObject
+) -> None:
+    jobs = [job(f"j{i}", "strict", size=size, age=i) for i, size in enumerate(sizes)]
+    things = [node("n1", cpu=3), node("n2", cpu=3), queue("strict", fifo=True)]
+    state = cluster(*things, *(fact for each in jobs for fact in each))
+    before = decide(state)
+    waiting = [i for i in range(len(sizes)) if f"d/j{i}" not in before.placed]
+    if waiting:
+        gone = data.draw(st.sampled_from(waiting))
+        rest = [fact for i, each in enumerate(jobs) if i != gone for fact in each]
+        assert before.placed <= decide(cluster(*things, *rest)).placed
+
+
 def test_a_queue_below_a_closed_one_is_closed() -> None:
     state = cluster(
         node("n1"), queue("up", open=False), queue("down", parent="up"), *job("job", "down")

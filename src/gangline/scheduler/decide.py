@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from gangline.scheduler import reasons
 from gangline.scheduler.claims import Claims, standing_claims
+from gangline.scheduler.limits import limit_of
 from gangline.scheduler.line import Line, Turn
 from gangline.scheduler.model import (
     Binding,
@@ -33,8 +34,9 @@ from gangline.scheduler.place import (
     place_unit,
     pods_of,
     room_for,
+    rows_near,
 )
-from gangline.scheduler.queues import Account, QueueTree
+from gangline.scheduler.queues import QueueTree
 from gangline.scheduler.reasons import Attempt, Room
 from gangline.scheduler.shares import Vector, dominant_share
 from gangline.scheduler.state import ClusterState
@@ -103,6 +105,8 @@ class _Pass:
         self._claims: Mapping[str, list[Placement]] = {}
         self._first_in: dict[str, str] = {}
         """Who waits in queues that nobody may pass in."""
+        self._rows: dict[str, set[int]] = {}
+        """Where it has put gangs that must be close together."""
         self._given: dict[GroupKey, Counter[str]] = {}
         """What this pass has given to gangs."""
 
@@ -157,7 +161,7 @@ class _Pass:
         account = self.tree.blocking(unit.queue, amount)
         if account is None:
             return False
-        limit = self._limit(account, amount)
+        limit = limit_of(self.tree, account, amount)
         self._refuse(unit, reasons.QUEUE_LIMIT, reasons.over_limit(limit))
         if not account.held.any() and all(
             limit.asked[name] <= most for name, most in limit.most.items()
@@ -166,18 +170,6 @@ class _Pass:
             self.tree.hold(unit.queue, amount)
         self._note_first(unit)
         return True
-
-    def _limit(self, account: Account, amount: Vector) -> reasons.Limit:
-        over = account.used + account.held + amount > account.ceiling
-        short = [name for name, c in self.tree.columns.items() if amount[c] > 0 and over[c]]
-        columns = self.tree.columns
-        return reasons.Limit(
-            queue=account.facts.name,
-            used={name: int(account.used[columns[name]]) for name in short},
-            held={name: int(account.held[columns[name]]) for name in short},
-            most={name: int(account.ceiling[columns[name]]) for name in short},
-            asked={name: int(amount[columns[name]]) for name in short},
-        )
 
     def _note_first(self, unit: Unit) -> None:
         if self.state.queues.get(unit.queue, _ANY_QUEUE).fifo:
@@ -265,6 +257,8 @@ class _Pass:
             for name, amount in pods[0].shape.request:
                 amounts[name] = amounts.get(name, 0) + amount * len(pods)
         self.tree.use(unit.queue, self.tree.amount(tuple(sorted(amounts.items()))))
+        if unit.network is not None:
+            self._rows.setdefault(unit.name, set()).update(p.row for p in placements)
         if unit.group is not None:
             self._given.setdefault(unit.group, Counter()).update(amounts)
         return given
@@ -298,7 +292,10 @@ class _Pass:
         while pods and self.tree.blocking(unit.queue, one) is None:
             mark = self.trial.mark()
             count = self._allowed(unit, one, len(pods))
+            rows = self._rows.get(unit.name, set())
+            self.trial.within = rows_near(self.state.nodes, unit, rows)
             unfit = self.trial.place(shape, pods[:count])
+            self.trial.within = None
             self._bind(unit, self.trial.since(mark))
             pods = [*unfit, *pods[count:]]
             if unfit:
@@ -308,7 +305,7 @@ class _Pass:
             return
         account = self.tree.blocking(unit.queue, one)
         why = (
-            reasons.over_limit(self._limit(account, one))
+            reasons.over_limit(limit_of(self.tree, account, one))
             if account is not None and shape not in turn.refused
             else reasons.explain_surplus(availability(self.trial, pods[0]))
         )

@@ -52,12 +52,23 @@ def place_unit(trial: Trial, unit: Unit, pods: Sequence[PodFacts]) -> list[PodFa
     return list(pods) if unit.network.hard else _place_anywhere(trial, unit, pods)
 
 
-def _allowed_domains(nodes: NodeTable, unit: Unit, rule: NetworkRule) -> list[Domain]:
-    """The closest domains first, of these the fullest, that hold all members that run already."""
+def rows_near(nodes: NodeTable, unit: Unit, placed: Iterable[int]) -> NDArray[np.bool_] | None:
+    """Return the rows where further pods of a gang may go, given where it is; None: anywhere."""
+    if unit.network is None or not unit.network.hard:
+        return None
+    within = np.zeros(len(nodes.facts), dtype=bool)
+    for domain in _allowed_domains(nodes, unit, unit.network, placed):
+        within |= domain.rows
+    return within
+
+
+def _allowed_domains(
+    nodes: NodeTable, unit: Unit, rule: NetworkRule, placed: Iterable[int] = ()
+) -> list[Domain]:
+    """The closest domains first, of these the fullest, that hold all members so far."""
     highest = highest_tier(rule, nodes.hypernodes)
-    running = [
-        row for pod in unit.running if (row := nodes.rows.get(pod.node or _NOWHERE)) is not None
-    ]
+    known = (nodes.rows.get(pod.node or _NOWHERE) for pod in unit.running)
+    running = [*placed, *(row for row in known if row is not None)]
     allowed = [
         domain
         for domain in nodes.domains()
@@ -76,7 +87,7 @@ def _place_anywhere(trial: Trial, unit: Unit, pods: Sequence[PodFacts]) -> list[
             unfit = _place_anew(trial, unit, pods, settled)
             if unit.satisfied_by(pods_of(trial.since(mark))):
                 return unfit
-            trial.rollback(mark)
+        trial.rollback(mark)
     return _place_anew(trial, unit, pods, frozenset())
 
 

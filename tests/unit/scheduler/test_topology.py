@@ -61,6 +61,13 @@ def test_the_wish_to_share_is_no_reason_to_wait() -> None:
     assert len(decide(cluster(*nodes, *ps_job())).bindings) == 6
 
 
+def test_a_wish_that_only_a_part_can_have_leaves_nothing_half_done() -> None:
+    # One server finds a node for itself and two workers, the other one does not.
+    nodes = [node(f"n{index}", cpu=cpu) for index, cpu in enumerate((3, 2, 1))]
+    decision = decide(cluster(*nodes, *ps_job()))
+    assert len({binding.pod for binding in decision.bindings}) == len(decision.bindings) == 6
+
+
 def test_workers_that_wish_to_be_together_share_a_node() -> None:
     wished = RoleWishes(together=(("worker",),))
     # Packing alone would fill the half-used node first.
@@ -156,6 +163,14 @@ def test_a_gang_that_no_rack_takes_waits_if_the_rule_is_hard() -> None:
 
 def test_a_gang_goes_a_tier_higher_where_that_is_allowed() -> None:
     assert nodes_of(decide(racks(*near(3, 5, tier=2)))) <= {"n0", "n1", "n2", "n3"}
+
+
+def test_pods_beyond_the_minimum_stay_near_the_others() -> None:
+    state = racks(*near(6, 5, tier=1))
+    state.set_group(group("job", 1, age=9, network=NetworkRule(tier=1)))
+    decision = decide(state)
+    assert nodes_of(decision) == {"n0", "n1"}
+    assert len(decision.bindings) == 2
 
 
 def test_a_soft_rule_is_no_reason_to_wait() -> None:

@@ -16,6 +16,7 @@ from gangline.scheduler.model import (
     NodeFacts,
     PodFacts,
 )
+from gangline.scheduler.simulate.check import faults
 from gangline.scheduler.state import ClusterState
 from unit.scheduler.builders import cluster, decide, group, node, pod
 
@@ -106,6 +107,13 @@ def test_no_decision_puts_a_node_over_its_capacity(world: list[Facts]) -> None:
             ports = {name: 1 for name in asked if name.startswith(HOST_PORT)}
             limits = has | ports
             assert all(after[each.name][name] <= limits.get(name, 0) for name in asked)
+
+
+@LAW
+@given(worlds())
+def test_an_independent_judge_finds_nothing_wrong(world: list[Facts]) -> None:
+    state = cluster(*world)
+    assert not list(faults(state, decide(state)))
 
 
 @LAW

@@ -6,7 +6,7 @@ Works on plain sums over pods, not on the scheduler's arrays, so that an error t
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from gangline.scheduler.model import Decision, GroupKey, PodFacts
+from gangline.scheduler.model import HOST_PORT, Decision, GroupKey, NodeName, PodFacts
 from gangline.scheduler.state import ClusterState
 
 
@@ -43,19 +43,21 @@ def _overcommitted(state: ClusterState, decision: Decision) -> Iterator[str]:
     for pod in state.pods.values():
         if pod.holds_room and pod.node is not None:
             used[pod.node].update(dict(pod.shape.request))
-    touched = set()
+    asked: dict[str, set[str]] = defaultdict(set)
     for binding in decision.bindings:
-        used[binding.node].update(dict(state.pods[binding.pod].shape.request))
-        touched.add(binding.node)
-    for name in sorted(touched):
-        node = state.nodes.facts[state.nodes.rows[name]]
+        request = {name: amount for name, amount in state.pods[binding.pod].shape.request if amount}
+        used[binding.node].update(request)
+        asked[binding.node] |= request.keys()
+    for name in sorted(asked):
+        node = state.nodes.facts[state.nodes.rows[NodeName(name)]]
         if node is None or not node.ready or node.unschedulable:
             yield f"{name} takes no pods"
             continue
         has = dict(node.allocatable)
-        for resource, amount in used[name].items():
-            if amount > has.get(resource, 0):
-                yield f"{name} has {has.get(resource, 0)} {resource}, {amount} are used"
+        for resource in sorted(asked[name]):
+            most = 1 if resource.startswith(HOST_PORT) else has.get(resource, 0)
+            if used[name][resource] > most:
+                yield f"{name} has {most} {resource}, {used[name][resource]} are used"
 
 
 def _incomplete(state: ClusterState, decision: Decision) -> Iterator[str]:

@@ -16,6 +16,7 @@ from gangline.operator.job import (
     Role,
     ShapesPods,
     TrainingJob,
+    offers,
 )
 from gangline.operator.policies import restart, together
 from gangline.operator.replicas import Gang
@@ -44,7 +45,7 @@ def pod(
         restartPolicy=_restart_policy(job, role),
         **_scheduling(job, role, settings),
     )
-    if isinstance(job.rules, ShapesPods):
+    if offers(job.rules, ShapesPods):
         manifest = job.rules.shape_pod(job, role, index, manifest, gang)
     meta: Manifest = {
         key: value
@@ -60,7 +61,7 @@ def pod(
 
 def service(job: TrainingJob, role: Role, index: int) -> Creation | None:
     """Make the service that gives one replica its name, unless its kind needs none."""
-    fields = job.rules.service(job, role, index) if isinstance(job.rules, NamesServices) else {}
+    fields = job.rules.service(job, role, index) if offers(job.rules, NamesServices) else {}
     if fields is None:
         return None
     own = labels.replica_labels(job.name, job.kind.controller, role.name, index)

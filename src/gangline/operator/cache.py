@@ -22,7 +22,7 @@ from gangline.kube.informer import Informer
 from gangline.operator import adoption, labels
 from gangline.operator.decision import Extra, Observed, Target
 from gangline.operator.frameworks.base import Framework, Reading, ReadsStatus
-from gangline.operator.job import Kind, Manifest, ShowsStatus, TrainingJob
+from gangline.operator.job import Kind, Manifest, ShowsStatus, TrainingJob, offers
 from gangline.operator.recent import RecentObjects, RecentStatus
 from gangline.operator.replicas import Node, Pod, Service
 from gangline.operator.stored import StoredJob, detached
@@ -158,7 +158,10 @@ class Cache:
             await self.groups.synced()
 
     def on_change(self, look_at: Callable[[JobKey], None]) -> None:
-        """Call ``look_at`` for each job that something has happened to."""
+        """Call ``look_at`` for each job that something has happened to.
+
+        That something which was made for it has come to be is no news: who made it looks again.
+        """
 
         def owned(old: Object | None, new: Object | None) -> None:
             for item in (old, new):
@@ -174,15 +177,19 @@ class Cache:
                 for pod in self.pods.by_index(_NODE, subject.metadata.name):
                     owned(None, pod)
 
+        def heard(recent: RecentObjects[Any], old: Object | None, new: Object | None) -> None:
+            if recent.shown(old, new):
+                owned(old, new)
+
         for kind, informer in self.jobs.items():
             informer.add_listener(_job_listener(kind, look_at))
-        self.pods.add_listener(owned)
-        self.services.add_listener(owned)
+        self.pods.add_listener(partial(heard, self.recent_pods))
+        self.services.add_listener(partial(heard, self.recent_services))
         self.nodes.add_listener(node)
-        for followed in self.extras.values():
-            followed.add_listener(owned)
+        for target, followed in self.extras.items():
+            followed.add_listener(partial(heard, self.recent_extras[target]))
         if self.groups:
-            self.groups.add_listener(owned)
+            self.groups.add_listener(partial(heard, self.recent_groups))
 
     def observe(self, key: JobKey) -> Sight | None:
         """Put together what is known around a job; None if there is no such job.
@@ -234,12 +241,6 @@ class Cache:
         )
 
     def _listen(self) -> None:
-        self.pods.add_listener(self.recent_pods.shown)
-        self.services.add_listener(self.recent_services.shown)
-        if self.groups:
-            self.groups.add_listener(self.recent_groups.shown)
-        for target, followed in self.extras.items():
-            followed.add_listener(self.recent_extras[target].shown)
         for kind, informer in self.jobs.items():
             informer.add_listener(partial(self._forget_gone, kind))
 
@@ -307,7 +308,7 @@ class Cache:
 
 def _own_fields(stored: StoredJob, job: TrainingJob) -> Manifest:
     """Read the fields that only this kind's status has."""
-    if not isinstance(job.rules, ShowsStatus):
+    if not offers(job.rules, ShowsStatus):
         return {}
     whole: Manifest = msgspec.json.decode(stored.status)
     return {name: value for name, value in whole.items() if name not in _COMMON_FIELDS}

@@ -42,6 +42,7 @@ from gangline.operator.job import (
     ShowsStatus,
     StartsLater,
     TrainingJob,
+    offers,
 )
 from gangline.operator.labels import replica_name
 from gangline.operator.policies import (
@@ -68,7 +69,7 @@ def decide(observed: Observed, now: datetime, settings: EngineSettings) -> Decis
     """Decide what to write for one job, and when to look again."""
     decision = _decide(observed, now, settings)
     job, rules = observed.job, observed.job.rules
-    if job.deleting or not isinstance(rules, ShowsStatus):
+    if job.deleting or not offers(rules, ShowsStatus):
         return decision
     gang = _arrange(observed, decision.status)
     return replace(decision, fields=rules.status_fields(job, gang, decision.status))
@@ -273,7 +274,7 @@ class _View:
 
     def _hopeless(self) -> str:
         rules = self.job.rules
-        return rules.has_failed(self.job, self.gang) if isinstance(rules, OutlivesFailures) else ""
+        return rules.has_failed(self.job, self.gang) if offers(rules, OutlivesFailures) else ""
 
     def _limit_reached(self) -> str:
         limit, record = self.job.policy.backoff_limit, self.status.restarts
@@ -328,9 +329,7 @@ class _View:
         generation = self.status.restarts.generation
         for role in job.roles:
             for index in self.gang[role.name].missing:
-                if isinstance(rules, StartsLater) and not rules.can_start(
-                    job, role, index, self.gang
-                ):
+                if offers(rules, StartsLater) and not rules.can_start(job, role, index, self.gang):
                     continue
                 yield build.pod(job, role, index, self.settings, self.gang, generation)
 
@@ -383,7 +382,7 @@ def _judge(job: TrainingJob, role: Role, seen: Gang) -> _Failures:
             continue
         if judge(role.restart, pod, job.kind.container) is restart.Judgement.REPLACE:
             replaced.append(pod)
-        elif not (isinstance(job.rules, OutlivesFailures) and job.rules.tolerates(job, role)):
+        elif not (offers(job.rules, OutlivesFailures) and job.rules.tolerates(job, role)):
             fatal.append(pod)
     return _Failures(role, fatal, replaced)
 

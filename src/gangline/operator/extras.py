@@ -13,7 +13,7 @@ import msgspec
 
 from gangline.operator import build, labels
 from gangline.operator.decision import Creation, Extra, Patch, Target
-from gangline.operator.job import CleanPodPolicy, MakesObjects, Manifest, TrainingJob
+from gangline.operator.job import CleanPodPolicy, MakesObjects, Manifest, TrainingJob, offers
 from gangline.operator.replicas import Gang
 
 CONTENT = "gangline.dev/content"
@@ -25,7 +25,7 @@ _FRAME = ("apiVersion", "kind", "metadata")
 def wanted(job: TrainingJob, gang: Gang) -> list[Creation]:
     """List the objects that the job needs now, complete."""
     rules = job.rules
-    listed = rules.objects(job, gang) if isinstance(rules, MakesObjects) else []
+    listed = rules.objects(job, gang) if offers(rules, MakesObjects) else []
     return [Creation(Target(manifest["kind"]), _complete(job, manifest)) for manifest in listed]
 
 

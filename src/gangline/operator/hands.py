@@ -30,7 +30,7 @@ from gangline.operator import adoption, metrics
 from gangline.operator.cache import EXTRAS, PODS, SERVICES, Cache, Sight, job_resource
 from gangline.operator.decision import Creation, Decision, Deletion, Event, Patch, Target
 from gangline.operator.gate import Gate
-from gangline.operator.job import TrainingJob
+from gangline.operator.job import StartsLater, TrainingJob, offers
 from gangline.operator.recent import RecentObjects
 
 log = logging.getLogger(__name__)
@@ -129,7 +129,10 @@ class Hands:
 
     async def _create(self, job: TrainingJob, creation: Creation, outcome: Outcome) -> None:
         resource, namespace = _RESOURCES[creation.target], job.meta.namespace
-        async with self._gate.passage(_HANDICAP_S.get(creation.target, 0.0)):
+        # Where pods wait for services, these are as urgent as the pods.
+        urgent = offers(job.rules, StartsLater)
+        handicap_s = 0.0 if urgent else _HANDICAP_S.get(creation.target, 0.0)
+        async with self._gate.passage(handicap_s):
             if time.monotonic() < self._unknown_until.get(creation.target, 0.0):
                 return
             if len(outcome.problems) >= _NAMED:

@@ -46,19 +46,22 @@ class RecentObjects(Generic[T]):
         for old in [uid for uid, until in islice(self._deleted.items(), 2) if until < now]:
             del self._deleted[old]
 
-    def shown(self, old: T | None, new: T | None) -> None:
-        """Hear from the watch."""
+    def shown(self, old: T | None, new: T | None) -> bool:
+        """Hear from the watch; return whether it is news, and no echo of what was made."""
         item = new or old
         if item is None:
-            return
+            return False
         made = self._made.get(_owner(item), {})
         entry = made.get(item.metadata.name)
+        known = ""
         if entry and entry[0].metadata.uid == item.metadata.uid:
+            known = entry[0].metadata.resource_version
             del made[item.metadata.name]
             if not made:
                 del self._made[_owner(item)]
         if new is None or new.metadata.deletion_timestamp is not None:
             self._deleted.pop(item.metadata.uid, None)
+        return new is None or not known or new.metadata.resource_version != known
 
     def over(self, owner: str, cached: list[T]) -> list[T]:
         """Lay what was written over what the cache has of an owner's objects."""

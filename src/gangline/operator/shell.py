@@ -24,7 +24,7 @@ from gangline.operator.cache import Cache, JobKey, Sight, job_resource
 from gangline.operator.decide import decide
 from gangline.operator.decision import Decision, EngineSettings, Event
 from gangline.operator.hands import Hands, Outcome
-from gangline.operator.job import Manifest
+from gangline.operator.job import Manifest, StartsLater, offers
 from gangline.operator.recent import PATIENCE_S
 from gangline.operator.stored import StoredJob
 
@@ -45,6 +45,9 @@ FOREIGN_DEFINITION = (
     "the cluster's definition of this kind drops status.restarts, so that restarts cannot be "
     "counted: install Gangline's (kubectl apply -f deploy/crds)"
 )
+
+LOOK_AGAIN_S = 1.0
+"""How soon a job is looked at again for which something was made."""
 
 STALL_RETRY_S = (1.0, 300.0)
 """The shortest and the longest wait before something that was refused is tried again."""
@@ -101,6 +104,7 @@ class Reconciler:
         self._tell(sight, outcome.events())
         return _result(
             _requeue_after(decision, outcome),
+            _look_again(sight, decision, outcome),
             wait,
             _stall_wait(status, now) if outcome.problems else None,
             # A watch may never show what was gone before it was seen: look again by then.
@@ -176,6 +180,13 @@ class Reconciler:
             involved, event = self._untold.popleft()
             kind = "Warning" if event.warning else "Normal"
             self._events.event(involved, kind, event.reason, event.message)
+
+
+def _look_again(sight: Sight, decision: Decision, outcome: Outcome) -> float | None:
+    """When to look at what was made: at once where more could not be made without it."""
+    if not decision.creations or outcome.problems:
+        return None
+    return 0.0 if offers(sight.observed.job.rules, StartsLater) else LOOK_AGAIN_S
 
 
 def _requeue_after(decision: Decision, outcome: Outcome) -> float | None:

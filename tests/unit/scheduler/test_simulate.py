@@ -34,6 +34,12 @@ def test_time_passes_from_event_to_event() -> None:
     assert (runs["b"].first_started, runs["b"].ended) == (10, 15)
 
 
+def test_a_quantum_decides_at_most_so_late() -> None:
+    jobs = [job(f"j{index}", index, 1) for index in range(30)]
+    runs = simulated(uniform(1, 64, "0", 0), jobs, quantum_s=5).history.runs
+    assert max(run.waited or 0 for run in runs.values()) == 5
+
+
 def test_a_gang_that_fails_starts_anew() -> None:
     runs = simulated(uniform(1, 1, "0", 0), [job("a", 0, 10, fails_after=4)]).history.runs
     assert runs["a"].ended == 14

@@ -105,10 +105,10 @@ class Simulation:
         """Let time pass until nothing more happens, or until ``until`` seconds."""
         while self._events and self._events[0][0] <= until:
             now = self._events[0][0]
-            while self._events and self._events[0][0] <= now + self._quantum_s:
-                at, kind, name, start = heappop(self._events)
-                now = max(now, at)
-                self._happen(kind, name, start, at)
+            last = now + self._quantum_s
+            while self._events and self._events[0][0] <= last:
+                now, kind, name, start = heappop(self._events)
+                self._happen(kind, name, start, now)
             self._settle(now)
         return self.history
 

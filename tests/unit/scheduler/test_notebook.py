@@ -1,0 +1,51 @@
+"""Promises as they are noted on groups: read back as they were written, or not at all."""
+
+import msgspec
+import pytest
+
+from gangline.api.scheduling import RESERVED_ANNOTATION, PodGroup
+from gangline.scheduler.claims import CLAIM_S
+from gangline.scheduler.model import NodeName, PodKey, Promise
+from gangline.scheduler.notebook import read_promise, write_promise
+from unit.scheduler.builders import cluster, decide, gang, group, node, pod
+
+
+def noted(text: str) -> PodGroup:
+    annotations = {RESERVED_ANNOTATION: text} if text else {}
+    raw = {"metadata": {"name": "g", "namespace": "d", "annotations": annotations}}
+    return msgspec.convert(raw, PodGroup)
+
+
+def test_a_promise_reads_back_as_it_was_written() -> None:
+    places = ((PodKey("d/p0"), NodeName("a")), (PodKey("d/p1"), NodeName("b")))
+    promise = Promise(places, cleared=True, since=1_000.0)
+    assert read_promise(noted(write_promise(promise))) == promise
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"since": "soon"}', '{"nodes": {}}'])
+def test_what_cannot_be_read_promises_nothing(text: str) -> None:
+    assert read_promise(noted(text)) is None
+
+
+def test_the_plan_for_the_first_in_line_stays_where_it_was() -> None:
+    state = cluster(
+        node("a", cpu=4),
+        node("b", cpu=4),
+        group("old", 2),
+        pod("o0", cpu=3, group="old", on="a"),
+        pod("o1", cpu=2, group="old", on="b"),
+        *gang("large", 1, age=1, cpu=4),
+    )
+    first = decide(state).promises
+    assert first["d/large"].places == ((PodKey("d/large-worker-0"), NodeName("b")),)
+    state.promises = dict(first)
+    state.remove_pod(PodKey("d/o0"))
+    state.set_pod(pod("o0", cpu=1, group="old", on="a"))
+    assert decide(state).promises == first
+
+
+def test_room_that_was_cleared_long_ago_is_anybodys() -> None:
+    state = cluster(node("a", cpu=4), *gang("first", 2, age=1, cpu=4), pod("p", cpu=4, age=2))
+    places = ((PodKey("d/first-worker-0"), NodeName("a")),)
+    state.promises = {"d/first": Promise(places, cleared=True, since=0.0)}
+    assert [each.pod for each in decide(state, CLAIM_S).bindings] == ["d/p"]

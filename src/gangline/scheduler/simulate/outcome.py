@@ -27,7 +27,7 @@ class Outcome:
     lasted: float
     """Seconds until the last job ended."""
     utilisation: Mapping[str, float]
-    """Part in use of each resource, over the time in which jobs arrived or waited."""
+    """Part in use of each resource, from the first arrival to the last start."""
     waits: Waits
     by_queue: Mapping[str, Waits]
     by_size: Mapping[str, Waits]
@@ -45,7 +45,7 @@ def outcome(history: History, cluster: Cluster) -> Outcome:
     by_queue = {queue: [run for run in runs if run.job.queue == queue] for queue in queues}
     return Outcome(
         lasted=max((run.ended or 0.0 for run in runs), default=0.0),
-        utilisation=_utilisation(history.samples, cluster),
+        utilisation=_utilisation(_busy(history), cluster),
         waits=_waits(runs),
         by_queue={queue: _waits(of) for queue, of in by_queue.items()},
         by_size={
@@ -83,6 +83,13 @@ def _slowdown(runs: Sequence[Run]) -> float:
 def _jain(values: Sequence[float]) -> float:
     array = np.array(values)
     return float(array.sum() ** 2 / (len(array) * (array**2).sum())) if len(array) else 1.0
+
+
+def _busy(history: History) -> list[Sample]:
+    """Leave out what comes after the last start: then nobody waits, and long jobs only run out."""
+    starts = [r.first_started for r in history.runs.values() if r.first_started is not None]
+    last = max(starts, default=0.0)
+    return [sample for sample in history.samples if sample.at <= last]
 
 
 def _utilisation(samples: Sequence[Sample], cluster: Cluster) -> dict[str, float]:

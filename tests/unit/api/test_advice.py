@@ -121,6 +121,14 @@ def test_always_is_for_replicas_that_need_not_end(kind):
     assert "use OnFailure" in advice(written)[path(kind, ".Worker.restartPolicy")]
 
 
+@pytest.mark.parametrize("policy", ["Always", "Never"])
+def test_a_job_that_restarts_as_a_whole_does_so_under_any_policy(policy):
+    written = usual("JAXJob", runPolicy={"backoffLimit": 3})
+    worker(written)["restartPolicy"] = policy
+    written["metadata"]["annotations"] = {"gangline.dev/restart": "gang"}
+    assert advice(written) == {}
+
+
 def test_always_is_fine_for_parameter_servers():
     written = usual("TFJob")
     written["spec"]["tfReplicaSpecs"]["PS"]["restartPolicy"] = "Always"

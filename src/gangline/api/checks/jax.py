@@ -28,4 +28,4 @@ def check(job: JAXJob, old: JAXJob | None = None) -> Iterator[FieldError]:
 
 def advise(job: JAXJob) -> Iterator[FieldError]:
     """What a job may say, but hardly means."""
-    yield from replica_advice.advise(job.spec.jax_replica_specs, job.spec.run_policy, _WAYS)
+    yield from replica_advice.advise(job.spec.jax_replica_specs, job, _WAYS)

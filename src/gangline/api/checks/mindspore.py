@@ -58,7 +58,7 @@ def advise(job: MSJob) -> Iterator[FieldError]:
     roles, _ = parts.read_roles(specs, ROLES, _PATH)
     alone = SCHEDULER not in roles or not parts.count(roles[SCHEDULER])
     ways = replace(_WAYS, variables=()) if alone else _WAYS
-    yield from replica_advice.advise(specs, job.spec.run_policy, ways)
+    yield from replica_advice.advise(specs, job, ways)
 
 
 def _scheduler(roles: Roles) -> Iterator[FieldError]:

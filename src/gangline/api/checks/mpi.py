@@ -32,7 +32,7 @@ def check(job: MPIJob, old: MPIJob | None = None) -> Iterator[FieldError]:
 
 def advise(job: MPIJob) -> Iterator[FieldError]:
     """What a job may say, but hardly means."""
-    yield from replica_advice.advise(job.spec.mpi_replica_specs, job.spec.run_policy, _WAYS)
+    yield from replica_advice.advise(job.spec.mpi_replica_specs, job, _WAYS)
     older, newer = job.spec.clean_pod_policy, job.spec.run_policy.clean_pod_policy
     if older and newer and older != newer:
         problem = f"does not count: spec.runPolicy.cleanPodPolicy, {newer!r}, does"

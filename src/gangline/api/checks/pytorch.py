@@ -49,7 +49,7 @@ def check(job: PyTorchJob, old: PyTorchJob | None = None) -> Iterator[FieldError
 def advise(job: PyTorchJob) -> Iterator[FieldError]:
     """What a job may say, but hardly means."""
     spec = job.spec
-    yield from replica_advice.advise(spec.pytorch_replica_specs, spec.run_policy, _WAYS)
+    yield from replica_advice.advise(spec.pytorch_replica_specs, job, _WAYS)
     elastic = spec.elastic_policy
     if elastic is not None and elastic.n_proc_per_node is not None:
         where, count = "spec.elasticPolicy.nProcPerNode", elastic.n_proc_per_node

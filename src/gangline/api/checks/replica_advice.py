@@ -10,7 +10,7 @@ from typing import Any
 
 from gangline.api.checks import parts
 from gangline.api.fielderror import FieldError, child
-from gangline.api.kubeflow import ReplicaSpec, RunPolicy
+from gangline.api.kubeflow import RESTART_ANNOTATION, ReplicaSpec, RunPolicy
 
 Json = Mapping[str, Any]
 
@@ -32,8 +32,11 @@ class Ways:
     """Roles that need not come to an end by themselves for the job to do so."""
 
 
-def advise(specs: Mapping[str, ReplicaSpec], policy: RunPolicy, ways: Ways) -> Iterator[FieldError]:
+def advise(
+    specs: Mapping[str, ReplicaSpec], job: parts.KubeflowJob, ways: Ways
+) -> Iterator[FieldError]:
     """Everything that all kinds with replica specs have in common."""
+    together = job.metadata.annotations.get(RESTART_ANNOTATION) == "gang"
     spelt = {role.lower(): role for role in ways.roles}
     several = sum(parts.count(replica) for replica in specs.values()) > 1
     for key, replica in specs.items():
@@ -42,7 +45,8 @@ def advise(specs: Mapping[str, ReplicaSpec], policy: RunPolicy, ways: Ways) -> I
         if key != role:
             problem = f"is taken for {role!r}; kubectl scale does not find it like this"
             yield FieldError(where, key, problem, f"write {role}")
-        if replica.restart_policy == "Always" and role not in ways.endless:
+        endless = role in ways.endless or together
+        if replica.restart_policy == "Always" and not endless:
             problem = "starts a replica again when it has done its work: the job never succeeds"
             yield FieldError(f"{where}.restartPolicy", "Always", problem, "use OnFailure")
         pod = replica.template.get("spec")
@@ -51,7 +55,8 @@ def advise(specs: Mapping[str, ReplicaSpec], policy: RunPolicy, ways: Ways) -> I
             yield from _variables(pod, f"{where}.template.spec", ways)
             if several:
                 yield from _host_network(pod, f"{where}.template.spec")
-    yield from _limit(specs, policy, ways.restart)
+    if not together:
+        yield from _limit(specs, job.spec.run_policy, ways.restart)
 
 
 def _restart(replica: ReplicaSpec, pod: Json, where: str, otherwise: str) -> Iterator[FieldError]:

@@ -35,7 +35,7 @@ def check(job: TFJob, old: TFJob | None = None) -> Iterator[FieldError]:
 
 def advise(job: TFJob) -> Iterator[FieldError]:
     """What a job may say, but hardly means."""
-    yield from replica_advice.advise(job.spec.tf_replica_specs, job.spec.run_policy, _WAYS)
+    yield from replica_advice.advise(job.spec.tf_replica_specs, job, _WAYS)
     roles, _ = parts.read_roles(job.spec.tf_replica_specs, ROLES, _PATH)
     if "Evaluator" in roles and (count := parts.count(roles["Evaluator"])) > 1:
         problem = "is more than the one evaluator that TensorFlow knows"

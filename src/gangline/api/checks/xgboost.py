@@ -42,4 +42,4 @@ def check(job: XGBoostJob, old: XGBoostJob | None = None) -> Iterator[FieldError
 
 def advise(job: XGBoostJob) -> Iterator[FieldError]:
     """What a job may say, but hardly means."""
-    yield from replica_advice.advise(job.spec.xgb_replica_specs, job.spec.run_policy, _WAYS)
+    yield from replica_advice.advise(job.spec.xgb_replica_specs, job, _WAYS)

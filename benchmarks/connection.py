@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from gangline.kube.config import load_config
 from gangline.kube.transport import tls_context
 
-ADDED = b'"type":"ADDED"'
+ADDED = b'{"type":"ADDED"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +80,9 @@ class Connection:
         """Yield how many objects have been added so far, and what came last, until the end."""
         total, rest = 0, b""
         while piece := await self.read():
-            total += (rest + piece).count(ADDED)
-            rest = piece[1 - len(ADDED) :]  # a mark may lie across two reads
+            text = rest + piece
+            total += text.count(ADDED)
+            rest = text[1 - len(ADDED) :]  # a mark may lie across two reads, or more
             yield total, piece
 
     def close(self) -> None:

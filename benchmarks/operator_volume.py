@@ -25,6 +25,7 @@ from benchmarks.operator_creation import CONNECTIONS, bare, create_all
 from benchmarks.servers import GANGLINE, install_definitions, real_kubernetes
 
 SIZES = (100, 1000)
+PATIENCE_S = 300
 MERGE = "application/merge-patch+json"
 _WRITES = re.compile(r'gangline_operator_writes_total\{kind="(\w+)",verb="(\w+)"\} (\S+)')
 
@@ -114,13 +115,25 @@ async def until(target: Target, paths: Iterable[str], wanted: int, claim=lambda 
 
 
 async def added(target: Target, path: str, wanted: int) -> float:
-    """The time when so many objects have been made, as a watch tells it."""
-    connection = await Connection.open(target)
-    await connection.watch(f"{path}?watch=true")
-    async for seen, _ in connection.count():
-        if seen >= wanted:
-            break
-    connection.close()
+    """The time when so many objects have been made, as a watch tells it.
+
+    Raises:
+        TimeoutError: not within ``PATIENCE_S``; says how many there are.
+    """
+    seen = 0
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            while seen < wanted:  # a watch that ended begins again with all that there is
+                connection = await Connection.open(target)
+                await connection.watch(f"{path}?watch=true")
+                async for seen, _ in connection.count():
+                    if seen >= wanted:
+                        break
+                connection.close()
+    except TimeoutError:
+        there = len(await everything(target, path))
+        message = f"of {wanted} under {path} there are {there}, the watch told of {seen}"
+        raise TimeoutError(message) from None
     return time.monotonic()
 
 

@@ -81,6 +81,9 @@ class Line:
             self._open = True
             for queue in self._lines:
                 self._enter(queue)
+        if self._path and not any(self._below.values()) and self._lines[self._path[-1][1]]:
+            # Only the queue that was served last is busy: it is its turn again.
+            return heappop(self._lines[self._path[-1][1]])[1]
         self._settle()
         name = ROOT_QUEUE
         while below := self._below.get(name):

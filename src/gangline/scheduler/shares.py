@@ -8,8 +8,6 @@ Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
 """One row for each who asks."""
 
-_HALVINGS = 60
-
 
 def water_fill(total: Vector, weights: Vector, floors: Matrix, wants: Matrix) -> Matrix:
     """Divide ``total`` by weight: nobody gets more than wanted, or less than its floor.
@@ -23,17 +21,32 @@ def water_fill(total: Vector, weights: Vector, floors: Matrix, wants: Matrix) ->
     everybody = wants.sum(axis=0) <= total
     if everybody.all():
         return wants
-    low = np.zeros_like(total)
-    high = np.max(wants / weights[:, None], axis=0, initial=0.0)
+    level = _level(total, weights, floors, wants)
+    return np.where(everybody, wants, np.clip(level * weights[:, None], floors, wants))
 
-    def at(level: Vector) -> Matrix:
-        return np.clip(level * weights[:, None], floors, wants)
 
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        fits = at(middle).sum(axis=0) <= total
-        low, high = np.where(fits, middle, low), np.where(fits, high, middle)
-    return np.where(everybody, wants, at(low))
+def _level(total: Vector, weights: Vector, floors: Matrix, wants: Matrix) -> Vector:
+    """Return, for each resource, how high the water stands when ``total`` has been poured in.
+
+    What is given out grows with the level in straight lines; it bends where somebody's floor is
+    reached (from there on it grows for him too) and where somebody has what he wants.
+    """
+    scale = weights[:, None]
+    bends = np.concatenate([floors / scale, wants / scale])
+    steeper = np.concatenate([np.broadcast_to(scale, floors.shape)] * 2)
+    steeper[len(weights) :] *= -1
+    order = np.argsort(bends, axis=0, kind="stable")
+    bends = np.take_along_axis(bends, order, axis=0)
+    slopes = np.cumsum(np.take_along_axis(steeper, order, axis=0), axis=0)
+    given = floors.sum(axis=0) + np.concatenate(
+        [np.zeros((1, len(total))), np.cumsum(slopes[:-1] * np.diff(bends, axis=0), axis=0)]
+    )
+    # The last bend that what there is suffices for; before the first one only floors are paid.
+    last = np.maximum(np.count_nonzero(given <= total, axis=0) - 1, 0)
+    here = np.arange(len(total))
+    slope = np.maximum(slopes[last, here], 1e-12)
+    level: Vector = bends[last, here] + np.maximum(total - given[last, here], 0.0) / slope
+    return level
 
 
 def dominant_share(used: Vector, entitled: Vector) -> float:

@@ -3,12 +3,14 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import lru_cache
 
 from gangline.api.scheduling import DEFAULT_QUEUE, ROOT_QUEUE
 from gangline.scheduler import reasons
 from gangline.scheduler.model import (
+    EPOCH,
     GroupFacts,
     GroupKey,
     NetworkRule,
@@ -38,6 +40,8 @@ class Unit:
     """The pods to place, those that the gang cannot do without first."""
     priority: int
     created: datetime
+    since: datetime = EPOCH
+    """When the first of ``waiting`` was made."""
     group: GroupKey | None = None
     queue: str = DEFAULT_QUEUE
     missing: int = 1
@@ -56,6 +60,17 @@ class Unit:
     """It makes a difference to some of its pods where others are."""
     likeness: object = None
     """What decides whether it fits: units that are alike fail alike."""
+    needed: int = field(init=False)
+    """How many of ``waiting``, from the front, it cannot do without."""
+    order: tuple[int, datetime, str, bool] = field(init=False)
+    """The sort key of the order of service within a queue."""
+
+    def __post_init__(self) -> None:
+        # Worked out once: every decision asks for them, and most units wait through many.
+        needed = max(self.missing, sum(count for _, count in self.missing_roles))
+        object.__setattr__(self, "needed", needed)
+        order = (-self.priority, self.created, self.name, self.group is None)
+        object.__setattr__(self, "order", order)
 
     @property
     def broken(self) -> bool:
@@ -66,16 +81,6 @@ class Unit:
     def urgent(self) -> bool:
         """It ran a moment ago, and others of it wait already: it goes before everybody."""
         return self.broken or bool(self.places)
-
-    @property
-    def needed(self) -> int:
-        """How many of ``waiting``, from the front, it cannot do without."""
-        return max(self.missing, sum(count for _, count in self.missing_roles))
-
-    @property
-    def order(self) -> tuple[int, datetime, str, bool]:
-        """The sort key of the order of service within a queue."""
-        return (-self.priority, self.created, self.name, self.group is None)
 
     def satisfied_by(self, placed: Iterable[PodFacts]) -> bool:
         """Say whether the gang may start once ``placed`` have their nodes."""
@@ -108,9 +113,10 @@ def _single(pod: PodFacts) -> Unit:
         (pod,),
         pod.priority,
         pod.created,
+        pod.created,
         asked=pod.shape.request,
         related=pod.shape.constraints.relations is not None,
-        likeness=(pod.shape, pod.role),
+        likeness=_likeness(pod.shape, pod.role),
     )
 
 
@@ -161,6 +167,7 @@ def gang_unit(
         waiting=ordered,
         priority=group.priority,
         created=group.created,
+        since=min((pod.created for pod in waiting), default=group.created),
         group=group.key,
         queue=group.queue,
         missing=missing,
@@ -170,8 +177,16 @@ def gang_unit(
         related=any(shape.constraints.relations is not None for shape, _ in shapes),
         roles=group.roles or usual_wishes(frozenset(role for _, role in shapes)),
         network=group.network,
-        likeness=(frozenset(shapes.items()), missing, roles, group.roles, group.network, near),
+        likeness=_likeness(
+            frozenset(shapes.items()), missing, roles, group.roles, group.network, near
+        ),
     )
+
+
+@lru_cache(maxsize=16_384)
+def _likeness(*decisive: object) -> object:
+    """Return one object for equal arguments: it is found in tables, in every decision, at once."""
+    return object()
 
 
 def _total(pods: Iterable[PodFacts]) -> Request:

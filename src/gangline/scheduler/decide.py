@@ -8,10 +8,10 @@ small jobs cannot starve a large one, and idle nodes that the plan does not need
 
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from gangline.scheduler import reasons
 from gangline.scheduler.claims import Claims, standing_claims
+from gangline.scheduler.diagnose import Diagnosis, Failure
 from gangline.scheduler.limits import limit_of
 from gangline.scheduler.line import Line, Turn
 from gangline.scheduler.model import (
@@ -33,11 +33,9 @@ from gangline.scheduler.place import (
     by_shape,
     place_unit,
     pods_of,
-    room_for,
     rows_near,
 )
 from gangline.scheduler.queues import QueueTree
-from gangline.scheduler.reasons import Attempt, Room
 from gangline.scheduler.shares import Vector, dominant_share
 from gangline.scheduler.state import ClusterState
 from gangline.scheduler.trial import Placement, Trial
@@ -91,12 +89,15 @@ class _Pass:
         self.evictions: list[Eviction] = []
         self.promises: dict[str, Promise] = {}
         self._planner = Planner(state.nodes)
+        self._diagnosis = Diagnosis(state, self.trial, self._planner)
+        self._waiting: Counter[str] = Counter()
+        """How many units of each queue have had their turn in vain: they are before the next."""
         self._candidates = Candidates(state, self.tree, policy, now)
         self._spared: set[object] = set()
         """Likes of units for whom nobody is evicted."""
         self._planned = False
         """Room is planned for the first that waits."""
-        self._failures: dict[object, _Failure] = {}
+        self._failures: dict[object, Failure] = {}
         """By likeness: free room only shrinks in a pass, so what is alike fails alike."""
         self._held: dict[str, list[Placement]] = {}
         """By the name of whom the room is kept for."""
@@ -162,7 +163,8 @@ class _Pass:
         if account is None:
             return False
         limit = limit_of(self.tree, account, amount)
-        self._refuse(unit, reasons.QUEUE_LIMIT, reasons.over_limit(limit))
+        users = self._diagnosis.users(account, next(iter(limit.most)))
+        self._refuse(unit, reasons.QUEUE_LIMIT, reasons.over_limit(limit, users))
         if not account.held.any() and all(
             limit.asked[name] <= most for name, most in limit.most.items()
         ):
@@ -189,12 +191,10 @@ class _Pass:
                     return True
                 if count < len(unit.waiting):
                     self.trial.rollback(mark)
-            failure = self._fail(unit, mark, unfit[0])
+            failure = self._diagnosis.fail(unit, mark, unfit[0], self._held)
             self._failures[likeness] = failure
-        clearing = self._make_room(unit)
-        gang, pod = failure.gang, failure.pod
-        if clearing:
-            gang, pod = reasons.clipped(clearing + gang), reasons.clipped(clearing + pod)
+        outlook = self._make_room(unit)
+        gang, pod = (reasons.clipped(told, outlook) for told in (failure.gang, failure.pod))
         self._refuse(unit, reasons.NOT_ENOUGH_RESOURCES, gang, pod)
         self._note_first(unit)
         return False
@@ -205,7 +205,11 @@ class _Pass:
         return (unit.likeness, unit.name) if alone else unit.likeness
 
     def _make_room(self, unit: Unit) -> str:
-        """Evict others for a unit, if that is allowed and helps; else plan room for the first."""
+        """Evict others for a unit, if that is allowed and helps; else plan room for the first.
+
+        Returns:
+            What that means to the unit, for its message.
+        """
         if unit.name in self._claims:
             return reasons.CLEARING
         likes = (self._likeness(unit), unit.queue, unit.priority)
@@ -220,6 +224,7 @@ class _Pass:
             if plan is not None:
                 self._planned = True
                 self._promise(unit, plan)
+                return reasons.planned(self._diagnosis.plan(unit, plan))
         return ""
 
     def _evict(self, unit: Unit, clearance: Clearance) -> None:
@@ -322,29 +327,6 @@ class _Pass:
             Verdict(reasons.NOT_ENOUGH_RESOURCES, "", tuple((pod.key, why) for pod in pods))
         )
 
-    def _fail(self, unit: Unit, mark: int, unfit: PodFacts) -> "_Failure":
-        """Take the trial back; return why the unit waits."""
-        fitted = sum(len(placement.pods) for placement in self.trial.since(mark))
-        shortages = self.trial.shortages(unfit.shape)
-        wording = availability(self.trial, unfit)
-        self.trial.rollback(mark)
-        room, held_for = self._without_holds(unit)
-        attempt = Attempt(
-            waiting=len(unit.waiting),
-            fitted=fitted,
-            missing=unit.needed,
-            running=len(unit.running),
-            unfit=unfit,
-            kubernetes=wording,
-            shortages=shortages,
-            room=room,
-            possible=self._planner.is_possible(unit),
-            held_for=held_for,
-        )
-        near = reasons.ONE_DOMAIN if unit.network is not None and unit.network.hard else ""
-        gang, pod = reasons.explain_gang(attempt), reasons.explain_pod(attempt)
-        return _Failure(f"{near}{gang}", f"{pod} {near}".strip())
-
     def _promise(self, unit: Unit, plan: list[Placement], cleared: bool = False) -> None:
         """Keep the planned room for a unit until it can be used."""
         self._hold(plan, unit.name)
@@ -359,36 +341,15 @@ class _Pass:
         assert node is not None
         return node.name
 
-    def _without_holds(self, unit: Unit) -> tuple[Room, str]:
-        """Return the room there would be if none were kept, and for whom it is if that matters."""
-        kept = [placement for placements in self._held.values() for placement in placements]
-        self.trial.release(kept)
-        room = room_for(self.trial, unit)
-        held_for = ", ".join(self._held) if kept and self._fits(unit) else ""
-        self.trial.hold(kept)
-        return room, held_for
-
     def _refuse(self, unit: Unit, reason: str, gang: str, pod: str | None = None) -> None:
         message = gang if pod is None else pod
+        if unit.group is not None:
+            standing = reasons.standing(unit.queue, self._waiting[unit.queue], unit.since)
+            gang = reasons.clipped(gang, standing)
+        self._waiting[unit.queue] += 1
         self.verdicts.append(
             Verdict(reason, gang, tuple((each.key, message) for each in unit.waiting), unit.group)
         )
-
-    def _fits(self, unit: Unit) -> bool:
-        """Say whether a unit would fit; leave no trace."""
-        mark = self.trial.mark()
-        place_unit(self.trial, unit, unit.waiting)
-        fits = unit.satisfied_by(pods_of(self.trial.since(mark)))
-        self.trial.rollback(mark)
-        return fits
-
-
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    """Why units that are alike wait, in words."""
-
-    gang: str
-    pod: str
 
 
 _ANY_QUEUE = QueueFacts("")

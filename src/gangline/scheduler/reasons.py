@@ -8,6 +8,7 @@ is short by how much, and what would help.
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from gangline.api.resourcelist import PODS
 from gangline.scheduler.model import HOST_PORT, GroupFacts, GroupKey, PodFacts, Verdict
@@ -24,12 +25,15 @@ QUEUE_LIMIT = "QueueLimit"
 FORMING = frozenset({NOT_ENOUGH_PODS, NOT_ENOUGH_PODS_OF_ROLE, NO_SUCH_GROUP})
 """What is so of every gang while its parts are created one after the other."""
 
-CLEARING = "Room is being made for it: it starts when the evicted pods have ended. "
+CLEARING = "Room is being made for it: it starts when the evicted pods have ended."
 
 ONE_DOMAIN = "All of its pods must be within one network domain of its highest tier or below. "
 
 MAX_MESSAGE = 1024
 """Characters of a message: events allow no more."""
+_EXACT = 10
+"""Places in line that are told exactly."""
+_SHOWN_NAMES = 3
 _NO_NODES = "no nodes available to schedule pods"
 _SHOWN_FIRST = ("cpu", "memory")
 _BINARY_UNITS = (("Ti", 2**40), ("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10))
@@ -51,6 +55,25 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True)
+class Holders:
+    """Who uses a resource, where it is short."""
+
+    resource: str
+    gangs: tuple[tuple[str, int], ...] = ()
+    """Those that use most of it."""
+    without_gang: int = 0
+    others: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Where room is planned for the first in line, and which gangs are there now."""
+
+    nodes: tuple[str, ...]
+    gangs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Attempt:
     """A trial that failed: what a gang's messages are made of."""
 
@@ -69,6 +92,8 @@ class Attempt:
     """It would fit if every gang that runs had ended."""
     held_for: str = ""
     """Who came first and holds the room, where that alone keeps it waiting."""
+    holders: Holders | None = None
+    """Who uses what is short."""
 
 
 def availability(nodes: int, refusals: Mapping[str, int], shortages: Mapping[str, int]) -> str:
@@ -151,7 +176,7 @@ class Limit:
     asked: Mapping[str, int]
 
 
-def over_limit(limit: Limit) -> str:
+def over_limit(limit: Limit, users: Holders | None = None) -> str:
     """Say that a queue's ceiling lets something wait."""
     figures = "; ".join(
         f"{_amount(name, limit.used[name])} of {_amount(name, most)} {name} in use, "
@@ -163,7 +188,7 @@ def over_limit(limit: Limit) -> str:
     kept = " One that came first waits for the same limit." if any(limit.held.values()) else ""
     return clipped(
         f"Queue {limit.queue!r} is at its limit ({figures}).{kept} It starts when jobs of the "
-        "queue end, or its limit is raised."
+        f"queue end, or its limit is raised. {in_use(users) if users is not None else ''}".rstrip()
     )
 
 
@@ -214,7 +239,44 @@ def _why(attempt: Attempt) -> list[str]:
         return [amounts, _never(attempt)]
     if attempt.held_for:
         return [amounts, f"The room is held for {attempt.held_for}, which goes first."]
-    return [amounts, _short(attempt)]
+    used = [in_use(attempt.holders)] if attempt.holders is not None else []
+    return [amounts, _short(attempt), *(text for text in used if text)]
+
+
+def in_use(holders: Holders) -> str:
+    """Say who uses a resource; empty: nobody."""
+    resource = holders.resource
+    parts = [f"{name} {_amount(resource, amount)}" for name, amount in holders.gangs]
+    if holders.without_gang:
+        parts.append(f"pods without a gang {_amount(resource, holders.without_gang)}")
+    if holders.others:
+        parts.append(f"others {_amount(resource, holders.others)}")
+    return f"In use of {resource}: {', '.join(parts)}." if parts else ""
+
+
+def planned(plan: Plan) -> str:
+    """Say where room is planned for the first in line, and whose end it waits for."""
+    held = f"; there now: {_listed(plan.gangs)}" if plan.gangs else ""
+    return f"Room is planned for it on {_listed(plan.nodes)}{held}."
+
+
+def standing(queue: str, before: int, since: datetime) -> str:
+    """Say how many are before a gang in its queue, and since when it waits.
+
+    Large numbers are rounded: they change all the time, and each change would be written.
+    """
+    place = f"{_rounded(before)} before it in" if before else "First in"
+    return f"{place} queue {queue!r}, waiting since {since.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC."
+
+
+def _rounded(count: int) -> str:
+    step: int = 10 ** (len(str(count)) - 1)
+    return str(count) if count < _EXACT else f"about {round(count / step) * step}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown, more = ", ".join(names[:_SHOWN_NAMES]), len(names) - _SHOWN_NAMES
+    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def _nodes(count: int) -> str:
@@ -234,9 +296,11 @@ def _short(attempt: Attempt) -> str:
         return f"It starts when a node has these ports free: {ports}."
     wanted = dict(attempt.unfit.shape.request)
     largest = {name: room.largest[name] for name in wanted if name in room.largest}
+    pods = max(1, attempt.missing - attempt.fitted)
     return (
         f"There is enough in all but not on single nodes: a pod asks for {amounts_text(wanted)}, "
-        f"the most that one node has free is {amounts_text(largest)}."
+        f"the most that one node has free is {amounts_text(largest)}. It starts when {pods} more "
+        f"of its pods {'finds' if pods == 1 else 'find'} a node with so much free."
     )
 
 
@@ -281,9 +345,11 @@ def _amount(resource: str, amount: int) -> str:
     return str(amount)
 
 
-def clipped(message: str) -> str:
-    """Cut a message to what conditions and events hold."""
-    return message if len(message) <= MAX_MESSAGE else message[: MAX_MESSAGE - 1] + "…"
+def clipped(message: str, last: str = "") -> str:
+    """Cut a message to what conditions and events hold; ``last`` is added to it, whole."""
+    most = MAX_MESSAGE - (len(last) + 1 if last else 0)
+    cut = message if len(message) <= most else message[: most - 1] + "…"
+    return f"{cut} {last}" if last else cut
 
 
 def total_request(pods: Sequence[PodFacts]) -> Counter[str]:

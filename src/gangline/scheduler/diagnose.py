@@ -1,0 +1,176 @@
+"""Why a unit waits that a decision could not place: the facts for its messages. Pure."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import nlargest
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gangline.scheduler import reasons
+from gangline.scheduler.model import GroupKey, NodeName, PodFacts
+from gangline.scheduler.place import Planner, availability, place_unit, pods_of, room_for
+from gangline.scheduler.queues import Account
+from gangline.scheduler.reasons import Attempt, Holders, Plan, Room
+from gangline.scheduler.state import ClusterState
+from gangline.scheduler.trial import Placement, Trial
+from gangline.scheduler.units import Unit
+
+SHOWN = 3
+"""How many gangs and nodes a message names."""
+_CANDIDATES = 12
+"""Large gangs that are looked at more closely: not all of their pods need be where it matters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why units that are alike wait, in words."""
+
+    gang: str
+    pod: str
+
+
+class Diagnosis:
+    """Finds out why units wait, within one decision."""
+
+    def __init__(self, state: ClusterState, trial: Trial, planner: Planner) -> None:
+        self._state, self._trial, self._planner = state, trial, planner
+        self._largest: dict[str, list[GroupKey]] = {}
+        """The gangs that use most of a resource."""
+
+    def fail(
+        self, unit: Unit, mark: int, unfit: PodFacts, held: Mapping[str, Sequence[Placement]]
+    ) -> Failure:
+        """Take a trial back to ``mark``; return why the unit waits.
+
+        Args:
+            unit: what did not fit.
+            mark: where its trial began.
+            unfit: a pod of it that found no node.
+            held: the room that is kept, by the names of whom it is kept for.
+        """
+        fitted = sum(len(placement.pods) for placement in self._trial.since(mark))
+        shortages = self._trial.shortages(unfit.shape)
+        wording = availability(self._trial, unfit)
+        self._trial.rollback(mark)
+        room, held_for = self._without_holds(unit, held)
+        attempt = Attempt(
+            waiting=len(unit.waiting),
+            fitted=fitted,
+            missing=unit.needed,
+            running=len(unit.running),
+            unfit=unfit,
+            kubernetes=wording,
+            shortages=shortages,
+            room=room,
+            possible=self._planner.is_possible(unit),
+            held_for=held_for,
+            holders=self._holders(unit, room, shortages),
+        )
+        near = reasons.ONE_DOMAIN if unit.network is not None and unit.network.hard else ""
+        gang, pod = reasons.explain_gang(attempt), reasons.explain_pod(attempt)
+        return Failure(f"{near}{gang}", f"{pod} {near}".strip())
+
+    def plan(self, unit: Unit, placements: Iterable[Placement]) -> Plan:
+        """Return on which nodes room is planned for a unit, and who is there now."""
+        nodes: list[NodeName] = []
+        gangs: Counter[str] = Counter()
+        for row in sorted({placement.row for placement in placements}):
+            node = self._state.nodes.facts[row]
+            if node is None:
+                continue
+            nodes.append(node.name)
+            gangs.update(
+                pod.group
+                for pod in self._state.pods_on(node.name)
+                if pod.group is not None and pod.group != unit.group
+            )
+        ordered = sorted(gangs, key=lambda name: (-gangs[name], name))
+        return Plan(tuple(sorted(nodes)), tuple(ordered))
+
+    def users(self, account: Account, resource: str) -> Holders:
+        """Return who uses most of a resource in a queue, or below it."""
+        running = self._state.running
+        below = _names(account)
+        used = {
+            group: amounts[resource]
+            for group, amounts in running.by_group.items()
+            if amounts.get(resource) and running.queue_of(group) in below
+        }
+        return _holders(resource, used, sum(used.values()), 0)
+
+    def _without_holds(
+        self, unit: Unit, held: Mapping[str, Sequence[Placement]]
+    ) -> tuple[Room, str]:
+        """Return the room there would be if none were kept, and for whom it is if that matters."""
+        kept = [placement for placements in held.values() for placement in placements]
+        self._trial.release(kept)
+        room = room_for(self._trial, unit)
+        held_for = ", ".join(held) if kept and self._fits(unit) else ""
+        self._trial.hold(kept)
+        return room, held_for
+
+    def _fits(self, unit: Unit) -> bool:
+        """Say whether a unit would fit; leave no trace."""
+        mark = self._trial.mark()
+        place_unit(self._trial, unit, unit.waiting)
+        fits = unit.satisfied_by(pods_of(self._trial.since(mark)))
+        self._trial.rollback(mark)
+        return fits
+
+    def _holders(self, unit: Unit, room: Room, shortages: Mapping[str, int]) -> Holders | None:
+        """Return who uses most of what is short, on the nodes that may take the unit."""
+        resource = _scarcest(room, shortages)
+        if resource is None:
+            return None
+        nodes = self._state.nodes
+        accepts = np.zeros(len(nodes.facts), dtype=bool)
+        for constraints in {pod.shape.constraints for pod in unit.waiting}:
+            accepts |= nodes.eligible(constraints).accepts
+        if resource not in self._largest:
+            amounts = self._state.running.by_group
+            self._largest[resource] = nlargest(
+                _CANDIDATES, sorted(amounts), key=lambda group: amounts[group].get(resource, 0)
+            )
+        used = {group: self._used_on(accepts, group, resource) for group in self._largest[resource]}
+        used = {group: amount for group, amount in used.items() if amount and group != unit.group}
+        column = nodes.columns[resource]
+        total = int(nodes.used[column][accepts].sum())
+        return _holders(resource, used, total, int(nodes.lasting[column][accepts].sum()))
+
+    def _used_on(self, accepts: NDArray[np.bool_], group: GroupKey, resource: str) -> int:
+        rows = self._state.nodes.rows
+        used = 0
+        for pod in self._state.placed_members.get(group, {}).values():
+            row = rows.get(pod.node) if pod.node is not None else None
+            if row is not None and accepts[row]:
+                used += dict(pod.shape.request).get(resource, 0)
+        return used
+
+
+def _holders(resource: str, used: Mapping[GroupKey, int], total: int, without_gang: int) -> Holders:
+    largest = sorted(used, key=lambda group: (-used[group], group))[:SHOWN]
+    shown = tuple((str(group), used[group]) for group in largest)
+    others = total - without_gang - sum(amount for _, amount in shown)
+    return Holders(resource, shown, without_gang, max(0, others))
+
+
+def _scarcest(room: Room, shortages: Mapping[str, int]) -> str | None:
+    """The resource that is most in the way; None: it is none of which there are amounts."""
+    short = {
+        name: (asked - room.free[name]) / asked
+        for name, asked in room.asked.items()
+        if asked > room.free[name]
+    }
+    if short:
+        return min(short, key=lambda name: (-short[name], name))
+    counts = {name: count for name, count in shortages.items() if name in room.asked}
+    return min(counts, key=lambda name: (-counts[name], name)) if counts else None
+
+
+def _names(account: Account) -> set[str]:
+    names = {account.facts.name}
+    for child in account.children:
+        names |= _names(child)
+    return names

@@ -1,0 +1,123 @@
+"""What a waiting gang is told: what is short, who has it, its place in line, what would help."""
+
+from gangline.scheduler.model import Decision, QueueFacts
+from unit.scheduler.builders import (
+    ANYWHERE,
+    GPU,
+    cluster,
+    decide,
+    gang,
+    group,
+    node,
+    on_label,
+    pod,
+    request,
+)
+
+
+def told(decision: Decision, name: str) -> str:
+    return next(v.message for v in decision.verdicts if v.group == f"d/{name}")
+
+
+def told_pod(decision: Decision, name: str) -> str:
+    messages = dict(entry for verdict in decision.verdicts for entry in verdict.pods)
+    return next(text for key, text in messages.items() if key == f"d/{name}")
+
+
+def test_a_gang_is_told_what_is_short_and_who_uses_it() -> None:
+    state = cluster(
+        node("n1", cpu=8, gpu=8),
+        node("n2", cpu=8, gpu=8),
+        node("n3", cpu=8),
+        group("big", 1),
+        pod("big-0", gpu=6, group="big", on="n1"),
+        group("small", 1),
+        pod("small-0", gpu=3, group="small", on="n2"),
+        pod("alone", gpu=1, on="n2"),
+        *gang("job", 2, age=90, gpu=4),
+    )
+    message = told(decide(state), "job")
+    assert message.startswith(
+        "1 of the gang's 2 waiting pods would find a node, 2 must start together. "
+        f"0/3 nodes are available: 3 Insufficient {GPU}."
+    )
+    assert f"It starts when {GPU} 2 more is freed or added." in message
+    assert f"In use of {GPU}: d/big 6, d/small 3, pods without a gang 1." in message
+    assert "Room is planned for it on n1, n2; there now: d/big, d/small." in message
+    assert message.endswith("First in queue 'default', waiting since 1970-01-01 00:01:30 UTC.")
+
+
+def test_the_message_of_a_pod_begins_as_kube_scheduler_puts_it() -> None:
+    state = cluster(node("n1", cpu=2), pod("there", on="n1"), *gang("job", 2))
+    message = told_pod(decide(state), "job-worker-0")
+    assert message.startswith("0/1 nodes are available: 1 Insufficient cpu.")
+    assert "waiting since" not in message
+
+
+def test_a_pod_whose_room_is_being_made_is_still_told_in_kubernetes_words_first() -> None:
+    low = [group("low", 1), pod("low-0", cpu=4, group="low", on="n1")]
+    high = [group("high", 1, priority=5), pod("high-0", cpu=4, group="high", priority=5)]
+    decision = decide(cluster(node("n1", cpu=4), *low, *high))
+    assert [eviction.pod for eviction in decision.evictions] == ["d/low-0"]
+    message = told_pod(decision, "high-0")
+    assert message.startswith("0/1 nodes are available: 1 Insufficient cpu.")
+    assert message.endswith(
+        "Room is being made for it: it starts when the evicted pods have ended."
+    )
+
+
+def test_places_in_line_are_counted_in_each_queue_and_rounded_when_many_wait() -> None:
+    others = [thing for i in range(34) for thing in gang(f"g{i:02}", 1, age=i, cpu=4)]
+    apart = [group("other", 1, queue="q"), pod("other-0", cpu=4, group="other")]
+    state = cluster(node("n1", cpu=4), pod("there", on="n1"), QueueFacts("q"), *others, *apart)
+    decision = decide(state)
+    assert "First in queue 'default'" in told(decision, "g00")
+    assert "9 before it in queue 'default'" in told(decision, "g09")
+    assert "about 30 before it in queue 'default'" in told(decision, "g33")
+    assert "First in queue 'q'" in told(decision, "other")
+
+
+def test_only_nodes_that_may_take_it_count_for_who_uses_what() -> None:
+    state = cluster(
+        node("n1", cpu=4, labels={"zone": "a"}),
+        node("n2", cpu=8),
+        group("here", 1),
+        pod("here-0", cpu=3, group="here", on="n1"),
+        group("elsewhere", 1),
+        pod("elsewhere-0", cpu=8, group="elsewhere", on="n2"),
+        *gang("job", 1, cpu=2, constraints=on_label(zone="a")),
+    )
+    message = told(decide(state), "job")
+    assert "In use of cpu: d/here 3." in message
+    assert "1 node(s) didn't match Pod's node affinity/selector" in message
+
+
+def test_a_gang_that_would_fit_in_sum_is_told_how_many_pods_need_a_node() -> None:
+    state = cluster(
+        node("n1", cpu=3),
+        node("n2", cpu=3),
+        group("job", 2),
+        *(pod(f"job-{i}", cpu=2, group="job") for i in range(2)),
+        pod("a", cpu=2, on="n1", group="ga"),
+        group("ga", 1),
+        group("gb", 1),
+        node("n3", cpu=2),
+        pod("b", cpu=1, on="n3", group="gb"),
+    )
+    message = told(decide(state), "job")
+    assert "It starts when 1 more of its pods finds a node with so much free." in message
+
+
+def test_a_queue_at_its_limit_names_who_uses_it() -> None:
+    state = cluster(
+        node("n1", cpu=8),
+        QueueFacts("q", capability=request(cpu=4, pods=0)),
+        group("first", 1, queue="q"),
+        pod("first-0", cpu=3, group="first", on="n1"),
+        group("next", 1, queue="q", age=7),
+        pod("next-0", cpu=2, group="next", age=7, constraints=ANYWHERE),
+    )
+    message = told(decide(state), "next")
+    assert "3 of 4 cpu in use, 2 asked" in message
+    assert "In use of cpu: d/first 3." in message
+    assert message.endswith("First in queue 'q', waiting since 1970-01-01 00:00:07 UTC.")

@@ -19,7 +19,7 @@ from gangline.scheduler.units import Unit
 
 SHOWN = 3
 """How many gangs and nodes a message names."""
-_CANDIDATES = 12
+_CANDIDATES = 8
 """Large gangs that are looked at more closely: not all of their pods need be where it matters."""
 
 
@@ -38,6 +38,7 @@ class Diagnosis:
         self._state, self._trial, self._planner = state, trial, planner
         self._largest: dict[str, list[GroupKey]] = {}
         """The gangs that use most of a resource."""
+        self._users: dict[tuple[str, str], Holders] = {}
 
     def fail(
         self, unit: Unit, mark: int, unfit: PodFacts, held: Mapping[str, Sequence[Placement]]
@@ -91,14 +92,18 @@ class Diagnosis:
 
     def users(self, account: Account, resource: str) -> Holders:
         """Return who uses most of a resource in a queue, or below it."""
-        running = self._state.running
-        below = _names(account)
-        used = {
-            group: amounts[resource]
-            for group, amounts in running.by_group.items()
-            if amounts.get(resource) and running.queue_of(group) in below
-        }
-        return _holders(resource, used, sum(used.values()), 0)
+        known = self._users.get((account.facts.name, resource))
+        if known is None:
+            running = self._state.running
+            below = _names(account)
+            used = {
+                group: amounts[resource]
+                for group, amounts in running.by_group.items()
+                if amounts.get(resource) and running.queue_of(group) in below
+            }
+            known = _holders(resource, used, sum(used.values()), 0)
+            self._users[account.facts.name, resource] = known
+        return known
 
     def _without_holds(
         self, unit: Unit, held: Mapping[str, Sequence[Placement]]
@@ -130,9 +135,8 @@ class Diagnosis:
             accepts |= nodes.eligible(constraints).accepts
         if resource not in self._largest:
             amounts = self._state.running.by_group
-            self._largest[resource] = nlargest(
-                _CANDIDATES, sorted(amounts), key=lambda group: amounts[group].get(resource, 0)
-            )
+            ranked = nlargest(_CANDIDATES, ((a.get(resource, 0), g) for g, a in amounts.items()))
+            self._largest[resource] = [group for _, group in ranked]
         used = {group: self._used_on(accepts, group, resource) for group in self._largest[resource]}
         used = {group: amount for group, amount in used.items() if amount and group != unit.group}
         column = nodes.columns[resource]
@@ -141,6 +145,8 @@ class Diagnosis:
 
     def _used_on(self, accepts: NDArray[np.bool_], group: GroupKey, resource: str) -> int:
         rows = self._state.nodes.rows
+        if np.count_nonzero(accepts) == len(rows):
+            return self._state.running.by_group[group][resource]
         used = 0
         for pod in self._state.placed_members.get(group, {}).values():
             row = rows.get(pod.node) if pod.node is not None else None

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 
 from gangline.api.resourcelist import PODS
 from gangline.scheduler.model import HOST_PORT, GroupFacts, GroupKey, PodFacts, Verdict
@@ -266,7 +267,12 @@ def standing(queue: str, before: int, since: datetime) -> str:
     Large numbers are rounded: they change all the time, and each change would be written.
     """
     place = f"{_rounded(before)} before it in" if before else "First in"
-    return f"{place} queue {queue!r}, waiting since {since.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC."
+    return f"{place} queue {queue!r}, waiting since {_time(since)}."
+
+
+@lru_cache(maxsize=16_384)
+def _time(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _rounded(count: int) -> str:

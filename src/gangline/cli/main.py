@@ -32,6 +32,7 @@ COMMANDS = {
     "submit": Entry("submit", "Start a training job from a file or from flags."),
     "list": Entry("show", "Show jobs."),
     "get": Entry("show", "Show one job: its state, its replicas, why it waits."),
+    "explain": Entry("explain", "Say why a job waits, with the figures behind it."),
     "logs": Entry("logs", "Print the logs of a job's replicas, merged."),
     "delete": Entry("delete", "Delete jobs."),
     "top": Entry("top", "Show what nodes have and what is in use."),

@@ -103,14 +103,15 @@ def availability(nodes: int, refusals: Mapping[str, int], shortages: Mapping[str
         return _NO_NODES
     reasons = Counter(refusals)
     for resource, count in shortages.items():
-        why = _shortage(resource)
+        why = shortage(resource)
         # A node that lacks two ports is one node without the ports.
         reasons[why] = max(reasons[why], count)
     listed = ", ".join(sorted(f"{count} {why}" for why, count in reasons.items()))
     return f"0/{nodes} nodes are available: {listed}."
 
 
-def _shortage(resource: str) -> str:
+def shortage(resource: str) -> str:
+    """Say in Kubernetes' words that a node has too little of something."""
     if resource.startswith(HOST_PORT):
         return "node(s) didn't have free ports for the requested pod ports"
     return "Too many pods" if resource == PODS else f"Insufficient {resource}"

@@ -43,6 +43,15 @@ def refusals(nodes: NodeTable, pod: PodFacts, placed: Placed) -> Counter[str]:
     return +found
 
 
+def reasons_by_row(nodes: NodeTable, pod: PodFacts) -> dict[int, str]:
+    """Return why other pods that run keep a pod off rows, by row."""
+    found: dict[int, str] = {}
+    for why, rows in _rules(nodes, pod, ()):
+        for row in np.flatnonzero(~rows).tolist():
+            found.setdefault(row, why)
+    return found
+
+
 def liking(nodes: NodeTable, pod: PodFacts, placed: Placed) -> Scores:
     """Return how much a pod likes each row for the pods there, about between -1 and 1."""
     score: Scores = np.zeros(len(nodes.facts))

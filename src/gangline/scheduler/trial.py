@@ -205,6 +205,16 @@ class Trial:
         }
         return {name: count for name, count in short.items() if count}
 
+    def lacking(self, shape: Shape, row: int) -> list[str]:
+        """Return what one row has too little of for a pod of this shape."""
+        names = {column: name for name, column in self.nodes.columns.items()}
+        demand = self.nodes.demand(shape.request)
+        return sorted(names[c] for c, amount, _ in demand.parts if self.free[c, row] < amount)
+
+    def spend(self, pod: PodFacts, row: int) -> None:
+        """Give a pod room on a row, whether it may run there or not."""
+        self.hold([Placement((pod,), row, self.nodes.demand(pod.shape.request))])
+
     def hold(self, placements: Iterable[Placement]) -> None:
         """Spend room; what is set aside for others may take free amounts below nothing."""
         for placement in placements:

@@ -1,0 +1,116 @@
+"""``explain``: why a job waits, replayed from the live cluster, with the figures behind it."""
+
+import time
+from contextlib import suppress
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from gangline.cli.errors import CommandError
+from gangline.cli.event_loop import run
+from gangline.cli.exit_codes import ExitCode
+from gangline.cli.explain_view import block
+from gangline.cli.options import Target, job_errors, namespace_options, output_option
+from gangline.cli.output import structured
+
+if TYPE_CHECKING:
+    from gangline.kube.client import Client
+    from gangline.scheduler.explain import Explanation
+
+_GROUP_KINDS = frozenset({"podgroup", "podgroups", "pg"})
+_POD_KINDS = frozenset({"pod", "pods", "po"})
+
+
+@click.command("explain")
+@click.argument("name", metavar="JOB")
+@namespace_options
+@output_option("table", "json", "yaml")
+def explain_command(name: str, target: Target, output: str) -> None:
+    """Say why a job waits: its queue, what it asks for, and what each node lacks.
+
+    JOB is the name of a job of any kind, of a PodGroup or of a pod; 'podgroup/NAME' and 'pod/NAME'
+    say which. The decision is made anew from what the cluster holds now; nothing is changed.
+    """
+
+    async def found() -> "list[Explanation]":
+        async with target.connect() as client:
+            return await _explain(client, name, target.namespace_of(client))
+
+    with job_errors():
+        explanations = run(found())
+    if output in {"json", "yaml"}:
+        click.echo(structured([asdict(each) for each in explanations], output))
+    else:
+        click.echo("\n\n".join(map(block, explanations)))
+
+
+async def _explain(client: "Client", name: str, namespace: str) -> "list[Explanation]":
+    from gangline.api.resources import PODS  # noqa: PLC0415
+    from gangline.api.scheduling import GROUP_NAME_ANNOTATION  # noqa: PLC0415
+    from gangline.scheduler.explain import explain_group, explain_pod  # noqa: PLC0415
+    from gangline.scheduler.model import GroupKey, PodKey  # noqa: PLC0415
+    from gangline.scheduler.replay import observed  # noqa: PLC0415
+    from gangline.scheduler.settings import SchedulerSettings  # noqa: PLC0415
+
+    groups, pods = await _subjects(client, name, namespace)
+    names = set(SchedulerSettings().scheduler_names)
+    for each in pods:
+        pod = await client.get(PODS, each, namespace)
+        names.add(pod.spec.scheduler_name or "default-scheduler")
+        group = pod.metadata.annotations.get(GROUP_NAME_ANNOTATION)
+        if group and group not in groups:
+            groups.append(group)
+    state = await observed(client, frozenset(names))
+    now = time.time()
+    if groups:
+        return [explain_group(state, GroupKey(f"{namespace}/{each}"), now) for each in groups]
+    keys = [PodKey(f"{namespace}/{each}") for each in pods]
+    return [explain_pod(state, key, now) for key in keys if key in state.pods]
+
+
+async def _subjects(client: "Client", name: str, namespace: str) -> tuple[list[str], list[str]]:
+    """Return the groups and the pods that a name means."""
+    from gangline.api.resources import POD_GROUPS, PODS  # noqa: PLC0415
+    from gangline.kube.errors import NotFound  # noqa: PLC0415
+    from gangline.sdk.client import JobClient, NoSuchJob  # noqa: PLC0415
+
+    kind, _, rest = name.rpartition("/")
+    if kind in _GROUP_KINDS:
+        await client.get(POD_GROUPS, rest, namespace)
+        return [rest], await _members(client, rest, namespace)
+    if kind in _POD_KINDS:
+        return [], [(await client.get(PODS, rest, namespace)).metadata.name]
+    try:
+        job = await JobClient(client).get(rest, namespace)
+    except NoSuchJob:
+        for kind, resource in (("podgroup", POD_GROUPS), ("pod", PODS)):
+            with suppress(NotFound):
+                await client.request_json("GET", resource.path(namespace, rest))
+                return await _subjects(client, f"{kind}/{rest}", namespace)
+        raise
+    pods = [replica.name for replica in job.replicas]
+    if not pods:
+        raise CommandError(
+            f"job {rest!r} has no pods: it {_without_pods(str(job.state))}",
+            hint=job.reason,
+            code=ExitCode.NOT_FOUND,
+        )
+    return [], pods
+
+
+def _without_pods(state: str) -> str:
+    return f"is {state.lower()}, and the operator has made none" if state else "was not started yet"
+
+
+async def _members(client: "Client", group: str, namespace: str) -> list[str]:
+    """Return the pods of a group."""
+    from gangline.api.scheduling import GROUP_NAME_ANNOTATION  # noqa: PLC0415
+    from gangline.scheduler.wire import LEAN_PODS  # noqa: PLC0415
+
+    pods = (await client.list(LEAN_PODS, namespace)).items
+    return [
+        pod.metadata.name
+        for pod in pods
+        if pod.metadata.annotations.get(GROUP_NAME_ANNOTATION) == group
+    ]

@@ -1,0 +1,89 @@
+"""An explanation as a tree for people."""
+
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from gangline.cli.output import terminal_width
+
+if TYPE_CHECKING:
+    from gangline.scheduler.explain import Explanation, Need, QueueUse
+
+SHOWN = 6
+"""Names that are listed before the rest is counted."""
+
+
+def block(explained: "Explanation") -> str:
+    """Return everything that is known about why something waits, or where it is."""
+    because = f" ({explained.reason})" if explained.reason else ""
+    lines = [f"{explained.kind} {explained.name} {explained.state}{because}"]
+    if explained.message:
+        lines += textwrap.wrap(
+            explained.message,
+            max(40, terminal_width() - 2),
+            initial_indent="  ",
+            subsequent_indent="  ",
+        )
+    sections = [
+        _queues(explained.queues),
+        _places("Pods on nodes", explained.placed),
+        _places("Gets now", explained.starting),
+        _places("Room is planned", explained.planned),
+        *(_need(need, explained.minimum) for need in explained.needs),
+    ]
+    if explained.evicted_for_it:
+        sections.append(["Evicted for it: " + _listed(explained.evicted_for_it)])
+    for section in sections:
+        lines += _branch(section)
+    return "\n".join(lines)
+
+
+def _branch(section: Sequence[str]) -> Iterable[str]:
+    if section:
+        yield f"├─ {section[0]}"
+        yield from (f"│    {line}" for line in section[1:])
+
+
+def _queues(queues: "Sequence[QueueUse]") -> list[str]:
+    if not queues:
+        return []
+    lines = ["Queue " + ", part of ".join(queue.name for queue in queues)]
+    for queue in queues:
+        most = f"; at most {queue.most}" if queue.most else ""
+        lines.append(
+            f"{queue.name}: uses {queue.used} ({queue.share:.0%} of what it is entitled to: "
+            f"{queue.entitled}); with what waits {queue.requested}{most}"
+        )
+    return lines
+
+
+def _places(title: str, nodes: Mapping[str, str]) -> list[str]:
+    if not nodes:
+        return []
+    by_node: dict[str, list[str]] = {}
+    for pod, node in sorted(nodes.items()):
+        by_node.setdefault(node, []).append(pod.partition("/")[2])
+    lines = [f"{node}: {_listed(pods)}" for node, pods in sorted(by_node.items())]
+    return [f"{title} ({len(nodes)})", *_first(lines)]
+
+
+def _need(need: "Need", minimum: int) -> list[str]:
+    what = f"{need.role} pod" if need.role else "pod"
+    together = f", {minimum} of the gang together" if minimum > 1 else ""
+    title = f"Waits: {len(need.pods)} {what}(s) with {need.asked} each{together}"
+    lines = [title]
+    for alike in need.nodes:
+        free = f" (at most free: {alike.most_free})" if alike.most_free else ""
+        lines.append(f"{len(alike.nodes)} node(s): {alike.why}{free}: {_listed(alike.nodes)}")
+    return lines
+
+
+def _first(lines: Sequence[str]) -> list[str]:
+    left = len(lines) - SHOWN
+    return [*lines[:SHOWN], f"and {left} more"] if left > 0 else list(lines)
+
+
+def _listed(names: Sequence[str]) -> str:
+    left = len(names) - SHOWN
+    shown = ", ".join(names[:SHOWN])
+    return f"{shown} and {left} more" if left > 0 else shown

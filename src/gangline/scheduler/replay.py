@@ -1,0 +1,98 @@
+"""Reads a live cluster once, into the state that decisions are made from: to replay a decision."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TypeVar
+
+from gangline.api.core import PriorityClass
+from gangline.api.quantity import QuantityError
+from gangline.api.resource import Resource
+from gangline.api.resources import (
+    NODES,
+    POD_DISRUPTION_BUDGETS,
+    POD_GROUPS,
+    PRIORITY_CLASSES,
+    QUEUES,
+)
+from gangline.api.scheduling import DEFAULT_QUEUE, PodGroup
+from gangline.kube.client import Client
+from gangline.kube.errors import Forbidden, NotFound
+from gangline.scheduler.model import QueueFacts
+from gangline.scheduler.notebook import read_promise
+from gangline.scheduler.observe import (
+    budget_facts,
+    group_facts,
+    hypernode_facts,
+    node_facts,
+    pod_facts,
+    queue_facts,
+)
+from gangline.scheduler.state import ClusterState
+from gangline.scheduler.wire import HYPERNODES, LEAN_PODS, LeanPod, slim
+
+T = TypeVar("T")
+
+
+async def observed(client: Client, answers_to: frozenset[str]) -> ClusterState:
+    """Read nodes, pods, groups, queues and what else decisions depend on.
+
+    Kinds that the cluster does not know, or that one may not read, count as empty; nodes and pods
+    must be readable.
+
+    Args:
+        client: the cluster.
+        answers_to: the scheduler names whose pods are to be placed.
+
+    Raises:
+        ApiError: nodes or pods cannot be read.
+    """
+    state = ClusterState()
+    state.queues[DEFAULT_QUEUE] = QueueFacts(DEFAULT_QUEUE)
+    for queue in await _optional(client, QUEUES):
+        state.queues[queue.metadata.name] = queue_facts(queue)
+    for node in (await client.list(NODES)).items:
+        state.set_node(node_facts(node))
+    for hypernode in await _optional(client, HYPERNODES):
+        state.nodes.set_hypernode(hypernode_facts(hypernode))
+    for budget in await _optional(client, POD_DISRUPTION_BUDGETS):
+        facts = budget_facts(budget)
+        state.budgets[facts.key] = facts
+    priorities = _priorities(await _optional(client, PRIORITY_CLASSES))
+    _add_groups(state, await _optional(client, POD_GROUPS), priorities)
+    _add_pods(state, (await client.list(LEAN_PODS)).items, priorities, answers_to)
+    return state
+
+
+async def _optional(client: Client, resource: Resource[T]) -> list[T]:
+    try:
+        return (await client.list(resource)).items
+    except (NotFound, Forbidden):
+        return []
+
+
+def _priorities(classes: list[PriorityClass]) -> dict[str, int]:
+    values = {each.metadata.name: each.value for each in classes}
+    for each in classes:
+        if each.global_default:
+            values[""] = each.value
+    return values
+
+
+def _add_groups(state: ClusterState, groups: list[PodGroup], priorities: Mapping[str, int]) -> None:
+    for group in groups:
+        facts = group_facts(group, priorities)
+        state.set_group(facts)
+        if (promise := read_promise(group)) is not None:
+            state.promises[facts.key] = promise
+
+
+def _add_pods(
+    state: ClusterState,
+    pods: list[LeanPod],
+    priorities: Mapping[str, int],
+    answers_to: frozenset[str],
+) -> None:
+    for pod in pods:
+        # As in the running scheduler: a pod that asks for what is no amount is left out.
+        with suppress(QuantityError):
+            state.set_pod(pod_facts(slim(pod), priorities, answers_to))

@@ -1,0 +1,74 @@
+"""``gangline explain`` on a real API server: the decision is replayed from what is there."""
+
+import asyncio
+import json
+
+import pytest
+
+from gangline.api.resources import NODES, POD_GROUPS, PODS, QUEUES
+from gangline.cli import main
+from gangline.cli.exit_codes import ExitCode
+from gangline.kube.client import Client
+from gangline.local import definitions
+from gangline.local.apiserver.server import ApiServer
+
+
+async def add_node(client: Client, name: str, cpu: str) -> None:
+    await client.create(NODES, {"metadata": {"name": name}})
+    has = {"cpu": cpu, "memory": "8Gi", "pods": "10"}
+    status = {"allocatable": has, "conditions": [{"type": "Ready", "status": "True"}]}
+    await client.patch(NODES, name, {"status": status}, subresource="status")
+
+
+async def add_gang(client: Client, name: str, size: int, cpu: str) -> None:
+    spec = {"minMember": size, "queue": "team"}
+    await client.create(POD_GROUPS, {"metadata": {"name": name}, "spec": spec}, "default")
+    container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": cpu}}}
+    for index in range(size):
+        metadata = {
+            "name": f"{name}-{index}",
+            "annotations": {"scheduling.k8s.io/group-name": name},
+        }
+        pod = {"schedulerName": "gangline", "containers": [container]}
+        await client.create(PODS, {"metadata": metadata, "spec": pod}, "default")
+
+
+@pytest.fixture
+async def waiting(client: Client) -> None:
+    """A gang of 3 pods that fits 2 of, in a queue of its own."""
+    await definitions.install(client)
+    await client.create(QUEUES, {"metadata": {"name": "team"}, "spec": {"weight": 2}})
+    await add_node(client, "large", "4")
+    await add_node(client, "small", "1")
+    await add_gang(client, "job", 3, "2")
+
+
+@pytest.mark.usefixtures("waiting")
+async def test_a_gang_is_explained_by_the_name_of_its_group_and_of_its_pods(
+    api_server: ApiServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def explain(*arguments: str) -> str:
+        line = ["explain", *arguments, "--kubeconfig", str(api_server.kubeconfig)]
+        assert await asyncio.to_thread(main.run, line) == ExitCode.DONE
+        return capsys.readouterr().out
+
+    (told,) = json.loads(await explain("job", "-o", "json"))
+    assert (told["kind"], told["name"], told["state"]) == ("PodGroup", "default/job", "waits")
+    assert told["message"].startswith("2 of the gang's 3 waiting pods would find a node")
+    assert told["queues"][0]["name"] == "team"
+    nodes = {alike["why"]: alike["nodes"] for alike in told["needs"][0]["nodes"]}
+    assert nodes == {"has room": ["large"], "Insufficient cpu": ["small"]}
+
+    shown = await explain("pod/job-1")
+    assert shown.startswith("PodGroup default/job waits (NotEnoughResources)")
+    assert "├─ Queue team" in shown
+    assert "1 node(s): Insufficient cpu (at most free: cpu 1): small" in shown
+
+
+@pytest.mark.usefixtures("waiting")
+async def test_a_name_that_means_nothing_is_an_error(
+    api_server: ApiServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = ["explain", "nobody", "--kubeconfig", str(api_server.kubeconfig)]
+    assert await asyncio.to_thread(main.run, line) == ExitCode.NOT_FOUND
+    assert "nobody" in capsys.readouterr().err

@@ -225,14 +225,16 @@ class Candidates:
         relevant = (asked > 0) & (amount > 0)
         if not relevant.any():
             return False
-        over = False
+        # All of them, up to where the two queues meet, must have too much of the same: a queue
+        # within its part pays for no sibling, and siblings settle what is within the part of all.
+        over = relevant
         for account in theirs:
             left = account.used - gone.get(account.facts.name, 0.0)
-            over |= bool((left > account.entitled * (1 + 1e-9))[relevant].any())
+            over = over & (left > account.entitled * (1 + 1e-9))
             guarantee = self._tree.vector(dict(account.facts.guarantee))
             if ((left - amount < guarantee) & (guarantee > 0))[relevant].any():
                 return False
-        return over
+        return bool(over.any())
 
     def _take(self, bundle: _Bundle, gone: dict[str, Vector]) -> None:
         amount = self._amount(bundle)

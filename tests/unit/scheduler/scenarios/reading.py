@@ -1,0 +1,323 @@
+"""Scenarios as they are written in the YAML files beside this one, and how they are played.
+
+A scenario describes a cluster (nodes, queues, gangs, pods of their own) and what the next decision
+does: which pods get which nodes, who is evicted, who waits and why. Further steps change something
+first. Everything that is decided is carried out at once, and judged by code that knows nothing of
+how it came about; evicted pods are made anew, as their operators would do.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import yaml
+
+from gangline.api.scheduling import PodGroupStatus
+from gangline.scheduler.group_status import phase_of
+from gangline.scheduler.model import (
+    Constraints,
+    Decision,
+    GroupKey,
+    HyperNodeFacts,
+    MemberFacts,
+    NetworkRule,
+    PodFacts,
+    PodKey,
+    QueueFacts,
+)
+from gangline.scheduler.simulate.check import check
+from unit.scheduler.builders import cluster, decide, group, node, pod, request
+
+LONGEST = 100
+"""Decisions after which a scenario must have come to rest."""
+
+
+class Strict(msgspec.Struct, forbid_unknown_fields=True):
+    """A part of a scenario; a slip of the pen is an error."""
+
+
+class Node(Strict):
+    """What a node has."""
+
+    cpu: float = 0
+    memory: float = 0
+    gpu: int = 0
+    labels: dict[str, str] = {}
+    ready: bool = True
+    cordoned: bool = False
+
+
+class Pods(Strict):
+    """Pods that are alike."""
+
+    count: int = 1
+    cpu: float = 0
+    memory: float = 0
+    gpu: int = 0
+    role: str = ""
+    on: str | list[str] | None = None
+    select: dict[str, str] = {}
+    priority: int | None = None
+    protected: bool = False
+    gated: bool = False
+    terminating: bool = False
+    phase: str = ""
+    never_preempts: bool = False
+    foreign: bool = False
+
+
+class Gang(Strict):
+    """A pod group and its pods, which are named GANG-0, GANG-1 and so on."""
+
+    pods: list[Pods]
+    min: int = 0
+    roles: dict[str, int] = {}
+    queue: str = "default"
+    priority: int = 0
+    at: int = 0
+    protected: bool = False
+    tier: int | None = None
+    soft_tier: int | None = None
+
+
+class Queue(Strict):
+    """A queue."""
+
+    weight: int = 1
+    deserved: dict[str, float] = {}
+    guarantee: dict[str, float] = {}
+    capability: dict[str, float] = {}
+    reclaimable: bool = True
+    priority: int = 0
+    parent: str = ""
+    open: bool = True
+    fifo: bool = False
+
+
+class Domain(Strict):
+    """A network domain: nodes, or other domains."""
+
+    tier: int
+    nodes: list[str] = []
+    domains: list[str] = []
+
+
+class Expected(Strict):
+    """What a decision does. What is left out is not looked at, except that binds and evicts are
+    nothing when they are left out and nothing is said of the end."""
+
+    binds: dict[str, str | None] | None = None
+    """Pods that get nodes, all of them; without a node: any."""
+    order: list[str] = []
+    """Pods in the order in which they are served."""
+    evicts: list[str] | None = None
+    reasons: dict[str, str] = {}
+    """Words in the reason of gangs that wait."""
+    phases: dict[str, str] = {}
+    runs: dict[str, int] = {}
+    """How many pods of each gang hold a node, once nothing changes any more."""
+    together: dict[str, list[str]] = {}
+    """Domains, one of which has all pods of a gang in the end."""
+
+
+class Step(Strict):
+    """Something that happens, and what the next decision does."""
+
+    delete: list[str] = []
+    """Pods, or gangs with all of their pods."""
+    finish: list[str] = []
+    gangs: dict[str, Gang] = {}
+    expect: Expected = msgspec.field(default_factory=Expected)
+
+
+class Scenario(Strict):
+    """One scenario."""
+
+    id: str
+    says: str
+    nodes: dict[str, Node] = {}
+    queues: dict[str, Queue] = {}
+    gangs: dict[str, Gang] = {}
+    pods: dict[str, Pods] = {}
+    domains: dict[str, Domain] = {}
+    expect: Expected = msgspec.field(default_factory=Expected)
+    then: list[Step] = []
+
+
+def scenarios() -> Iterator[Scenario]:
+    """Read all scenarios."""
+    for path in sorted(Path(__file__).parent.glob("*.yaml")):
+        yield from msgspec.convert(yaml.safe_load(path.read_text("utf-8")), list[Scenario])
+
+
+class Play:
+    """A scenario that is played."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.domains = scenario.domains
+        self.now = 1000.0
+        self.state = cluster(
+            *(
+                node(
+                    name,
+                    cpu=each.cpu,
+                    memory=each.memory,
+                    gpu=each.gpu,
+                    labels=each.labels,
+                    ready=each.ready,
+                    unschedulable=each.cordoned,
+                )
+                for name, each in scenario.nodes.items()
+            ),
+            *(_queue(name, each) for name, each in scenario.queues.items()),
+        )
+        for name, domain in scenario.domains.items():
+            members = [MemberFacts(False, exact=each) for each in domain.nodes]
+            members += [MemberFacts(True, exact=each) for each in domain.domains]
+            facts = HyperNodeFacts(name, domain.tier, members=tuple(members))
+            self.state.nodes.set_hypernode(facts)
+        for name, alone in scenario.pods.items():
+            for each in _pods(name, None, [alone], 0):
+                self.state.set_pod(each)
+        self.add(scenario.gangs)
+
+    def add(self, gangs: dict[str, Gang]) -> None:
+        """Bring gangs in."""
+        for name, each in gangs.items():
+            tier = each.tier if each.tier is not None else each.soft_tier
+            rule = NetworkRule(each.tier is not None, tier) if tier is not None else None
+            self.state.set_group(
+                group(
+                    name,
+                    each.min,
+                    age=each.at,
+                    min_task_member=tuple(sorted(each.roles.items())),
+                    queue=each.queue,
+                    priority=each.priority,
+                    preemptable=not each.protected,
+                    network=rule,
+                )
+            )
+            for made in _pods(name, name, each.pods, each.priority):
+                self.state.set_pod(made)
+
+    def happen(self, step: Step) -> None:
+        """Let happen what a step says."""
+        self.now += 60
+        for name in step.finish:
+            self.state.set_pod(replace(self.state.pods[PodKey(f"d/{name}")], phase="Succeeded"))
+        for name in step.delete:
+            for key in list(
+                self.state.members.get(GroupKey(f"d/{name}"), {PodKey(f"d/{name}"): 0})
+            ):
+                self.state.remove_pod(key)
+            self.state.remove_group(GroupKey(f"d/{name}"))
+        self.add(step.gangs)
+
+    def decide(self) -> Decision:
+        """Decide once; the judge looks at it."""
+        decision = decide(self.state, self.now)
+        check(self.state, decision, self.now)
+        return decision
+
+    def carry_out(self, decision: Decision) -> None:
+        """Bind, and make evicted pods anew: of a broken gang all."""
+        state = self.state
+        state.promises = dict(decision.promises)
+        for binding in decision.bindings:
+            state.assume(binding.pod, binding.node)
+            state.set_pod(replace(state.pods[binding.pod], phase="Running"))
+        for eviction in decision.evictions:
+            gone = state.pods[eviction.pod]
+            state.remove_pod(gone.key)
+            state.set_pod(_anew(gone))
+        for key in {eviction.group for eviction in decision.evictions if eviction.group}:
+            members = state.members[key].values()
+            if sum(each.holds_room for each in members) < state.groups[key].min_member:
+                for member in [each for each in members if each.holds_room]:
+                    state.remove_pod(member.key)
+                    state.set_pod(_anew(member))
+            state.former.pop(key, None)
+
+    def rest(self) -> None:
+        """Decide until nothing changes any more."""
+        for _ in range(LONGEST):
+            decision = self.decide()
+            self.carry_out(decision)
+            if not decision.bindings and not decision.evictions:
+                return
+        raise AssertionError("it never comes to rest")
+
+    def running(self, gang: str) -> list[PodFacts]:
+        """Return the members of a gang that hold room."""
+        members = self.state.members.get(GroupKey(f"d/{gang}"), {}).values()
+        return [each for each in members if each.holds_room]
+
+    def phase(self, gang: str, decision: Decision) -> str:
+        """Return the phase of a gang's group after a decision."""
+        key = GroupKey(f"d/{gang}")
+        verdicts = [verdict for verdict in decision.verdicts if verdict.group == key]
+        members = self.state.members.get(key, {}).values()
+        return phase_of(
+            PodGroupStatus().phase,
+            self.state.groups[key],
+            list(members),
+            verdicts[0] if verdicts else None,
+        )
+
+
+def _anew(gone: PodFacts) -> PodFacts:
+    return replace(gone, uid=f"{gone.uid}+", node=None, phase="Pending", terminating=False)
+
+
+def _queue(name: str, each: Queue) -> QueueFacts:
+    return QueueFacts(
+        name,
+        open=each.open,
+        weight=each.weight,
+        capability=_amounts(each.capability),
+        deserved=_amounts(each.deserved),
+        guarantee=_amounts(each.guarantee),
+        reclaimable=each.reclaimable,
+        priority=each.priority,
+        parent=each.parent,
+        fifo=each.fifo,
+    )
+
+
+def _amounts(written: dict[str, float]) -> tuple[tuple[str, int], ...]:
+    return request(
+        cpu=written.get("cpu", 0),
+        memory=written.get("memory", 0),
+        gpu=int(written.get("gpu", 0)),
+        pods=0,
+    )
+
+
+def _pods(name: str, gang: str | None, kinds: list[Pods], priority: int) -> Iterator[PodFacts]:
+    listed = [(kind, number) for kind in kinds for number in range(kind.count)]
+    for index, (kind, number) in enumerate(listed):
+        on = kind.on[number % len(kind.on)] if isinstance(kind.on, list) else kind.on
+        where = Constraints(selector=tuple(sorted(kind.select.items())))
+        facts: dict[str, object] = {
+            "role": kind.role,
+            "priority": priority if kind.priority is None else kind.priority,
+            "preemptable": not kind.protected,
+            "preempts": not kind.never_preempts,
+            "gated": kind.gated,
+            "terminating": kind.terminating,
+            "ours": not kind.foreign,
+        }
+        if kind.phase:
+            facts["phase"] = kind.phase
+        yield pod(
+            f"{name}-{index}" if gang else name,
+            cpu=kind.cpu,
+            memory=kind.memory,
+            gpu=kind.gpu,
+            group=gang,
+            on=on,
+            constraints=where,
+            **facts,  # type: ignore[arg-type]
+        )

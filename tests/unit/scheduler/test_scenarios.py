@@ -1,0 +1,58 @@
+"""Situations that batch schedulers are known by, each with the decision that is expected."""
+
+from pathlib import Path
+
+import pytest
+
+from gangline.scheduler.model import Decision
+from unit.scheduler.scenarios.reading import Expected, Play, Scenario, scenarios
+
+SCENARIOS = list(scenarios())
+
+
+@pytest.mark.parametrize("scenario", [pytest.param(s, id=f"{s.id}: {s.says}") for s in SCENARIOS])
+def test_the_decision_is_the_one_expected(scenario: Scenario) -> None:
+    play = Play(scenario)
+    _compare(play, scenario.expect)
+    for step in scenario.then:
+        play.happen(step)
+        _compare(play, step.expect)
+
+
+def test_every_scenario_has_a_name_of_its_own() -> None:
+    assert len({scenario.id for scenario in SCENARIOS}) == len(SCENARIOS)
+    assert all((Path(__file__).parent / "scenarios").glob("*.yaml"))
+
+
+def _compare(play: Play, expected: Expected) -> None:
+    decision = play.decide()
+    _compare_decision(expected, decision)
+    play.carry_out(decision)
+    found = {gang: play.phase(gang, decision) for gang in expected.phases}
+    assert found == expected.phases
+    if expected.runs or expected.together:
+        play.rest()
+    assert {gang: len(play.running(gang)) for gang in expected.runs} == expected.runs
+    for gang, domains in expected.together.items():
+        nodes = {str(pod.node) for pod in play.running(gang)}
+        assert any(nodes <= _nodes_of(play, domain) for domain in domains)
+
+
+def _compare_decision(expected: Expected, decision: Decision) -> None:
+    bound = {b.pod.removeprefix("d/"): str(b.node) for b in decision.bindings}
+    if expected.binds is not None:
+        wanted = {pod: node or bound.get(pod) for pod, node in expected.binds.items()}
+        assert bound == wanted
+    if expected.evicts is not None:
+        assert sorted(e.pod.removeprefix("d/") for e in decision.evictions) == expected.evicts
+    if expected.order:
+        assert list(bound) == expected.order
+    said = {str(v.group).removeprefix("d/"): v.message for v in decision.verdicts}
+    for gang, words in expected.reasons.items():
+        assert words in said[gang]
+
+
+def _nodes_of(play: Play, domain: str) -> set[str]:
+    described = play.domains[domain]
+    below = [_nodes_of(play, each) for each in described.domains]
+    return set(described.nodes).union(*below)

@@ -35,6 +35,18 @@ def environment(items: Sequence[str]) -> list[dict[str, Any]]:
     return [{"name": name, "value": value} for name, value in variables.items()]
 
 
+def secrets(items: Sequence[str]) -> list[dict[str, Any]]:
+    """Read ``--secret VARIABLE=SECRET/KEY`` items as a container has them."""
+    found = []
+    for name, place in pairs("--secret", items).items():
+        secret, slash, key = place.partition("/")
+        if not slash or not secret or not key:
+            raise _wrong("--secret", f"{name}={place}", "write VARIABLE=SECRET/KEY")
+        reference = {"secretKeyRef": {"name": secret, "key": key}}
+        found.append({"name": name, "valueFrom": reference})
+    return found
+
+
 def claims(items: Sequence[str]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Read ``--data PVC:/mount`` items as volumes and mounts."""
     found = []

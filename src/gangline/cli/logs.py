@@ -6,14 +6,13 @@ import click
 
 from gangline.cli import job_flags
 from gangline.cli.event_loop import run
+from gangline.cli.log_lines import LineWriter
 from gangline.cli.options import Target, job_errors, namespace_options
 from gangline.cli.output import say
 
 if TYPE_CHECKING:
     from gangline.sdk.jobs import Job
-    from gangline.sdk.logs import LogLine, LogOptions
-
-COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "bright_red", "bright_cyan", "white")
+    from gangline.sdk.logs import LogOptions
 
 
 @click.command("logs")
@@ -91,24 +90,3 @@ def _check_instance(job: "Job", instance: str) -> None:
         raise click.BadParameter(
             f"the job has no replica {instance!r}; it has {names}", param_hint="--instance"
         )
-
-
-class LineWriter:
-    """Prints log lines, each replica in a colour of its own where there are colours."""
-
-    def __init__(self, *, marked: bool, timestamps: bool) -> None:
-        self.lines = 0
-        self._marked, self._timestamps = marked, timestamps
-        self._colours: dict[str, str] = {}
-
-    def write(self, line: "LogLine") -> None:
-        """Print one line."""
-        self.lines += 1
-        time = f"{line.time} " if self._timestamps else ""
-        click.echo(f"{self._mark(line.replica)}{time}{line.text}")
-
-    def _mark(self, replica: str) -> str:
-        if not self._marked:
-            return ""
-        colour = self._colours.setdefault(replica, COLOURS[len(self._colours) % len(COLOURS)])
-        return click.style(f"[{replica}] ", fg=colour)

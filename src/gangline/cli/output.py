@@ -37,6 +37,15 @@ class _PlainDumper(yaml.SafeDumper):
         return True
 
 
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+    """Write several lines as several lines: scripts can be read then."""
+    style = "|" if "\n" in value.rstrip("\n") else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+
+_PlainDumper.add_representer(str, _text)
+
+
 def structured(value: Any, form: str) -> str:
     """Return a value as ``json`` or ``yaml``."""
     if form == "json":

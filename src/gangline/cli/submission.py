@@ -1,21 +1,42 @@
-"""What every way to submit has in common: check, show or create, and wait for the end."""
+"""What every way to submit has in common: check, show or create, follow, wait for the end.
+
+Objects that say so (``gangline.dev/belongs-to``) are created behind their job, with an owner
+reference to it; if one of them cannot be created, its job goes as well.
+"""
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gangline.cli.errors import CommandError
 from gangline.cli.event_loop import run
 from gangline.cli.exit_codes import ExitCode
+from gangline.cli.jobs.owned import OWNER_ANNOTATION
 from gangline.cli.manifests import advice, check
 from gangline.cli.options import Target, job_errors
 from gangline.cli.output import say, structured
 
+if TYPE_CHECKING:
+    from gangline.sdk.client import JobClient
 
-def submit(
-    manifests: Sequence[dict[str, Any]], target: Target, *, output: str, dry_run: bool, wait: bool
-) -> None:
+Manifest = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """How to submit."""
+
+    output: str = "text"
+    dry_run: bool = False
+    wait: bool = False
+    logs: bool = False
+    check: bool = True
+    """Look first whether what the objects name exists."""
+
+
+def submit(manifests: Sequence[Manifest], target: Target, sending: Sending) -> None:
     """Create objects, or with ``dry_run`` print what would be created.
 
     Raises:
@@ -24,48 +45,124 @@ def submit(
     check(manifests)
     for warning in advice(manifests):
         say(f"Warning: {warning}")
-    if dry_run:
-        form = "json" if output == "json" else "yaml"
+    if sending.dry_run:
+        form = "json" if sending.output == "json" else "yaml"
         texts = [structured(manifest, form) for manifest in manifests]
         click.echo("\n---\n".join(texts) if form == "yaml" else "\n".join(texts))
         return
-    with job_errors():
-        run(_create(manifests, target, output=output, wait=wait))
+    submitted: list[tuple[str, str]] = []
+    try:
+        with job_errors():
+            run(_send(manifests, target, sending, submitted))
+    except KeyboardInterrupt:
+        for name, namespace in submitted:
+            say(f"\nDetached from {name}, which goes on: 'gangline logs -f {name} -n {namespace}'.")
+        raise
 
 
-async def _create(
-    manifests: Sequence[dict[str, Any]], target: Target, *, output: str, wait: bool
+async def _send(
+    manifests: Sequence[Manifest],
+    target: Target,
+    sending: Sending,
+    submitted: list[tuple[str, str]],
 ) -> None:
+    from gangline.cli.preflight import missing  # noqa: PLC0415
     from gangline.sdk.client import JobClient  # noqa: PLC0415
+
+    async with target.connect() as client:
+        namespace = target.namespace_of(client)
+        if sending.check and (lacking := await missing(client, manifests, namespace)):
+            raise CommandError(
+                "\n".join(lacking),
+                hint="Nothing was created. --no-check submits all the same; the job then waits.",
+                code=ExitCode.NOT_FOUND,
+            )
+        jobs = JobClient(client)
+        submitted += await create(jobs, manifests, target.namespace, sending.output)
+        for name, where in submitted:
+            if sending.logs:
+                await _follow(jobs, name, where)
+            if sending.logs or sending.wait:
+                await _wait(jobs, name, where)
+            else:
+                say(f"'gangline get {name} -n {where}' shows it, 'gangline logs -f' follows it.")
+
+
+async def create(
+    jobs: "JobClient", manifests: Sequence[Manifest], namespace: str | None, output: str
+) -> list[tuple[str, str]]:
+    """Create objects in order, those that belong to a job behind it; return the jobs."""
     from gangline.sdk.kinds import JOB_KINDS  # noqa: PLC0415
 
     kinds = {kind.resource.kind for kind in JOB_KINDS}
-    async with target.connect() as client:
-        jobs = JobClient(client)
-        submitted: list[tuple[str, str]] = []
-        for manifest in manifests:
-            created = await jobs.submit(manifest, target.namespace)
-            _tell_created(created, output)
-            metadata = created["metadata"]
-            if created["kind"] in kinds:
-                submitted.append((metadata["name"], metadata["namespace"]))
-        if not wait:
-            for name, namespace in submitted:
-                say(f"'gangline logs -f {name} -n {namespace}' follows it.")
-            return
-        for name, namespace in submitted:
-            await _wait(jobs, name, namespace)
+    owners: dict[str, Manifest] = {}
+    submitted: list[tuple[str, str]] = []
+    for manifest in sorted(manifests, key=lambda each: bool(_owner_name(each))):
+        owner = owners.get(_owner_name(manifest))
+        created = await _create_one(jobs, manifest, namespace, owner)
+        _tell_created(created, output)
+        metadata = created["metadata"]
+        if created["kind"] in kinds:
+            owners[metadata["name"]] = created
+            submitted.append((metadata["name"], metadata["namespace"]))
+    return submitted
 
 
-def _tell_created(created: dict[str, Any], output: str) -> None:
+async def _create_one(
+    jobs: "JobClient", manifest: Manifest, namespace: str | None, owner: Manifest | None
+) -> Manifest:
+    from gangline.kube.errors import ApiError  # noqa: PLC0415
+
+    if owner is None:
+        return await jobs.submit(manifest, namespace)
+    try:
+        return await jobs.submit(belonging(manifest, owner), namespace)
+    except ApiError:
+        metadata = owner["metadata"]
+        await jobs.delete(metadata["name"], metadata["namespace"])
+        say(f"{metadata['name']} deleted: what belongs to it could not be created.")
+        raise
+
+
+def belonging(manifest: Manifest, owner: Manifest) -> Manifest:
+    """Return an object with its job as owner, so that it goes with it."""
+    reference = {
+        "apiVersion": owner["apiVersion"],
+        "kind": owner["kind"],
+        "name": owner["metadata"]["name"],
+        "uid": owner["metadata"]["uid"],
+    }
+    return manifest | {"metadata": manifest["metadata"] | {"ownerReferences": [reference]}}
+
+
+def _owner_name(manifest: Manifest) -> str:
+    annotations = manifest["metadata"].get("annotations") or {}
+    return str(annotations.get(OWNER_ANNOTATION, ""))
+
+
+def _tell_created(created: Manifest, output: str) -> None:
     if output in {"json", "yaml"}:
-        click.echo(structured(created, output))
+        if created["kind"] == "Secret":
+            created = {key: value for key, value in created.items() if key != "data"}
+        click.echo(("---\n" if output == "yaml" else "") + structured(created, output))
         return
     name = f"{created['kind'].lower()}/{created['metadata']['name']}"
     click.echo(name if output == "name" else f"{name} created")
 
 
-async def _wait(jobs: Any, name: str, namespace: str) -> None:
+async def _follow(jobs: "JobClient", name: str, namespace: str) -> None:
+    from gangline.cli.log_lines import LineWriter  # noqa: PLC0415
+    from gangline.sdk.logs import following_logs  # noqa: PLC0415
+
+    say(f"Following {name}; Ctrl-C detaches, the job goes on.")
+    job = await jobs.get(name, namespace)
+    writer = LineWriter(marked=job.wanted > 1)
+    async with following_logs(jobs.client, job) as lines:
+        async for line in lines:
+            writer.write(line)
+
+
+async def _wait(jobs: "JobClient", name: str, namespace: str) -> None:
     from gangline.sdk.jobs import State  # noqa: PLC0415
 
     say(f"Waiting for {name} to end; Ctrl-C stops waiting, not the job.")
@@ -73,7 +170,8 @@ async def _wait(jobs: Any, name: str, namespace: str) -> None:
     if job.state is State.FAILED:
         raise CommandError(
             f"job {name} has failed: {job.reason}",
-            hint=f"'gangline logs {name} -n {namespace}' prints what its replicas wrote.",
+            hint=f"'gangline diagnose {name} -n {namespace}' looks for the cause, "
+            f"'gangline logs {name} -n {namespace}' prints what its replicas wrote.",
             code=ExitCode.JOB_FAILED,
         )
     say(f"Job {name} has succeeded.")

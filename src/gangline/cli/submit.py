@@ -1,18 +1,16 @@
 """``submit``: training jobs from files, or (``submit pytorch``) from flags."""
 
-from copy import copy
-
 import click
 
 from gangline.cli.errors import CommandError
 from gangline.cli.exit_codes import ExitCode
 from gangline.cli.options import Target, namespace_options, output_option
-from gangline.cli.submit_pytorch import pytorch_command
+from gangline.cli.submit_kinds import OUTPUTS, commands
 
-OUTPUTS = ("text", "name", "yaml", "json")
 _EPILOG = """\b
 Examples:
   gangline submit -f job.yaml --wait
+  gangline submit -f job.yaml --set spec.pytorchReplicaSpecs.Worker.replicas=7
   gangline submit pytorch --name digits --workers 3 --image pytorch:2 "python digits.py"
 """
 
@@ -21,18 +19,24 @@ Examples:
 @click.option(
     "-f", "--file", "files", multiple=True, metavar="FILE", help="YAML or JSON; - for stdin."
 )
+@click.option(
+    "--set", "changes", multiple=True, metavar="PATH=VALUE", help="Change a field of the jobs."
+)
 @click.option("--dry-run", is_flag=True, help="Print what would be created, create nothing.")
+@click.option("--no-check", is_flag=True, help="Do not look first whether claims and so on exist.")
 @click.option("--wait", is_flag=True, help="Wait for the end; exit with 6 if a job fails.")
+@click.option("--logs", is_flag=True, help="Print what the replicas write until the job ends.")
 @namespace_options
 @output_option(*OUTPUTS)
 @click.pass_context
 def submit_command(
     context: click.Context,
+    /,
     files: tuple[str, ...],
-    dry_run: bool,
-    wait: bool,
+    changes: tuple[str, ...],
     target: Target,
     output: str,
+    **options: bool,
 ) -> None:
     """Start training jobs from files, or from flags with a subcommand."""
     if context.invoked_subcommand is not None:
@@ -46,13 +50,13 @@ def submit_command(
             code=ExitCode.USAGE,
         )
     from gangline.cli.manifests import read_manifests  # noqa: PLC0415
-    from gangline.cli.submission import submit  # noqa: PLC0415
+    from gangline.cli.set_fields import with_changes  # noqa: PLC0415
+    from gangline.cli.submission import Sending, submit  # noqa: PLC0415
 
     manifests = [manifest for file in files for manifest in read_manifests(file)]
-    submit(manifests, target, output=output, dry_run=dry_run, wait=wait)
+    check = not options.pop("no_check")
+    submit(with_changes(manifests, changes), target, Sending(output=output, check=check, **options))
 
 
-submit_command.add_command(pytorch_command)
-_long_name = copy(pytorch_command)
-_long_name.hidden = True
-submit_command.add_command(_long_name, "pytorchjob")
+for _name, _command in commands():
+    submit_command.add_command(_command, _name)

@@ -12,7 +12,7 @@ from gangline.api.kubeflow import PyTorchJob
 from gangline.api.node import Node
 from gangline.api.pod import Pod
 from gangline.cli.job_views import job_block, job_data, job_table
-from gangline.cli.logs import LineWriter
+from gangline.cli.log_lines import LineWriter
 from gangline.cli.output import age, structured, table
 from gangline.cli.top import read_nodes
 from gangline.sdk.jobs import Job, Replica, State

@@ -1,0 +1,160 @@
+"""Code that pods fetch before they start: from git, by rsync, or uploaded from this machine.
+
+An init container puts it into a volume that the main container sees at ``WORKING_DIR/code``.
+User names and passwords go into a Secret of the job, and from there to the init container alone.
+"""
+
+import base64
+from dataclasses import dataclass, replace
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from gangline.cli.jobs.flags import JobFlags, Manifest, Mount
+from gangline.cli.jobs.owned import owned
+
+GIT_IMAGE = "alpine/git:2.47.2"
+RSYNC_IMAGE = "instrumentisto/rsync-ssh:alpine3.20"
+VOLUME, INSIDE = "code-sync", "/code"
+CONTAINER = "init-code"
+_PREFIX = "GIT_SYNC_"
+_CREDENTIALS = ("GIT_SYNC_USERNAME", "GIT_SYNC_PASSWORD")
+
+_GIT = """\
+set -e
+export GIT_TERMINAL_PROMPT=0
+case "$GIT_SYNC_BRANCH" in "") branch= ;; *) branch="--branch $GIT_SYNC_BRANCH" ;; esac
+case "$GIT_SYNC_DEPTH" in ""|0) depth= ;; *) depth="--depth $GIT_SYNC_DEPTH" ;; esac
+helper='!f() { echo "username=$GIT_SYNC_USERNAME"; echo "password=$GIT_SYNC_PASSWORD"; }; f'
+if [ -n "$GIT_SYNC_PASSWORD" ]; then set -- -c credential.helper="$helper"; fi
+rm -rf "/code/$GIT_SYNC_DEST"
+git "$@" clone $branch $depth -- "$GIT_SYNC_REPO" "/code/$GIT_SYNC_DEST"
+cd "/code/$GIT_SYNC_DEST"
+if [ -n "$GIT_SYNC_REV" ]; then git checkout --quiet "$GIT_SYNC_REV"; fi
+git log -1 --format='code is at commit %H'
+"""
+_RSYNC = 'rsync -a -v "$RSYNC_SOURCE" /code'
+_UNPACK = """\
+set -e
+mkdir -p "/code/$CODE_NAME"
+cat /uploaded/part-* | tar -xzf - -C "/code/$CODE_NAME"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class CodeSync:
+    """Where the code comes from."""
+
+    mode: str
+    """git, rsync or local; empty for none."""
+    source: str = ""
+    image: str = ""
+
+
+def with_git(flags: JobFlags, sync: CodeSync) -> tuple[JobFlags, list[Manifest]]:
+    """Return the job with an init container that clones, and the Secret if it needs one."""
+    source, from_source = _without_credentials(sync.source)
+    variables = {each["name"]: each for each in flags.pod.environment}
+    secret = from_source | {
+        name: variables[name]["value"]
+        for name in _CREDENTIALS
+        if "value" in variables.get(name, {})
+    }
+    ours = {"GIT_SYNC_REPO": source, "GIT_SYNC_DEST": repository_name(source)}
+    environment = [each for name, each in variables.items() if name not in {*secret, *ours}]
+    environment += [
+        {"name": name, "value": variables.get(name, {}).get("value", value)}
+        for name, value in ours.items()
+    ]
+    secret_name = f"{flags.name}-code-sync"
+    environment += [_from_secret(name, secret_name) for name in secret]
+    init = _init(flags, sync.image or GIT_IMAGE, _GIT, environment)
+    # The main container has no use for what only the clone needs.
+    kept = [each for name, each in variables.items() if not name.startswith(_PREFIX)]
+    job = replace(flags, pod=replace(flags.pod, environment=tuple(kept)))
+    return _with_code(job, init), [_secret(flags, secret_name, secret)] if secret else []
+
+
+def with_rsync(flags: JobFlags, sync: CodeSync) -> tuple[JobFlags, list[Manifest]]:
+    """Return the job with an init container that copies."""
+    environment = [*flags.pod.environment, {"name": "RSYNC_SOURCE", "value": sync.source}]
+    return _with_code(flags, _init(flags, sync.image or RSYNC_IMAGE, _RSYNC, environment)), []
+
+
+def with_upload(
+    flags: JobFlags, sync: CodeSync, name: str, parts: list[bytes]
+) -> tuple[JobFlags, list[Manifest]]:
+    """Return the job with an init container that unpacks, and ConfigMaps with the packed code."""
+    maps, sources = [], []
+    for number, part in enumerate(parts):
+        key, map_name = f"part-{number:03}", f"{flags.name}-code-{number}"
+        content = base64.b64encode(part).decode()
+        maps.append(
+            owned(flags.name, {"apiVersion": "v1", "kind": "ConfigMap"}, map_name)
+            | {"binaryData": {key: content}}
+        )
+        sources.append({"configMap": {"name": map_name}})
+    uploaded: Mount = (
+        {"name": "uploaded-code", "projected": {"sources": sources}},
+        {"name": "uploaded-code", "mountPath": "/uploaded", "readOnly": True},
+    )
+    environment = [{"name": "CODE_NAME", "value": name}]
+    init = _init(flags, sync.image or flags.pod.image, _UNPACK, environment)
+    init["volumeMounts"].append(uploaded[1])
+    job = _with_code(flags, init)
+    code = (*job.pod.code, (uploaded[0], {**uploaded[1]}))
+    return replace(job, pod=replace(job.pod, code=code)), maps
+
+
+def repository_name(source: str) -> str:
+    """Return the folder that a clone of ``source`` is put into."""
+    path = urlsplit(source).path if "://" in source else source.rpartition(":")[2]
+    return path.rstrip("/").rpartition("/")[2].removesuffix(".git") or "repository"
+
+
+def _without_credentials(source: str) -> tuple[str, dict[str, str]]:
+    """Take user name and password out of an address."""
+    parts = urlsplit(source)
+    if parts.scheme not in {"http", "https"} or parts.username is None:
+        return source, {}
+    found = {"GIT_SYNC_USERNAME": unquote(parts.username)}
+    if parts.password is not None:
+        found["GIT_SYNC_PASSWORD"] = unquote(parts.password)
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit(parts._replace(netloc=host)), found
+
+
+def _from_secret(name: str, secret: str) -> Manifest:
+    return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": name}}}
+
+
+def _secret(flags: JobFlags, name: str, values: dict[str, str]) -> Manifest:
+    encoded = {key: base64.b64encode(value.encode()).decode() for key, value in values.items()}
+    head = {"apiVersion": "v1", "kind": "Secret"}
+    return owned(flags.name, head, name) | {"type": "Opaque", "data": encoded}
+
+
+def _init(flags: JobFlags, image: str, script: str, environment: list[Manifest]) -> Manifest:
+    amounts = {
+        name: flags.pod.amounts[name] for name in ("cpu", "memory") if name in flags.pod.amounts
+    }
+    made: Manifest = {
+        "name": CONTAINER,
+        "image": image,
+        "imagePullPolicy": flags.pod.pull_policy,
+        "command": ["sh", "-c", script],
+        "env": environment,
+        "volumeMounts": [{"name": VOLUME, "mountPath": INSIDE}],
+    }
+    if amounts:
+        made["resources"] = {"requests": amounts, "limits": dict(amounts)}
+    return {key: value for key, value in made.items() if value}
+
+
+def _with_code(flags: JobFlags, init: Manifest) -> JobFlags:
+    where = f"{flags.pod.working_dir.rstrip('/')}/code"
+    code: Mount = ({"name": VOLUME, "emptyDir": {}}, {"name": VOLUME, "mountPath": where})
+    pod = replace(
+        flags.pod,
+        code=(*flags.pod.code, code),
+        init_containers=(*flags.pod.init_containers, init),
+    )
+    return replace(flags, pod=pod)

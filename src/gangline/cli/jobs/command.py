@@ -1,0 +1,89 @@
+"""The click command of ``submit KIND``: it takes Arena's older spellings, and says so.
+
+Options come before the words that are to run. ``--flag=true`` and ``--flag=false`` are understood
+for flags. Behind ``--hostNetwork`` and its like, whose help used to show it so, a word ``true`` of
+its own is the flag's as well, unless it is all that there is to run.
+"""
+
+import click
+
+RENAMED = {
+    "--workingDir": "--working-dir",
+    "--dataDir": "--data-dir",
+    "--syncMode": "--sync-mode",
+    "--syncSource": "--sync-source",
+    "--syncImage": "--sync-image",
+    "--tensorboardImage": "--tensorboard-image",
+    "--workerImage": "--worker-image",
+    "--psImage": "--ps-image",
+    "--psPort": "--ps-port",
+    "--workerPort": "--worker-port",
+    "--chiefPort": "--chief-port",
+    "--workerCpu": "--worker-cpu",
+    "--workerMemory": "--worker-memory",
+    "--psCpu": "--ps-cpu",
+    "--psMemory": "--ps-memory",
+    "--ChiefCpu": "--chief-cpu",
+    "--ChiefMemory": "--chief-memory",
+    "--chiefCpu": "--chief-cpu",
+    "--chiefMemory": "--chief-memory",
+    "--evaluatorCpu": "--evaluator-cpu",
+    "--evaluatorMemory": "--evaluator-memory",
+    "--cleanTaskPolicy": "--clean-task-policy",
+    "--image-pull-secrets": "--image-pull-secret",
+}
+_WORDS = {"true": True, "false": False}
+_SHOWN_WITH_A_WORD = frozenset(("--hostNetwork", "--hostIPC", "--hostPID"))
+
+
+class JobCommand(click.Command):
+    """A command whose options are read as Arena reads them."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Bring the options into today's form before click sees them."""
+        return super().parse_args(ctx, self._modern(args))
+
+    def _modern(self, args: list[str]) -> list[str]:
+        options = {
+            name: option
+            for option in self.params
+            if isinstance(option, click.Option)
+            for name in (*option.opts, *option.secondary_opts)
+        }
+        done: list[str] = []
+        rest = list(args)
+        while rest and rest[0].startswith("-") and rest[0] not in {"-", "--"}:
+            name, equals, value = rest.pop(0).partition("=")
+            name = _renamed(name, options)
+            option = options.get(name)
+            if option is None or not (option.is_flag or option.count):
+                done.append(f"{name}{equals}{value}")
+                takes_next = option is not None and not equals and _is_whole(name)
+                done += [rest.pop(0)] if takes_next and rest else []
+            elif _wanted(name, equals, value, rest):
+                done.append(name if not equals or value.lower() in _WORDS else f"{name}={value}")
+        return done + rest
+
+
+def _renamed(name: str, options: dict[str, click.Option]) -> str:
+    new = RENAMED.get(name)
+    if new is None or new not in options or name in options:
+        return name
+    click.echo(f"Note: {name} is deprecated; write {new}.", err=True)
+    return new
+
+
+def _is_whole(name: str) -> bool:
+    """Whether the value is a word of its own, and not behind a short name as in ``-eA=1``."""
+    return name.startswith("--") or len(name) == 2
+
+
+def _wanted(name: str, equals: str, value: str, rest: list[str]) -> bool:
+    """Whether a flag is switched on; takes a lone word behind it away."""
+    if equals:
+        return _WORDS.get(value.lower(), True)
+    if name in _SHOWN_WITH_A_WORD and len(rest) > 1 and rest[0] in _WORDS:
+        word = rest.pop(0)
+        click.echo(f"Note: write {name}={word}, with '=': it was taken for the flag.", err=True)
+        return _WORDS[word]
+    return True

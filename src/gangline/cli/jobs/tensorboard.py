@@ -1,0 +1,104 @@
+"""TensorBoard for a job: a Deployment and a Service that belong to it."""
+
+from dataclasses import replace
+from typing import Any
+
+from gangline.cli.jobs.flags import JobFlags, Manifest, Mount
+from gangline.cli.jobs.owned import owned
+
+IMAGE = "tensorflow/tensorflow:2.18.0"
+PORT = 6006
+VOLUME = "training-logs-volume"
+
+
+def service_name(job: str) -> str:
+    """Return the name of the service (and the deployment) of a job's TensorBoard."""
+    return f"{job}-tensorboard"
+
+
+def with_tensorboard(
+    flags: JobFlags, image: str, logdir: str, *, node_port: bool
+) -> tuple[JobFlags, list[Manifest]]:
+    """Return the job and what serves its events.
+
+    What lies under a claim of ``--data`` is read there; for another folder, job and TensorBoard
+    share one of the node, and so TensorBoard has to run where the leading replica does.
+    """
+    claims = [mount for mount in flags.pod.mounts if "persistentVolumeClaim" in mount[0]]
+    if not logdir.startswith("/") or any(_is_under(logdir, mount) for mount in claims):
+        return flags, tensorboard(flags.name, image, logdir, claims, {}, node_port=node_port)
+    path = f"/arena_logs/training-{flags.name}"
+    volume = {"name": VOLUME, "hostPath": {"path": path, "type": "DirectoryOrCreate"}}
+    shared: Mount = (volume, {"name": VOLUME, "mountPath": logdir})
+    job = replace(flags, pod=replace(flags.pod, mounts=(*flags.pod.mounts, shared)))
+    beside = {
+        "labelSelector": {
+            "matchLabels": {
+                "training.kubeflow.org/job-name": flags.name,
+                "training.kubeflow.org/replica-index": "0",
+            }
+        },
+        "topologyKey": "kubernetes.io/hostname",
+    }
+    near = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [beside]}}
+    return job, tensorboard(flags.name, image, logdir, [shared], near, node_port=node_port)
+
+
+def tensorboard(
+    job: str,
+    image: str,
+    logdir: str,
+    mounts: list[Mount],
+    affinity: Manifest,
+    *,
+    node_port: bool = False,
+) -> list[Manifest]:
+    """Return the Service and the Deployment that show the events of ``logdir``."""
+    labels = {"release": job, "role": "tensorboard"}
+    return [
+        _service(job, labels, node_port=node_port),
+        _deployment(job, labels, image, logdir, mounts, affinity),
+    ]
+
+
+def _service(job: str, labels: dict[str, str], *, node_port: bool) -> Manifest:
+    spec: dict[str, Any] = {
+        "type": "NodePort" if node_port else "ClusterIP",
+        "selector": labels,
+        "ports": [{"name": "tensorboard", "port": PORT, "targetPort": PORT}],
+    }
+    head = {"apiVersion": "v1", "kind": "Service"}
+    return owned(job, head, service_name(job), labels) | {"spec": spec}
+
+
+def _deployment(
+    job: str,
+    labels: dict[str, str],
+    image: str,
+    logdir: str,
+    mounts: list[Mount],
+    affinity: Manifest,
+) -> Manifest:
+    container = {
+        "name": "tensorboard",
+        "image": image or IMAGE,
+        "command": ["tensorboard", "--logdir", logdir, "--host", "0.0.0.0", "--port", str(PORT)],
+        "ports": [{"name": "tensorboard", "containerPort": PORT}],
+        "readinessProbe": {"tcpSocket": {"port": PORT}, "periodSeconds": 2},
+        "volumeMounts": [mount for _, mount in mounts],
+    }
+    pod: Manifest = {"containers": [container], "volumes": [volume for volume, _ in mounts]}
+    if affinity:
+        pod["affinity"] = affinity
+    spec = {
+        "replicas": 1,
+        "selector": {"matchLabels": labels},
+        "template": {"metadata": {"labels": labels}, "spec": pod},
+    }
+    head = {"apiVersion": "apps/v1", "kind": "Deployment"}
+    return owned(job, head, service_name(job), labels) | {"spec": spec}
+
+
+def _is_under(logdir: str, mount: Mount) -> bool:
+    folder = str(mount[1]["mountPath"]).rstrip("/")
+    return logdir == folder or logdir.startswith(f"{folder}/")

@@ -1,0 +1,31 @@
+"""How a log line is printed: with its replica in front, each replica in a colour of its own."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from gangline.sdk.logs import LogLine
+
+COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "bright_red", "bright_cyan", "white")
+
+
+class LineWriter:
+    """Prints log lines."""
+
+    def __init__(self, *, marked: bool, timestamps: bool = False) -> None:
+        self.lines = 0
+        self._marked, self._timestamps = marked, timestamps
+        self._colours: dict[str, str] = {}
+
+    def write(self, line: "LogLine") -> None:
+        """Print one line."""
+        self.lines += 1
+        time = f"{line.time} " if self._timestamps else ""
+        click.echo(f"{self._mark(line.replica)}{time}{line.text}")
+
+    def _mark(self, replica: str) -> str:
+        if not self._marked:
+            return ""
+        colour = self._colours.setdefault(replica, COLOURS[len(self._colours) % len(COLOURS)])
+        return click.style(f"[{replica}] ", fg=colour)

@@ -1,0 +1,114 @@
+"""Before anything is created: do the claims, secrets, classes and queues exist that are named?
+
+A right to look that the user lacks is no mistake of the job: then the question stays open.
+"""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gangline.kube.client import Client
+
+Manifest = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """Something that an object needs and does not bring along."""
+
+    kind: str
+    name: str
+    namespace: str = ""
+
+
+_REMEDIES = {
+    "PersistentVolumeClaim": "'gangline data list' shows the claims that are there",
+    "Secret": "create it first: 'kubectl create secret generic {name} --from-literal=KEY=VALUE'",
+    "ConfigMap": "create it first: 'kubectl create configmap {name} --from-file=FILE'",
+    "PriorityClass": "'kubectl get priorityclasses' shows those that are there",
+    "Queue": "'gangline queue list' shows the queues that are there",
+}
+_DEFAULT_QUEUE = "default"
+_BUILT_IN_CLASSES = frozenset(("system-cluster-critical", "system-node-critical"))
+
+
+async def missing(client: "Client", manifests: Sequence[Manifest], namespace: str) -> list[str]:
+    """Return a sentence for each thing that is named and does not exist."""
+    wanted = sorted(references(manifests, namespace), key=lambda each: (each.kind, each.name))
+    there = await asyncio.gather(*(_exists(client, each) for each in wanted))
+    return [_sentence(each) for each, found in zip(wanted, there, strict=True) if not found]
+
+
+def references(manifests: Sequence[Manifest], namespace: str) -> set[Reference]:
+    """Return what objects name and do not bring along themselves."""
+    brought = {(each["kind"], each["metadata"].get("name", "")) for each in manifests}
+    found: set[Reference] = set()
+    for manifest in manifests:
+        where = str(manifest["metadata"].get("namespace") or namespace)
+        for kind, name in _named(manifest):
+            if not name or (kind, name) in brought:
+                continue
+            shared = kind in {"PriorityClass", "Queue"}
+            found.add(Reference(kind, name, "" if shared else where))
+    return found
+
+
+def _named(node: Any) -> Iterator[tuple[str, str]]:
+    """Walk through an object; the fields that name others have names of their own."""
+    if isinstance(node, list):
+        for each in node:
+            yield from _named(each)
+    if not isinstance(node, dict):
+        return
+    for key, value in node.items():
+        if isinstance(value, dict) and not value.get("optional"):
+            yield from _reference(key, value)
+        if key == "imagePullSecrets" and isinstance(value, list):
+            yield from (("Secret", str(each.get("name", ""))) for each in value)
+        if key in {"priorityClassName", "priorityClass"} and value not in _BUILT_IN_CLASSES:
+            yield "PriorityClass", str(value)
+        if key == "schedulingPolicy" and isinstance(value, dict):
+            queue = str(value.get("queue") or "")
+            yield "Queue", "" if queue == _DEFAULT_QUEUE else queue
+        if not isinstance(value, dict) or not value.get("optional"):
+            yield from _named(value)
+
+
+def _reference(key: str, value: Manifest) -> Iterator[tuple[str, str]]:
+    match key:
+        case "persistentVolumeClaim":
+            yield "PersistentVolumeClaim", str(value.get("claimName", ""))
+        case "secretKeyRef" | "secretRef":
+            yield "Secret", str(value.get("name", ""))
+        case "secret":
+            yield "Secret", str(value.get("secretName") or value.get("name") or "")
+        case "configMapKeyRef" | "configMapRef" | "configMap":
+            yield "ConfigMap", str(value.get("name", ""))
+
+
+async def _exists(client: "Client", wanted: Reference) -> bool:
+    from gangline.api import resources  # noqa: PLC0415
+    from gangline.kube.errors import Forbidden, NotFound  # noqa: PLC0415
+
+    kinds: dict[str, Any] = {
+        "PersistentVolumeClaim": resources.PERSISTENT_VOLUME_CLAIMS,
+        "Secret": resources.SECRETS,
+        "ConfigMap": resources.CONFIG_MAPS,
+        "PriorityClass": resources.PRIORITY_CLASSES,
+        "Queue": resources.QUEUES,
+    }
+    try:
+        await client.get(kinds[wanted.kind], wanted.name, wanted.namespace or None)
+    except NotFound:
+        return False
+    except Forbidden:
+        return True
+    return True
+
+
+def _sentence(wanted: Reference) -> str:
+    where = f" in namespace {wanted.namespace!r}" if wanted.namespace else ""
+    remedy = _REMEDIES[wanted.kind].format(name=wanted.name)
+    return f"there is no {wanted.kind} {wanted.name!r}{where}; {remedy}"

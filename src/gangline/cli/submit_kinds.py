@@ -1,0 +1,165 @@
+"""``submit pytorch``, ``submit tf`` and so on: one command for each kind, from one table."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import click
+
+from gangline.cli.errors import CommandError
+from gangline.cli.exit_codes import ExitCode
+from gangline.cli.jobs import options as flags
+from gangline.cli.jobs.command import JobCommand
+from gangline.cli.options import Target, namespace_options, output_option
+
+OUTPUTS = ("text", "name", "yaml", "json")
+
+
+@dataclass(frozen=True, slots=True)
+class Trainer:
+    """A kind of job as the command line knows it."""
+
+    word: str
+    """Behind ``submit``."""
+    trainer: str
+    """In lists."""
+    aliases: tuple[str, ...]
+    runs: str
+    """What the command does, for ``--help``."""
+    options: tuple[flags.Option, ...]
+    clean: str = "Running"
+
+
+_PYTORCH_WORKERS = flags.workers("Pods in all: one master, the rest workers.")
+
+TRAINERS = (
+    Trainer(
+        "pytorch",
+        "pytorchjob",
+        ("pytorchjob", "py"),
+        "Start a PyTorch job that runs COMMAND in each of its pods.",
+        (_PYTORCH_WORKERS, *flags.AMOUNTS, *flags.PYTORCH),
+    ),
+    Trainer(
+        "tf",
+        "tfjob",
+        ("tfjob", "tensorflow"),
+        "Start a TensorFlow job that runs COMMAND in each of its pods.",
+        (flags.workers(), *flags.TENSORFLOW),
+    ),
+    Trainer(
+        "mpi",
+        "mpijob",
+        ("mpijob", "mj", "horovod", "horovodjob", "hj"),
+        "Start an MPI job whose launcher runs COMMAND, such as mpirun, on its workers.",
+        (flags.workers("Pods that processes are started in."), *flags.AMOUNTS, *flags.MPI),
+        clean="All",
+    ),
+    Trainer(
+        "mindspore",
+        "msjob",
+        ("mindsporejob", "msjob", "ms"),
+        "Start a MindSpore job that runs COMMAND in each of its pods.",
+        (flags.workers(), *flags.AMOUNTS, flags.servers()),
+    ),
+    Trainer(
+        "paddle",
+        "paddlejob",
+        ("paddlejob",),
+        "Start a PaddlePaddle job that runs COMMAND in each of its pods.",
+        (flags.workers(), *flags.AMOUNTS, flags.servers()),
+    ),
+    Trainer(
+        "jax",
+        "jaxjob",
+        ("jaxjob",),
+        "Start a JAX job that runs COMMAND in each of its pods.",
+        (flags.workers(), *flags.AMOUNTS),
+    ),
+    Trainer(
+        "elastic",
+        "elasticjob",
+        ("elasticjob", "et", "etjob"),
+        "Start a job whose workers may come and go, and that runs COMMAND in each.",
+        (flags.workers("Workers to begin with."), *flags.AMOUNTS, *flags.ELASTIC),
+    ),
+)
+
+
+def commands() -> Iterable[tuple[str, click.Command]]:
+    """Yield every command by each of its names; all but the first of a kind are hidden."""
+    for trainer in TRAINERS:
+        for name in (trainer.word, *trainer.aliases):
+            yield name, _command(trainer, name)
+
+
+def _command(trainer: Trainer, name: str) -> click.Command:
+    function = partial(_run, trainer)
+    function.__doc__ = (
+        f"{trainer.runs}\n\nOptions come before the command; its words are joined and run by the "
+        "shell."
+    )
+    made: Any = output_option(*OUTPUTS)(_keep(function))
+    made = namespace_options(made)
+    made = flags.with_options(
+        made, (*flags.COMMON, *trainer.options, flags.clean_policy(trainer.clean))
+    )
+    made = click.argument("command", nargs=-1, type=click.UNPROCESSED)(made)
+    settings = {"allow_interspersed_args": False}
+    return click.command(
+        name, cls=JobCommand, context_settings=settings, hidden=name != trainer.word
+    )(made)
+
+
+def _keep(function: Any) -> Any:
+    """Give a partial function what click asks functions for."""
+
+    def command(*args: Any, **options: Any) -> None:
+        function(*args, **options)
+
+    command.__doc__ = function.__doc__
+    return click.pass_context(command)
+
+
+def _run(
+    trainer: Trainer,
+    context: click.Context,
+    target: Target,
+    output: str,
+    command: tuple[str, ...],
+    **options: Any,
+) -> None:
+    from gangline.cli.jobs.reading import read_objects  # noqa: PLC0415
+    from gangline.cli.submission import Sending, submit  # noqa: PLC0415
+
+    sending = Sending(
+        dry_run=options.pop("dry_run"),
+        wait=options.pop("wait"),
+        logs=options.pop("logs"),
+        check=not options.pop("no_check"),
+        output=output,
+    )
+    if not command:
+        raise _missing("what is to run? Put the command last", '"python train.py"')
+    _refuse_late_options(context, command)
+    if not options["image"] and not options.get("worker_image"):
+        raise _missing("--image must be given", "--image pytorch/pytorch:2.7.1")
+    objects = read_objects(trainer.word, trainer.trainer, " ".join(command), options)
+    submit(objects, target, sending)
+
+
+def _refuse_late_options(context: click.Context, command: tuple[str, ...]) -> None:
+    """Catch ``"python train.py" --wait``, where a quoted command would swallow our option."""
+    ours = {name for option in context.command.params for name in option.opts}
+    late = [word for word in command[1:] if word.partition("=")[0] in ours]
+    if late and len(command[0].split()) > 1:
+        raise CommandError(
+            f"{late[0]} stands behind the command, which would get it instead of gangline",
+            hint="Put it before the command, or inside the command's quotes.",
+            code=ExitCode.USAGE,
+        )
+
+
+def _missing(message: str, example: str) -> CommandError:
+    return CommandError(message, hint=f"For example: {example}", code=ExitCode.USAGE)

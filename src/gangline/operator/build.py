@@ -10,6 +10,7 @@ import msgspec
 from gangline.operator import labels, template
 from gangline.operator.decision import Creation, EngineSettings, Target
 from gangline.operator.job import (
+    KeepsNodes,
     Manifest,
     NamesServices,
     RestartPolicy,
@@ -52,11 +53,25 @@ def pod(
         for key, value in manifest["metadata"].items()
         if key in ("labels", "annotations", "finalizers")
     }
-    meta |= _identity(job, labels.replica_name(job.name, role.name, index))
+    meta |= _identity(job, pod_name(job, role, index))
     return Creation(
         Target.POD,
         {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": template.pod_spec(manifest)},
     )
+
+
+def pod_name(job: TrainingJob, role: Role, index: int) -> str:
+    """Name the pod of a replica."""
+    if offers(job.rules, KeepsNodes):
+        return job.rules.pod_name(job, role, index)
+    return labels.replica_name(job.name, role.name, index)
+
+
+def service_name(job: TrainingJob, role: Role, index: int) -> str:
+    """Name the service of a replica."""
+    if offers(job.rules, KeepsNodes):
+        return job.rules.service_name(job, role, index)
+    return labels.replica_name(job.name, role.name, index)
 
 
 def service(job: TrainingJob, role: Role, index: int) -> Creation | None:
@@ -65,7 +80,7 @@ def service(job: TrainingJob, role: Role, index: int) -> Creation | None:
     if fields is None:
         return None
     own = labels.replica_labels(job.name, job.kind.controller, role.name, index)
-    name = labels.replica_name(job.name, role.name, index)
+    name = service_name(job, role, index)
     spec: Manifest = {
         "clusterIP": "None",
         "publishNotReadyAddresses": True,

@@ -17,7 +17,7 @@ Both cost a pass, and no further request.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import islice
 
@@ -25,7 +25,7 @@ from msgspec import structs
 
 from gangline.api.kubeflow import JobStatus
 from gangline.api.scheduling import PodGroup
-from gangline.operator import build, conditions, extras, indexes, story
+from gangline.operator import build, conditions, extras, story
 from gangline.operator.decision import (
     Creation,
     Decision,
@@ -36,6 +36,7 @@ from gangline.operator.decision import (
     Target,
 )
 from gangline.operator.job import (
+    KeepsNodes,
     Manifest,
     OutlivesFailures,
     Role,
@@ -44,7 +45,7 @@ from gangline.operator.job import (
     TrainingJob,
     offers,
 )
-from gangline.operator.labels import replica_name
+from gangline.operator.places import arranged, judged
 from gangline.operator.policies import (
     backoff,
     cleanup,
@@ -55,7 +56,7 @@ from gangline.operator.policies import (
     together,
 )
 from gangline.operator.removals import force_left, removals, soonest
-from gangline.operator.replicas import Gang, Pod, arrange
+from gangline.operator.replicas import Pod
 
 MANAGED_BY_US = "kubeflow.org/training-operator"
 
@@ -67,11 +68,14 @@ _ZERO = timedelta(0)
 
 def decide(observed: Observed, now: datetime, settings: EngineSettings) -> Decision:
     """Decide what to write for one job, and when to look again."""
+    rules = observed.job.rules
+    if offers(rules, KeepsNodes):
+        observed = replace(observed, job=rules.recalled(observed.job, observed.status))
     decision = _decide(observed, now, settings)
     job, rules = observed.job, observed.job.rules
     if job.deleting or not offers(rules, ShowsStatus):
         return decision
-    gang = _arrange(observed, decision.status)
+    gang = arranged(observed, decision.status)
     return replace(decision, fields=rules.status_fields(job, gang, decision.status))
 
 
@@ -127,17 +131,6 @@ def _suspend(
     )
 
 
-def _arrange(observed: Observed, status: JobStatus) -> Gang:
-    """Put the replicas of the current generation in their places."""
-    current, former = together.parted(observed.pods, observed.status.restarts.generation)
-    completed = {
-        role: indexes.read(counted.completed_indexes)
-        for role, counted in status.replica_statuses.items()
-    }
-    sizes = [(role.name, role.replicas) for role in observed.job.roles]
-    return arrange(sizes, current, completed, observed.services, former)
-
-
 def _let_go(job: TrainingJob) -> tuple[Patch, ...]:
     """Take off the finalizers of an upstream operator that may not be there any more."""
     found = job.meta.finalizers
@@ -152,15 +145,6 @@ def _let_go(job: TrainingJob) -> tuple[Patch, ...]:
     return (Patch(Target.JOB, job.name, operations),)
 
 
-@dataclass(frozen=True, slots=True)
-class _Failures:
-    """Failed replicas of one role."""
-
-    role: Role
-    fatal: list[Pod]
-    replaced: list[Pod]
-
-
 class _View:
     """One look at a job that has not finished: what is derived from it, computed once."""
 
@@ -170,8 +154,8 @@ class _View:
         self.observed = observed
         self.job = observed.job
         self.now, self.stamp, self.settings = now, stamp, settings
-        self.gang = _arrange(observed, observed.status)
-        self.failures = [_judge(self.job, role, self.gang) for role in self.job.roles]
+        self.gang = arranged(observed, observed.status)
+        self.failures = [judged(self.job, role, self.gang) for role in self.job.roles]
         self.restart = self._restart()
         self.extras = extras.wanted(self.job, self.gang)
         self.status = self._status()
@@ -198,12 +182,13 @@ class _View:
             status = structs.replace(status, conditions=stalled)
         return Decision(
             status,
-            creations=() if paused else missing,
+            creations=self._unhurt(missing) if paused else missing,
             deletions=self._deletions(),
             patches=self._patches(),
             requeue_after=soonest(
                 pause if paused else _ZERO if there_is_more else None,
                 self._time_left(),
+                self._patience()[0],
                 gang.time_left(self.job, self.gang, status, self.now),
                 force_left(self.observed, self.now, self.settings),
             ),
@@ -244,6 +229,8 @@ class _View:
                 status = story.restarting(job, status, failure.role.name, told, stamp)
         if not replaced and self._runs(status):
             status = story.running(job, status, stamp)
+        if offers(job.rules, KeepsNodes):
+            status = job.rules.remembered(job, self.gang, status)
         return status
 
     def _current(self) -> list[Pod]:
@@ -288,7 +275,16 @@ class _View:
     def _time_left(self) -> timedelta | None:
         return deadline.left(self.status.start_time, self.job.policy.active_deadline, self.now)
 
+    def _patience(self) -> tuple[timedelta | None, str]:
+        rules = self.job.rules
+        if not offers(rules, KeepsNodes):
+            return None, ""
+        return rules.patience(self.job, self.gang, self.now)
+
     def _time_is_up(self) -> str:
+        left, why = self._patience()
+        if deadline.is_over(left):
+            return why
         name = f"{self.job.kind.kind} {self.job.name}"
         if deadline.is_over(self._time_left()):
             limit = self.job.policy.active_deadline
@@ -317,8 +313,8 @@ class _View:
         yield from (each for each in self.extras if (each.target, each.name) not in there)
         services = {service.metadata.name for service in self.observed.services}
         for role in job.roles:
-            for index in range(role.replicas):
-                if replica_name(job.name, role.name, index) not in services:
+            for index in self._indexes(role):
+                if build.service_name(job, role, index) not in services:
                     service = build.service(job, role, index)
                     yield from (service,) if service else ()
         if not self.gang.former and not self.restart:
@@ -331,7 +327,30 @@ class _View:
             for index in self.gang[role.name].missing:
                 if offers(rules, StartsLater) and not rules.can_start(job, role, index, self.gang):
                     continue
+                if offers(rules, KeepsNodes) and not rules.may_make(job, role, index):
+                    continue
                 yield build.pod(job, role, index, self.settings, self.gang, generation)
+
+    def _indexes(self, role: Role) -> list[int]:
+        """The indexes of the replicas that a role shall have."""
+        absent = self.gang[role.name].absent
+        return [index for index in range(role.replicas) if index not in absent]
+
+    def _unhurt(self, missing: tuple[Creation, ...]) -> tuple[Creation, ...]:
+        """While failures pause replacement: what is made for replicas that have not failed.
+
+        Only kinds that keep nodes know which these are.
+        """
+        rules = self.job.rules
+        if not offers(rules, KeepsNodes):
+            return ()
+        waiting = {
+            build.pod_name(self.job, role, index)
+            for role in self.job.roles
+            for index in self.gang[role.name].missing
+            if rules.has_failed_before(self.job, role, index)
+        }
+        return tuple(each for each in missing if each.name not in waiting)
 
     def _deletions(self) -> tuple[Deletion, ...]:
         """Surplus replicas, and failed ones that the stored status counts."""
@@ -340,9 +359,9 @@ class _View:
             pod for failure in self.failures for pod in failure.replaced if pod.uid in counted
         ]
         names = {
-            replica_name(self.job.name, role.name, index)
+            build.service_name(self.job, role, index)
             for role in self.job.roles
-            for index in range(role.replicas)
+            for index in self._indexes(role)
         }
         services = [
             service for service in self.observed.services if service.metadata.name not in names
@@ -371,20 +390,6 @@ class _View:
         pause = pace.wait(self.status.restarts, self.now)
         until = self.stamp + max(pause, timedelta(0)) + gang.KEEP_PLACES
         return gang.keep_places(group, self.gang.pods, until)
-
-
-def _judge(job: TrainingJob, role: Role, seen: Gang) -> _Failures:
-    fatal: list[Pod] = []
-    replaced: list[Pod] = []
-    judge = together.judged if together.restarts(job) else restart.judge
-    for pod in seen[role.name].present:
-        if not pod.failed:
-            continue
-        if judge(role.restart, pod, job.kind.container) is restart.Judgement.REPLACE:
-            replaced.append(pod)
-        elif not (offers(job.rules, OutlivesFailures) and job.rules.tolerates(job, role)):
-            fatal.append(pod)
-    return _Failures(role, fatal, replaced)
 
 
 def _delete_job(job: TrainingJob) -> Deletion:

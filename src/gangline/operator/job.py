@@ -8,14 +8,14 @@ knows nothing but this form. What is here is read-only and holds no live state.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import cache
 from typing import Any, Protocol, TypeAlias, TypeGuard, TypeVar, runtime_checkable
 
 from gangline.api.kubeflow import JobStatus
 from gangline.api.meta import ObjectMeta, OwnerReference
-from gangline.operator.replicas import Gang
+from gangline.operator.replicas import Gang, Pod
 
 Manifest: TypeAlias = dict[str, Any]
 """A piece of JSON that belongs to the user, such as a pod template: carried, never modelled."""
@@ -191,6 +191,49 @@ class ShowsStatus(Protocol):
 
     def status_fields(self, job: "TrainingJob", gang: Gang, status: JobStatus) -> Manifest:
         """Return these fields, as a function of what is seen and of the common status."""
+
+
+@runtime_checkable
+class KeepsNodes(Protocol):
+    """For kinds whose replicas get another name each time they are made anew.
+
+    The status remembers the names, and whatever else has changed the job since it was written.
+    """
+
+    def recalled(self, job: "TrainingJob", status: JobStatus) -> "TrainingJob":
+        """Return the job as what its status remembers has changed it."""
+
+    def remembered(self, job: "TrainingJob", gang: Gang, status: JobStatus) -> JobStatus:
+        """Return the status with what is to be remembered now, such as a replica's next name."""
+
+    def pod_name(self, job: "TrainingJob", role: Role, index: int) -> str:
+        """Name the present pod of a replica."""
+
+    def service_name(self, job: "TrainingJob", role: Role, index: int) -> str:
+        """Name the service of a replica."""
+
+    def is_present(self, job: "TrainingJob", pod: Pod) -> bool:
+        """Say whether a pod is the present one of its replica."""
+
+    def is_awaited(self, job: "TrainingJob", pod: Pod, gang: Gang) -> bool:
+        """Say whether a pod that is not present any more works on until the present one runs."""
+
+    def may_make(self, job: "TrainingJob", role: Role, index: int) -> bool:
+        """Say whether the name of a missing replica is still good for a new pod."""
+
+    def absent(self, job: "TrainingJob", role: Role) -> frozenset[int]:
+        """List the indexes of a role that shall have no pod."""
+
+    def is_replaced(self, job: "TrainingJob", role: Role, index: int, pod: Pod) -> bool:
+        """Say whether a failed pod is made anew."""
+
+    def has_failed_before(self, job: "TrainingJob", role: Role, index: int) -> bool:
+        """Say whether a replica's former pods failed, so that the next one is not made at once."""
+
+    def patience(
+        self, job: "TrainingJob", gang: Gang, now: datetime
+    ) -> tuple[timedelta | None, str]:
+        """Return how long the job may still wait for pods, and what is said when it is over."""
 
 
 _Offered = TypeVar("_Offered")

@@ -5,9 +5,10 @@ small. A ``Gang`` arranges pods in slots, one for each index of each role.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
 
 import msgspec
 
@@ -173,6 +174,8 @@ class Slots:
     pods: tuple[Pod | None, ...]
     completed: frozenset[int] = frozenset()
     """Indexes that ended well, also where the pod has been removed since."""
+    absent: frozenset[int] = frozenset()
+    """Indexes that shall have no pod."""
 
     @property
     def present(self) -> list[Pod]:
@@ -183,7 +186,12 @@ class Slots:
     def missing(self) -> list[int]:
         """The indexes that have no pod and still need one."""
         gaps = (index for index, pod in enumerate(self.pods) if pod is None)
-        return [index for index in gaps if index not in self.completed]
+        return [index for index in gaps if index not in self.completed | self.absent]
+
+    @property
+    def wanted(self) -> int:
+        """How many replicas there shall be."""
+        return len(self.pods) - len(self.absent)
 
     @property
     def active(self) -> int:
@@ -203,12 +211,12 @@ class Slots:
     @property
     def all_succeeded(self) -> bool:
         """Whether every replica ended well. A role without replicas proves nothing: False."""
-        return bool(self.pods) and self.succeeded == len(self.pods)
+        return self.wanted > 0 and self.succeeded == self.wanted
 
     @property
     def all_up(self) -> bool:
         """Whether every replica runs or ended well."""
-        return self.active + self.succeeded == len(self.pods)
+        return self.active + self.succeeded == self.wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,37 +253,56 @@ def arrange(
     completed: Mapping[str, frozenset[int]],
     services: Iterable[Service] = (),
     former: Iterable[Pod] = (),
+    absent: Mapping[str, frozenset[int]] = MappingProxyType({}),
+    is_present: Callable[[Pod], bool] = lambda _: True,
 ) -> Gang:
     """Put pods in their slots, given each role's replicas and those known to have completed.
 
     Of two pods with one index the elder keeps the place (then the smaller uid, so that the
     choice does not depend on the order in which they were seen).
+
+    Args:
+        sizes: each role's replicas.
+        pods: the pods to arrange.
+        completed: the indexes of each role that are known to have ended well.
+        services: the job's services.
+        former: pods that are kept apart.
+        absent: indexes of each role that shall have no pod.
+        is_present: whether a pod may have a place.
     """
     slots: dict[str, list[Pod | None]] = {role.lower(): [None] * size for role, size in sizes}
+    gone = {role.lower(): indexes for role, indexes in absent.items()}
     surplus = []
     for pod in sorted(pods, key=_age):
         role, index = labels.replica_of(pod.metadata) or ("", 0)
         row = slots.get(role, [])
-        if index < len(row) and row[index] is None:
+        free = index < len(row) and row[index] is None and index not in gone.get(role, ())
+        if free and is_present(pod):
             row[index] = pod
         else:
             surplus.append(pod)
     return Gang(
-        {role: _slots(slots[role.lower()], completed.get(role)) for role, _ in sizes},
+        {
+            role: _slots(slots[role.lower()], completed.get(role), gone.get(role.lower()))
+            for role, _ in sizes
+        },
         tuple(surplus),
         {s.metadata.name: s for s in services if s.metadata.deletion_timestamp is None},
         tuple(former),
     )
 
 
-def _slots(row: Sequence[Pod | None], known: frozenset[int] | None) -> Slots:
+def _slots(
+    row: Sequence[Pod | None], known: frozenset[int] | None, absent: frozenset[int] | None
+) -> Slots:
     """A pod's own word counts; what is known of an index counts where no pod says otherwise."""
     done = set()
     for index, pod in enumerate(row):
         silent = pod is None or (pod.terminating and pod.over)
         if (silent and index in (known or ())) or (pod and pod.succeeded):
             done.add(index)
-    return Slots(tuple(row), frozenset(done))
+    gone = frozenset(index for index in absent or () if index < len(row))
+    return Slots(tuple(row), frozenset(done) - gone, gone)
 
 
 def _age(pod: Pod) -> tuple[float, str]:

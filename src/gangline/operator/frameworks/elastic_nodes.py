@@ -1,0 +1,93 @@
+"""Which number the pod of each rank has: pure functions of what the status remembers.
+
+A rank starts with its own number. Made anew, it gets the next number of its role, so that a pod
+that is gone and the one in its place are never taken for each other, and the new one can be made
+while the old one is still on its way out. Ranks without a story are not listed, so that the status
+of a large job stays small. Numbers are a function of what is stored and of the number of replicas:
+an operator that dies before it has stored them comes to the same ones.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from msgspec.structs import replace
+
+from gangline.api.elastic import NodeRecord, RoleRecord
+from gangline.operator import indexes
+
+_FRESH = NodeRecord()
+
+
+def extended(record: RoleRecord, replicas: int) -> RoleRecord:
+    """Give each rank below ``replicas`` that has no number its own, or the next one."""
+    if not record.next_id:
+        return replace(record, first=replicas, next_id=replicas)
+    first, next_id, nodes = record.first, record.next_id, dict(record.nodes)
+    for rank in range(record.first, replicas):
+        if str(rank) in nodes:
+            continue
+        if rank == first == next_id:
+            first += 1
+        else:
+            nodes[str(rank)] = replace(_FRESH, id=next_id)
+        next_id += 1
+    if next_id == record.next_id:
+        return record
+    return replace(record, first=first, next_id=next_id, nodes=nodes)
+
+
+def node(record: RoleRecord, rank: int) -> NodeRecord:
+    """Return what is known of a rank."""
+    return record.nodes.get(str(rank)) or replace(_FRESH, id=rank)
+
+
+def changed(record: RoleRecord, rank: int, **fields: object) -> RoleRecord:
+    """Remember something of a rank."""
+    nodes: Mapping[str, NodeRecord] = {
+        **record.nodes,
+        str(rank): replace(node(record, rank), **fields),
+    }
+    return replace(record, nodes=dict(nodes))
+
+
+def relaunched(record: RoleRecord, rank: int, *, counted: bool) -> RoleRecord:
+    """Give a rank the next number, because its pod has failed or is gone.
+
+    Args:
+        record: the role's record, extended to all of its ranks.
+        rank: the rank.
+        counted: whether it counts as a failure of this rank.
+    """
+    before = node(record, rank)
+    after = changed(
+        record,
+        rank,
+        id=record.next_id,
+        relaunches=before.relaunches + 1,
+        failures=before.failures + counted,
+    )
+    left = indexes.read(after.made) - {rank}
+    return replace(after, next_id=record.next_id + 1, made=indexes.write(left))
+
+
+def made(record: RoleRecord) -> frozenset[int]:
+    """The ranks whose present pod has been seen: one that is missing again was removed."""
+    return indexes.read(record.made)
+
+
+def with_seen(record: RoleRecord, seen: Iterable[int]) -> RoleRecord:
+    """Remember that the present pods of these ranks have been seen."""
+    known = made(record)
+    found = known | frozenset(seen)
+    return record if found == known else replace(record, made=indexes.write(found))
+
+
+def absent(record: RoleRecord) -> frozenset[int]:
+    """The ranks that a plan removed."""
+    return indexes.read(record.absent)
+
+
+def size(record: RoleRecord, specified: int) -> int:
+    """How many ranks there are: a plan's number, until somebody changes the specification."""
+    if record.replicas is not None and record.over == specified:
+        return record.replicas
+    return specified

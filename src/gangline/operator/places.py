@@ -1,0 +1,72 @@
+"""Which pod has which place in the gang of a job, and what the failed ones mean. Pure.
+
+Pods of former generations are kept apart. Where replicas get another name each time they are made
+anew, only the present pod of a replica has its place; one that was replaced before it ended works
+on until the present one runs, where the kind wants that, and is surplus otherwise.
+"""
+
+from dataclasses import dataclass, replace
+
+from gangline.api.kubeflow import JobStatus
+from gangline.operator import indexes
+from gangline.operator.decision import Observed
+from gangline.operator.job import KeepsNodes, OutlivesFailures, Role, TrainingJob, offers
+from gangline.operator.policies import restart, together
+from gangline.operator.replicas import Gang, Pod, arrange
+
+
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """Failed replicas of one role."""
+
+    role: Role
+    fatal: list[Pod]
+    replaced: list[Pod]
+
+
+def arranged(observed: Observed, status: JobStatus) -> Gang:
+    """Put the replicas of the current generation in their places."""
+    job, rules = observed.job, observed.job.rules
+    current, former = together.parted(observed.pods, observed.status.restarts.generation)
+    completed = {
+        role: indexes.read(counted.completed_indexes)
+        for role, counted in status.replica_statuses.items()
+    }
+    sizes = [(role.name, role.replicas) for role in job.roles]
+    if not offers(rules, KeepsNodes):
+        return arrange(sizes, current, completed, observed.services, former)
+    absent = {role.name: rules.absent(job, role) for role in job.roles}
+    gang = arrange(
+        sizes,
+        current,
+        completed,
+        observed.services,
+        former,
+        absent,
+        lambda pod: rules.is_present(job, pod),
+    )
+    left = tuple(pod for pod in gang.surplus if not rules.is_awaited(job, pod, gang))
+    return replace(gang, surplus=left)
+
+
+def judged(job: TrainingJob, role: Role, seen: Gang) -> Failures:
+    """Tell the failed replicas of a role that are replaced from those that end the job."""
+    fatal: list[Pod] = []
+    replaced: list[Pod] = []
+    for index, pod in enumerate(seen[role.name].pods):
+        if pod is None or not pod.failed:
+            continue
+        if _is_replaced(job, role, index, pod):
+            replaced.append(pod)
+        elif not (offers(job.rules, OutlivesFailures) and job.rules.tolerates(job, role)):
+            fatal.append(pod)
+    return Failures(role, fatal, replaced)
+
+
+def _is_replaced(job: TrainingJob, role: Role, index: int, pod: Pod) -> bool:
+    container = job.kind.container
+    if together.restarts(job):
+        return together.judged(role.restart, pod, container) is restart.Judgement.REPLACE
+    if offers(job.rules, KeepsNodes):
+        return job.rules.is_replaced(job, role, index, pod)
+    return restart.judge(role.restart, pod, container) is restart.Judgement.REPLACE

@@ -1,0 +1,167 @@
+"""Keeps what agents and master say from strangers: nobody without the job's secret reads or forges.
+
+Each connection has keys of its own, one for each direction, derived from the secret and from random
+words of both ends; the nonce is the count of frames. So a frame that is repeated, left out, moved
+or taken from another connection does not open. The stream is cut into frames: four bytes of length,
+then the sealed content.
+
+    client: MAGIC version random          server: MAGIC version random          then frames
+"""
+
+import hashlib
+import os
+import secrets
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+MAGIC = b"GNGL"
+HANDSHAKE_VERSION = 1
+RANDOM_BYTES = 32
+GREETING_BYTES = len(MAGIC) + 1 + RANDOM_BYTES
+
+LARGEST_FRAME = 64 * 2**20
+"""A longer frame is refused before it is read."""
+LARGEST_FIRST_FRAME = 64 * 2**10
+"""The same before the other end has shown that it knows the secret."""
+
+SECRET_VARIABLE = "GANGLINE_JOB_SECRET"
+_SHORTEST_SECRET = 16
+_LENGTH = struct.Struct(">I")
+_TAG_BYTES = 16
+
+
+class SealError(Exception):
+    """The other end does not know the secret, or the stream was tampered with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """What all processes of a job know."""
+
+    key: bytes
+    is_private: bool = True
+    """False when it was derived from something that others may guess."""
+
+
+def secret_of(environment: Mapping[str, str], job: str) -> Secret:
+    """Read the job's secret from the environment, or derive one from the job's name.
+
+    Raises:
+        ValueError: the variable does not hold at least 16 bytes in hexadecimal digits.
+    """
+    text = environment.get(SECRET_VARIABLE, "")
+    if not text:
+        return Secret(hashlib.sha256(b"gangline job " + job.encode()).digest(), is_private=False)
+    try:
+        key = bytes.fromhex(text)
+    except ValueError as error:
+        raise ValueError(f"{SECRET_VARIABLE} must be hexadecimal digits") from error
+    if len(key) < _SHORTEST_SECRET:
+        raise ValueError(f"{SECRET_VARIABLE} must hold at least {_SHORTEST_SECRET} bytes")
+    return Secret(key)
+
+
+def new_secret() -> str:
+    """Make a secret as the environment variable holds it."""
+    return secrets.token_hex(32)
+
+
+def greeting() -> bytes:
+    """Make the first bytes of one end."""
+    return MAGIC + bytes([HANDSHAKE_VERSION]) + os.urandom(RANDOM_BYTES)
+
+
+def check_greeting(received: bytes) -> None:
+    """Look at the other end's first bytes.
+
+    Raises:
+        SealError: it does not speak this language.
+    """
+    if received[: len(MAGIC)] != MAGIC:
+        raise SealError("the other end is no part of a gangline job")
+    if received[len(MAGIC)] != HANDSHAKE_VERSION:
+        raise SealError(f"the other end greets with version {received[len(MAGIC)]}")
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """The two directions of a connection, as one end sees them."""
+
+    sealer: "Sealer"
+    opener: "Opener"
+
+
+def ends(secret: Secret, client_greeting: bytes, server_greeting: bytes, *, client: bool) -> Ends:
+    """Derive the keys of a connection from what both ends have sent."""
+    up, down = (
+        _derive(secret, client_greeting + server_greeting, direction)
+        for direction in (b"to master", b"from master")
+    )
+    mine, other = (up, down) if client else (down, up)
+    return Ends(Sealer(mine), Opener(other))
+
+
+def _derive(secret: Secret, salt: bytes, direction: bytes) -> bytes:
+    return HKDF(SHA256(), 32, salt, b"gangline elastic 1 " + direction).derive(secret.key)
+
+
+class Sealer:
+    """Makes frames."""
+
+    def __init__(self, key: bytes) -> None:
+        self._cipher = ChaCha20Poly1305(key)
+        self._count = 0
+
+    def seal(self, content: bytes) -> bytes:
+        """Return the frame of a content; the order of calls is the order of sending."""
+        length = _LENGTH.pack(len(content) + _TAG_BYTES)
+        nonce = self._count.to_bytes(12, "big")
+        self._count += 1
+        return length + self._cipher.encrypt(nonce, content, length)
+
+
+class Opener:
+    """Finds frames in a stream of bytes and opens them."""
+
+    def __init__(self, key: bytes, limit: int = LARGEST_FIRST_FRAME) -> None:
+        self.limit = limit
+        """The longest frame that is accepted; raise it once the other end is known."""
+        self._cipher = ChaCha20Poly1305(key)
+        self._count = 0
+        self._pending = bytearray()
+
+    def feed(self, received: bytes) -> Iterator[bytes]:
+        """Take received bytes; give the contents that are complete now, in order.
+
+        Raises:
+            SealError: a frame is too long or does not open. The connection must end.
+        """
+        self._pending += received
+        start = 0
+        try:
+            while len(self._pending) - start >= _LENGTH.size:
+                (length,) = _LENGTH.unpack_from(self._pending, start)
+                if not _TAG_BYTES <= length <= self.limit + _TAG_BYTES:
+                    raise SealError(f"a frame of {length} bytes; the limit is {self.limit}")
+                end = start + _LENGTH.size + length
+                if len(self._pending) < end:
+                    break
+                sealed = bytes(self._pending[start + _LENGTH.size : end])
+                start = end
+                yield self._open(sealed, _LENGTH.pack(length))
+        finally:
+            del self._pending[:start]
+
+    def _open(self, sealed: bytes, length: bytes) -> bytes:
+        nonce = self._count.to_bytes(12, "big")
+        self._count += 1
+        try:
+            return self._cipher.decrypt(nonce, sealed, length)
+        except InvalidTag as error:
+            raise SealError("a frame does not open: the secrets differ, or it is forged") from error

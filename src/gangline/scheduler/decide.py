@@ -31,6 +31,8 @@ from gangline.scheduler.place import (
     Planner,
     availability,
     by_shape,
+    next_part,
+    place_part,
     place_unit,
     pods_of,
     rows_near,
@@ -279,10 +281,29 @@ class _Pass:
     def _serve_surplus(self, turn: Turn) -> None:
         """Place one pod beyond a minimum, or all of them where nobody else waits."""
         unit = turn.unit
+        if unit.parts:
+            self._serve_part(turn)
+            return
         count = len(turn.left) if self.line.empty else 1
         pods = [turn.left.popleft() for _ in range(count)]
         for shape, alike in by_shape(pods).items():
             self._place_surplus(turn, shape, alike)
+        if turn.left:
+            turn.share = self._share_of(unit)
+            self.line.again(turn)
+
+    def _serve_part(self, turn: Turn) -> None:
+        """Place a small gang beyond the minimum, whole or not at all; or one pod of none."""
+        unit = turn.unit
+        part, pods = next_part(unit, turn.left)
+        turn.left = deque(pod for pod in turn.left if pod not in pods)
+        amount = self.tree.vector(reasons.total_request(pods))
+        mark = self.trial.mark()
+        if (account := self.tree.blocking(unit.queue, amount)) is not None:
+            self._leave(pods, reasons.over_limit(limit_of(self.tree, account, amount)))
+        elif unfit := place_part(self.trial, unit, part, pods):
+            self._leave(unfit, reasons.explain_surplus(availability(self.trial, unfit[0])))
+        self._bind(unit, self.trial.since(mark))
         if turn.left:
             turn.share = self._share_of(unit)
             self.line.again(turn)

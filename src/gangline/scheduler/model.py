@@ -212,6 +212,19 @@ class NetworkRule:
 
 
 @dataclass(frozen=True, slots=True)
+class PartRule:
+    """Smaller gangs within a gang: which pods, how many each has, how many there must be."""
+
+    name: str
+    selector: Selector
+    size: int = 1
+    minimum: int = 0
+    keys: tuple[str, ...] = ()
+    """Pods with equal values of these labels are one small gang."""
+    network: NetworkRule | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class MemberFacts:
     """Members of a network domain: domains or nodes, by name, pattern or labels."""
 
@@ -249,6 +262,7 @@ class GroupFacts:
     """Its pods may be evicted for others."""
     roles: RoleWishes | None = None
     network: NetworkRule | None = None
+    parts: tuple[PartRule, ...] = ()
     checkpointed: float = 0.0
     """When it last saved its work, in seconds since the epoch."""
 

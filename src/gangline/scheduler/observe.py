@@ -22,6 +22,7 @@ from gangline.api.scheduling import (
     NetworkTopology,
     PodGroup,
     Queue,
+    SubGroupPolicy,
 )
 from gangline.api.selectors import Selector, SelectorError, from_object
 from gangline.scheduler import model
@@ -108,6 +109,7 @@ def group_facts(group: PodGroup, priorities: Mapping[str, int]) -> model.GroupFa
             group.metadata.annotations.get(ANTI_AFFINITY_KEY, ""),
         ),
         network=_network(spec.network_topology),
+        parts=tuple(map(_part_rule, spec.sub_group_policy)),
         checkpointed=_checkpointed(group),
     )
 
@@ -130,6 +132,22 @@ def _network(topology: NetworkTopology | None) -> model.NetworkRule | None:
         hard=topology.mode != "soft",
         tier=topology.highest_tier_allowed,
         tier_name=topology.highest_tier_name,
+    )
+
+
+def _part_rule(policy: SubGroupPolicy) -> model.PartRule:
+    """Read a rule for smaller gangs. One whose selector cannot be read means no pods."""
+    try:
+        selector = from_object(policy.label_selector) if policy.label_selector else Selector()
+    except SelectorError:
+        selector = Selector(nothing=True)
+    return model.PartRule(
+        name=policy.name,
+        selector=selector,
+        size=max(1, policy.sub_group_size or 1),
+        minimum=max(0, policy.min_sub_groups or 0),
+        keys=tuple(policy.match_label_keys),
+        network=_network(policy.network_topology),
     )
 
 

@@ -10,6 +10,7 @@ from gangline.scheduler import reasons, related
 from gangline.scheduler.domains import Domain, highest_tier
 from gangline.scheduler.model import NetworkRule, NodeName, PodFacts, PodKey, Promise, Shape
 from gangline.scheduler.nodes import NodeTable
+from gangline.scheduler.parts import Part, part_of
 from gangline.scheduler.plugins.task_topology import buckets, enemies
 from gangline.scheduler.reasons import Room
 from gangline.scheduler.trial import Placement, Trial
@@ -39,13 +40,14 @@ def place_unit(trial: Trial, unit: Unit, pods: Sequence[PodFacts]) -> list[PodFa
     Pods that were somewhere before go back there, unless that keeps the gang from being placed. A
     gang that has to be close together is placed in the closest network domain that takes it whole.
     """
-    if unit.network is None or trial.within is not None:
+    if unit.network is None:
         return _place_anywhere(trial, unit, pods)
+    outer = trial.within
     for domain in _allowed_domains(trial.nodes, unit, unit.network):
         mark = trial.mark()
-        trial.within = domain.rows
+        trial.within = domain.rows if outer is None else outer & domain.rows
         unfit = _place_anywhere(trial, unit, pods)
-        trial.within = None
+        trial.within = outer
         if unit.satisfied_by(pods_of(trial.since(mark))):
             return unfit
         trial.rollback(mark)
@@ -79,7 +81,68 @@ def _allowed_domains(
     return sorted(allowed, key=lambda domain: (domain.tier, fullness[domain.name], domain.name))
 
 
+def part_unit(unit: Unit, part: Part, pods: Sequence[PodFacts]) -> Unit:
+    """Return a small gang as a unit: these pods of it are still to be placed."""
+    placed = len(part.waiting) - len(pods)
+    return replace(
+        unit,
+        waiting=tuple(pods),
+        missing=max(0, part.missing - placed),
+        missing_roles=(),
+        rules=(),
+        parts=(),
+        prefix=0,
+        running=part.running,
+        network=part.network,
+    )
+
+
+def next_part(unit: Unit, left: Iterable[PodFacts]) -> tuple[Part | None, list[PodFacts]]:
+    """Return the small gang of the first pod and those of ``left`` in it; None: it is in none."""
+    pods = list(left)
+    key = part_of(unit.rules, pods[0])
+    part = next((part for part in unit.parts if part.key == key), None)
+    if part is None:
+        return None, pods[:1]
+    return part, [pod for pod in pods if part_of(unit.rules, pod) == key]
+
+
+def place_part(
+    trial: Trial, unit: Unit, part: Part | None, pods: Sequence[PodFacts]
+) -> list[PodFacts]:
+    """Place pods of a small gang, as many as make it whole or none; return those left over."""
+    if part is None:
+        return _place_anew(trial, unit, pods, frozenset())
+    network = part.network
+    if network is not None and network.hard and len(pods) < len(part.waiting):
+        # Where the others of it have just gone is known once they are there.
+        return list(pods)
+    return _place_small(trial, part_unit(unit, part, pods), pods)
+
+
+def _place_small(trial: Trial, small: Unit, pods: Sequence[PodFacts]) -> list[PodFacts]:
+    mark = trial.mark()
+    left = place_unit(trial, small, pods)
+    if small.satisfied_by(pods_of(trial.since(mark))):
+        return left
+    trial.rollback(mark)
+    return list(pods)
+
+
+def _place_parts(trial: Trial, unit: Unit, pods: Sequence[PodFacts]) -> list[PodFacts]:
+    """Place small gangs one after the other, each whole or not at all; then pods of none."""
+    wanted = {pod.key: pod for pod in pods}
+    unfit: list[PodFacts] = []
+    for part in unit.parts:
+        own = [pod for pod in part.waiting if wanted.pop(pod.key, None) is not None]
+        if own:
+            unfit += _place_small(trial, part_unit(unit, part, own), own)
+    return unfit + _place_anew(trial, unit, list(wanted.values()), frozenset())
+
+
 def _place_anywhere(trial: Trial, unit: Unit, pods: Sequence[PodFacts]) -> list[PodFacts]:
+    if unit.parts:
+        return _place_parts(trial, unit, pods)
     for arrange in (_put_back, _put_together):
         mark = trial.mark()
         settled = arrange(trial, unit, pods)

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 
 from gangline.api.resourcelist import PODS
-from gangline.scheduler.model import HOST_PORT, GroupFacts, GroupKey, PodFacts, Verdict
+from gangline.scheduler.model import HOST_PORT, GroupFacts, GroupKey, PartRule, PodFacts, Verdict
 
 NOT_ENOUGH_RESOURCES = "NotEnoughResources"
 NOT_ENOUGH_PODS = "NotEnoughTasks"
@@ -214,6 +214,17 @@ def too_few_of_role(
     """A role has fewer members than its minimum."""
     message = f"The gang lacks {lacking} pod(s) of the role {role!r}: still to be created."
     return _verdict(NOT_ENOUGH_PODS_OF_ROLE, message, pods, group.key)
+
+
+def too_few_parts(
+    group: GroupFacts, rule: PartRule, able: int, pods: Iterable[PodFacts]
+) -> Verdict:
+    """Fewer small gangs can be whole than must be."""
+    message = (
+        f"{able} of the {rule.minimum} small gangs {rule.name!r} that must start have their "
+        f"{rule.size} pods: the others are still to be created."
+    )
+    return _verdict(NOT_ENOUGH_PODS, message, pods, group.key)
 
 
 def _verdict(reason: str, message: str, pods: Iterable[PodFacts], key: GroupKey) -> Verdict:

@@ -15,12 +15,14 @@ from gangline.scheduler.model import (
     GroupKey,
     NetworkRule,
     NodeName,
+    PartRule,
     PodFacts,
     PodKey,
     Request,
     RoleWishes,
     Verdict,
 )
+from gangline.scheduler.parts import Part, divide, enough_whole, in_order, lacking
 from gangline.scheduler.plugins.task_topology import usual_wishes
 from gangline.scheduler.queues import ancestors
 from gangline.scheduler.state import ClusterState
@@ -54,6 +56,12 @@ class Unit:
     """Where its pods were before the gang was restarted: there they go back to."""
     asked: tuple[tuple[str, int], ...] = ()
     """What the pods that it needs ask for together."""
+    rules: tuple[PartRule, ...] = ()
+    """What makes small gangs within it."""
+    parts: tuple[Part, ...] = ()
+    """These small gangs."""
+    prefix: int = 0
+    """How many of ``waiting``, from the front, make enough small gangs whole."""
     roles: RoleWishes | None = None
     network: NetworkRule | None = None
     related: bool = False
@@ -67,7 +75,7 @@ class Unit:
 
     def __post_init__(self) -> None:
         # Worked out once: every decision asks for them, and most units wait through many.
-        needed = max(self.missing, sum(count for _, count in self.missing_roles))
+        needed = max(self.missing, sum(count for _, count in self.missing_roles), self.prefix)
         object.__setattr__(self, "needed", needed)
         order = (-self.priority, self.created, self.name, self.group is None)
         object.__setattr__(self, "order", order)
@@ -75,7 +83,7 @@ class Unit:
     @property
     def broken(self) -> bool:
         """It runs with fewer members than it needs."""
-        return bool(self.running) and (self.missing > 0 or bool(self.missing_roles))
+        return bool(self.running) and self.needed > 0
 
     @property
     def urgent(self) -> bool:
@@ -84,6 +92,10 @@ class Unit:
 
     def satisfied_by(self, placed: Iterable[PodFacts]) -> bool:
         """Say whether the gang may start once ``placed`` have their nodes."""
+        if self.rules:
+            placed = list(placed)
+            if not enough_whole(self.rules, self.parts, placed):
+                return False
         if not self.missing_roles:
             return sum(1 for _ in placed) >= self.missing
         roles = Counter(pod.role for pod in placed)
@@ -159,10 +171,12 @@ def gang_unit(
         if there[role] < count:
             return reasons.too_few_of_role(group, role, count - there[role], waiting)
     ordered = _indispensable_first(waiting, missing, dict(roles))
-    needed = max(missing, sum(count for _, count in roles))
+    parts = divide(group.parts, settled, waiting)
+    if (few := lacking(group.parts, parts)) is not None:
+        return reasons.too_few_parts(group, *few, waiting)
     shapes = Counter((pod.shape, pod.role) for pod in waiting)
     near = tuple(sorted({pod.node or "" for pod in settled})) if group.network else ()
-    return Unit(
+    unit = Unit(
         name=str(group.key),
         waiting=ordered,
         priority=group.priority,
@@ -173,7 +187,6 @@ def gang_unit(
         missing=missing,
         missing_roles=roles,
         running=tuple(pod for pod in settled if pod.holds_room),
-        asked=_total(ordered[:needed]),
         related=any(shape.constraints.relations is not None for shape, _ in shapes),
         roles=group.roles or usual_wishes(frozenset(role for _, role in shapes)),
         network=group.network,
@@ -181,6 +194,23 @@ def gang_unit(
             frozenset(shapes.items()), missing, roles, group.roles, group.network, near
         ),
     )
+    if group.parts:
+        unit = _in_parts(unit, group.parts, parts)
+    return replace(unit, asked=_total(unit.waiting[: unit.needed]))
+
+
+def _in_parts(unit: Unit, rules: tuple[PartRule, ...], parts: tuple[Part, ...]) -> Unit:
+    """Return the unit with its pods ordered by small gangs, as many in front as it needs."""
+    waiting = in_order(parts, unit.waiting)
+    divided = replace(
+        unit, waiting=waiting, rules=rules, parts=parts, likeness=(unit.likeness, unit.name)
+    )
+    ends = [0]
+    for part in sorted(parts, key=lambda part: len(part.waiting) < part.missing):
+        ends.append(ends[-1] + len(part.waiting))
+    ends += range(ends[-1] + 1, len(waiting) + 1)
+    prefix = next((end for end in ends if divided.satisfied_by(waiting[:end])), len(waiting))
+    return replace(divided, prefix=prefix)
 
 
 @lru_cache(maxsize=16_384)

@@ -63,7 +63,8 @@ class _Gang:
     @property
     def spare(self) -> tuple[PodFacts, ...]:
         """Pods that it can do without, the newest of the lowest priority first."""
-        if self.facts is None:
+        if self.facts is None or self.facts.parts:
+            # A small gang within it would be left with too few.
             return ()
         allowed = len(self.pods) - self.facts.min_member
         roles = Counter(pod.role for pod in self.pods)

@@ -1,0 +1,126 @@
+"""Small gangs within a gang: whole or not placed, enough of them or none, each close together."""
+
+import msgspec
+
+from gangline.api.resources import POD_GROUPS
+from gangline.api.scheduling import PodGroup
+from gangline.api.selectors import Requirement, Selector
+from gangline.scheduler.model import (
+    Decision,
+    HyperNodeFacts,
+    MemberFacts,
+    NetworkRule,
+    NodeName,
+    PartRule,
+    PodFacts,
+)
+from gangline.scheduler.observe import group_facts
+from unit.scheduler.builders import cluster, decide, group, node, pod
+
+SLICES = PartRule("slices", Selector(), size=2, minimum=2, keys=("slice",))
+NEAR = PartRule("slices", Selector(), size=2, keys=("slice",), network=NetworkRule(tier=1))
+
+
+def members(*slices: str, each: int = 2, **facts: object) -> list[PodFacts]:
+    return [
+        pod(f"job-{name}-{index}", group="job", labels=(("slice", name),), **facts)  # type: ignore[arg-type]
+        for name in slices
+        for index in range(each)
+    ]
+
+
+def where(decision: Decision) -> dict[str, NodeName]:
+    return {binding.pod.removeprefix("d/job-"): binding.node for binding in decision.bindings}
+
+
+def rack(name: str, *nodes: str) -> HyperNodeFacts:
+    return HyperNodeFacts(name, 1, members=tuple(MemberFacts(False, exact=n) for n in nodes))
+
+
+def test_so_many_small_gangs_as_must_start_are_placed_whole() -> None:
+    rules = group("job", 0, parts=(SLICES,))
+    small = cluster(node("n1", cpu=3), rules, *members("a", "b", "c"))
+    decision = decide(small)
+    assert not decision.bindings
+    assert "4 must start together" in decision.verdicts[0].message
+    enough = cluster(node("n1", cpu=5), rules, *members("a", "b", "c"))
+    assert set(where(decide(enough))) == {"a-0", "a-1", "b-0", "b-1"}
+
+
+def test_a_small_gang_beyond_the_minimum_is_placed_whole_or_not_at_all() -> None:
+    rules = group("job", 0, parts=(SLICES,))
+    there = members("a", "b", on="n1")
+    state = cluster(node("n1", cpu=5), rules, *there, *members("c"))
+    decision = decide(state)
+    assert not decision.bindings
+    assert "runs without this pod" in dict(decision.verdicts[0].pods)["d/job-c-0"]  # type: ignore[index]
+    state.set_node(node("n1", cpu=6))
+    assert set(where(decide(state))) == {"c-0", "c-1"}
+
+
+def test_a_minimum_of_pods_counts_beside_that_of_small_gangs() -> None:
+    rules = group("job", 6, parts=(SLICES,))
+    assert not decide(cluster(node("n1", cpu=5), rules, *members("a", "b", "c"))).bindings
+    assert len(where(decide(cluster(node("n1", cpu=6), rules, *members("a", "b", "c"))))) == 6
+
+
+def test_what_lacks_pods_for_its_small_gangs_says_so() -> None:
+    rules = group("job", 0, parts=(SLICES,))
+    state = cluster(
+        node("n1"), rules, *members("a"), pod("job-b-0", group="job", labels=(("slice", "b"),))
+    )
+    verdict = decide(state).verdicts[0]
+    assert verdict.reason == "NotEnoughTasks"
+    assert "1 of the 2 small gangs 'slices'" in verdict.message
+
+
+def test_each_small_gang_is_within_one_network_domain_of_its_own() -> None:
+    rules = group("job", 4, parts=(NEAR,))
+    nodes = [node(f"n{i}", cpu=1) for i in range(6)]
+    state = cluster(*nodes, rules, *members("a", "b"))
+    for domain in (rack("r1", "n0", "n3"), rack("r2", "n1", "n4"), rack("r3", "n2", "n5")):
+        state.nodes.set_hypernode(domain)
+    placed = where(decide(state))
+    racks = {"n0": 1, "n3": 1, "n1": 2, "n4": 2, "n2": 3, "n5": 3}
+    assert racks[placed["a-0"]] == racks[placed["a-1"]]
+    assert racks[placed["b-0"]] == racks[placed["b-1"]]
+
+
+def test_a_lost_pod_of_a_small_gang_comes_back_near_the_rest_of_it() -> None:
+    rules = group("job", 2, parts=(NEAR,))
+    nodes = [node(f"n{i}", cpu=2) for i in range(3)]
+    lost, kept = members("a")
+    running = pod("job-a-1", group="job", labels=kept.labels, on="n2")
+    state = cluster(*nodes, rules, running, lost)
+    state.nodes.set_hypernode(rack("r1", "n0", "n1"))
+    state.nodes.set_hypernode(rack("r2", "n2"))
+    assert where(decide(state)) == {"a-0": "n2"}
+
+
+def test_pods_that_no_rule_means_are_placed_by_themselves() -> None:
+    only = PartRule("some", Selector((Requirement("slice", "exists"),)), size=2, keys=("slice",))
+    rules = group("job", 1, parts=(only,))
+    state = cluster(node("n1", cpu=2), rules, *members("a"), pod("job-master", group="job"))
+    assert len(where(decide(state))) == 2
+
+
+def test_rules_are_read_from_the_group() -> None:
+    written = {
+        "apiVersion": POD_GROUPS.api_version,
+        "metadata": {"name": "job", "namespace": "d"},
+        "spec": {
+            "subGroupPolicy": [
+                {
+                    "name": "slices",
+                    "subGroupSize": 4,
+                    "minSubGroups": 2,
+                    "labelSelector": {"matchLabels": {"role": "worker"}},
+                    "matchLabelKeys": ["slice"],
+                    "networkTopology": {"mode": "soft", "highestTierAllowed": 1},
+                }
+            ]
+        },
+    }
+    (rule,) = group_facts(msgspec.convert(written, PodGroup), {}).parts
+    selector = Selector((Requirement("role", "=", ("worker",)),))
+    assert rule == PartRule("slices", selector, 4, 2, ("slice",), NetworkRule(False, 1))

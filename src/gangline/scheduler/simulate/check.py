@@ -1,12 +1,18 @@
 """An independent judge: looks at every decision of a simulation and knows nothing of how it came.
 
-Works on plain sums over pods, not on the scheduler's arrays, so that an error there shows here.
+Works on plain sums over pods, not on the scheduler's arrays, and repeats the rules in the plainest
+words, so that an error there shows here. Nothing of what decides is used; only the facts are.
+``check_places`` looks at where pods may run, ``check_queues`` at what queues may use, and
+``check_evictions`` at who has to go.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from gangline.scheduler.model import HOST_PORT, Decision, GroupKey, NodeName, PodFacts
+from gangline.scheduler.model import HOST_PORT, Decision, GroupKey, PodFacts, Request
+from gangline.scheduler.simulate.check_evictions import wrongly_evicted
+from gangline.scheduler.simulate.check_places import misplaced
+from gangline.scheduler.simulate.check_queues import above_limits
 from gangline.scheduler.state import ClusterState
 
 
@@ -26,16 +32,18 @@ def check(state: ClusterState, decision: Decision, now: float) -> None:
 
 def faults(state: ClusterState, decision: Decision) -> Iterator[str]:
     """Return the rules that a decision breaks, in words."""
-    bound = {binding.pod: binding.node for binding in decision.bindings}
+    bound = {binding.pod for binding in decision.bindings}
     if len(bound) != len(decision.bindings):
         yield "a pod is bound twice"
-    for pod in bound:
-        if not state.pods[pod].waits:
-            yield f"{pod} is bound and does not wait"
+    for binding in decision.bindings:
+        pod = state.pods[binding.pod]
+        if not pod.waits or pod.uid != binding.uid:
+            yield f"{pod.key} is bound and does not wait"
     yield from _overcommitted(state, decision)
     yield from _incomplete(state, decision)
-    yield from _above_limits(state, decision)
-    yield from _wrongly_evicted(state, decision)
+    yield from misplaced(state, decision)
+    yield from above_limits(state, decision)
+    yield from wrongly_evicted(state, decision)
 
 
 def _overcommitted(state: ClusterState, decision: Decision) -> Iterator[str]:
@@ -48,12 +56,11 @@ def _overcommitted(state: ClusterState, decision: Decision) -> Iterator[str]:
         request = {name: amount for name, amount in state.pods[binding.pod].shape.request if amount}
         used[binding.node].update(request)
         asked[binding.node] |= request.keys()
+    allocatable: dict[str, Request] = {
+        node.name: node.allocatable for node in state.nodes.facts if node is not None
+    }
     for name in sorted(asked):
-        node = state.nodes.facts[state.nodes.rows[NodeName(name)]]
-        if node is None or not node.ready or node.unschedulable:
-            yield f"{name} takes no pods"
-            continue
-        has = dict(node.allocatable)
+        has = dict(allocatable.get(name, ()))
         for resource in sorted(asked[name]):
             most = 1 if resource.startswith(HOST_PORT) else has.get(resource, 0)
             if used[name][resource] > most:
@@ -61,58 +68,18 @@ def _overcommitted(state: ClusterState, decision: Decision) -> Iterator[str]:
 
 
 def _incomplete(state: ClusterState, decision: Decision) -> Iterator[str]:
-    new: Counter[GroupKey] = Counter(b.group for b in decision.bindings if b.group is not None)
-    for key, count in new.items():
-        members = state.members[key].values()
-        settled = sum(_settled(pod) for pod in members)
-        if settled + count < state.groups[key].min_member:
-            yield f"{key} has {settled + count} of {state.groups[key].min_member} pods"
+    bound = {binding.pod for binding in decision.bindings}
+    gangs: set[GroupKey] = {b.group for b in decision.bindings if b.group is not None}
+    for key in sorted(gangs | decision.placed):
+        group = state.groups[key]
+        there = [pod for pod in state.members[key].values() if _settled(pod) or pod.key in bound]
+        if len(there) < group.min_member:
+            yield f"{key} has {len(there)} of {group.min_member} pods"
+        roles = Counter(pod.role for pod in there)
+        for role, minimum in group.min_task_member:
+            if roles[role] < minimum:
+                yield f"{key} has {roles[role]} of {minimum} pods of role {role}"
 
 
 def _settled(pod: PodFacts) -> bool:
     return pod.phase == "Succeeded" or (pod.holds_room and not pod.terminating)
-
-
-def _above_limits(state: ClusterState, decision: Decision) -> Iterator[str]:
-    used: dict[str, Counter[str]] = defaultdict(Counter)
-    grown: set[tuple[str, str]] = set()
-    bound = {binding.pod for binding in decision.bindings}
-    for pod in state.pods.values():
-        group = state.groups.get(pod.group) if pod.group is not None else None
-        if group is None or not (pod.holds_room or pod.key in bound):
-            continue
-        name = group.queue
-        for _ in range(len(state.queues)):
-            used[name].update(dict(pod.shape.request))
-            if pod.key in bound:
-                grown.update((name, resource) for resource, amount in pod.shape.request if amount)
-            if name not in state.queues or not state.queues[name].parent:
-                break
-            name = state.queues[name].parent
-    for name, resource in sorted(grown):
-        queue = state.queues.get(name)
-        most = dict(queue.capability).get(resource) if queue is not None else None
-        if most is not None and used[name][resource] > most:
-            yield f"queue {name} may use {most} {resource}, it would use {used[name][resource]}"
-
-
-def _wrongly_evicted(state: ClusterState, decision: Decision) -> Iterator[str]:
-    waiting = {str(key): group for key, group in state.groups.items()}
-    left = Counter(eviction.group for eviction in decision.evictions if eviction.group is not None)
-    for eviction in decision.evictions:
-        pod = state.pods[eviction.pod]
-        victim = state.groups.get(pod.group) if pod.group is not None else None
-        other = waiting.get(eviction.beneficiary)
-        if not pod.preemptable or (victim is not None and not victim.preemptable):
-            yield f"{pod.key} may not be evicted"
-        if victim is None or other is None:
-            continue
-        if victim.queue == other.queue and victim.priority >= other.priority:
-            yield f"{pod.key} is evicted for {eviction.beneficiary}, which has no higher priority"
-        if victim.queue != other.queue and not state.queues[victim.queue].reclaimable:
-            yield f"{pod.key} is evicted from queue {victim.queue}, which is exempt"
-    for key, gone in left.items():
-        members = state.members[key].values()
-        stay = sum(_settled(pod) for pod in members) - gone
-        if 0 < stay < state.groups[key].min_member:
-            yield f"{key} is broken, but {stay} of its pods stay"

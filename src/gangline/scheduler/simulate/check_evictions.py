@@ -1,0 +1,168 @@
+"""Judges who is evicted: may he be, is it for somebody who may ask for it, and does it help?"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+
+from gangline.scheduler.model import Decision, Eviction, GroupKey, PodFacts, PodKey
+from gangline.scheduler.simulate.check_queues import TOLERANCE, Books, queue_of
+from gangline.scheduler.state import ClusterState
+
+_SYSTEM_PRIORITY = 2_000_000_000
+
+
+def wrongly_evicted(state: ClusterState, decision: Decision) -> Iterator[str]:
+    """Return the evictions that break a rule, in words."""
+    if not decision.evictions:
+        return
+    if len({eviction.pod for eviction in decision.evictions}) < len(decision.evictions):
+        yield "a pod is evicted twice"
+    yield from _exempt(state, decision)
+    yield from _over_budget(state, decision)
+    yield from _half_broken(state, decision)
+    yield from _in_vain(state, decision)
+    books = Books(state)
+    by_beneficiary: dict[str, list[Eviction]] = defaultdict(list)
+    for eviction in decision.evictions:
+        by_beneficiary[eviction.beneficiary].append(eviction)
+    for name, evictions in by_beneficiary.items():
+        yield from _without_right(state, books, decision, name, evictions)
+
+
+def _exempt(state: ClusterState, decision: Decision) -> Iterator[str]:
+    for eviction in decision.evictions:
+        pod = state.pods[eviction.pod]
+        group = state.groups.get(pod.group) if pod.group is not None else None
+        system = pod.priority >= _SYSTEM_PRIORITY or pod.key.startswith("kube-system/")
+        if not pod.holds_room or pod.terminating or pod.uid != eviction.uid:
+            yield f"{pod.key} is evicted, and does not run or goes already"
+        if not pod.preemptable or (group is not None and not group.preemptable):
+            yield f"{pod.key} may not be evicted"
+        if system or not (pod.ours or pod.group is not None):
+            yield f"{pod.key} is evicted and is not ours to evict"
+
+
+def _over_budget(state: ClusterState, decision: Decision) -> Iterator[str]:
+    for budget in state.budgets.values():
+        covered = sum(
+            state.pods[eviction.pod].key.split("/")[0] == budget.namespace
+            and budget.selector.matches(dict(state.pods[eviction.pod].labels))
+            for eviction in decision.evictions
+        )
+        if covered > budget.allowed:
+            yield f"{covered} pods of {budget.key} are evicted, {budget.allowed} may be"
+
+
+def _half_broken(state: ClusterState, decision: Decision) -> Iterator[str]:
+    """Gangs that keep pods which cannot go on without those that are evicted."""
+    gone = {eviction.pod for eviction in decision.evictions}
+    groups = {e.group for e in decision.evictions if e.group is not None}
+    for key in sorted(groups & state.groups.keys()):
+        facts = state.groups[key]
+        running = [
+            pod for pod in state.members[key].values() if pod.holds_room and not pod.terminating
+        ]
+        done = [pod for pod in state.members[key].values() if pod.phase == "Succeeded"]
+        stay = [pod for pod in running if pod.key not in gone]
+        if not stay or not _whole(facts.min_member, facts.min_task_member, [*running, *done]):
+            continue
+        if not _whole(facts.min_member, facts.min_task_member, [*stay, *done]):
+            yield f"{key} is broken, but {len(stay)} of its pods stay"
+
+
+def _whole(
+    minimum: int, minimum_of_roles: tuple[tuple[str, int], ...], pods: Sequence[PodFacts]
+) -> bool:
+    roles = Counter(pod.role for pod in pods)
+    return len(pods) >= minimum and all(roles[role] >= n for role, n in minimum_of_roles)
+
+
+def _in_vain(state: ClusterState, decision: Decision) -> Iterator[str]:
+    """Room that is promised in place of the evicted and would not be there without them."""
+    free: dict[str, Counter[str]] = {
+        str(node.name): Counter(dict(node.allocatable))
+        for node in state.nodes.facts
+        if node is not None
+    }
+    gone = {eviction.pod for eviction in decision.evictions}
+    for pod in state.pods.values():
+        stays = pod.holds_room and not pod.terminating and pod.key not in gone
+        if stays and str(pod.node) in free:
+            free[str(pod.node)].subtract(dict(pod.shape.request))
+    for binding in decision.bindings:
+        free[str(binding.node)].subtract(dict(state.pods[binding.pod].shape.request))
+    for name in {eviction.beneficiary for eviction in decision.evictions}:
+        promise = decision.promises.get(name)
+        if promise is None:
+            yield f"pods are evicted for {name}, and nothing is kept for it"
+            continue
+        for pod_key, node in promise.places:
+            request = dict(state.pods[pod_key].shape.request)
+            free[str(node)].subtract(request)
+            if any(amount and free[str(node)][n] < 0 for n, amount in request.items()):
+                yield f"pods are evicted for {name}, and {pod_key} has no room on {node} even so"
+
+
+def _without_right(
+    state: ClusterState,
+    books: Books,
+    decision: Decision,
+    name: str,
+    evictions: Sequence[Eviction],
+) -> Iterator[str]:
+    """Evictions that neither priority nor a queue's share allows."""
+    group = state.groups.get(GroupKey(name))
+    waiting = (
+        [pod for pod in state.members[group.key].values() if pod.waits]
+        if group is not None
+        else [state.pods[PodKey(name)]]
+    )
+    if not all(pod.preempts for pod in waiting):
+        yield f"pods are evicted for {name}, which preempts nobody"
+    priority = group.priority if group is not None else waiting[0].priority
+    queue = queue_of(state, waiting[0])
+    assert queue is not None
+    for eviction in evictions:
+        pod = state.pods[eviction.pod]
+        other = queue_of(state, pod)
+        victim = state.groups.get(pod.group) if pod.group is not None else None
+        if other == queue:
+            has = victim.priority if victim is not None else pod.priority
+            if has >= priority:
+                yield f"{pod.key} is evicted for {name}, which has no higher priority"
+        elif other is None or other not in books.of:
+            yield f"{pod.key} is evicted, and no queue pays for it"
+        else:
+            yield from _not_owed(state, books, decision, (name, queue), (pod, other))
+
+
+def _not_owed(
+    state: ClusterState,
+    books: Books,
+    decision: Decision,
+    claimer: tuple[str, str],
+    victim: tuple[PodFacts, str],
+) -> Iterator[str]:
+    """Say that a queue takes what it has no claim to, or from one that has not too much."""
+    (name, queue), (pod, other) = claimer, victim
+    shared = set(books.path(queue)) & set(books.path(other))
+    asked = {n for n, amount in pod.shape.request if amount} - {"pods"}
+    bound: dict[str, Counter[str]] = defaultdict(Counter)
+    for binding in decision.bindings:
+        taker = state.pods[binding.pod]
+        for each in books.path(queue_of(state, taker) or ""):
+            bound[each].update(dict(taker.shape.request))
+    for each in books.path(other):
+        if each in shared:
+            continue
+        if each in state.queues and not state.queues[each].reclaimable:
+            yield f"{pod.key} is evicted for {name}, and queue {each} gives nothing back"
+        figures = books.of[each]
+        has = {n: figures.used[n] + bound[each][n] for n in asked}
+        if all(has[n] <= figures.entitled.get(n, 0) * (1 + TOLERANCE) for n in asked):
+            yield f"{pod.key} is evicted for {name}, and queue {each} has not too much"
+    for each in books.path(queue):
+        figures = books.of[each]
+        if each not in shared and all(
+            figures.used[n] >= figures.entitled.get(n, 0) * (1 - TOLERANCE) for n in asked
+        ):
+            yield f"{pod.key} is evicted for {name}, and queue {each} has its part already"

@@ -1,0 +1,224 @@
+"""Judges where pods were put: may each of them run there, beside the pods that are there?
+
+Bindings are looked at one by one in their order, each with those before it in place.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+
+from gangline.scheduler.model import (
+    Binding,
+    Constraints,
+    Decision,
+    Expression,
+    GroupFacts,
+    MemberFacts,
+    NodeFacts,
+    NodeTerm,
+    PodFacts,
+    PodTerm,
+    SpreadTerm,
+    Taint,
+    Toleration,
+)
+from gangline.scheduler.state import ClusterState
+
+_UNSCHEDULABLE = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
+_NOT_READY = Taint("node.kubernetes.io/not-ready", "", "NoSchedule")
+
+
+def misplaced(state: ClusterState, decision: Decision) -> Iterator[str]:
+    """Return the pods that may not be where they are put, in words."""
+    scene = _Scene(state)
+    for binding in decision.bindings:
+        pod = state.pods[binding.pod]
+        node = scene.nodes.get(binding.node)
+        if node is None:
+            yield f"{pod.key} is put on {binding.node}, which does not exist"
+            continue
+        for why in (*_refusals(pod.shape.constraints, node), *scene.quarrels(pod, node)):
+            yield f"{pod.key} is put on {node.name}: {why}"
+        scene.pods_on[node.name].append(pod)
+    yield from _scattered(state, scene, decision.bindings)
+
+
+def _refusals(constraints: Constraints, node: NodeFacts) -> Iterator[str]:
+    repelling = [taint for taint in node.taints if taint.effect in ("NoSchedule", "NoExecute")]
+    if node.unschedulable:
+        repelling.append(_UNSCHEDULABLE)
+    if not node.ready:
+        repelling.append(_NOT_READY)
+    for taint in repelling:
+        if not any(_tolerates(toleration, taint) for toleration in constraints.tolerations):
+            yield f"it does not tolerate {taint.key}"
+    labels = dict(node.labels)
+    for key, value in constraints.selector:
+        if labels.get(key) != value:
+            yield f"it asks for nodes with {key}={value}"
+    terms = constraints.required
+    if terms is not None and not any(_meets(term, node) for term in terms):
+        yield "its node affinity forbids it"
+
+
+def _tolerates(toleration: Toleration, taint: Taint) -> bool:
+    if toleration.effect and toleration.effect != taint.effect:
+        return False
+    if toleration.operator == "Exists":
+        return toleration.key in ("", taint.key)
+    return (toleration.key, toleration.value) == (taint.key, taint.value)
+
+
+def _meets(term: NodeTerm, node: NodeFacts) -> bool:
+    if not term.labels and not term.fields:
+        return False
+    labels, fields = dict(node.labels), {"metadata.name": str(node.name)}
+    wanted = [(each, labels) for each in term.labels] + [(each, fields) for each in term.fields]
+    return all(_true(expression, there) for expression, there in wanted)
+
+
+def _true(expression: Expression, there: Mapping[str, str]) -> bool:
+    present = expression.key in there
+    value = there.get(expression.key, "")
+    numbers = re.fullmatch(r"[+-]?\d+", value) and expression.values
+    return {
+        "In": present and value in expression.values,
+        "NotIn": not present or value not in expression.values,
+        "Exists": present,
+        "DoesNotExist": not present,
+        "Gt": bool(numbers) and int(value) > int(expression.values[0]),
+        "Lt": bool(numbers) and int(value) < int(expression.values[0]),
+    }[expression.operator]
+
+
+class _Scene:
+    """Nodes and the pods on them."""
+
+    def __init__(self, state: ClusterState) -> None:
+        self.nodes = {str(node.name): node for node in state.nodes.facts if node is not None}
+        self.pods_on: dict[str, list[PodFacts]] = defaultdict(list)
+        for pod in state.pods.values():
+            if pod.holds_room and pod.node in self.nodes:
+                self.pods_on[str(pod.node)].append(pod)
+        self._repelling = any(_apart(p) for pods in self.pods_on.values() for p in pods)
+
+    def quarrels(self, pod: PodFacts, node: NodeFacts) -> Iterator[str]:
+        """Return what other pods have against this one there, or this one against them."""
+        relations = pod.shape.constraints.relations
+        if relations is not None:
+            for term in relations.near:
+                if not term.weight and not self._finds_company(pod, term, node):
+                    yield "no pod is there that it has to be near to"
+            for spread in relations.spread:
+                if spread.hard and not self._is_even(pod, spread, node):
+                    yield "pods are not spread evenly any more"
+        for term in _apart(pod):
+            if any(_means(pod, term, other) for other in self._within(node, term.topology_key)):
+                yield "a pod is there that it has to be apart from"
+        self._repelling |= bool(_apart(pod))
+        for key, other in self._neighbours(node) if self._repelling else ():
+            if any(t.topology_key == key and _means(other, t, pod) for t in _apart(other)):
+                yield f"{other.key} has to be apart from it"
+
+    def _neighbours(self, node: NodeFacts) -> Iterator[tuple[str, PodFacts]]:
+        for key, _ in node.labels:
+            for other in self._within(node, key):
+                yield key, other
+
+    def _within(self, node: NodeFacts, key: str) -> Iterator[PodFacts]:
+        """Pods on nodes that have the same value of a label."""
+        value = dict(node.labels).get(key)
+        if value is not None:
+            for other in self.nodes.values():
+                if dict(other.labels).get(key) == value:
+                    yield from self.pods_on[str(other.name)]
+
+    def _finds_company(self, pod: PodFacts, term: PodTerm, node: NodeFacts) -> bool:
+        if term.topology_key not in dict(node.labels):
+            return False
+        if any(_means(pod, term, other) for other in self._within(node, term.topology_key)):
+            return True
+        anywhere = any(
+            _means(pod, term, other)
+            for each in self.nodes.values()
+            if term.topology_key in dict(each.labels)
+            for other in self.pods_on[str(each.name)]
+        )
+        return not anywhere and _means(pod, term, pod)
+
+    def _is_even(self, pod: PodFacts, spread: SpreadTerm, node: NodeFacts) -> bool:
+        key = spread.pods.topology_key
+        here = dict(node.labels).get(key)
+        if here is None:
+            return False
+        counts: dict[str, int] = {}
+        for each in self.nodes.values():
+            place = dict(each.labels).get(key)
+            if place is not None and not list(_refusals(pod.shape.constraints, each)):
+                there = sum(_means(pod, spread.pods, o) for o in self.pods_on[str(each.name)])
+                counts[place] = counts.get(place, 0) + there
+        least = min(counts.values(), default=0) if len(counts) >= spread.min_domains else 0
+        mine = counts.get(here, 0) + _means(pod, spread.pods, pod)
+        return mine - least <= spread.max_skew
+
+
+def _apart(pod: PodFacts) -> list[PodTerm]:
+    relations = pod.shape.constraints.relations
+    return [term for term in relations.apart if not term.weight] if relations is not None else []
+
+
+def _means(owner: PodFacts, term: PodTerm, other: PodFacts) -> bool:
+    home, there = owner.key.split("/")[0], other.key.split("/")[0]
+    if term.namespaces is not None and there not in (term.namespaces or (home,)):
+        return False
+    return term.selector.matches(dict(other.labels))
+
+
+def _scattered(state: ClusterState, scene: _Scene, bindings: tuple[Binding, ...]) -> Iterator[str]:
+    """Gangs that must be close together in the network and are not."""
+    put = {binding.pod: str(binding.node) for binding in bindings}
+    for key in sorted({binding.group for binding in bindings if binding.group is not None}):
+        group = state.groups[key]
+        if group.network is None or not group.network.hard:
+            continue
+        nodes = {
+            put.get(pod.key) or str(pod.node)
+            for pod in state.members[key].values()
+            if pod.key in put or (pod.holds_room and not pod.terminating)
+        }
+        nodes &= scene.nodes.keys()
+        if not any(nodes <= each for each in _permitted(state, scene, group)):
+            yield f"{key} is on {sorted(nodes)}, which no network domain allowed to it holds"
+
+
+def _permitted(state: ClusterState, scene: _Scene, group: GroupFacts) -> Iterator[set[str]]:
+    rule = group.network
+    assert rule is not None
+    for domain in state.nodes.hypernodes.values():
+        named = [d.tier for d in state.nodes.hypernodes.values() if d.tier_name == rule.tier_name]
+        highest = max(named, default=0) if rule.tier_name else rule.tier
+        if highest is None or domain.tier <= highest:
+            yield _nodes_of(state, scene, domain.name, frozenset())
+
+
+def _nodes_of(state: ClusterState, scene: _Scene, name: str, above: frozenset[str]) -> set[str]:
+    if name in above:
+        return set()
+    found: set[str] = set()
+    for member in state.nodes.hypernodes[name].members:
+        if member.hypernode:
+            for other in state.nodes.hypernodes:
+                if _names(member, other):
+                    found |= _nodes_of(state, scene, other, above | {name})
+        else:
+            for node in scene.nodes.values():
+                labelled = bool(member.labels) and set(member.labels) <= set(node.labels)
+                if labelled or (not member.labels and _names(member, node.name)):
+                    found.add(str(node.name))
+    return found
+
+
+def _names(member: MemberFacts, name: str) -> bool:
+    if member.exact:
+        return member.exact == name
+    return bool(member.pattern) and re.search(member.pattern, name) is not None

@@ -1,0 +1,188 @@
+"""Judges what queues use, by the rules of the documentation worked out the plain, slow way.
+
+Each resource by itself, and each level of the hierarchy after the one above it.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from gangline.api.scheduling import DEFAULT_QUEUE
+from gangline.scheduler.model import HOST_PORT, Decision, PodFacts, QueueFacts
+from gangline.scheduler.state import ClusterState
+
+_HALVINGS = 100
+_ENDLESS = float("inf")
+TOLERANCE = 1e-9
+"""Of the amounts compared, since shares are fractions."""
+
+
+@dataclass(slots=True)
+class Figures:
+    """What one queue may use and has, by resource, with all queues below it."""
+
+    used: Counter[str] = field(default_factory=Counter)
+    requested: Counter[str] = field(default_factory=Counter)
+    """Used and waited for."""
+    ceiling: dict[str, float] = field(default_factory=dict)
+    entitled: dict[str, float] = field(default_factory=dict)
+
+
+class Books:
+    """The figures of all queues."""
+
+    def __init__(self, state: ClusterState) -> None:
+        self._queues: dict[str, QueueFacts] = {
+            name: queue for name, queue in state.queues.items() if name != "root"
+        }
+        self._queues.setdefault(DEFAULT_QUEUE, QueueFacts(DEFAULT_QUEUE))
+        self.of: dict[str, Figures] = {name: Figures() for name in self._queues}
+        self._names = {
+            name for node in state.nodes.facts if node is not None for name, _ in node.allocatable
+        }
+        self._names |= {name for pod in state.pods.values() for name, _ in pod.shape.request}
+        self._names = {n for n in self._names if n != "pods" and not n.startswith(HOST_PORT)}
+        self._count(state)
+        total = self._obtainable(state)
+        self._divide("", total, dict.fromkeys(self._names, _ENDLESS), total)
+
+    def parent(self, name: str) -> str:
+        """Return the queue above one; nothing for those at the top, and for those in a circle."""
+        above, seen = self._queues[name].parent, [name]
+        while above in self._queues and above not in seen:
+            seen.append(above)
+            above = self._queues[above].parent
+        parent = self._queues[name].parent
+        return parent if parent in self._queues and above != name else ""
+
+    def path(self, name: str) -> list[str]:
+        """Return a queue and all above it."""
+        found = [name]
+        while (above := self.parent(found[-1])) and above not in found:
+            found.append(above)
+        return found
+
+    def _count(self, state: ClusterState) -> None:
+        for pod in state.pods.values():
+            queue = queue_of(state, pod)
+            if queue is None or queue not in self._queues:
+                continue
+            for name in self.path(queue):
+                if pod.holds_room:
+                    self.of[name].used.update(dict(pod.shape.request))
+                if pod.holds_room or pod.waits:
+                    self.of[name].requested.update(dict(pod.shape.request))
+
+    def _obtainable(self, state: ClusterState) -> dict[str, float]:
+        usable = {n.name for n in state.nodes.facts if n and n.ready and not n.unschedulable}
+        known = {n.name for n in state.nodes.facts if n is not None}
+        total: Counter[str] = Counter()
+        for node in state.nodes.facts:
+            if node is not None and node.name in usable:
+                total.update(dict(node.allocatable))
+        outside: Counter[str] = Counter()
+        for pod in state.pods.values():
+            if not pod.holds_room:
+                continue
+            request = dict(pod.shape.request)
+            mine = queue_of(state, pod) in self._queues
+            if pod.node in known and pod.node not in usable:
+                total.update(request)
+            if pod.node in known:
+                outside.update(request)
+            if mine:
+                outside.subtract(request)
+        return {name: max(0, total[name] - max(0, outside[name])) for name in self._names}
+
+    def _divide(
+        self,
+        above: str,
+        total: Mapping[str, float],
+        ceiling: Mapping[str, float],
+        everything: Mapping[str, float],
+    ) -> None:
+        children = [name for name in sorted(self._queues) if self.parent(name) == above]
+        for name in self._names if children else ():
+            limits = {child: self._limit(child, name) for child in children}
+            kept = {
+                child: min(limits[child], dict(self._queues[child].guarantee).get(name, 0))
+                for child in children
+            }
+            for child in children:
+                others = sum(kept.values()) - kept[child]
+                bound = min(ceiling[name], everything[name]) - others if others else ceiling[name]
+                self.of[child].ceiling[name] = max(0.0, min(limits[child], bound))
+            parts = self._parts(children, name, total[name], kept)
+            for child in children:
+                self.of[child].entitled[name] = parts[child]
+        for child in children:
+            figures = self.of[child]
+            within = {name: min(figures.entitled[name], total[name]) for name in self._names}
+            self._divide(child, within, figures.ceiling, everything)
+
+    def _limit(self, queue: str, name: str) -> float:
+        stated = dict(self._queues[queue].capability).get(name)
+        if stated is None or (stated == 0 and name in ("cpu", "memory")):
+            return _ENDLESS
+        return stated
+
+    def _parts(
+        self, children: list[str], name: str, total: float, kept: Mapping[str, float]
+    ) -> dict[str, float]:
+        """Divide by weight: everybody at least his floor, nobody more than he wants."""
+        least, most = {}, {}
+        for child in children:
+            figures, facts = self.of[child], self._queues[child]
+            wanted = min(figures.requested[name], figures.ceiling[name])
+            deserved = min(dict(facts.deserved).get(name, 0), total, wanted)
+            least[child] = max(min(kept[child], figures.ceiling[name]), deserved)
+            most[child] = least[child] if facts.deserved else max(wanted, least[child])
+        if sum(most.values()) <= total:
+            return most
+        low, high = 0.0, max(most.values())
+        for _ in range(_HALVINGS):
+            level = (low + high) / 2
+            given = self._at(level, least, most)
+            low, high = (level, high) if sum(given.values()) <= total else (low, level)
+        return self._at(low, least, most)
+
+    def _at(
+        self, level: float, least: Mapping[str, float], most: Mapping[str, float]
+    ) -> dict[str, float]:
+        return {
+            child: min(most[child], max(least[child], level * max(1, self._queues[child].weight)))
+            for child in least
+        }
+
+
+def queue_of(state: ClusterState, pod: PodFacts) -> str | None:
+    """Return the queue that pays for a pod; None: none does."""
+    if pod.group is None:
+        return DEFAULT_QUEUE if pod.ours else None
+    group = state.groups.get(pod.group)
+    return group.queue if group is not None else None
+
+
+def above_limits(state: ClusterState, decision: Decision) -> Iterator[str]:
+    """Return the queues that would use more than they may, in words."""
+    if not decision.bindings:
+        return
+    books = Books(state)
+    grown: dict[str, Counter[str]] = defaultdict(Counter)
+    for binding in decision.bindings:
+        pod = state.pods[binding.pod]
+        queue = queue_of(state, pod)
+        if queue is None or queue not in books.of:
+            yield f"{pod.key} is bound and no queue pays for it"
+            continue
+        for name in books.path(queue):
+            grown[name].update({n: amount for n, amount in pod.shape.request if amount})
+            if not state.queues.get(name, QueueFacts(name)).open:
+                yield f"{pod.key} is bound and queue {name} is closed"
+    for name, amounts in sorted(grown.items()):
+        figures = books.of[name]
+        for resource, amount in sorted(amounts.items()):
+            most = figures.ceiling.get(resource, _ENDLESS)
+            if figures.used[resource] + amount > most * (1 + TOLERANCE):
+                uses = figures.used[resource] + amount
+                yield f"queue {name} may use {most:g} {resource}, it would use {uses}"

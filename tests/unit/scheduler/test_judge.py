@@ -1,0 +1,294 @@
+"""The judge of decisions: each rule that a decision may break is noticed, and named."""
+
+from dataclasses import replace
+
+import pytest
+
+from gangline.api.selectors import Requirement, Selector
+from gangline.scheduler.model import (
+    Binding,
+    BudgetFacts,
+    Constraints,
+    Decision,
+    Eviction,
+    Expression,
+    GroupFacts,
+    GroupKey,
+    HyperNodeFacts,
+    MemberFacts,
+    NetworkRule,
+    NodeName,
+    NodeTerm,
+    PodFacts,
+    PodKey,
+    PodTerm,
+    Promise,
+    QueueFacts,
+    Relations,
+    SpreadTerm,
+    Taint,
+)
+from gangline.scheduler.simulate.check import Wrong, check, faults
+from gangline.scheduler.state import ClusterState
+from unit.scheduler.builders import (
+    ANYWHERE,
+    cluster,
+    decide,
+    gang,
+    group,
+    node,
+    on_label,
+    pod,
+    request,
+)
+
+WEB = Selector((Requirement("app", "=", ("web",)),))
+NEAR_WEB = PodTerm(WEB, "zone")
+LABELS = (("app", "web"),)
+
+
+def bind(*placed: tuple[str, str], group: str | None = None) -> Decision:
+    return Decision(
+        bindings=tuple(
+            Binding(
+                PodKey(f"d/{name}"),
+                f"uid-{name}",
+                NodeName(on),
+                GroupKey(f"d/{group}") if group else None,
+            )
+            for name, on in placed
+        )
+    )
+
+
+def evict(*names: str, for_whom: str = "high", group: str | None = "low") -> Decision:
+    return Decision(
+        evictions=tuple(
+            Eviction(
+                PodKey(f"d/{name}"),
+                f"uid-{name}",
+                NodeName("n"),
+                GroupKey(f"d/{group}") if group else None,
+                f"d/{for_whom}",
+                "",
+            )
+            for name in names
+        ),
+        promises={f"d/{for_whom}": Promise(((PodKey(f"d/{for_whom}-0"), NodeName("n")),), True)},
+    )
+
+
+def related(**relations: object) -> Constraints:
+    return Constraints(relations=Relations(**relations))  # type: ignore[arg-type]
+
+
+def zones() -> list[object]:
+    return [node("n", labels={"zone": "a"}), node("m", labels={"zone": "b"})]
+
+
+def waiting(where: Constraints = ANYWHERE, **facts: object) -> PodFacts:
+    return pod("p", constraints=where, labels=LABELS, **facts)  # type: ignore[arg-type]
+
+
+PLACES = [
+    pytest.param([node("n")], waiting(cpu=9), "n has 8000 cpu, 9000 are used", id="cpu"),
+    pytest.param([node("n")], waiting(gpu=1), "n has 0 nvidia", id="a device it lacks"),
+    pytest.param([node("n", unschedulable=True)], waiting(), "unschedulable", id="cordoned"),
+    pytest.param([node("n", ready=False)], waiting(), "not-ready", id="not ready"),
+    pytest.param(
+        [node("n", taints=(Taint("full", "", "NoExecute"),))], waiting(), "tolerate", id="tainted"
+    ),
+    pytest.param([node("n")], waiting(on_label(pool="a")), "asks for nodes", id="selector"),
+    pytest.param(
+        [node("n", labels={"gpus": "3"})],
+        waiting(Constraints(required=(NodeTerm((Expression("gpus", "Gt", ("4",)),)),))),
+        "affinity",
+        id="node affinity",
+    ),
+    pytest.param([], waiting(), "does not exist", id="no such node"),
+    pytest.param(
+        [*zones(), pod("w", on="m", labels=LABELS)],
+        waiting(related(near=(NEAR_WEB,))),
+        "near to",
+        id="affinity",
+    ),
+    pytest.param(
+        [*zones(), pod("w", on="n", labels=LABELS)],
+        waiting(related(apart=(NEAR_WEB,))),
+        "apart from",
+        id="anti-affinity",
+    ),
+    pytest.param(
+        [*zones(), pod("w", on="n", constraints=related(apart=(NEAR_WEB,)))],
+        waiting(),
+        "d/w has to be apart",
+        id="anti-affinity of the other",
+    ),
+    pytest.param(
+        [*zones(), pod("w", on="n", labels=LABELS)],
+        waiting(related(spread=(SpreadTerm(NEAR_WEB),))),
+        "evenly",
+        id="spread",
+    ),
+]
+
+
+@pytest.mark.parametrize(("world", "put", "says"), PLACES)
+def test_a_pod_where_it_may_not_be_is_noticed(
+    world: list[object], put: PodFacts, says: str
+) -> None:
+    state = cluster(*world, put)  # type: ignore[arg-type]
+    assert any(says in fault for fault in faults(state, bind(("p", "n"))))
+
+
+def test_a_port_that_is_given_twice_is_noticed() -> None:
+    state = cluster(node("n"), pod("p", port=80), pod("q", port=80))
+    assert "are used" in next(faults(state, bind(("p", "n"), ("q", "n"))))
+
+
+def test_what_does_not_wait_or_is_bound_twice_is_noticed() -> None:
+    state = cluster(node("n"), pod("p", on="n"), pod("q"))
+    said = list(faults(state, bind(("p", "n"), ("q", "n"), ("q", "n"))))
+    assert "a pod is bound twice" in said
+    assert "d/p is bound and does not wait" in said
+
+
+def test_half_a_gang_is_noticed() -> None:
+    state = cluster(node("n"), *gang("g", 2))
+    with pytest.raises(Wrong, match="d/g has 1 of 2 pods"):
+        check(state, bind(("g-worker-0", "n"), group="g"), 0)
+
+
+def test_a_gang_without_a_role_is_noticed() -> None:
+    facts = group("g", 1, min_task_member=(("ps", 1),))
+    state = cluster(node("n"), facts, pod("w", group="g", role="worker"))
+    assert "0 of 1 pods of role ps" in next(faults(state, bind(("w", "n"), group="g")))
+
+
+def test_a_gang_that_is_scattered_is_noticed() -> None:
+    facts = group("g", 2, network=NetworkRule(tier=1))
+    state = cluster(node("n"), node("m"), facts, pod("a", group="g"), pod("b", group="g"))
+    for name in ("n", "m"):
+        domain = HyperNodeFacts(f"s-{name}", 1, members=(MemberFacts(False, exact=name),))
+        state.nodes.set_hypernode(domain)
+    assert any(
+        "no network domain" in f for f in faults(state, bind(("a", "n"), ("b", "m"), group="g"))
+    )
+    assert not list(faults(state, bind(("a", "n"), ("b", "n"), group="g")))
+
+
+QUEUES = [
+    pytest.param([QueueFacts("q", capability=request(cpu=1, pods=0))], "q may use", id="its own"),
+    pytest.param(
+        [QueueFacts("q", parent="top"), QueueFacts("top", capability=request(cpu=1, pods=0))],
+        "top may use",
+        id="of the queue above",
+    ),
+    pytest.param(
+        [QueueFacts("q"), QueueFacts("r", guarantee=request(cpu=7, pods=0))],
+        "q may use 1000 cpu",
+        id="what another is guaranteed",
+    ),
+    pytest.param([QueueFacts("q", open=False)], "q is closed", id="closed"),
+    pytest.param([], "no queue pays", id="missing"),
+]
+
+
+@pytest.mark.parametrize(("queues", "says"), QUEUES)
+def test_a_queue_above_its_limit_is_noticed(queues: list[QueueFacts], says: str) -> None:
+    state = cluster(node("n"), *queues, group("g", 1, queue="q"), pod("p", cpu=2, group="g"))
+    assert any(says in fault for fault in faults(state, bind(("p", "n"), group="g")))
+
+
+def evicting(
+    low: dict[str, object] | None = None,
+    high: dict[str, object] | None = None,
+    victims: dict[str, object] | None = None,
+    claimers: dict[str, object] | None = None,
+    *queues: QueueFacts,
+) -> ClusterState:
+    """A full node: two pods of one gang run, one of another waits."""
+    return cluster(
+        node("n", cpu=2),
+        *queues,
+        group("low", **{"minimum": 1, **(low or {})}),  # type: ignore[arg-type]
+        group("high", **{"minimum": 1, "priority": 5, **(high or {})}),  # type: ignore[arg-type]
+        *(pod(f"low-{i}", group="low", on="n", **(victims or {})) for i in range(2)),  # type: ignore[arg-type]
+        pod("high-0", group="high", **(claimers or {})),  # type: ignore[arg-type]
+    )
+
+
+def test_an_eviction_that_is_right_is_not_noticed() -> None:
+    state = evicting()
+    assert not list(faults(state, decide(state)))
+    assert not list(faults(state, evict("low-1")))
+
+
+A, B = QueueFacts("a"), QueueFacts("b")
+EVICTIONS = [
+    pytest.param(evicting(victims={"preemptable": False}), "may not be", id="protected pod"),
+    pytest.param(evicting(low={"preemptable": False}), "may not be", id="protected gang"),
+    pytest.param(evicting(victims={"priority": 2 * 10**9}), "not ours", id="system priority"),
+    pytest.param(evicting(victims={"terminating": True}), "goes already", id="goes already"),
+    pytest.param(evicting(high={"priority": 0}), "no higher priority", id="an equal"),
+    pytest.param(evicting(claimers={"preempts": False}), "preempts nobody", id="never"),
+    pytest.param(evicting(low={"minimum": 2}), "is broken", id="half of a gang"),
+    pytest.param(
+        evicting(low={"min_task_member": (("w", 2),)}, victims={"role": "w"}),
+        "is broken",
+        id="half of a role",
+    ),
+    pytest.param(evicting(claimers={"cpu": 2}), "no room", id="too few"),
+    pytest.param(
+        evicting({"queue": "a"}, {"queue": "b"}, None, None, replace(A, reclaimable=False), B),
+        "gives nothing back",
+        id="a queue that gives nothing back",
+    ),
+    pytest.param(
+        evicting(
+            {"queue": "a"},
+            {"queue": "b"},
+            None,
+            None,
+            replace(A, deserved=request(cpu=2, pods=0)),
+            B,
+        ),
+        "has not too much",
+        id="a queue within its part",
+    ),
+    pytest.param(
+        evicting(
+            {"queue": "a"},
+            {"queue": "b"},
+            None,
+            None,
+            A,
+            replace(B, deserved=request(memory=1, pods=0)),
+        ),
+        "has its part",
+        id="a queue that deserves nothing",
+    ),
+]
+
+
+@pytest.mark.parametrize(("state", "says"), EVICTIONS)
+def test_an_eviction_that_may_not_be_is_noticed(state: ClusterState, says: str) -> None:
+    assert any(says in fault for fault in faults(state, evict("low-0")))
+
+
+def test_more_than_a_budget_allows_is_noticed() -> None:
+    state = evicting(victims={"labels": LABELS})
+    state.budgets["d/web"] = BudgetFacts("d/web", "d", WEB, allowed=0)
+    assert any("0 may be" in fault for fault in faults(state, evict("low-0")))
+
+
+def test_an_eviction_for_whom_nothing_is_kept_is_noticed() -> None:
+    state = evicting()
+    wrong = replace(evict("low-0"), promises={})
+    assert any("nothing is kept" in fault for fault in faults(state, wrong))
+
+
+def test_groups_are_told_apart_by_their_namespaces() -> None:
+    other: GroupFacts = replace(group("g", 1), key=GroupKey("e/g"))
+    state = cluster(node("n"), other, group("g", 1), pod("p", group="g"))
+    assert not list(faults(state, bind(("p", "n"), group="g")))

@@ -1,0 +1,125 @@
+"""The worker's end, for programs without an event loop: a training script that wants its shards.
+
+One connection, one request at a time; threads may share a client and wait for each other, so give
+long polls a client of their own. It asks again through absences of the master, as ``client`` does.
+"""
+
+import random
+import socket
+import threading
+import time
+from typing import Self, TypeVar
+
+from gangline.elastic.protocol import envelope, seal
+from gangline.elastic.protocol.client import (
+    CONNECT_TIMEOUT_S,
+    FIRST_PAUSE_S,
+    LONGEST_PAUSE_S,
+    ClientName,
+    split_address,
+)
+from gangline.elastic.protocol.errors import MasterUnreachableError, RequestRefusedError
+from gangline.elastic.protocol.messages import Message, Refused, Reply, Welcome
+
+R = TypeVar("R", bound=Message)
+
+_READ_BYTES = 256 * 1024
+
+
+class BlockingClient:
+    """Asks one master; use as ``with BlockingClient(address, secret) as client``."""
+
+    def __init__(self, address: str, secret: seal.Secret, name: ClientName | None = None) -> None:
+        self.address = address
+        self.name = name or ClientName()
+        self._secret = secret
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+        self._ends: seal.Ends | None = None
+        self._next_number = 1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the connection. The next call makes another."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+            self._ends = None
+
+    def call(self, message: Message, *, timeout_s: float = 60.0) -> Reply:
+        """Ask and return the reply; arguments and errors as ``Client.call``."""
+        body = envelope.encode_body(message)
+        deadline = time.monotonic() + timeout_s
+        with self._lock:
+            number = self._next_number
+            self._next_number += 1
+            reply = self._call(number, body, deadline, timeout_s)
+        if isinstance(reply, Refused):
+            raise RequestRefusedError(reply)
+        return reply
+
+    def ask(self, message: Message, kind: type[R], *, timeout_s: float = 60.0) -> R:
+        """Ask, and insist on one kind of reply; errors as ``Client.ask``."""
+        reply = self.call(message, timeout_s=timeout_s)
+        if not isinstance(reply, kind):
+            said = f"{type(reply).__name__} came where {kind.__name__} was expected"
+            raise RequestRefusedError(Refused(reason="BadReply", message=said))
+        return reply
+
+    def _call(self, number: int, body: bytes, deadline: float, timeout_s: float) -> Reply:
+        pause = FIRST_PAUSE_S
+        while True:
+            try:
+                if self._socket is None:
+                    self._connect(deadline)
+                return self._exchange(number, body, deadline)
+            except (OSError, seal.SealError, envelope.EnvelopeError) as error:
+                self.close()
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise MasterUnreachableError(self.address, timeout_s, str(error)) from error
+            time.sleep(min(random.uniform(pause / 2, pause), left))
+            pause = min(pause * 2, LONGEST_PAUSE_S)
+
+    def _connect(self, deadline: float) -> None:
+        left = max(0.001, min(CONNECT_TIMEOUT_S, deadline - time.monotonic()))
+        self._socket = socket.create_connection(split_address(self.address), left)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        mine = seal.greeting()
+        self._socket.sendall(mine)
+        theirs = b""
+        while len(theirs) < seal.GREETING_BYTES:
+            theirs += self._read(seal.GREETING_BYTES - len(theirs))
+        seal.check_greeting(theirs)
+        self._ends = seal.ends(self._secret, mine, theirs, client=True)
+        self._ends.opener.limit = seal.LARGEST_FRAME
+        reply = self._exchange(0, envelope.encode_body(self.name.hello()), deadline)
+        if isinstance(reply, Refused):
+            self.close()
+            raise RequestRefusedError(reply)
+        if not isinstance(reply, Welcome):
+            raise seal.SealError("the master did not welcome us")
+
+    def _exchange(self, number: int, body: bytes, deadline: float) -> Reply:
+        assert self._socket is not None
+        assert self._ends is not None
+        self._socket.settimeout(max(0.001, deadline - time.monotonic()))
+        self._socket.sendall(self._ends.sealer.seal(envelope.wrap(number, body)))
+        while True:
+            self._socket.settimeout(max(0.001, deadline - time.monotonic()))
+            for content in self._ends.opener.feed(self._read(_READ_BYTES)):
+                answered, reply = envelope.read_reply(content)
+                if answered == number:
+                    return reply
+
+    def _read(self, at_most: int) -> bytes:
+        assert self._socket is not None
+        received = self._socket.recv(at_most)
+        if not received:
+            raise ConnectionResetError("the master closed the connection")
+        return received

@@ -1,0 +1,272 @@
+"""The master's end of connections: lets in who knows the secret, hands requests on, sends replies.
+
+What a request means is the ``Service``'s matter, which may answer at once or later. A connection
+that does not greet in time, forges or sends too much is cut. The same port answers plain HTTP GET
+with the service's pages (health, metrics), so that probes need no other.
+"""
+
+import asyncio
+import logging
+from http import HTTPStatus
+from typing import Protocol
+
+from gangline.elastic.protocol import envelope, seal
+from gangline.elastic.protocol.messages import (
+    PROTOCOL_OLDEST,
+    PROTOCOL_VERSION,
+    Hello,
+    Refused,
+    Reply,
+    Request,
+    Welcome,
+)
+
+log = logging.getLogger(__name__)
+
+GREETING_TIMEOUT_S = 10.0
+STRANGERS = 512
+"""Connections that have not shown yet that they know the secret; above it the oldest is cut."""
+BACKLOG = 2048
+_WRITE_HIGH = 8 * 2**20
+_LONGEST_HTTP_HEAD = 8192
+
+
+class Service(Protocol):
+    """What stands behind the server."""
+
+    def welcome(self, peer: "Peer", hello: Hello) -> Welcome | Refused:
+        """Take or refuse a connection whose sender knows the secret."""
+
+    def handle(self, peer: "Peer", number: int, request: Request) -> None:
+        """Take a request; ``peer.send(number, reply)`` now or later, once."""
+
+    def lost(self, peer: "Peer") -> None:
+        """A connection that was welcomed has ended."""
+
+    def page(self, path: str) -> tuple[HTTPStatus, bytes]:
+        """Answer an HTTP GET."""
+
+
+class Peer(asyncio.Protocol):
+    """One connection."""
+
+    def __init__(self, server: "Server") -> None:
+        self._server = server
+        self._service = server.service
+        self._transport: asyncio.Transport | None = None
+        self._received = bytearray()
+        self._ends: seal.Ends | None = None
+        self.hello: Hello | None = None
+        """Who is there, once that is known."""
+
+    # What the event loop calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin: the other end has some seconds to greet."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(high=_WRITE_HIGH)
+        self._server.arrived(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell the service, if it knew of the connection."""
+        del exc
+        self._transport = None
+        self._server.gone(self)
+        if self.hello is not None:
+            self._service.lost(self)
+
+    def pause_writing(self) -> None:
+        """Read no more: who does not read replies may not ask for more."""
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """Read again."""
+        if self._transport is not None:
+            self._transport.resume_reading()
+
+    def data_received(self, data: bytes) -> None:
+        """Take what came; cut the connection if it is not ours."""
+        try:
+            if self._ends is None:
+                data = self._greet(data)
+            if self._ends is not None and data:
+                for content in self._ends.opener.feed(data):
+                    self._take(content)
+        except seal.SealError as error:
+            log.warning("connection refused", extra={"peer": self.address, "reason": str(error)})
+            self.close()
+
+    # What the service uses
+
+    @property
+    def address(self) -> str:
+        """Where the other end is, for logs."""
+        name = self._transport.get_extra_info("peername") if self._transport else None
+        return f"{name[0]}:{name[1]}" if name else "?"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether replies can still be sent."""
+        return self._transport is not None
+
+    def send(self, number: int, reply: Reply) -> None:
+        """Send a reply; nothing if the connection has ended (the client will ask again)."""
+        self.send_body(number, envelope.encode_body(reply))
+
+    def send_body(self, number: int, body: bytes) -> None:
+        """Send a reply that is encoded already."""
+        if self._transport is not None and self._ends is not None:
+            self._transport.write(self._ends.sealer.seal(envelope.wrap(number, body)))
+
+    def close(self) -> None:
+        """End the connection; what was sent still goes out."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """End the connection at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # The steps of a connection
+
+    def _greet(self, data: bytes) -> bytes:
+        """Collect the client's greeting and answer it; return what came after it."""
+        self._received += data
+        if self._received[:4] == b"GET ":
+            self._serve_page()
+            return b""
+        if self._received[:4] != seal.MAGIC[: len(self._received)]:
+            raise seal.SealError("the other end is no part of a gangline job")
+        if len(self._received) < seal.GREETING_BYTES:
+            return b""
+        theirs = bytes(self._received[: seal.GREETING_BYTES])
+        rest = bytes(self._received[seal.GREETING_BYTES :])
+        seal.check_greeting(theirs)
+        mine = seal.greeting()
+        self._ends = seal.ends(self._server.secret, theirs, mine, client=False)
+        self._received.clear()
+        assert self._transport is not None
+        self._transport.write(mine)
+        return rest
+
+    def _take(self, content: bytes) -> None:
+        try:
+            number, request = envelope.read_request(content)
+        except envelope.EnvelopeError as error:
+            self.send(error.number, Refused(reason="BadRequest", message=str(error)))
+            return
+        if self.hello is not None:
+            self._service.handle(self, number, request)
+        elif isinstance(request, Hello):
+            self._welcome(number, request)
+        else:
+            self.send(number, Refused(reason="BadRequest", message="Hello comes first"))
+            self.close()
+
+    def _welcome(self, number: int, hello: Hello) -> None:
+        answer = refusal(hello) or self._service.welcome(self, hello)
+        self.send(number, answer)
+        if isinstance(answer, Refused):
+            self.close()
+            return
+        assert self._ends is not None
+        self._ends.opener.limit = seal.LARGEST_FRAME
+        self.hello = hello
+        self._server.known(self)
+
+    def _serve_page(self) -> None:
+        if b"\r\n\r\n" not in self._received:
+            if len(self._received) > _LONGEST_HTTP_HEAD:
+                self.close()
+            return
+        assert self._transport is not None
+        path = self._received.split(b" ", 2)[1].decode("ascii", "replace")
+        self._received.clear()
+        status, content = self._service.page(path)
+        head = (
+            f"HTTP/1.1 {status.value} {status.phrase}\r\n"
+            "Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
+            f"Content-Length: {len(content)}\r\nConnection: close\r\n\r\n"
+        )
+        self._transport.write(head.encode() + content)
+        self.close()
+
+
+def refusal(hello: Hello) -> Refused | None:
+    """Say why two versions cannot speak with each other; None if they can."""
+    if hello.protocol >= PROTOCOL_OLDEST and hello.oldest <= PROTOCOL_VERSION:
+        return None
+    older = "agent" if hello.protocol < PROTOCOL_OLDEST else "master"
+    return Refused(
+        reason="VersionMismatch",
+        message=f"gangline {hello.version or '?'} speaks protocol {hello.oldest} to "
+        f"{hello.protocol}, this master {PROTOCOL_OLDEST} to {PROTOCOL_VERSION}; "
+        f"the {older}'s gangline must be newer",
+    )
+
+
+def negotiated(hello: Hello) -> int:
+    """Return the newest version that both understand."""
+    return min(hello.protocol, PROTOCOL_VERSION)
+
+
+class Server:
+    """Listens, and keeps strangers few and short."""
+
+    def __init__(self, service: Service, secret: seal.Secret) -> None:
+        self.service = service
+        self.secret = secret
+        self._strangers: dict[Peer, asyncio.TimerHandle] = {}
+        self._peers: set[Peer] = set()
+        self._listener: asyncio.Server | None = None
+
+    async def start(self, host: str | None, port: int) -> int:
+        """Listen; return the port.
+
+        Args:
+            host: the address to listen on; None for all, of both families where there are.
+            port: 0 for any.
+
+        Raises:
+            OSError: the port is taken or the address is none of this machine's.
+        """
+        loop = asyncio.get_running_loop()
+        self._listener = await loop.create_server(
+            lambda: Peer(self), host, port, backlog=BACKLOG, reuse_address=True
+        )
+        return int(self._listener.sockets[0].getsockname()[1])
+
+    async def stop(self) -> None:
+        """Listen no more and end all connections; what was sent still goes out."""
+        if self._listener is not None:
+            self._listener.close()
+        for peer in [*self._peers]:
+            peer.close()
+        for peer in [*self._strangers]:
+            peer.abort()
+        await asyncio.sleep(0)
+
+    # What peers report
+
+    def arrived(self, peer: Peer) -> None:
+        """Give a new connection a little time to greet."""
+        if len(self._strangers) >= STRANGERS:
+            oldest = next(iter(self._strangers))
+            self._strangers.pop(oldest).cancel()
+            oldest.abort()
+        timer = asyncio.get_running_loop().call_later(GREETING_TIMEOUT_S, peer.abort)
+        self._strangers[peer] = timer
+
+    def known(self, peer: Peer) -> None:
+        """Note that a connection is one of ours."""
+        self._strangers.pop(peer).cancel()
+        self._peers.add(peer)
+
+    def gone(self, peer: Peer) -> None:
+        """Forget a connection."""
+        self._peers.discard(peer)
+        if timer := self._strangers.pop(peer, None):
+            timer.cancel()

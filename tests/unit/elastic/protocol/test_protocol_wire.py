@@ -1,0 +1,222 @@
+"""Client and server over a real socket: replies, absences, refusals, strangers."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from http import HTTPStatus
+
+import pytest
+
+from gangline.elastic.protocol import envelope
+from gangline.elastic.protocol.blocking import BlockingClient
+from gangline.elastic.protocol.client import (
+    Client,
+    ClientName,
+    MasterUnreachableError,
+    RequestRefusedError,
+    split_address,
+)
+from gangline.elastic.protocol.messages import (
+    Done,
+    Hello,
+    KeyValueAdd,
+    KeyValueGet,
+    KeyValueSet,
+    KeyValueWait,
+    Refused,
+    Request,
+    Values,
+    Welcome,
+)
+from gangline.elastic.protocol.seal import Secret
+from gangline.elastic.protocol.server import Peer, Server, negotiated
+
+SECRET = Secret(b"s" * 32)
+PATIENCE_S = 60
+
+
+class Parrot:
+    """Says keys back as values; leaves waits open until told."""
+
+    def __init__(self) -> None:
+        self.open: list[tuple[Peer, int]] = []
+        self.seen: list[int] = []
+        self.lost_one = asyncio.Event()
+        self.waits = asyncio.Event()
+        self.is_mute = False
+
+    def welcome(self, peer: Peer, hello: Hello) -> Welcome | Refused:
+        if hello.job not in ("", "train"):
+            return Refused(reason="WrongJob", message="this is train")
+        return Welcome(protocol=negotiated(hello))
+
+    def handle(self, peer: Peer, number: int, request: Request) -> None:
+        self.seen.append(number)
+        if self.is_mute:
+            self.open.append((peer, number))
+            self.waits.set()
+            return
+        match request:
+            case KeyValueGet(keys=keys):
+                peer.send(number, Values(values=tuple(key.encode() for key in keys)))
+            case KeyValueWait():
+                self.open.append((peer, number))
+                self.waits.set()
+            case KeyValueSet():
+                for waiting, its_number in self.open:
+                    waiting.send(its_number, Values(values=(b"there",)))
+                peer.send(number, Done())
+            case _:
+                peer.send(number, Refused(reason="BadRequest", message="only keys"))
+
+    def lost(self, peer: Peer) -> None:
+        self.lost_one.set()
+
+    def page(self, path: str) -> tuple[HTTPStatus, bytes]:
+        return (HTTPStatus.OK, b"well\n") if path == "/healthz" else (HTTPStatus.NOT_FOUND, b"")
+
+
+@pytest.fixture
+async def parrot() -> Parrot:
+    return Parrot()
+
+
+@pytest.fixture
+async def port(parrot: Parrot) -> AsyncIterator[int]:
+    server = Server(parrot, SECRET)
+    yield await server.start("127.0.0.1", 0)
+    await server.stop()
+
+
+async def test_a_question_is_answered(port: int) -> None:
+    async with Client(f"127.0.0.1:{port}", SECRET) as client:
+        reply = await client.ask(KeyValueGet(keys=("a", "b")), Values, timeout_s=PATIENCE_S)
+    assert reply.values == (b"a", b"b")
+
+
+async def test_a_long_question_does_not_hold_up_others(port: int, parrot: Parrot) -> None:
+    async with Client(f"127.0.0.1:{port}", SECRET) as client:
+        long = asyncio.create_task(client.call(KeyValueWait(keys=("x",))))
+        await asyncio.wait_for(parrot.waits.wait(), PATIENCE_S)
+        assert await client.call(KeyValueSet(key="x", value=b"")) == Done()
+        assert await asyncio.wait_for(long, PATIENCE_S) == Values(values=(b"there",))
+
+
+async def test_a_question_outlives_the_master_and_keeps_its_number(parrot: Parrot) -> None:
+    first = Server(parrot, SECRET)
+    port = await first.start("127.0.0.1", 0)
+    async with Client(f"127.0.0.1:{port}", SECRET) as client:
+        parrot.is_mute = True
+        asked = asyncio.create_task(client.call(KeyValueGet(keys=("a",)), timeout_s=PATIENCE_S))
+        await asyncio.wait_for(parrot.waits.wait(), PATIENCE_S)
+        await first.stop()
+        parrot.is_mute = False
+        second = Server(parrot, SECRET)
+        await second.start("127.0.0.1", port)
+        assert await asked == Values(values=(b"a",))
+        assert parrot.seen[0] == parrot.seen[-1]
+        await second.stop()
+
+
+async def test_a_master_that_is_not_there_is_told_with_its_address(unused_tcp_port: int) -> None:
+    async with Client(f"127.0.0.1:{unused_tcp_port}", SECRET) as client:
+        with pytest.raises(MasterUnreachableError, match=rf":{unused_tcp_port} .*Connect call failed"):
+            await client.call(KeyValueGet(keys=()), timeout_s=0.5)
+
+
+async def test_a_no_is_an_error_with_a_reason(port: int) -> None:
+    async with Client(f"127.0.0.1:{port}", SECRET) as client:
+        with pytest.raises(RequestRefusedError, match="only keys") as caught:
+            await client.call(KeyValueAdd(key="x"), timeout_s=PATIENCE_S)
+    assert caught.value.reason == "BadRequest"
+
+
+async def test_the_wrong_job_is_refused_for_good(port: int) -> None:
+    async with Client(f"127.0.0.1:{port}", SECRET, ClientName(job="other")) as client:
+        with pytest.raises(RequestRefusedError, match="this is train"):
+            await client.call(KeyValueGet(keys=()), timeout_s=PATIENCE_S)
+        with pytest.raises(RequestRefusedError, match="WrongJob"):
+            await client.connected(PATIENCE_S)
+
+
+async def test_a_stranger_is_cut_and_hears_nothing(port: int, parrot: Parrot) -> None:
+    async with Client(f"127.0.0.1:{port}", Secret(b"x" * 32)) as client:
+        with pytest.raises(MasterUnreachableError, match="closed the connection"):
+            await client.call(KeyValueGet(keys=()), timeout_s=0.5)
+    assert parrot.seen == []
+
+
+async def test_another_protocol_is_cut(port: int) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"\x00\x01\x02\x03 whatever")
+    assert await asyncio.wait_for(reader.read(), PATIENCE_S) == b""
+    writer.close()
+
+
+async def test_probes_are_answered_in_http(port: int) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+    answer = await asyncio.wait_for(reader.read(), PATIENCE_S)
+    writer.close()
+    assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert answer.endswith(b"\r\n\r\nwell\n")
+
+
+async def test_versions_that_cannot_speak_are_refused_with_words(port: int) -> None:
+    class FromTheFuture(ClientName):
+        def hello(self) -> Hello:
+            return Hello(protocol=99, oldest=98, version="9.9")
+
+    async with Client(f"127.0.0.1:{port}", SECRET, FromTheFuture()) as client:
+        with pytest.raises(RequestRefusedError, match=r"9\.9 speaks protocol 98 to 99"):
+            await client.call(KeyValueGet(keys=()), timeout_s=PATIENCE_S)
+
+
+async def test_a_lost_connection_is_told_to_the_service(port: int, parrot: Parrot) -> None:
+    async with Client(f"127.0.0.1:{port}", SECRET) as client:
+        await client.connected(PATIENCE_S)
+    await asyncio.wait_for(parrot.lost_one.wait(), PATIENCE_S)
+
+
+async def test_programs_without_a_loop_ask_too(port: int) -> None:
+    def ask() -> Values:
+        with BlockingClient(f"127.0.0.1:{port}", SECRET) as client:
+            return client.ask(KeyValueGet(keys=("k",)), Values, timeout_s=PATIENCE_S)
+
+    assert (await asyncio.to_thread(ask)).values == (b"k",)
+
+
+async def test_they_too_outlive_the_master(parrot: Parrot) -> None:
+    first = Server(parrot, SECRET)
+    port = await first.start("127.0.0.1", 0)
+
+    with BlockingClient(f"127.0.0.1:{port}", SECRET) as client:
+
+        def ask() -> Values:
+            return client.ask(KeyValueGet(keys=("k",)), Values, timeout_s=PATIENCE_S)
+
+        await asyncio.to_thread(ask)
+        await first.stop()
+        asked = asyncio.create_task(asyncio.to_thread(ask))
+        second = Server(parrot, SECRET)
+        await second.start("127.0.0.1", port)
+        assert (await asked).values == (b"k",)
+        await second.stop()
+
+
+def test_an_unknown_field_is_passed_over() -> None:
+    body = envelope.encode_body(KeyValueGet(keys=("a",))).replace(b"\x82", b"\x83", 1)
+    body += b"\xa3new\x01"
+    assert envelope.read_request(envelope.wrap(7, body)) == (7, KeyValueGet(keys=("a",)))
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("master", ("master", 50001)),
+        ("master:7", ("master", 7)),
+        ("[::1]:7", ("::1", 7)),
+        ("::1", ("::1", 50001)),
+    ],
+)
+def test_addresses_are_read(text: str, address: tuple[str, int]) -> None:
+    assert split_address(text) == address

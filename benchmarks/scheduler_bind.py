@@ -1,0 +1,230 @@
+"""3,000 waiting pods on many fake nodes of a real Kubernetes: how soon are all of them bound?
+
+The nodes are objects without a kubelet. A scheduler runs and knows the nodes; it is held (SIGSTOP)
+while the pods are created, then let go, and the clock runs until a watch has shown every pod on a
+node. Peers: kube-scheduler with raised client limits, and a bare client that knows beforehand
+where each pod goes and only binds.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+from benchmarks.connection import Connection, Target
+from benchmarks.operator_creation import create_all, listed
+from benchmarks.servers import GANGLINE, install_definitions, real_kubernetes
+
+PODS = 3_000
+NODES = (1_000, 5_000)
+"""More and more of them."""
+GANG = 8
+BINDERS = 64
+"""Connections of the bare client; as many as our scheduler has bindings under way."""
+SETTLE_S = 5.0
+"""After a scheduler has started: it has read what there is."""
+GROUPS = "/apis/scheduling.volcano.sh/v1beta1/namespaces"
+
+
+def node(index: int) -> bytes:
+    """A node of 32 processors."""
+    has = {"cpu": "32", "memory": "128Gi", "pods": "110"}
+    status = {
+        "capacity": has,
+        "allocatable": has,
+        "conditions": [{"type": "Ready", "status": "True"}],
+    }
+    metadata = {"name": f"fake-{index:05d}", "labels": {"pool": "ab"[index % 2]}}
+    return json.dumps({"metadata": metadata, "status": status}).encode()
+
+
+def pod(index: int, scheduler: str, gangs: bool) -> bytes:
+    """A pod of one processor; it tolerates that its node was never heard of."""
+    metadata: dict[str, object] = {"name": f"p-{index:05d}"}
+    if gangs:
+        metadata["annotations"] = {"scheduling.k8s.io/group-name": f"g-{index // GANG}"}
+    asks = {"requests": {"cpu": "1", "memory": "1Gi"}}
+    spec = {
+        "schedulerName": scheduler,
+        "containers": [{"name": "c", "image": "none:1", "resources": asks}],
+        "tolerations": [{"operator": "Exists"}],
+    }
+    return json.dumps({"metadata": metadata, "spec": spec}).encode()
+
+
+def group(index: int) -> bytes:
+    """The group of a gang."""
+    return json.dumps(
+        {
+            "apiVersion": "scheduling.volcano.sh/v1beta1",
+            "kind": "PodGroup",
+            "metadata": {"name": f"g-{index}"},
+            "spec": {"minMember": GANG},
+        }
+    ).encode()
+
+
+async def open_namespaces(target: Target, names: list[str]) -> None:
+    """Create namespaces; return when pods may be created in them."""
+    made = [("/api/v1/namespaces", json.dumps({"metadata": {"name": n}}).encode()) for n in names]
+    await create_all(target, made)
+    for name in names:
+        while not any(a.get("secrets") for a in await listed(target, name, "serviceaccounts")):
+            await asyncio.sleep(0.1)
+
+
+async def prepare(target: Target, namespace: str, scheduler: str, gangs: bool) -> None:
+    """Create the pods that are to be bound, and their groups."""
+    if gangs:
+        made = [(f"{GROUPS}/{namespace}/podgroups", group(n)) for n in range(PODS // GANG)]
+        await create_all(target, made)
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    await create_all(target, [(path, pod(n, scheduler, gangs)) for n in range(PODS)])
+
+
+async def all_bound(target: Target, namespace: str, begin: Callable[[], Awaitable[None]]) -> float:
+    """Seconds from ``begin`` until a watch has shown every pod on a node."""
+    connection = await Connection.open(target)
+    path = f"/api/v1/namespaces/{namespace}/pods?watch=true&fieldSelector=spec.nodeName!="
+    await connection.watch(path)
+    begun = time.monotonic()
+    beginning = asyncio.ensure_future(begin())
+    async for seen in connection.added():
+        if seen >= PODS:
+            break
+    took = time.monotonic() - begun
+    connection.close()
+    await beginning
+    return took
+
+
+async def bind_all(target: Target, namespace: str, nodes: int) -> None:
+    """Bind the pods to the nodes in turn, over many connections."""
+    pending = iter(range(PODS))
+
+    async def worker() -> None:
+        connection = await Connection.open(target)
+        for index in pending:
+            body = {
+                "metadata": {"name": f"p-{index:05d}"},
+                "target": {"kind": "Node", "name": f"fake-{index % nodes:05d}"},
+            }
+            path = f"/api/v1/namespaces/{namespace}/pods/p-{index:05d}/binding"
+            code, answer = await connection.request("POST", path, json.dumps(body).encode())
+            if code != 201:
+                raise ConnectionError(f"the binding answered {code}: {answer[:300]!r}")
+        connection.close()
+
+    await asyncio.gather(*(worker() for _ in range(BINDERS)))
+
+
+async def clear(target: Target, namespace: str) -> None:
+    """Delete the pods at once, as no kubelet will."""
+    connection = await Connection.open(target)
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    code, answer = await connection.request("DELETE", path, b'{"gracePeriodSeconds":0}')
+    if code != 200:
+        raise ConnectionError(f"the deletion answered {code}: {answer[:300]!r}")
+    connection.close()
+
+
+@contextlib.contextmanager
+def running(command: list[str], kubeconfig: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a scheduler."""
+    process = subprocess.Popen(
+        command,
+        env=os.environ | {"KUBECONFIG": str(kubeconfig)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGCONT)
+        process.terminate()
+        process.wait(30)
+
+
+async def scheduled(
+    target: Target, namespace: str, process: subprocess.Popen[bytes], name: str, gangs: bool
+) -> float:
+    """Pods bound per second by a scheduler that runs already."""
+    await asyncio.sleep(SETTLE_S)
+    process.send_signal(signal.SIGSTOP)
+    await prepare(target, namespace, name, gangs)
+
+    async def let_go() -> None:
+        process.send_signal(signal.SIGCONT)
+
+    took = await all_bound(target, namespace, let_go)
+    await asyncio.sleep(SETTLE_S)  # its last events and statuses
+    await clear(target, namespace)
+    return PODS / took
+
+
+async def bare(target: Target, namespace: str, nodes: int) -> float:
+    """Pods bound per second by the bare client."""
+    await prepare(target, namespace, "nobody", gangs=False)
+    took = await all_bound(target, namespace, lambda: bind_all(target, namespace, nodes))
+    await clear(target, namespace)
+    return PODS / took
+
+
+def measure(kubeconfig: Path, nodes: int, kube_scheduler: Path) -> None:
+    """Measure all of them on so many nodes, and print the ratios."""
+    target = asyncio.run(Target.of(kubeconfig))
+    binders = asyncio.run(bare(target, f"bare-{nodes}", nodes))
+    # No limits of the client's own, and no lease to wait for.
+    flags = ["--leader-elect=false", "--port=0", "--kube-api-qps=5000", "--kube-api-burst=10000"]
+    theirs: float | None = None
+    if kube_scheduler.exists():
+        command = [str(kube_scheduler), f"--kubeconfig={kubeconfig}", *flags]
+        with running(command, kubeconfig) as process:
+            theirs = asyncio.run(
+                scheduled(target, f"kube-{nodes}", process, "default-scheduler", False)
+            )
+    ours = {}
+    for gangs in (False, True):
+        with running([*GANGLINE, "scheduler"], kubeconfig) as process:
+            namespace = f"{'gangs' if gangs else 'alone'}-{nodes}"
+            ours[gangs] = asyncio.run(scheduled(target, namespace, process, "gangline", gangs))
+    print(f"{PODS:,} waiting pods on {nodes:,} fake nodes, bound per second until the last one:")
+    print(f"  bare client of {BINDERS} connections: {binders:,.0f}")
+    print(f"  kube-scheduler: {theirs:,.0f}" if theirs else "  kube-scheduler: not there")
+    for gangs, rate in ours.items():
+        beside = f", {rate / theirs:.2f} of kube-scheduler" if theirs else ""
+        what = f"in gangs of {GANG}" if gangs else "alone"
+        print(f"  ours, {what}: {rate:,.0f}; {rate / binders:.2f} of the bare client{beside}")
+    sys.stdout.flush()
+
+
+def stop_controllers(kubeconfig: Path) -> None:
+    """End the controller manager: it would take nodes without a kubelet for lost."""
+    os.kill(int((kubeconfig.parent / "kcm.pid").read_text()), signal.SIGTERM)
+
+
+def main() -> None:
+    """Start a Kubernetes, add nodes and measure, first with few of them."""
+    binaries = Path(os.environ.get("KUBE_BIN", "/var/cache/gangline-realkube/bin"))
+    there = 0
+    with real_kubernetes() as kubeconfig:
+        install_definitions(kubeconfig)
+        target = asyncio.run(Target.of(kubeconfig))
+        names = [f"{who}-{n}" for n in NODES for who in ("bare", "kube", "alone", "gangs")]
+        asyncio.run(open_namespaces(target, names))
+        stop_controllers(kubeconfig)
+        for nodes in NODES:
+            made = [("/api/v1/nodes", node(index)) for index in range(there, nodes)]
+            asyncio.run(create_all(target, made))
+            there = nodes
+            measure(kubeconfig, nodes, binaries / "kube-scheduler")
+
+
+if __name__ == "__main__":
+    main()

@@ -9,7 +9,8 @@ from typing import Any
 
 import msgspec
 
-from gangline.api.checks import jax, mindspore, mpi, paddle, pytorch, tensorflow, xgboost
+from gangline.api.checks import elastic, jax, mindspore, mpi, paddle, pytorch, tensorflow, xgboost
+from gangline.api.elastic import ElasticJob
 from gangline.api.fielderror import FieldError
 from gangline.api.jax import JAXJob
 from gangline.api.kubeflow import PyTorchJob
@@ -31,6 +32,7 @@ _KINDS: Mapping[tuple[Any, Any], tuple[type[Object], Callable[[Any], Iterable[Fi
     (_KUBEFLOW, "MPIJob"): (MPIJob, mpi.advise),
     ("mindspore.gitee.com/v1", "MSJob"): (MSJob, mindspore.advise),
     ("batch.paddlepaddle.org/v1", "PaddleJob"): (PaddleJob, paddle.advise),
+    ("elastic.iml.github.io/v1alpha1", "ElasticJob"): (ElasticJob, elastic.advise),
 }
 
 

@@ -18,6 +18,7 @@ from gangline.api.apiextensions import (
 )
 from gangline.api.resource import Resource
 from gangline.api.resources import (
+    ELASTIC_JOBS,
     JAX_JOBS,
     MPI_JOBS,
     MS_JOBS,
@@ -25,6 +26,7 @@ from gangline.api.resources import (
     POD_GROUPS,
     PYTORCH_JOBS,
     QUEUES,
+    SCALE_PLANS,
     TF_JOBS,
     XGBOOST_JOBS,
 )
@@ -113,6 +115,35 @@ _DEFINITIONS = (
             _column("Restarts", ".status.restarts.total", "integer", wide=True),
             _column("Reason", ".status.conditions[-1:].reason", wide=True),
             _column("Message", ".status.conditions[-1:].message", wide=True),
+        ],
+    ),
+    _Definition(
+        ELASTIC_JOBS,
+        short_names=["ej"],
+        categories=["training"],
+        columns=[
+            _column("Phase", ".status.phase"),
+            _AGE,
+            _column("Workers", ".spec.replicaSpecs.worker.replicas", "integer", wide=True),
+            _column("Active", ".status.replicaStatuses.worker.active", "integer", wide=True),
+            _column("Restarts", ".status.restarts.total", "integer", wide=True),
+            _column("Reason", ".status.conditions[-1:].reason", wide=True),
+            _column("Message", ".status.conditions[-1:].message", wide=True),
+        ],
+        scale=CustomResourceSubresourceScale(
+            spec_replicas_path=".spec.replicaSpecs.worker.replicas",
+            status_replicas_path=".status.replicaStatuses.worker.active",
+            label_selector_path=".status.replicaStatuses.worker.selector",
+        ),
+    ),
+    _Definition(
+        SCALE_PLANS,
+        short_names=[],
+        columns=[
+            _column("Phase", ".status.phase"),
+            _AGE,
+            _column("Job", ".spec.ownerJob"),
+            _column("Message", ".status.message", wide=True),
         ],
     ),
     _Definition(

@@ -4,6 +4,7 @@ from typing import Any
 
 from gangline.api import admission, autoscaling, core, rbac
 from gangline.api.apiextensions import CustomResourceDefinition
+from gangline.api.elastic import ElasticJob, ScalePlan
 from gangline.api.jax import JAXJob
 from gangline.api.kubeflow import PyTorchJob
 from gangline.api.mindspore import MSJob
@@ -107,6 +108,10 @@ XGBOOST_JOBS = Resource(XGBoostJob, "kubeflow.org", "v1", "xgboostjobs", "XGBoos
 MS_JOBS = Resource(MSJob, "mindspore.gitee.com", "v1", "msjobs", "MSJob")
 PADDLE_JOBS = Resource(PaddleJob, "batch.paddlepaddle.org", "v1", "paddlejobs", "PaddleJob")
 MPI_JOBS = Resource(MPIJob, "kubeflow.org", "v1", "mpijobs", "MPIJob")
+ELASTIC_JOBS = Resource(
+    ElasticJob, "elastic.iml.github.io", "v1alpha1", "elasticjobs", "ElasticJob"
+)
+SCALE_PLANS = Resource(ScalePlan, "elastic.iml.github.io", "v1alpha1", "scaleplans", "ScalePlan")
 POD_GROUPS = Resource(PodGroup, _VOLCANO, "v1beta1", "podgroups", "PodGroup")
 QUEUES = Resource(Queue, _VOLCANO, "v1beta1", "queues", "Queue", namespaced=False)
 
@@ -149,6 +154,8 @@ CUSTOM: tuple[Resource[Any], ...] = (
     MPI_JOBS,
     MS_JOBS,
     PADDLE_JOBS,
+    ELASTIC_JOBS,
+    SCALE_PLANS,
     POD_GROUPS,
     QUEUES,
 )

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from gangline.api.checks import (
+    elastic,
     jax,
     mindspore,
     mpi,
@@ -23,6 +24,7 @@ from gangline.api.checks import (
     xgboost,
 )
 from gangline.api.checks.parts import MOST_REPLICAS, unreadable
+from gangline.api.elastic import ElasticJob, ScalePlan
 from gangline.api.fielderror import FieldError
 from gangline.api.jax import JAXJob
 from gangline.api.kubeflow import PyTorchJob
@@ -42,6 +44,7 @@ Check = Callable[[Any, Any], Iterable[FieldError]]
 """Lists the mistakes of an object, given the object before the change or None."""
 
 _KUBEFLOW = "kubeflow.org/v1"
+_ELASTIC = "elastic.iml.github.io/v1alpha1"
 _VOLCANO = "scheduling.volcano.sh/v1beta1"
 
 _KINDS: Mapping[tuple[Any, Any], tuple[type[Object], Check]] = {
@@ -52,6 +55,8 @@ _KINDS: Mapping[tuple[Any, Any], tuple[type[Object], Check]] = {
     (_KUBEFLOW, "MPIJob"): (MPIJob, mpi.check),
     ("mindspore.gitee.com/v1", "MSJob"): (MSJob, mindspore.check),
     ("batch.paddlepaddle.org/v1", "PaddleJob"): (PaddleJob, paddle.check),
+    (_ELASTIC, "ElasticJob"): (ElasticJob, elastic.check),
+    (_ELASTIC, "ScalePlan"): (ScalePlan, elastic.check_plan),
     (_VOLCANO, "PodGroup"): (PodGroup, scheduling.check_pod_group),
     (_VOLCANO, "Queue"): (Queue, scheduling.check_queue),
 }

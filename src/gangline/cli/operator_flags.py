@@ -90,6 +90,12 @@ _WHAT = (
         help="host:port of the etcd in which elastic Paddle workers meet.",
     ),
     _setting(
+        "--master-image",
+        "elastic_master_image",
+        default="",
+        help="Image of the masters of ElasticJobs; without one they run in that of the workers.",
+    ),
+    _setting(
         "--mpi-kubectl-delivery-image",
         "mpi_kubectl_image",
         default="",

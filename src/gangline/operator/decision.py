@@ -16,6 +16,10 @@ from gangline.api.scheduling import PodGroup
 from gangline.operator.job import Manifest, TrainingJob
 from gangline.operator.replicas import Pod, Service
 
+RANDOM = "gangline.dev/random"
+"""Written for a value of a Secret that nobody shall know: it becomes 32 random bytes, in
+hexadecimal, when the Secret is made. That keeps decisions pure, and the Secret as it was made."""
+
 
 class Target(StrEnum):
     """The kinds of objects that the engine makes for a job."""

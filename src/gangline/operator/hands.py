@@ -8,6 +8,7 @@ job, to be told in its status; anything else is raised and the whole pass is tri
 
 import asyncio
 import logging
+import secrets
 import time
 from collections.abc import Coroutine, Iterable
 from contextlib import suppress
@@ -28,9 +29,17 @@ from gangline.kube.errors import (
 )
 from gangline.operator import adoption, metrics
 from gangline.operator.cache import EXTRAS, PODS, SERVICES, Cache, Sight, job_resource
-from gangline.operator.decision import Creation, Decision, Deletion, Event, Patch, Target
+from gangline.operator.decision import (
+    RANDOM,
+    Creation,
+    Decision,
+    Deletion,
+    Event,
+    Patch,
+    Target,
+)
 from gangline.operator.gate import Gate
-from gangline.operator.job import StartsLater, TrainingJob, offers
+from gangline.operator.job import Manifest, StartsLater, TrainingJob, offers
 from gangline.operator.recent import RecentObjects
 
 log = logging.getLogger(__name__)
@@ -39,6 +48,8 @@ _T = TypeVar("_T")
 
 _NAMED = 3
 """Problems that are told one by one; a refused template refuses a thousand pods alike."""
+
+_RANDOM_BYTES = 32
 
 _HANDICAP_S = {Target.SERVICE: 2.0}
 """Services give way to pods: a pod has to be placed and started before its name is of use."""
@@ -139,7 +150,7 @@ class Hands:
                 return  # A refused template is refused for every replica: do not ask for each.
             metrics.WRITES.labels(creation.target, "create").inc()
             try:
-                item = await self._client.create(resource, creation.manifest, namespace)
+                item = await self._client.create(resource, _drawn(creation.manifest), namespace)
                 if creation.target is Target.POD:
                     outcome.made.append(creation.name)
             except AlreadyExists as error:
@@ -228,6 +239,18 @@ class Hands:
                 await self._client.patch(
                     resource, patch.name, patch.operations, job.meta.namespace, kind=PatchKind.JSON
                 )
+
+
+def _drawn(manifest: Manifest) -> Manifest:
+    """Put random values where a Secret shall have them."""
+    written = manifest.get("stringData")
+    if not written or RANDOM not in written.values():
+        return manifest
+    values = {
+        key: secrets.token_hex(_RANDOM_BYTES) if value == RANDOM else value
+        for key, value in written.items()
+    }
+    return {**manifest, "stringData": values}
 
 
 def _listed(names: list[str]) -> str:

@@ -22,6 +22,7 @@ from gangline.operator.adopter import Adopter
 from gangline.operator.cache import Cache, JobKey
 from gangline.operator.decision import EngineSettings
 from gangline.operator.frameworks.base import Framework
+from gangline.operator.frameworks.elastic import Elastic
 from gangline.operator.frameworks.jax import Jax
 from gangline.operator.frameworks.mindspore import MindSpore
 from gangline.operator.frameworks.mpi import MPI
@@ -51,6 +52,7 @@ def frameworks(settings: OperatorSettings) -> list[Framework]:
         MPI(settings.mpi_kubectl_image),
         MindSpore(),
         Paddle(settings.paddle_init_image, settings.paddle_etcd_server),
+        Elastic(settings.elastic_master_image),
     ]
 
 

@@ -41,6 +41,8 @@ class OperatorSettings:
     """Image in which Paddle's pods wait for each other's names; empty: they need not."""
     paddle_etcd_server: str = ""
     """``host:port`` of the etcd in which elastic Paddle workers meet; empty: each job names one."""
+    elastic_master_image: str = ""
+    """Image of the masters of ElasticJobs; empty: that of the workers."""
     workers: int = 256
     """Jobs looked at at the same time. They mostly wait for their turn to write, and the more of
     them wait, the better the urgent writes of all come before the others."""

@@ -8,6 +8,7 @@ from gangline.api.kubeflow import JobStatus, RunPolicy
 from gangline.api.meta import ObjectMeta
 from gangline.api.resource import Resource
 from gangline.api.resources import (
+    ELASTIC_JOBS,
     JAX_JOBS,
     MPI_JOBS,
     MS_JOBS,
@@ -64,6 +65,12 @@ class JobKind:
     specs: str = ""
     """The attribute of the specification that holds the roles; empty: each is one of its own."""
 
+    @property
+    def words(self) -> frozenset[str]:
+        """What people call it, in lower case: ``pytorchjob``, ``pytorch``, ``py``."""
+        short = self.trainer.removesuffix("job")
+        return frozenset((self.trainer, short, *_FURTHER_WORDS.get(self.trainer, ())))
+
     def replica_specs(self, job: TrainingJob) -> Mapping[str, ReplicaSpecLike]:
         """Return the job's roles by their right spelling, the leading one first."""
         if self.specs:
@@ -74,11 +81,25 @@ class JobKind:
         return {role: known[role.lower()] for role in self.roles if role.lower() in known}
 
 
+_FURTHER_WORDS: Mapping[str, tuple[str, ...]] = {
+    "pytorchjob": ("py",),
+    "tfjob": ("tensorflow",),
+    "mpijob": ("mj", "horovod", "horovodjob", "hj"),
+    "msjob": ("mindspore", "mindsporejob"),
+    "elasticjob": ("elastictraining", "et", "etjob"),
+}
+
 JOB_KINDS = (
     JobKind(PYTORCH_JOBS, "pytorchjob", ("Master", "Worker"), "pytorch_replica_specs"),
     JobKind(TF_JOBS, "tfjob", ("Chief", "Master", "Worker", "PS", "Evaluator"), "tf_replica_specs"),
     JobKind(MS_JOBS, "msjob", ("Worker", "Scheduler", "PS"), "ms_replica_specs"),
     JobKind(PADDLE_JOBS, "paddlejob", ("worker", "ps", "heter")),
+    JobKind(
+        ELASTIC_JOBS,
+        "elasticjob",
+        ("chief", "worker", "ps", "evaluator", "dlrover-master"),
+        "replica_specs",
+    ),
     JobKind(JAX_JOBS, "jaxjob", ("Worker",), "jax_replica_specs"),
     JobKind(MPI_JOBS, "mpijob", ("Launcher", "Worker"), "mpi_replica_specs"),
     JobKind(XGBOOST_JOBS, "xgboostjob", ("Master", "Worker"), "xgb_replica_specs"),

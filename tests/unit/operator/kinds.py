@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gangline.operator.frameworks.base import Framework
+from gangline.operator.frameworks.elastic import Elastic
 from gangline.operator.frameworks.jax import Jax
 from gangline.operator.frameworks.mindspore import MindSpore
 from gangline.operator.frameworks.mpi import MPI
@@ -87,6 +88,7 @@ _MAKERS: tuple[Callable[[], KindUnderTest], ...] = (
     lambda: KindUnderTest(TensorFlow(), "tfReplicaSpecs", (("Chief", 1), ("PS", 1))),
     lambda: KindUnderTest(MindSpore(), "msReplicaSpecs", (("Scheduler", 1), ("PS", 1))),
     lambda: KindUnderTest(Paddle(), "", (("ps", 1),), "worker", restart_in_template=True),
+    lambda: KindUnderTest(Elastic(), "replicaSpecs", (("ps", 1), ("chief", 1)), "worker"),
     lambda: KindUnderTest(MPI(), "mpiReplicaSpecs", (("Launcher", 1),)),
     lambda: KindUnderTest(Jax(), "jaxReplicaSpecs", ()),
     lambda: KindUnderTest(XGBoost(), "xgbReplicaSpecs", (("Master", 1),)),

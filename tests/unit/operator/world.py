@@ -29,6 +29,7 @@ from gangline.operator.decision import (
     Patch,
     Target,
 )
+from gangline.operator.frameworks.base import ReadsStatus
 from gangline.operator.job import TrainingJob
 from gangline.operator.policies import together
 from gangline.operator.policies.backoff import in_place
@@ -42,6 +43,7 @@ from gangline.operator.replicas import (
     ServicePlace,
     Terminated,
 )
+from gangline.operator.stored import StoredJob
 from unit.operator.builders import NOW, manifest, owner, stored
 from unit.operator.kinds import KINDS
 
@@ -64,7 +66,7 @@ class World:
     def __init__(self, written: dict[str, Any] | None = None, seed: int = 0) -> None:
         self.written = written or manifest()
         self.kind = KINDS[self.written["kind"]]
-        self.status = JobStatus()
+        self.status = self._no_status()
         self.pods: dict[str, Pod] = {}
         self.services: dict[str, Service] = {}
         self.group: PodGroup | None = None
@@ -79,6 +81,14 @@ class World:
         self._random = random.Random(seed)
         self._deleting: datetime | None = None
         self._job: TrainingJob | None = None
+
+    def _no_status(self) -> JobStatus:
+        framework = self.kind.framework
+        return (
+            framework.read_status(StoredJob())
+            if isinstance(framework, ReadsStatus)
+            else JobStatus()
+        )
 
     # What the operator does
 

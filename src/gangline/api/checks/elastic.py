@@ -1,0 +1,266 @@
+"""What no schema can say of ElasticJobs and ScalePlans, and what hardly anyone means."""
+
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from gangline.api import names
+from gangline.api.checks import parts
+from gangline.api.elastic import (
+    ALLREDUCE,
+    CHIEF,
+    CONTAINER,
+    LOCAL,
+    MANUAL_MODES,
+    MASTER,
+    NODES_ANNOTATION,
+    OLD_MASTER,
+    PARAMETER_SERVER,
+    PS,
+    ROLES,
+    TRAINING_ROLES,
+    WORKER,
+    ElasticJob,
+    ElasticReplicaSpec,
+    PodMeta,
+    ScalePlan,
+)
+from gangline.api.elastic_words import (
+    CriticalRanks,
+    critical_ranks,
+    flag_of,
+    fraction,
+    looks_like_a_number,
+    node_range,
+    range_of,
+)
+from gangline.api.fielderror import FieldError, child, complaint_at
+from gangline.api.kubeflow import ReplicaSpec
+
+_PATH = "spec.replicaSpecs"
+_MASTER_AROUND = len(f"elasticjob--{MASTER}")
+
+_SET_BY_US = frozenset(
+    (
+        *("DLROVER_MASTER_ADDR", "GANGLINE_MASTER_ADDR", "GANGLINE_JOB_SECRET", "ELASTIC_JOB_NAME"),
+        *("JOB_UID", "NODE_TYPE", "NODE_ID", "NODE_NUM", "NODE_RANK", "POD_IP", "POD_NAME"),
+    )
+)
+
+
+def check(job: ElasticJob, old: ElasticJob | None = None) -> Iterator[FieldError]:
+    """Every mistake in a job that has the shape of its kind; ``old`` is the job before a change."""
+    spec = job.spec
+    given = {key: ReplicaSpec(each.replicas, each.template) for key, each in _specs(job).items()}
+    roles, errors = parts.read_roles(given, ROLES, _PATH)
+    trained = {role: each for role, each in roles.items() if role in TRAINING_ROLES}
+    yield from _name(job, trained)
+    yield from parts.annotations(job.metadata)
+    yield from errors
+    if roles and not trained:
+        yield FieldError(_PATH, None, "has nobody who trains", f"give {WORKER}")
+    yield from parts.size(trained, _PATH)
+    for key, replica in spec.replica_specs.items():
+        yield from _replica(key, replica, child(_PATH, key))
+    yield from _masters(roles)
+    yield from _nodes(job)
+    yield from _strategy(job, roles)
+    for resource, written in spec.resource_limits.items():
+        yield from parts.amount(child("spec.resourceLimits", resource), written)
+    for key, variable in spec.envs.items():
+        name = variable.name or key
+        yield from complaint_at(child("spec.envs", key), name, names.env_name(name))
+    total = sum(parts.count(replica) for replica in trained.values())
+    yield from parts.run_policy(spec.run_policy, total + 1)
+    if old is not None:
+        yield from parts.unchanged(spec.run_policy, old.spec.run_policy)
+
+
+def advise(job: ElasticJob) -> Iterator[FieldError]:
+    """What a job may say, but hardly means."""
+    spec = job.spec
+    for key, replica in spec.replica_specs.items():
+        path = child(_PATH, key)
+        if key != key.lower() and key.lower() in ROLES:
+            yield FieldError(path, key, f"is taken for {key.lower()!r}", f"write {key.lower()}")
+        yield from _advise_replica(key.lower(), replica, path)
+    for field, written in (
+        ("enableElasticScheduling", spec.enable_elastic_scheduling),
+        ("enableDynamicSharding", spec.enable_dynamic_sharding),
+    ):
+        if written is not None:
+            problem = "is of older releases and has no effect"
+            yield FieldError(f"spec.{field}", written, problem, "leave it out")
+    if not spec.distribution_strategy and PS not in {key.lower() for key in spec.replica_specs}:
+        problem = f"is missing: the job counts as one with parameter servers ({PARAMETER_SERVER})"
+        remedy = f"give {ALLREDUCE} for PyTorch"
+        yield FieldError("spec.distributionStrategy", None, problem, remedy)
+
+
+def check_plan(plan: ScalePlan, old: ScalePlan | None = None) -> Iterator[FieldError]:
+    """Every mistake in a plan that can be seen without its job."""
+    spec = plan.spec
+    if not spec.owner_job:
+        yield FieldError("spec.ownerJob", None, "is missing", "give the name of an ElasticJob")
+    for role, scale in spec.replica_resource_specs.items():
+        path = child("spec.replicaResourceSpecs", role)
+        yield from _role_of_plan(role, path)
+        for resource, written in scale.resource.items():
+            yield from parts.amount(child(f"{path}.resource", resource), written)
+    lists = (
+        ("createPods", spec.create_pods),
+        ("removePods", spec.remove_pods),
+        ("migratePods", spec.migrate_pods),
+    )
+    for field, pods in lists:
+        for place, pod in enumerate(pods):
+            yield from _pod_of_plan(pod, f"spec.{field}[{place}]", named=field != "createPods")
+    for place, host in enumerate(spec.ps_hosts):
+        name, colon, port = host.rpartition(":")
+        if not (name and colon and port.isascii() and port.isdigit()):
+            problem = "is not an address"
+            yield FieldError(f"spec.psHosts[{place}]", host, problem, "give HOST:PORT")
+    if not spec.replica_resource_specs and not any(pods for _, pods in lists) and not spec.ps_hosts:
+        yield FieldError("spec", None, "changes nothing", "give replicaResourceSpecs")
+
+
+def _specs(job: ElasticJob) -> Mapping[str, ElasticReplicaSpec]:
+    return job.spec.replica_specs
+
+
+def _name(job: ElasticJob, roles: parts.Roles) -> Iterator[FieldError]:
+    """The names of services follow from the job's: ``elasticjob-NAME-dlrover-master``."""
+    meta = job.metadata
+    around = {f"edljob-{role}": replica for role, replica in roles.items()}
+    found = list(parts.job_name(meta, around))
+    yield from found
+    most = names.LONGEST_LABEL - _MASTER_AROUND
+    if not found and len(meta.name) > most:
+        problem = f"is too long: the master's service is called 'elasticjob-NAME-{MASTER}'"
+        yield FieldError("metadata.name", meta.name, problem, f"use at most {most} characters")
+
+
+def _replica(key: str, replica: ElasticReplicaSpec, path: str) -> Iterator[FieldError]:
+    master = key.lower() in (MASTER, OLD_MASTER)
+    if not master or (replica.template.get("spec") or {}).get("containers"):
+        plain = ReplicaSpec(replica.replicas, replica.template)
+        yield from parts.template(plain, f"{path}.template", "")
+    containers = _containers(replica)
+    given = [each.get("name") for each in containers]
+    if len(given) > 1 and CONTAINER not in given:
+        problem = f"has several containers and none is named {CONTAINER!r}"
+        remedy = f"name the container that trains {CONTAINER!r}"
+        yield FieldError(f"{path}.template.spec.containers", given, problem, remedy)
+    yield from _priority(replica.priority, f"{path}.priority")
+    if replica.critical_nodes and critical_ranks(replica.critical_nodes) is None:
+        problem = "names no ranks"
+        remedy = "give all, none, or RANK:RESTARTS separated by commas, such as 0:3,1"
+        yield FieldError(f"{path}.criticalNodes", replica.critical_nodes, problem, remedy)
+    elif replica.critical_nodes and replica.replicas is not None:
+        found = critical_ranks(replica.critical_nodes) or CriticalRanks(False, {})
+        beyond = [rank for rank in found.ranks if rank >= max(1, replica.replicas)]
+        if beyond:
+            problem = f"names rank {min(beyond)}, and there are {replica.replicas} replicas"
+            remedy = "count from 0"
+            yield FieldError(f"{path}.criticalNodes", replica.critical_nodes, problem, remedy)
+
+
+def _priority(priority: str | None, path: str) -> Iterator[FieldError]:
+    if not priority or fraction(priority) is not None:
+        return
+    if looks_like_a_number(priority):
+        remedy = "give a number from 0 to 1, or the name of a priority class"
+        yield FieldError(path, priority, "is no share", remedy)
+    else:
+        yield from complaint_at(path, priority, names.dns_subdomain(priority))
+
+
+def _masters(roles: parts.Roles) -> Iterator[FieldError]:
+    if MASTER in roles and OLD_MASTER in roles:
+        problem = f"is given beside {MASTER!r}, which means the same"
+        yield FieldError(f"{_PATH}.{OLD_MASTER}", None, problem, "give one of them")
+    for role in (MASTER, OLD_MASTER):
+        if role in roles and parts.count(roles[role]) != 1:
+            count = parts.count(roles[role])
+            remedy = "give 1, or leave it out"
+            yield FieldError(f"{_PATH}.{role}.replicas", count, "is not 1", remedy)
+
+
+def _nodes(job: ElasticJob) -> Iterator[FieldError]:
+    """The number of workers lies between the bounds of their node range."""
+    specs = {key.lower(): (key, each) for key, each in _specs(job).items()}
+    annotated = job.metadata.annotations.get(NODES_ANNOTATION)
+    where = child("metadata.annotations", NODES_ANNOTATION)
+    if annotated is not None and node_range(annotated) is None:
+        yield FieldError(where, annotated, "is not a node range", "give MIN:MAX, such as '1:4'")
+    if WORKER not in specs:
+        return
+    key, workers = specs[WORKER]
+    containers = _containers(workers)
+    main = next((c for c in containers if c.get("name") == CONTAINER), (containers or [{}])[0])
+    written = annotated or flag_of(main)
+    found = range_of(job.metadata.annotations, main)
+    path = f"{child(_PATH, key)}"
+    if written and found is None and not annotated:
+        problem = f"asks for --nnodes {written}, which no number of nodes can be"
+        yield FieldError(
+            f"{path}.template", None, problem, "give --nnodes=MIN:MAX, 1 <= MIN <= MAX"
+        )
+    count = 1 if workers.replicas is None else workers.replicas
+    if found and 0 < count < found.least:
+        problem = f"is fewer than the minimum of --nnodes, {found.least}: training never starts"
+        yield FieldError(f"{path}.replicas", count, problem, f"give at least {found.least}")
+    if found and count > found.most:
+        problem = f"is more than the maximum of --nnodes, {found.most}: the others never train"
+        yield FieldError(f"{path}.replicas", count, problem, f"give at most {found.most}")
+
+
+def _strategy(job: ElasticJob, roles: parts.Roles) -> Iterator[FieldError]:
+    strategy = job.spec.distribution_strategy
+    for role in (PS, CHIEF):
+        if strategy == ALLREDUCE and role in roles and parts.count(roles[role]):
+            problem = f"has no part in {ALLREDUCE}"
+            remedy = f"leave it out, or give {PARAMETER_SERVER}"
+            yield FieldError(f"{_PATH}.{role}", None, problem, remedy)
+    if strategy in (ALLREDUCE, LOCAL) and roles and WORKER not in roles:
+        yield FieldError(f"{_PATH}.{WORKER}", None, "is missing: nobody trains", "add workers")
+
+
+def _advise_replica(role: str, replica: ElasticReplicaSpec, path: str) -> Iterator[FieldError]:
+    if replica.batch_scheduler not in (None, "", "default"):
+        problem = "has no effect: pods are placed as a gang by the scheduler of the operator"
+        yield FieldError(f"{path}.batchScheduler", replica.batch_scheduler, problem, "leave it out")
+    if role in (MASTER, OLD_MASTER):
+        return
+    for index, container in enumerate(_containers(replica)):
+        for place, variable in enumerate(container.get("env") or ()):
+            if isinstance(variable, Mapping) and variable.get("name") in _SET_BY_US:
+                where = f"{path}.template.spec.containers[{index}].env[{place}]"
+                problem = "is set by the operator: what is given here does not count"
+                yield FieldError(where, variable["name"], problem, "leave the variable out")
+
+
+def _role_of_plan(role: str, path: str) -> Iterator[FieldError]:
+    if role.lower() in TRAINING_ROLES:
+        return
+    close = get_close_matches(role.lower(), TRAINING_ROLES, n=1, cutoff=0.5)
+    remedy = f"did you mean {close[0]!r}?" if close else f"use one of {', '.join(TRAINING_ROLES)}"
+    yield FieldError(path, role, "is not a role that can be scaled", remedy)
+
+
+def _pod_of_plan(pod: PodMeta, path: str, *, named: bool) -> Iterator[FieldError]:
+    yield from _role_of_plan(pod.type or WORKER, f"{path}.type")
+    if named and not pod.name and pod.id is None and pod.rank_index is None:
+        yield FieldError(path, None, "names no pod", "give its name, id or rankIndex")
+    for resource, written in pod.resource.items():
+        yield from parts.amount(child(f"{path}.resource", resource), written)
+
+
+def _containers(replica: ElasticReplicaSpec) -> list[Mapping[str, Any]]:
+    found = (replica.template.get("spec") or {}).get("containers") or []
+    return [each for each in found if isinstance(each, Mapping)]
+
+
+def is_manual(mode: str | None) -> bool:
+    """Whether only people may change the size of a job."""
+    return mode in MANUAL_MODES

@@ -1,0 +1,133 @@
+"""ElasticJob: DLRover's elastic training, a master and the nodes that it brings together.
+
+All pods are made here, those of the master as well as the workers, parameter servers, chief and
+evaluators that DLRover leaves to its master: so the master may die at any moment, and nothing that
+is needed to go on was known to it alone. See ``elastic_rules`` for what becomes of failures.
+"""
+
+from dataclasses import dataclass, replace
+
+from gangline.api import elastic as api
+from gangline.api.elastic import CONTAINER, MASTER, TRAINING_ROLES, WORKER, ElasticJob
+from gangline.api.elastic_words import NodeRange, range_of
+from gangline.api.kubeflow import JobStatus
+from gangline.api.validation import validate_job
+from gangline.operator import template
+from gangline.operator.frameworks import elastic_status, kubeflow
+from gangline.operator.frameworks.base import Reading
+from gangline.operator.frameworks.elastic_master import master_template
+from gangline.operator.frameworks.elastic_pod import PORT, spec_of
+from gangline.operator.frameworks.elastic_rules import ElasticRules
+from gangline.operator.job import (
+    CleanPodPolicy,
+    Kind,
+    RestartPolicy,
+    Role,
+    RunPolicy,
+    TrainingJob,
+)
+from gangline.operator.stored import StoredJob
+
+KIND = Kind(
+    kind="ElasticJob",
+    group=api.GROUP,
+    version=api.VERSION,
+    plural="elasticjobs",
+    framework="elastic",
+    controller="elasticjob-controller",
+    container=CONTAINER,
+    port_name="",
+    port=PORT,
+    everywhere=False,
+    makes=("ConfigMap", "Role", "RoleBinding", "Secret", "ServiceAccount"),
+)
+
+_DEFAULTS = kubeflow.Defaults(restart=RestartPolicy.NEVER, clean_pods=CleanPodPolicy.RUNNING)
+
+
+@dataclass(frozen=True, slots=True)
+class Elastic:
+    """The framework of ElasticJobs."""
+
+    master_image: str = ""
+    """What masters run in; empty: what the workers run in."""
+
+    @property
+    def kind(self) -> Kind:
+        """The facts of the kind."""
+        return KIND
+
+    def read(self, stored: StoredJob) -> Reading:
+        """Read a job into the common form, with every mistake that is in it."""
+        return kubeflow.read(stored, ElasticJob, validate_job, self._form)
+
+    def read_status(self, stored: StoredJob) -> JobStatus:
+        """Read where a job is in its life, and what is remembered of it.
+
+        Raises:
+            msgspec.DecodeError: the stored status is not one.
+        """
+        return elastic_status.read(stored)
+
+    def _form(self, job: ElasticJob) -> TrainingJob:
+        nodes = nodes_of(job)
+        trained = [_role(job, name, nodes) for name in TRAINING_ROLES]
+        roles = [role for role in trained if role is not None]
+        master = [self._master(job, roles)] if roles else []
+        return TrainingJob(
+            kind=KIND,
+            meta=job.metadata,
+            roles=[*master, *roles],
+            policy=_policy(job),
+            rules=ElasticRules(job.spec, nodes),
+        )
+
+    def _master(self, job: ElasticJob, roles: list[Role]) -> Role:
+        given = spec_of(job.spec, MASTER)
+        workers = sum(role.replicas for role in roles if role.name == WORKER)
+        first = template.main_container(roles[0].template, CONTAINER)
+        return Role(
+            name=MASTER,
+            replicas=1,
+            restart=RestartPolicy.NEVER,
+            template=master_template(
+                job.metadata.name,
+                job.metadata.namespace,
+                workers,
+                given.template if given else {},
+                self.master_image,
+                str(first.get("image") or ""),
+            ),
+            least=1,
+        )
+
+
+def nodes_of(job: ElasticJob) -> NodeRange | None:
+    """Find how many workers a job may have, if it says so."""
+    written = spec_of(job.spec, WORKER)
+    if written is None:
+        return None
+    container = template.main_container(written.template, CONTAINER)
+    return range_of(job.metadata.annotations, container)
+
+
+def _role(job: ElasticJob, name: str, nodes: NodeRange | None) -> Role | None:
+    written = spec_of(job.spec, name)
+    if written is None:
+        return None
+    replicas = 1 if written.replicas is None else written.replicas
+    ranged = name == WORKER and nodes is not None
+    return Role(
+        name=name,
+        replicas=replicas,
+        restart=RestartPolicy.NEVER,
+        template=written.template,
+        least=min(nodes.least, replicas) if ranged and nodes else replicas,
+    )
+
+
+def _policy(job: ElasticJob) -> RunPolicy:
+    spec = job.spec
+    policy = kubeflow.run_policy(spec.run_policy, _DEFAULTS)
+    held = bool(spec.suspend or spec.suspended)
+    return replace(policy, suspended=policy.suspended or held)

@@ -1,0 +1,97 @@
+"""The master of an ElasticJob: its pod's template, and what it needs beside the pod.
+
+The template under ``dlrover-master`` is laid over a default one, field by field; most jobs give
+none. The master keeps its journal in a ConfigMap of the job's, which is all that its account may
+write.
+"""
+
+from collections.abc import Mapping
+
+from gangline.api.elastic import CONTAINER, MASTER
+from gangline.operator import template
+from gangline.operator.decision import RANDOM
+from gangline.operator.frameworks.elastic_pod import PORT, SECRET_KEY, master_name, secret_name
+from gangline.operator.job import Manifest, TrainingJob
+
+_RBAC = "rbac.authorization.k8s.io"
+_RESOURCES: Mapping[str, Mapping[str, str]] = {
+    "requests": {"cpu": "100m", "memory": "256Mi"},
+    "limits": {"memory": "2Gi"},
+}
+
+
+def master_template(
+    name: str, namespace: str, workers: int, given: Manifest, image: str, workers_image: str
+) -> Manifest:
+    """Return the master's pod template.
+
+    Args:
+        name: the job's name.
+        namespace: where it lives.
+        workers: how many nodes it has.
+        given: what the user says of it.
+        image: what the administrator says; empty: nothing.
+        workers_image: what the workers run in.
+    """
+    theirs = template.main_container(given, CONTAINER)
+    container: Manifest = {
+        "name": CONTAINER,
+        "image": image or workers_image,
+        "resources": {kind: dict(amounts) for kind, amounts in _RESOURCES.items()},
+        # So that the reason of a failure reaches the job's status: an image without Gangline, say.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+    if not theirs.get("command") and not theirs.get("args"):
+        container["command"] = _command(name, namespace, workers)
+    container |= {key: value for key, value in theirs.items() if value}
+    others = [each for each in template.containers(given) if each is not theirs]
+    spec = {**template.pod_spec(given), "containers": [container, *others]}
+    spec.setdefault("serviceAccountName", master_name(name))
+    return {**given, "spec": spec}
+
+
+def _command(name: str, namespace: str, workers: int) -> list[str]:
+    return [
+        "python",
+        "-m",
+        "gangline.elastic.master",
+        f"--port={PORT}",
+        f"--namespace={namespace}",
+        f"--job_name={name}",
+        f"--node_num={workers}",
+        f"--journal-configmap={namespace}/{master_name(name)}",
+    ]
+
+
+def objects(job: TrainingJob) -> list[Manifest]:
+    """List what a job has beside pods: its secret, the master's journal, account and right."""
+    name = master_name(job.name)
+    meta = {"name": name}
+    needed: list[Manifest] = [
+        {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": secret_name(job.name)},
+            "type": "Opaque",
+            "stringData": {SECRET_KEY: RANDOM},
+        },
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta},
+    ]
+    role = job.role(MASTER)
+    if role and template.pod_spec(role.template).get("serviceAccountName") != name:
+        return needed
+    named = {"apiGroups": [""], "resourceNames": [name], "resources": ["configmaps"]}
+    rules = [{**named, "verbs": ["get", "patch", "update"]}]
+    subject = {"kind": "ServiceAccount", "name": name, "namespace": job.meta.namespace}
+    return [
+        *needed,
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta},
+        {"apiVersion": f"{_RBAC}/v1", "kind": "Role", "metadata": meta, "rules": rules},
+        {
+            "apiVersion": f"{_RBAC}/v1",
+            "kind": "RoleBinding",
+            "metadata": meta,
+            "roleRef": {"apiGroup": _RBAC, "kind": "Role", "name": name},
+            "subjects": [subject],
+        },
+    ]

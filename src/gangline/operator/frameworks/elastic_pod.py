@@ -1,0 +1,235 @@
+"""The pods of an ElasticJob: names, labels, variables, placement; and the template of its master.
+
+Names, labels and variables are DLRover's; ``GANGLINE_…`` tells agents where their master is and the
+job's secret. Every pod has the restart policy Never: what is made anew is a whole pod.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from gangline.api import elastic as api
+from gangline.api.elastic import CHIEF, EVALUATOR, MASTER, PS, WORKER, ElasticJobSpec, RoleRecord
+from gangline.api.elastic_words import priority_class
+from gangline.operator import template
+from gangline.operator.frameworks import elastic_failures, elastic_memory, kubeflow
+from gangline.operator.frameworks import elastic_nodes as nodes
+from gangline.operator.job import Manifest, Role, TrainingJob
+
+PORT = 50001
+"""Where the master answers."""
+PORTS: Mapping[str, int] = {WORKER: 3333, CHIEF: 3333, EVALUATOR: 3333, PS: 2222, MASTER: PORT}
+
+ID_LABEL = "elasticjob.dlrover/replica-index"
+RANK_LABEL = "elasticjob.dlrover/rank-index"
+SECRET_KEY = "secret"
+SECRET_VARIABLE = "GANGLINE_JOB_SECRET"
+_HOST_LABEL = "kubernetes.io/hostname"
+_MOST_DISLIKED = 100
+
+
+def master_name(job: str) -> str:
+    """Name the master's service, and what belongs to the master: account, journal."""
+    return f"elasticjob-{job}-{MASTER}"
+
+
+def pod_name(job: str, role: str, number: int) -> str:
+    """Name the pod of a number."""
+    if role == MASTER:
+        return f"{master_name(job)}-{number}"
+    return f"{job}-edljob-{role}-{number}"
+
+
+def service_name(job: str, role: str, rank: int) -> str:
+    """Name the service of a rank: it leads to whichever pod has the rank."""
+    return master_name(job) if role == MASTER else f"{job}-edljob-{role}-{rank}"
+
+
+def secret_name(job: str) -> str:
+    """Name the Secret that a job's processes know each other by."""
+    return f"{job}-edljob-secret"
+
+
+def master_address(job: str) -> str:
+    """Where the master answers, as host and port."""
+    return f"{master_name(job)}:{PORT}"
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One replica of a job."""
+
+    job: TrainingJob
+    spec: ElasticJobSpec
+    records: Mapping[str, RoleRecord]
+    memory: api.ElasticMemory
+    role: Role
+    rank: int
+
+    @property
+    def number(self) -> int:
+        """The number of its present pod."""
+        return nodes.node(self.records[self.role.name], self.rank).id
+
+    def environment(self) -> list[Manifest]:
+        """List its variables; the job's own first, so that ours win."""
+        given = [_variable(name, each) for name, each in self.spec.envs.items()]
+        fields = [
+            _field("POD_IP", "status.podIP"),
+            _field("NODE_IP", "status.hostIP"),
+            _field("POD_NAME", "metadata.name"),
+        ]
+        secret = {
+            "name": SECRET_VARIABLE,
+            "valueFrom": {"secretKeyRef": {"name": secret_name(self.job.name), "key": SECRET_KEY}},
+        }
+        return [*given, *fields, secret, *kubeflow.variables(self._variables())]
+
+    def shaped(self, pod: Manifest) -> Manifest:
+        """Give the pod DLRover's labels, its resources, and the nodes that it avoids."""
+        pod = template.with_metadata(pod, dict(self._labels()), {})
+        container = template.main_container(pod, self.job.kind.container)
+        record = self.records[self.role.name]
+        node = nodes.node(record, self.rank)
+        if record.resources or node.resources or node.memory:
+            asked = elastic_memory.of_pod(container, record, node)
+            kept = {**(container.get("resources") or {}), **asked}
+            pod = template.with_container(pod, self.job.kind.container, resources=kept)
+        return self._prioritised(self._elsewhere(pod))
+
+    def _labels(self) -> Iterator[tuple[str, str]]:
+        node = nodes.node(self.records[self.role.name], self.rank)
+        yield "app", "dlrover"
+        yield "app.kubernetes.io/name", "elasticjob"
+        yield "elasticjob.dlrover/name", self.job.name
+        yield "elasticjob.dlrover/replica-type", self.role.name
+        yield ID_LABEL, str(node.id)
+        yield RANK_LABEL, str(self.rank)
+        yield "elasticjob.dlrover/relaunch-count", str(node.relaunches)
+
+    def _variables(self) -> Iterator[tuple[str, object]]:
+        job, role = self.job, self.role
+        count = self._count(role.name)
+        yield "ELASTIC_JOB_NAME", job.name
+        yield "JOB_UID", job.meta.uid
+        yield "NODE_TYPE", role.name
+        yield "NODE_ID", self.number
+        yield "NODE_RANK", self.rank
+        yield "NODE_NUM", count
+        yield "GRPC_ENABLE_FORK_SUPPORT", "false"
+        if role.name == MASTER:
+            if self.spec.brain_service:
+                yield "DLROVER_BRAIN_SERVICE_ADDR", self.spec.brain_service
+            return
+        yield "GANGLINE_MASTER_ADDR", master_address(job.name)
+        yield "DLROVER_MASTER_ADDR", master_address(job.name)
+        yield "DLROVER_MASTER_SERVICE_TYPE", "http"
+        yield "DLROVER_TRAINING_ELASTIC_MODE", "base"
+        yield "MONITOR_ENABLED", "true"
+        for old, value in (
+            ("TYPE", role.name),
+            ("ID", self.number),
+            ("NUM", count),
+            ("RANK", self.rank),
+        ):
+            yield f"WORKER_{old}", value
+        match self.spec.distribution_strategy or api.PARAMETER_SERVER:
+            case api.ALLREDUCE:
+                yield "WORLD_SIZE", count
+                yield "RANK", self.rank
+            case api.PARAMETER_SERVER:
+                yield "TF_CONFIG", self._tf_config()
+
+    def _tf_config(self) -> str:
+        """Tell TensorFlow of all who take part; evaluators only look on."""
+        cluster: dict[str, list[str]] = {}
+        for role in self.job.roles:
+            hosts = [self._address(role.name, rank) for rank in self._ranks(role)]
+            if role.name in (PS, WORKER, CHIEF) and hosts:
+                cluster[role.name] = hosts
+        if self.memory.ps_hosts:
+            cluster[PS] = self.memory.ps_hosts
+        told = {"cluster": cluster, "task": {"type": self.role.name, "index": self._index()}}
+        return json.dumps(told, separators=(",", ":"))
+
+    def _index(self) -> int:
+        """Its place among those of its role that there are."""
+        return self._ranks(self.role).index(self.rank)
+
+    def _address(self, role: str, rank: int) -> str:
+        name = service_name(self.job.name, role, rank)
+        return f"{name}.{self.job.meta.namespace}.svc:{PORTS[role]}"
+
+    def _ranks(self, role: Role) -> list[int]:
+        absent = nodes.absent(self.records[role.name])
+        return [rank for rank in range(role.replicas) if rank not in absent]
+
+    def _count(self, name: str) -> int:
+        role = self.job.role(name)
+        return len(self._ranks(role)) if role else 0
+
+    def _prioritised(self, pod: Manifest) -> Manifest:
+        written = spec_of(self.spec, self.role.name)
+        if written is None or not written.priority or self.role.name == MASTER:
+            return pod
+        if template.pod_spec(pod).get("priorityClassName"):
+            return pod
+        name = priority_class(written.priority, self.rank, self.role.replicas)
+        return template.with_spec(pod, priorityClassName=name)
+
+    def _elsewhere(self, pod: Manifest) -> Manifest:
+        """Keep the pod from nodes of the cluster on which this job's pods failed."""
+        faults = self.memory.node_faults
+        never = elastic_failures.forbidden(faults)
+        rather_not = elastic_failures.disliked(faults)[:_MOST_DISLIKED]
+        if not never and not rather_not:
+            return pod
+        affinity = template.pod_spec(pod).get("affinity") or {}
+        node_affinity = _avoiding(affinity.get("nodeAffinity") or {}, never, rather_not)
+        return template.with_spec(pod, affinity={**affinity, "nodeAffinity": node_affinity})
+
+
+def _avoiding(affinity: Manifest, never: list[str], rather_not: list[str]) -> Manifest:
+    """Add nodes to avoid: each of the user's terms is one of several ways to fit."""
+    required, preferred = (
+        "requiredDuringSchedulingIgnoredDuringExecution",
+        "preferredDuringSchedulingIgnoredDuringExecution",
+    )
+    found = dict(affinity)
+    if never:
+        terms = (affinity.get(required) or {}).get("nodeSelectorTerms") or [{}]
+        found[required] = {
+            "nodeSelectorTerms": [
+                {
+                    **term,
+                    "matchExpressions": [*(term.get("matchExpressions") or []), _not_in(never)],
+                }
+                for term in terms
+            ]
+        }
+    if rather_not:
+        wish = {"weight": 100, "preference": {"matchExpressions": [_not_in(rather_not)]}}
+        found[preferred] = [*(affinity.get(preferred) or []), wish]
+    return found
+
+
+def _not_in(names: list[str]) -> Manifest:
+    return {"key": _HOST_LABEL, "operator": "NotIn", "values": names}
+
+
+def spec_of(spec: ElasticJobSpec, role: str) -> api.ElasticReplicaSpec | None:
+    """Find what the specification says of a role, in any capitals."""
+    names = {MASTER, api.OLD_MASTER} if role == MASTER else {role}
+    found = {name.lower(): each for name, each in spec.replica_specs.items()}
+    return next((found[name] for name in sorted(names) if name in found), None)
+
+
+def _field(name: str, path: str) -> Manifest:
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+def _variable(key: str, given: api.EnvVariable) -> Manifest:
+    written: Manifest = msgspec.to_builtins(given)
+    return {**written, "name": given.name or key}

@@ -1,0 +1,348 @@
+"""What only an ElasticJob knows: when it has succeeded or failed, who is made anew, what is kept.
+
+Workers of an AllreduceStrategy train as long as the minimum of their node range is there. One that
+failed for good is not missed then, and once none of them runs any more the job has succeeded if one
+of them has. The master is no part of this: it is made anew, and nothing else changes.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from msgspec import structs
+
+from gangline.api import elastic as api
+from gangline.api.elastic import (
+    CHIEF,
+    CONTAINER,
+    EVALUATOR,
+    MASTER,
+    PS,
+    WORKER,
+    ElasticJobSpec,
+    ElasticMemory,
+    RoleRecord,
+)
+from gangline.api.elastic_words import CriticalRanks, NodeRange, critical_ranks
+from gangline.api.kubeflow import JobStatus
+from gangline.operator import labels, template
+from gangline.operator.frameworks import (
+    elastic_failures,
+    elastic_master,
+    elastic_memory,
+    elastic_pod,
+    elastic_status,
+)
+from gangline.operator.frameworks import elastic_nodes as nodes
+from gangline.operator.frameworks.elastic_pod import ID_LABEL, Replica
+from gangline.operator.job import Manifest, Role, TrainingJob
+from gangline.operator.policies import restart, together
+from gangline.operator.replicas import Gang, Phase, Pod
+
+RESTARTS = 3
+"""How often a rank is made anew after failures, if nobody says."""
+MASTER_RESTARTS = 30
+"""The same for the master. Workers go on without it meanwhile, so there is time."""
+
+_TOGETHER = (PS, CHIEF)
+"""Roles without any of whose replicas nothing goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class ElasticRules:
+    """The rules of one job."""
+
+    spec: ElasticJobSpec
+    nodes: NodeRange | None = None
+    """How many workers may train, if anybody says."""
+    memory: ElasticMemory = field(default_factory=ElasticMemory)
+    records: Mapping[str, RoleRecord] = field(default_factory=dict)
+    """What is remembered of each role, with a number for each rank."""
+
+    @property
+    def strategy(self) -> str:
+        """How the replicas train together."""
+        return self.spec.distribution_strategy or api.PARAMETER_SERVER
+
+    # What is made
+
+    def environment(self, job: TrainingJob, role: Role, index: int, gang: Gang) -> list[Manifest]:
+        """List the variables of one replica."""
+        return self._replica(job, role, index).environment()
+
+    def shape_pod(
+        self, job: TrainingJob, role: Role, index: int, pod: Manifest, gang: Gang
+    ) -> Manifest:
+        """Give the pod DLRover's labels, its memory, its priority, and nodes to avoid."""
+        return self._replica(job, role, index).shaped(pod)
+
+    def service(self, job: TrainingJob, role: Role, index: int) -> Manifest | None:
+        """Offer DLRover's port; the master's name leads to one that is not on its way out."""
+        port = elastic_pod.PORTS[role.name]
+        fields: Manifest = {"ports": [{"name": "elastic", "port": port, "targetPort": port}]}
+        return fields | ({"publishNotReadyAddresses": None} if role.name == MASTER else {})
+
+    def objects(self, job: TrainingJob, gang: Gang) -> list[Manifest]:
+        """Make the job's secret, and what its master needs."""
+        return elastic_master.objects(job)
+
+    def pod_name(self, job: TrainingJob, role: Role, index: int) -> str:
+        """Name the present pod of a rank."""
+        return elastic_pod.pod_name(job.name, role.name, self._node_id(role.name, index))
+
+    def service_name(self, job: TrainingJob, role: Role, index: int) -> str:
+        """Name the service of a rank."""
+        return elastic_pod.service_name(job.name, role.name, index)
+
+    def is_master(self, job: TrainingJob, role: Role, index: int) -> bool:
+        """The chief leads, or worker 0."""
+        leader = CHIEF if job.role(CHIEF) else WORKER
+        return (role.name, index) == (leader, 0)
+
+    # How it goes
+
+    def has_succeeded(self, job: TrainingJob, gang: Gang) -> bool:
+        """All who train have, or of an elastic job's workers some, and none is at work."""
+        deciding = [name for name in (CHIEF, WORKER) if gang[name].wanted] or [
+            role.name for role in job.roles if role.name != MASTER and gang[role.name].wanted
+        ]
+        return bool(deciding) and all(self._is_done(job, name, gang) for name in deciding)
+
+    def is_running(self, job: TrainingJob, gang: Gang) -> bool:
+        """Anybody trains."""
+        return any(gang[name].active for name in (WORKER, CHIEF, PS, EVALUATOR))
+
+    def tolerates(self, job: TrainingJob, role: Role) -> bool:
+        """A failure by itself ends nothing: ``has_failed`` weighs it."""
+        return True
+
+    def has_failed(self, job: TrainingJob, gang: Gang) -> str:
+        """Say which ranks failed for good, if nothing goes on without them."""
+        if together.restarts(job):
+            return ""
+        for role in job.roles:
+            lost = self._lost(job, role, gang)
+            critical = self._critical(role.name)
+            missed = [rank for rank in lost if rank in critical]
+            left = gang[role.name].wanted - len(lost)
+            if not lost or (not missed and left >= self._needed(role)):
+                continue
+            told = "; ".join(
+                restart.describe(lost[rank], CONTAINER).rstrip(".") for rank in (missed or lost)
+            )
+            why = "is critical" if missed else f"{self._needed(role)} are needed and {left} left"
+            again = self._budget(role.name, min(missed or lost))
+            return (
+                f"ElasticJob {job.name} has failed because {told}. Of the role {role.name}, {why}; "
+                f"each may be made anew {again} times after failures that this can help."
+            )
+        return ""
+
+    def patience(self, job: TrainingJob, gang: Gang, now: datetime) -> tuple[timedelta | None, str]:
+        """Return how long pods may still wait for a node while too few are at work."""
+        waits = [wait for role in job.roles if (wait := self._waiting(job, role, gang, now))]
+        return min(waits, key=lambda wait: wait[0]) if waits else (None, "")
+
+    def status_fields(self, job: TrainingJob, gang: Gang, status: JobStatus) -> Manifest:
+        """Write DLRover's phase, and what is remembered."""
+        return elastic_status.fields(gang, status)
+
+    # What is remembered
+
+    def recalled(self, job: TrainingJob, status: JobStatus) -> TrainingJob:
+        """Return the job with the sizes, numbers and resources that the status remembers."""
+        memory = status if isinstance(status, ElasticMemory) else ElasticMemory()
+        roles, records = [], {}
+        for role in job.roles:
+            record = memory.roles.get(role.name, RoleRecord())
+            size = nodes.size(record, role.replicas)
+            gone = sum(rank < size for rank in nodes.absent(record))
+            fewest = self.nodes.least if self.nodes and role.name == WORKER else size
+            least = min(fewest, size - gone)
+            roles.append(replace(role, replicas=size, least=least))
+            records[role.name] = nodes.extended(record, size)
+        rules = replace(self, memory=memory, records=records)
+        return replace(job, roles=roles, rules=rules)
+
+    def remembered(self, job: TrainingJob, gang: Gang, status: JobStatus) -> JobStatus:
+        """Return the status with new numbers for ranks that are made anew."""
+        memory = structs.replace(
+            status if isinstance(status, ElasticMemory) else self.memory,
+            **{name: getattr(status, name) for name in elastic_status.COMMON},
+        )
+        faults = dict(memory.node_faults)
+        records = dict(memory.roles)
+        for role in job.roles:
+            record = self.records[role.name]
+            for rank, pod in self._to_replace(job, role, gang):
+                record = self._relaunched(job, role, rank, pod, record)
+                if pod and pod.failed and pod.spec.node_name:
+                    ended = elastic_failures.ending(pod, CONTAINER)
+                    if ended.counted and not ended.out_of_memory:
+                        node = pod.spec.node_name
+                        faults[node] = elastic_failures.blamed(faults.get(node), ended)
+            records[role.name] = self._with_seen(role, gang, record)
+        return structs.replace(memory, roles=records, node_faults=faults)
+
+    def is_present(self, job: TrainingJob, pod: Pod) -> bool:
+        """Say whether a pod has the number that its rank has now."""
+        role, rank = labels.replica_of(pod.metadata) or ("", 0)
+        number = pod.metadata.labels.get(ID_LABEL, "")
+        return role in self.records and number == str(self._node_id(role, rank))
+
+    def is_awaited(self, job: TrainingJob, pod: Pod, gang: Gang) -> bool:
+        """A parameter server that is migrated serves until the next one can."""
+        role, rank = labels.replica_of(pod.metadata) or ("", 0)
+        slots = gang[role]
+        if role != PS or not pod.active or rank >= len(slots.pods) or rank in slots.absent:
+            return False
+        heir = slots.pods[rank]
+        return not (heir and heir.active)
+
+    def may_make(self, job: TrainingJob, role: Role, index: int) -> bool:
+        """A pod that has been there is not made again under its name: the next number comes."""
+        return index not in nodes.made(self.records[role.name])
+
+    def absent(self, job: TrainingJob, role: Role) -> frozenset[int]:
+        """The ranks that a plan removed."""
+        return nodes.absent(self.records[role.name])
+
+    def is_replaced(self, job: TrainingJob, role: Role, index: int, pod: Pod) -> bool:
+        """Whether a failed pod is made anew: starting again can help, and may still be tried."""
+        ended = elastic_failures.ending(pod, CONTAINER)
+        if not ended.counted:
+            return True
+        if nodes.node(self.records[role.name], index).failures >= self._budget(role.name, index):
+            return False
+        if role.name == MASTER:
+            return True
+        if ended.out_of_memory:
+            return self._more_memory(job, role.name, index) is not None
+        return not ended.hopeless or self._always(role)
+
+    def has_failed_before(self, job: TrainingJob, role: Role, index: int) -> bool:
+        """Whether a rank has failed: others need not wait when replacement is paused."""
+        return nodes.node(self.records[role.name], index).failures > 0
+
+    # In other words
+
+    def _replica(self, job: TrainingJob, role: Role, index: int) -> Replica:
+        return Replica(job, self.spec, self.records, self.memory, role, index)
+
+    def _node_id(self, role: str, rank: int) -> int:
+        return nodes.node(self.records[role], rank).id
+
+    def _is_done(self, job: TrainingJob, name: str, gang: Gang) -> bool:
+        slots, role = gang[name], job.role(name)
+        if role is None or slots.all_succeeded:
+            return role is not None
+        lost = len(self._lost(job, role, gang))
+        if not slots.succeeded or slots.active:
+            return False
+        if name == WORKER and role.least < role.replicas - len(slots.absent):
+            return True  # agents leave together: who comes later finds nobody to train with
+        return bool(lost) and slots.succeeded + lost == slots.wanted
+
+    def _lost(self, job: TrainingJob, role: Role, gang: Gang) -> dict[int, Pod]:
+        """The ranks that failed for good."""
+        return {
+            rank: pod
+            for rank, pod in enumerate(gang[role.name].pods)
+            if pod and pod.failed and not self.is_replaced(job, role, rank, pod)
+        }
+
+    def _needed(self, role: Role) -> int:
+        """How many replicas of a role the others cannot do without."""
+        if role.name in _TOGETHER or role.name == MASTER:
+            return role.replicas
+        if role.name == EVALUATOR:
+            return 0
+        return 1 if self.strategy == api.PARAMETER_SERVER else role.least
+
+    def _critical(self, name: str) -> CriticalRanks:
+        written = elastic_pod.spec_of(self.spec, name)
+        given = written.critical_nodes if written else None
+        if given:
+            return critical_ranks(given) or CriticalRanks(False, {})
+        first = name == WORKER and self.strategy == api.PARAMETER_SERVER
+        return CriticalRanks(False, {0: None} if first else {})
+
+    def _budget(self, name: str, rank: int) -> int:
+        """How often a rank may be made anew after failures."""
+        written = elastic_pod.spec_of(self.spec, name)
+        given = written.restart_count if written else None
+        if name == MASTER:
+            return max(given or 0, MASTER_RESTARTS)
+        own = self._critical(name).ranks.get(rank)
+        return own if own is not None else RESTARTS if given is None else given
+
+    def _always(self, role: Role) -> bool:
+        """Whether every failure makes a pod anew."""
+        written = elastic_pod.spec_of(self.spec, role.name)
+        inside = template.pod_spec(role.template).get("restartPolicy")
+        policy = (written and written.restart_policy) or inside
+        return policy in ("Always", "OnFailure")
+
+    def _more_memory(self, job: TrainingJob, role: str, rank: int) -> str | None:
+        roles = {each.name: each for each in job.roles}
+        limits = self.spec.resource_limits
+        return elastic_memory.with_more(roles, self.records, limits, role, rank, CONTAINER)
+
+    def _to_replace(
+        self, job: TrainingJob, role: Role, gang: Gang
+    ) -> Iterator[tuple[int, Pod | None]]:
+        """The ranks whose pod is gone, is going, or failed and is made anew."""
+        slots, made = gang[role.name], nodes.made(self.records[role.name])
+        for rank, pod in enumerate(slots.pods):
+            if rank in slots.completed or rank in slots.absent:
+                continue
+            gone = pod is None and rank in made
+            failed = pod and pod.failed and self.is_replaced(job, role, rank, pod)
+            if gone or failed or (pod and pod.terminating):
+                yield rank, pod
+
+    def _relaunched(
+        self, job: TrainingJob, role: Role, rank: int, pod: Pod | None, record: RoleRecord
+    ) -> RoleRecord:
+        if pod is None or not pod.failed:
+            return nodes.relaunched(record, rank, counted=False)
+        ended = elastic_failures.ending(pod, CONTAINER)
+        record = nodes.relaunched(record, rank, counted=ended.counted)
+        more = self._more_memory(job, role.name, rank) if ended.out_of_memory else None
+        return nodes.changed(record, rank, memory=more) if more else record
+
+    def _with_seen(self, role: Role, gang: Gang, record: RoleRecord) -> RoleRecord:
+        """Note whose pods there are: with other news, or once all are, to write it seldom."""
+        slots = gang[role.name]
+        present = {
+            rank
+            for rank, pod in enumerate(slots.pods)
+            if pod and self._node_id(role.name, rank) == nodes.node(record, rank).id
+        }
+        news = record != self.memory.roles.get(role.name)
+        complete = len(present | slots.completed) == slots.wanted
+        return nodes.with_seen(record, present) if news or complete else record
+
+    def _waiting(
+        self, job: TrainingJob, role: Role, gang: Gang, now: datetime
+    ) -> tuple[timedelta, str] | None:
+        written = elastic_pod.spec_of(self.spec, role.name)
+        limit = written.restart_timeout if written else None
+        slots = gang[role.name]
+        if not limit or slots.active + slots.succeeded >= max(1, self._needed(role)):
+            return None
+        pods = [pod for pod in slots.present if _waits(pod)]
+        since = [pod.metadata.creation_timestamp for pod in pods]
+        known = [when for when in since if when is not None]
+        if not known:
+            return None
+        why = (
+            f"ElasticJob {job.name} has failed because {len(pods)} {role.name} pod(s), such as "
+            f"{min(pod.name for pod in pods)}, waited for a node longer than the restartTimeout "
+            f"of {limit} s, and {self._needed(role)} are needed."
+        )
+        return min(known) + timedelta(seconds=limit) - now, why
+
+
+def _waits(pod: Pod) -> bool:
+    return pod.status.phase == Phase.PENDING and not pod.spec.node_name and not pod.terminating

@@ -1,0 +1,51 @@
+"""What an ElasticJob's status says beside the common part: DLRover's phase, and what is remembered.
+
+DLRover's phase is that of the master's pod. Here it is a function of the conditions, so that it
+says the same as they do.
+"""
+
+import msgspec
+
+from gangline.api.elastic import MASTER, ElasticMemory
+from gangline.api.kubeflow import JobStatus
+from gangline.operator import conditions
+from gangline.operator.job import Manifest
+from gangline.operator.replicas import Gang
+from gangline.operator.stored import StoredJob
+
+COMMON = tuple(each.name for each in msgspec.structs.fields(JobStatus))
+_COMMON_WIRE = frozenset(each.encode_name for each in msgspec.structs.fields(JobStatus))
+_DECODER = msgspec.json.Decoder(ElasticMemory)
+
+_PHASES = (
+    conditions.SUCCEEDED,
+    conditions.FAILED,
+    conditions.SUSPENDED,
+    conditions.RUNNING,
+)
+
+
+def read(stored: StoredJob) -> ElasticMemory:
+    """Read a stored status.
+
+    Raises:
+        msgspec.DecodeError: it is not one.
+    """
+    return _DECODER.decode(stored.status)
+
+
+def fields(gang: Gang, status: JobStatus) -> Manifest:
+    """Write what is not common to all kinds."""
+    written: Manifest = msgspec.to_builtins(status)
+    own = {name: value for name, value in written.items() if name not in _COMMON_WIRE}
+    return {**own, "phase": phase(gang, status)}
+
+
+def phase(gang: Gang, status: JobStatus) -> str:
+    """Say in a word where a job is in its life."""
+    held = (each for each in _PHASES if conditions.holds(status.conditions, each))
+    word = next(held, None)
+    if word is not None:
+        return word
+    there = any(slots.present for name, slots in gang.roles.items() if name != MASTER)
+    return "Pending" if there else "Created"

@@ -1,0 +1,204 @@
+"""The loop of an agent: get a world, run its workers, act on what ends them."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from gangline.api.failure import Failure
+from gangline.elastic.agent.decide import Action, Verdict, decide
+from gangline.elastic.agent.diagnosis import WorkerFailure, root_cause
+from gangline.elastic.agent.environment import worker_arguments
+from gangline.elastic.agent.group import Group
+from gangline.elastic.agent.logs import LogFolder
+from gangline.elastic.agent.progress import hung
+from gangline.elastic.agent.settings import AgentSettings
+from gangline.elastic.agent.standby import Spares
+from gangline.elastic.agent.world import Notice, Rendezvous, World
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+_MEMORY_LOOK_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How it ended."""
+
+    failures: tuple[WorkerFailure, ...] = ()
+    """The workers that failed in the last attempt."""
+    failure: Failure | None = None
+    """What was to blame; None for success."""
+    verdict: Verdict | None = None
+    received: signal.Signals | None = None
+    """The signal that ended the agent."""
+    notice: Notice | None = None
+    """Why others wanted the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """What ended one attempt here."""
+
+    failures: tuple[WorkerFailure, ...] = ()
+    failure: Failure | None = None
+    notice: Notice | None = None
+
+
+class _Received(Exception):
+    """A signal that ends the agent has come."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        super().__init__(number.name)
+        self.number = number
+
+
+class Agent:
+    """One node's part in a job."""
+
+    def __init__(
+        self, settings: AgentSettings, rendezvous: Rendezvous, base: Mapping[str, str]
+    ) -> None:
+        """Take settings, where worlds come from, and the variables that workers inherit."""
+        self._settings, self._rendezvous, self._base = settings, rendezvous, base
+        self._folder = LogFolder(settings.logs, settings.run_id)
+        self._spares: Spares | None = None
+        if settings.command.is_python and settings.standby.enabled:
+            self._spares = Spares(
+                settings.standby,
+                lambda local_rank: worker_arguments(settings, local_rank),
+                settings.local_world_size,
+            )
+        self._signal: asyncio.Future[signal.Signals] | None = None
+        self._group: Group | None = None
+
+    @property
+    def folder(self) -> LogFolder:
+        """Where this run's files are."""
+        return self._folder
+
+    async def run(self) -> Outcome:
+        """Run until all is done, nothing more helps, or a signal comes.
+
+        Raises:
+            StartError: the command cannot be started.
+            DevicesError: there are too few devices.
+        """
+        async with self._signals(), asyncio.TaskGroup() as tasks:
+            watch = tasks.create_task(self._watch_memory())
+            try:
+                outcome = await self._attempts()
+            except _Received as received:
+                outcome = Outcome(received=received.number)
+            finally:
+                watch.cancel()
+                await self._end(signal.SIGTERM)
+                if self._spares:
+                    await self._spares.close()
+            await self._rendezvous.leave(_farewell(outcome))
+            return outcome
+
+    async def _attempts(self) -> Outcome:
+        world = await self._or_signal(self._rendezvous.join())
+        while True:
+            end = await self._attempt(world)
+            if end.notice is None and end.failure is None:
+                end = _End(notice=await self._or_signal(self._rendezvous.finished(world)))
+                if end.notice is None:
+                    return Outcome()
+            if end.notice and end.notice.stops:
+                return Outcome(notice=end.notice)
+            if end.failure:
+                verdict = decide(self._settings, end.failure, world.attempt)
+                if verdict.action is not Action.RESTART:
+                    return Outcome(end.failures, end.failure, verdict)
+                self._tell(end, verdict)
+            world = await self._or_signal(self._rendezvous.restart(world, end.failure))
+
+    async def _attempt(self, world: World) -> _End:
+        self._group = group = Group(self._settings, world, self._folder, self._spares)
+        await group.start(self._base)
+        log.debug("workers started", extra={"attempt": world.attempt})
+        end = await self._or_signal(self._first_end(group))
+        await self._end(signal.SIGTERM)
+        return end
+
+    async def _first_end(self, group: Group) -> _End:
+        ended = asyncio.ensure_future(group.ended())
+        stuck = asyncio.ensure_future(hung(group, self._settings.hang))
+        notice = asyncio.ensure_future(self._rendezvous.notice())
+        waiting: set[asyncio.Future[Any]] = {ended, stuck, notice}
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waiting:
+                if not each.done():
+                    each.cancel()
+        if ended.done() and not ended.cancelled():
+            failures = tuple(ended.result())
+            return _End(failures, root_cause(failures).failure if failures else None)
+        if stuck.done() and not stuck.cancelled():
+            return _End(failure=stuck.result())
+        return _End(notice=notice.result())
+
+    async def _end(self, number: signal.Signals) -> None:
+        group, self._group = self._group, None
+        if group:
+            await group.stop(number)
+
+    def _tell(self, end: _End, verdict: Verdict) -> None:
+        if end.failures:
+            first = root_cause(end.failures)
+            log.warning(
+                "rank %d (pid %d) on %s ended: %s %s",
+                first.rank, first.pid, self._settings.node_name, first.failure, verdict.reason,
+            )  # fmt: skip
+        else:
+            log.warning("%s: %s %s", self._settings.node_name, end.failure, verdict.reason)
+
+    async def _or_signal(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do something unless a signal comes first; then forward it to the workers."""
+        task = asyncio.ensure_future(work)
+        assert self._signal is not None
+        waiting: set[asyncio.Future[Any]] = {task, self._signal}
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        if not self._signal.done():
+            return task.result()
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        log.warning("%s received: ending the workers", self._signal.result().name)
+        await self._end(self._signal.result())
+        raise _Received(self._signal.result())
+
+    @contextlib.asynccontextmanager
+    async def _signals(self) -> AsyncIterator[None]:
+        loop = asyncio.get_running_loop()
+        self._signal = received = loop.create_future()
+
+        def receive(number: signal.Signals) -> None:
+            if not received.done():
+                received.set_result(number)
+
+        for number in self._settings.signals:
+            loop.add_signal_handler(number, receive, number)
+        try:
+            yield
+        finally:
+            for number in self._settings.signals:
+                loop.remove_signal_handler(number)
+
+    async def _watch_memory(self) -> None:
+        while self._spares:
+            await asyncio.sleep(_MEMORY_LOOK_S)
+            self._spares.release_if_short()
+
+
+def _farewell(outcome: Outcome) -> str:
+    if outcome.received:
+        return f"received {outcome.received.name}"
+    return str(outcome.failure) if outcome.failure else "done"

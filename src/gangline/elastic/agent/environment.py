@@ -1,0 +1,91 @@
+"""The environment of a worker: torchrun's variables, from the world and the settings."""
+
+from collections.abc import Mapping
+from string import Template
+
+from gangline.elastic.agent.hang import METRICS_VARIABLE, PROGRESS_VARIABLE
+from gangline.elastic.agent.logs import Streams
+from gangline.elastic.agent.settings import AgentSettings
+from gangline.elastic.agent.world import World
+
+_FLIGHT_RECORDS = "2000"
+
+
+class DevicesError(ValueError):
+    """There are fewer devices than workers."""
+
+
+def worker_environment(
+    settings: AgentSettings, world: World, local_rank: int, base: Mapping[str, str]
+) -> dict[str, str]:
+    """Return all variables of a worker, the agent's own (``base``) included.
+
+    Raises:
+        DevicesError: ``CUDA_VISIBLE_DEVICES`` names too few devices for virtual local ranks.
+    """
+    rank = str(world.first_rank + local_rank)
+    size = str(world.world_size)
+    return {
+        **base,
+        "RANK": rank,
+        "GROUP_RANK": str(world.group_rank),
+        "ROLE_RANK": rank,
+        "ROLE_NAME": settings.role,
+        "LOCAL_WORLD_SIZE": str(settings.local_world_size),
+        "WORLD_SIZE": size,
+        "GROUP_WORLD_SIZE": str(world.group_world_size),
+        "ROLE_WORLD_SIZE": size,
+        "MASTER_ADDR": world.store_host,
+        "MASTER_PORT": str(world.store_port),
+        "TORCHELASTIC_RESTART_COUNT": str(world.attempt),
+        "TORCHELASTIC_MAX_RESTARTS": str(settings.restart_limit),
+        "TORCHELASTIC_RUN_ID": settings.run_id,
+        # Rank 0 opens the store itself: the agent has no torch, and a store of the agent's would
+        # carry what dead workers left in it into the next attempt.
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCHELASTIC_SIGNALS_TO_HANDLE": ",".join(each.name for each in settings.signals),
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": base.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+        **_device(settings, local_rank, base),
+    }
+
+
+def reporting_environment(
+    settings: AgentSettings, streams: Streams, base: Mapping[str, str]
+) -> dict[str, str]:
+    """Return where a worker reports: errors, progress, NCCL's flight recorder."""
+    found = {
+        "TORCHELASTIC_ERROR_FILE": str(streams.error_file),
+        PROGRESS_VARIABLE: str(streams.progress),
+        METRICS_VARIABLE: str(streams.metrics),
+    }
+    if settings.hang.timeout_s is not None:
+        recorder = {
+            "TORCH_NCCL_TRACE_BUFFER_SIZE": _FLIGHT_RECORDS,
+            "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+            "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": str(streams.flight_dump),
+            "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": str(streams.flight_pipe),
+        }
+        found |= {name: value for name, value in recorder.items() if name not in base}
+    return found
+
+
+def worker_arguments(settings: AgentSettings, local_rank: int) -> list[str]:
+    """Return the command line of a worker, with its local rank filled in."""
+    return [
+        Template(each).safe_substitute(local_rank=local_rank) if "${local_rank}" in each else each
+        for each in settings.command.arguments
+    ]
+
+
+def _device(settings: AgentSettings, local_rank: int, base: Mapping[str, str]) -> dict[str, str]:
+    if not settings.virtual_local_rank:
+        return {"LOCAL_RANK": str(local_rank)}
+    visible = base.get("CUDA_VISIBLE_DEVICES")
+    devices = visible.split(",") if visible is not None else None
+    if devices is not None and local_rank >= len(devices):
+        raise DevicesError(
+            f"local rank {local_rank} has no device: CUDA_VISIBLE_DEVICES={visible} "
+            f"names {len(devices)}; lower --nproc-per-node"
+        )
+    own = devices[local_rank].strip() if devices else str(local_rank)
+    return {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": own}

@@ -1,0 +1,146 @@
+"""The workers of one attempt on this node: started together, ended together."""
+
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gangline.elastic.agent.diagnosis import WorkerFailure, diagnose, read_last_words
+from gangline.elastic.agent.environment import (
+    reporting_environment,
+    worker_arguments,
+    worker_environment,
+)
+from gangline.elastic.agent.logs import LogFolder, Streams, Tee
+from gangline.elastic.agent.memory import out_of_memory_kills
+from gangline.elastic.agent.process import (
+    STACKS_SIGNAL,
+    STACKS_VARIABLE,
+    Process,
+    end_all,
+    hooked,
+    start,
+)
+from gangline.elastic.agent.settings import AgentSettings
+from gangline.elastic.agent.standby import Spares
+from gangline.elastic.agent.world import World
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """One process of the attempt."""
+
+    rank: int
+    local_rank: int
+    process: Process
+    streams: Streams
+    was_spare: bool
+
+
+class Group:
+    """All workers of this node in one attempt."""
+
+    def __init__(
+        self, settings: AgentSettings, world: World, folder: LogFolder, spares: Spares | None
+    ) -> None:
+        self._settings, self._world = settings, world
+        self._folder, self._spares = folder, spares
+        self._tee = Tee(settings.logs, settings.role)
+        self._kills_before = out_of_memory_kills()
+        self.workers: list[Worker] = []
+
+    async def start(self, base: Mapping[str, str]) -> None:
+        """Start all workers.
+
+        Raises:
+            StartError: the command cannot be started.
+            DevicesError: there are too few devices.
+        """
+        environments = {}
+        for local_rank in range(self._settings.local_world_size):
+            streams = self._folder.streams(self._world.attempt, local_rank)
+            environment = worker_environment(self._settings, self._world, local_rank, base)
+            environment |= reporting_environment(self._settings, streams, base)
+            environments[local_rank] = environment
+            worker = await self._start(local_rank, environment, streams)
+            self.workers.append(worker)
+            self._tee.start(streams, worker.rank, local_rank)
+        if self._spares:
+            self._spares.fill(environments)
+
+    async def ended(self) -> list[WorkerFailure]:
+        """Wait until all have succeeded, or the first have failed; return the failed ones."""
+        waiting = {worker.process.ended for worker in self.workers}
+        while waiting:
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if any(each.result() for each in done):
+                break
+        return self.failures()
+
+    async def stop(self, number: signal.Signals) -> None:
+        """End all workers that live, and show the rest of their output."""
+        processes = [worker.process for worker in self.workers]
+        if await end_all(processes, number, self._settings.shutdown_s):
+            log.warning("workers had to be killed: they did not end after %s", number.name)
+        await self._tee.end()
+
+    def failures(self) -> list[WorkerFailure]:
+        """Return those that have failed so far."""
+        out_of_memory = out_of_memory_kills() > self._kills_before
+        found = (_failure(worker, out_of_memory) for worker in self.workers)
+        return [each for each in found if each is not None]
+
+    def ask_for_stacks(self) -> None:
+        """Have every worker write its stacks to its file."""
+        for worker in self.workers:
+            worker.process.tell(STACKS_SIGNAL)
+
+    async def _start(self, local_rank: int, env: dict[str, str], streams: Streams) -> Worker:
+        rank = self._world.first_rank + local_rank
+        spare = self._spares.take(local_rank) if self._spares else None
+        if spare:
+            stacks = {STACKS_VARIABLE: f"{int(STACKS_SIGNAL)}:{streams.stacks}"}
+            try:
+                process = await spare.become({**env, **stacks}, streams)
+                return Worker(rank, local_rank, process, streams, was_spare=True)
+            except ConnectionError:
+                log.warning("a spare had died; starting its worker from the beginning")
+        process = self._cold(local_rank, env, streams)
+        return Worker(rank, local_rank, process, streams, was_spare=False)
+
+    def _cold(self, local_rank: int, env: dict[str, str], streams: Streams) -> Process:
+        arguments = worker_arguments(self._settings, local_rank)
+        if not self._settings.command.is_python:
+            return start(arguments, env, stdout=streams.stdout, stderr=streams.stderr)
+        learns = self._spares is not None and local_rank == 0 and self._world.attempt == 0
+        ours, theirs = socket.socketpair()
+        stacks = {STACKS_VARIABLE: f"{int(STACKS_SIGNAL)}:{streams.stacks}"}
+        hook = hooked({**env, **stacks}, "learn" if learns else "plain", theirs)
+        with theirs:
+            process = start(
+                arguments, hook, stdout=streams.stdout, stderr=streams.stderr, channel=theirs
+            )
+        if learns and self._spares:
+            self._spares.listen(ours)
+        else:
+            ours.close()
+        return process
+
+
+def _failure(worker: Worker, out_of_memory: bool) -> WorkerFailure | None:
+    process = worker.process
+    if not process.ended.done():
+        return None
+    code = process.ended.result()
+    words = read_last_words(Path(worker.streams.error_file)) if code else None
+    failure = diagnose(code, words, out_of_memory=out_of_memory)
+    if failure is None:
+        return None
+    return WorkerFailure(
+        worker.rank, worker.local_rank, process.pid, code, process.when, failure, words
+    )

@@ -1,0 +1,182 @@
+"""Where the output of workers goes: files of each attempt, the console, or both.
+
+Layout, as torchrun's: ``FOLDER/RUN_XXXX/attempt_K/LOCAL_RANK/{stdout.log,stderr.log,error.json}``.
+"""
+
+import asyncio
+import codecs
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from string import Template
+from typing import IO
+
+from gangline.elastic.agent.settings import LogSettings
+
+OUT, ERR = 1, 2
+_LOOK_EVERY_S = 0.1
+_PIECE = 1 << 16
+
+
+class LogFolderError(Exception):
+    """The folder of the logs cannot be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """The files of one worker in one attempt."""
+
+    stdout: Path | None
+    """None for the console."""
+    stderr: Path | None
+    teed: tuple[Path, ...]
+    """Those of the two whose lines the console shows as well."""
+    error_file: Path
+    stacks: Path
+    """Where the worker writes its stacks when asked."""
+
+    @property
+    def progress(self) -> Path:
+        """The file that the training code may touch with each step."""
+        return self.stacks.with_name("progress")
+
+    @property
+    def metrics(self) -> Path:
+        """Where trainers written for DLRover report their steps."""
+        return self.stacks.with_name("runtime_metrics.json")
+
+    @property
+    def flight_pipe(self) -> Path:
+        """Beginning of the name of the pipe that makes NCCL's flight recorder write."""
+        return self.stacks.with_name("flight_recorder_")
+
+    @property
+    def flight_dump(self) -> Path:
+        """Beginning of the name of what the flight recorder writes."""
+        return self.stacks.with_name("nccl_trace_rank_")
+
+
+class LogFolder:
+    """The files of one run."""
+
+    def __init__(self, settings: LogSettings, run_id: str) -> None:
+        """Make the folder of the run.
+
+        Raises:
+            LogFolderError: it cannot be made.
+        """
+        self._settings = settings
+        self._is_temporary = settings.folder is None
+        try:
+            if settings.folder is not None:
+                Path(settings.folder).mkdir(parents=True, exist_ok=True)
+            name = f"{run_id.replace('/', '_')}_"
+            self.path = Path(tempfile.mkdtemp(prefix=name, dir=settings.folder))
+        except OSError as error:
+            raise LogFolderError(f"--log-dir {settings.folder}: {error.strerror}") from error
+
+    def attempt(self, number: int) -> Path:
+        """Return the folder of an attempt."""
+        return self.path / f"attempt_{number}"
+
+    def streams(self, attempt: int, local_rank: int) -> Streams:
+        """Make the folder of a worker in an attempt, and say which of its output goes where."""
+        folder = self.attempt(attempt) / str(local_rank)
+        folder.mkdir(parents=True, exist_ok=True)
+        teed = _of(self._settings.tee, local_rank)
+        kept = _of(self._settings.redirects, local_rank) | teed
+        shown = self._settings.shown_ranks
+        is_shown = shown is None or local_rank in shown
+        elsewhere = None if is_shown else Path(os.devnull)
+        return Streams(
+            stdout=folder / "stdout.log" if kept & OUT else elsewhere,
+            stderr=folder / "stderr.log" if kept & ERR else elsewhere,
+            teed=tuple(
+                folder / name
+                for bit, name in ((OUT, "stdout.log"), (ERR, "stderr.log"))
+                if teed & bit and is_shown
+            ),
+            error_file=folder / "error.json",
+            stacks=folder / "stacks.txt",
+        )
+
+    def remove_if_temporary(self) -> None:
+        """Remove the folder if nobody asked for files."""
+        asked = self._settings.redirects or self._settings.tee
+        if self._is_temporary and not asked:
+            shutil.rmtree(self.path, ignore_errors=True)
+
+
+def _of(streams: int | dict[int, int], local_rank: int) -> int:
+    return streams if isinstance(streams, int) else streams.get(local_rank, 0)
+
+
+class Tee:
+    """Shows lines of files on the console while they are written."""
+
+    def __init__(self, settings: LogSettings, role: str) -> None:
+        self._settings, self._role = settings, role
+        self._tasks: list[asyncio.Task[None]] = []
+        self._ended = asyncio.Event()
+
+    def start(self, streams: Streams, rank: int, local_rank: int) -> None:
+        """Follow the teed files of a worker."""
+        template = self._settings.prefix or f"[{self._role}{local_rank}]:"
+        values = {"role_name": self._role, "rank": rank, "local_rank": local_rank}
+        prefix = Template(template).safe_substitute(values)
+        for path in streams.teed:
+            follow = self._follow(path, prefix, is_error=path == streams.stderr)
+            self._tasks.append(asyncio.create_task(follow))
+
+    async def end(self) -> None:
+        """Show what is left; return when all is shown."""
+        self._ended.set()
+        await asyncio.gather(*self._tasks)
+
+    async def _follow(self, path: Path, prefix: str, *, is_error: bool) -> None:
+        console = sys.stderr if is_error else sys.stdout
+        wanted = self._settings.stderr_filters if is_error else self._settings.stdout_filters
+        name = "filtered_stderr.log" if is_error else "filtered_stdout.log"
+        with path.open("ab"):
+            pass  # the worker opens the file itself, perhaps later than we
+        with path.open("rb") as source, _appending(path.parent.parent / name, wanted) as filtered:
+            async for line in self._lines(source):
+                console.write(f"{prefix}{line}")
+                if filtered and any(each in line for each in wanted):
+                    filtered.write(f"{prefix}{line}")
+
+    async def _lines(self, source: IO[bytes]) -> AsyncIterator[str]:
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        rest = ""
+        while True:
+            was_last = self._ended.is_set()
+            while piece := source.read(_PIECE):
+                *lines, rest = (rest + decoder.decode(piece)).split("\n")
+                for line in lines:
+                    yield line + "\n"
+            if was_last:
+                break
+            await self._a_moment()
+        if rest:
+            yield rest + "\n"
+
+    async def _a_moment(self) -> None:
+        sys.stdout.flush()
+        try:
+            await asyncio.wait_for(self._ended.wait(), _LOOK_EVERY_S)
+        except TimeoutError:
+            return
+
+
+@contextmanager
+def _appending(path: Path, wanted: tuple[str, ...]) -> Iterator[IO[str] | None]:
+    if not wanted:
+        yield None
+        return
+    with path.open("a", buffering=1) as file:
+        yield file

@@ -1,0 +1,68 @@
+"""How much memory is left on this node or in this container, and whom the kernel killed for it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+_CGROUP = Path("/sys/fs/cgroup")
+_KIB = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What there is."""
+
+    limit_bytes: int
+    available_bytes: int
+
+
+def memory(proc: Path = Path("/proc"), cgroup: Path = _CGROUP) -> Memory:
+    """Return the limit and what is left of it: the container's where it is the tighter one."""
+    lines = (proc / "meminfo").read_text().splitlines()
+    sizes = {
+        name: int(rest.split()[0]) * _KIB for name, _, rest in (x.partition(":") for x in lines)
+    }
+    machine = Memory(sizes["MemTotal"], sizes["MemAvailable"])
+    limit, used = _number(cgroup / "memory.max"), _number(cgroup / "memory.current")
+    if limit is None:
+        limit = _number(cgroup / "memory/memory.limit_in_bytes")
+        used = _number(cgroup / "memory/memory.usage_in_bytes")
+    if limit is None or used is None or limit >= machine.limit_bytes:
+        return machine
+    # Pages of files count as used, and go when they are needed.
+    stat = cgroup / "memory.stat"
+    cached = _field(stat if stat.exists() else cgroup / "memory/memory.stat", "inactive_file") or 0
+    return Memory(limit, min(machine.available_bytes, limit - used + cached))
+
+
+def out_of_memory_kills(proc: Path = Path("/proc"), cgroup: Path = _CGROUP) -> int:
+    """Return how many processes the kernel has killed for want of memory, here so far."""
+    for path in (cgroup / "memory.events", cgroup / "memory/memory.oom_control", proc / "vmstat"):
+        found = _field(path, "oom_kill")
+        if found is not None:
+            return found
+    return 0
+
+
+def resident_bytes(pid: int, proc: Path = Path("/proc")) -> int:
+    """Return what a process occupies; 0 when it is gone."""
+    try:
+        lines = (proc / str(pid) / "status").read_text().splitlines()
+    except OSError:
+        return 0
+    found = next((line for line in lines if line.startswith("VmRSS:")), None)
+    return int(found.split()[1]) * _KIB if found else 0
+
+
+def _number(path: Path) -> int | None:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return None  # no such group, or "max"
+
+
+def _field(path: Path, name: str) -> int | None:
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) for line in lines if line.split()[:1] == [name]), None)

@@ -1,0 +1,157 @@
+"""One worker process: how it is started, watched, signalled.
+
+A death is seen through a process descriptor the moment it happens, not by looking now and then.
+Workers lead process groups of their own, so that what they start ends with them, and ask the
+kernel to be killed should the agent die.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+HOOK_FOLDER = Path(__file__).parent / "hook"
+HOOK_VARIABLE = "GANGLINE_WORKER_HOOK"
+STACKS_VARIABLE = "GANGLINE_STACKS"
+STACKS_SIGNAL = signal.SIGRTMIN + 7
+"""What makes a worker write its stacks; scripts and libraries leave this one alone."""
+
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None)
+
+
+class StartError(Exception):
+    """The command of the workers cannot be started."""
+
+
+@dataclass(eq=False, slots=True)
+class Process:
+    """A started process; ``ended`` is done with its exit code as soon as it is dead."""
+
+    popen: subprocess.Popen[bytes]
+    ended: asyncio.Future[int]
+    when: float = 0.0
+    """When it ended, in seconds since 1970."""
+    _descriptor: int = field(default=-1)
+
+    @property
+    def pid(self) -> int:
+        """The process identifier."""
+        return self.popen.pid
+
+    def send(self, number: signal.Signals) -> None:
+        """Signal the process and all that it has started."""
+        if not self.ended.done():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, number)
+
+    def tell(self, number: int) -> None:
+        """Signal the process alone."""
+        if not self.ended.done():
+            self.popen.send_signal(number)
+
+    def _look(self) -> None:
+        code = self.popen.poll()
+        if code is None:
+            return
+        asyncio.get_running_loop().remove_reader(self._descriptor)
+        os.close(self._descriptor)
+        self.when = time.time()
+        # What it had started, such as loaders of data, must not outlive it.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        if not self.ended.done():
+            self.ended.set_result(code)
+
+
+def start(
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    stdout: Path | None = None,
+    stderr: Path | None = None,
+    channel: socket.socket | None = None,
+    prepare: Callable[[], None] | None = None,
+) -> Process:
+    """Start a process and watch it; needs a running event loop.
+
+    Args:
+        arguments: the command line.
+        environment: all variables.
+        stdout: a file for it; None for the agent's own.
+        stderr: likewise.
+        channel: a socket that the process inherits.
+        prepare: called in the new process before its program is loaded.
+
+    Raises:
+        StartError: the program does not exist or may not be executed.
+    """
+
+    def before() -> None:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if prepare:
+            prepare()
+
+    with contextlib.ExitStack() as files:
+        out, err = (
+            files.enter_context(each.open("wb")) if each else None for each in (stdout, stderr)
+        )
+        try:
+            popen = subprocess.Popen(
+                arguments,
+                env=environment,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+                pass_fds=[channel.fileno()] if channel else [],
+                preexec_fn=before,  # noqa: PLW1509 - the agent has one thread
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            raise StartError(
+                f"{arguments[0]}: {getattr(error, 'strerror', None) or error}"
+            ) from error
+    return _watch(popen)
+
+
+def _watch(popen: subprocess.Popen[bytes]) -> Process:
+    loop = asyncio.get_running_loop()
+    process = Process(popen, loop.create_future(), _descriptor=os.pidfd_open(popen.pid))
+    loop.add_reader(process._descriptor, process._look)
+    return process
+
+
+def hooked(environment: Mapping[str, str], mode: str, channel: socket.socket) -> dict[str, str]:
+    """Return the environment with which an interpreter runs our hook before its script."""
+    paths = [str(HOOK_FOLDER), *filter(None, [environment.get("PYTHONPATH")])]
+    return {
+        **environment,
+        "PYTHONPATH": os.pathsep.join(paths),
+        HOOK_VARIABLE: f"{mode}:{channel.fileno()}",
+    }
+
+
+async def end_all(processes: Sequence[Process], number: signal.Signals, grace_s: float) -> bool:
+    """Signal processes and wait; kill those that stay. Returns whether some had to be killed."""
+    living = [each for each in processes if not each.ended.done()]
+    for process in living:
+        process.send(number)
+    if not living:
+        return False
+    _, left = await asyncio.wait([each.ended for each in living], timeout=grace_s)
+    if not left:
+        return False
+    for process in living:
+        process.send(signal.SIGKILL)
+    await asyncio.wait(left, timeout=_UNKILLABLE_S)
+    return True
+
+
+_UNKILLABLE_S = 30.0
+"""A process in uninterruptible sleep is left behind after that."""

@@ -1,0 +1,190 @@
+"""Spare interpreters: beside each worker one waits that has imported already what the script needs.
+
+A restart then costs no imports. Spares are warmed one after another, at the lowest priority where
+that can be taken back, and only while memory is not short. What they may import is learned from the
+first start; until then there are none, and a death before means an ordinary start.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import resource
+import signal
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gangline.elastic.agent.learning import preloadable
+from gangline.elastic.agent.logs import Streams
+from gangline.elastic.agent.memory import memory, resident_bytes
+from gangline.elastic.agent.process import Process, end_all, hooked, start
+from gangline.elastic.agent.settings import StandbySettings
+
+log = logging.getLogger(__name__)
+
+_LOWEST = 19
+_CAP_SYS_NICE = 23
+_FIRST_GUESS_BYTES = 400 << 20
+"""What a spare may need as long as none has been measured."""
+_LINE_LIMIT = 1 << 22
+_WARM_S = 300.0
+"""A spare that is not warm by then is given up."""
+
+
+@dataclass(slots=True)
+class Spare:
+    """A warm interpreter."""
+
+    process: Process
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def become(self, environment: Mapping[str, str], streams: Streams) -> Process:
+        """Let it run the script now.
+
+        Raises:
+            ConnectionError: it has died meanwhile.
+        """
+        paths = [str(path) if path else None for path in (streams.stdout, streams.stderr)]
+        order = {"env": dict(environment), "streams": paths}
+        self.writer.write(json.dumps(order).encode() + b"\n")
+        await self.writer.drain()
+        self.writer.close()
+        return self.process
+
+
+class Spares:
+    """The spares of one node."""
+
+    def __init__(
+        self, settings: StandbySettings, arguments: Callable[[int], Sequence[str]], size: int
+    ) -> None:
+        """Prepare for ``size`` workers; ``arguments`` gives the command line of a local rank."""
+        self._settings, self._arguments, self._size = settings, arguments, size
+        self._modules: tuple[str, ...] | None = settings.preload or None
+        self._environments: dict[int, dict[str, str]] = {}
+        self._ready: dict[int, Spare] = {}
+        self._warming: Spare | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._learning: asyncio.Task[None] | None = None
+        self.bytes_each = _FIRST_GUESS_BYTES
+
+    @property
+    def ready(self) -> frozenset[int]:
+        """Local ranks whose spare waits."""
+        return frozenset(self._ready)
+
+    def listen(self, channel: socket.socket) -> None:
+        """Learn from a worker that has just been started what it imports."""
+        self._learning = asyncio.create_task(self._learn(channel))
+
+    def take(self, local_rank: int) -> Spare | None:
+        """Return the spare of a worker, if one is warm and alive."""
+        spare = self._ready.pop(local_rank, None)
+        return spare if spare and not spare.process.ended.done() else None
+
+    def fill(self, environments: Mapping[int, Mapping[str, str]]) -> None:
+        """Warm what is missing, in the background; the environments are those of the workers."""
+        self._environments = {rank: dict(env) for rank, env in environments.items()}
+        if self._settings.enabled and self._modules is not None:
+            self._begin()
+
+    async def close(self) -> None:
+        """End all spares."""
+        for task in filter(None, (self._task, self._learning)):
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        spares = [*self._ready.values(), *filter(None, [self._warming])]
+        for spare in spares:
+            spare.writer.close()
+        await end_all([each.process for each in spares], signal.SIGKILL, 0)
+        self._ready.clear()
+        self._warming = None
+
+    def release_if_short(self) -> None:
+        """End all spares when memory has become short meanwhile."""
+        if self._ready and memory().available_bytes < self._settings.reserve_bytes:
+            log.warning("memory has become short: the spare interpreters end")
+            for spare in self._ready.values():
+                spare.writer.close()
+            self._ready.clear()
+
+    async def _learn(self, channel: socket.socket) -> None:
+        reader, writer = await asyncio.open_connection(sock=channel, limit=_LINE_LIMIT)
+        with contextlib.closing(writer):
+            line = await reader.readline()
+        if not line:
+            return  # it ended before it had settled
+        learned = preloadable(json.loads(line)["modules"], [os.getcwd()])
+        extra = [name for name in self._settings.preload if name not in learned]
+        self._modules = (*learned, *extra)
+        log.debug("modules learned", extra={"modules": len(self._modules)})
+        self._begin()
+
+    def _begin(self) -> None:
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._fill())
+
+    async def _fill(self) -> None:
+        try:
+            await asyncio.sleep(self._settings.start_delay_s)
+            for local_rank in range(self._size):
+                if local_rank in self._ready or local_rank not in self._environments:
+                    continue
+                if not self._is_room():
+                    log.warning("memory is short: no spare interpreters")
+                    return
+                await self._warm(local_rank)
+        finally:
+            if self._warming:
+                self._warming.process.send(signal.SIGKILL)
+                self._warming.writer.close()
+                self._warming = None
+
+    def _is_room(self) -> bool:
+        return memory().available_bytes > self.bytes_each + self._settings.reserve_bytes
+
+    async def _warm(self, local_rank: int) -> None:
+        ours, theirs = socket.socketpair()
+        environment = hooked(self._environments[local_rank], "spare", theirs)
+        nice = os.getpriority(os.PRIO_PROCESS, 0)
+        lower = may_raise_priority()
+        with theirs:
+            process = start(
+                self._arguments(local_rank),
+                environment,
+                channel=theirs,
+                prepare=(lambda: os.setpriority(os.PRIO_PROCESS, 0, _LOWEST)) if lower else None,
+            )
+        reader, writer = await asyncio.open_connection(sock=ours)
+        self._warming = spare = Spare(process, reader, writer)
+        wanted = {"modules": self._modules, "step": self._settings.tiny_step, "nice": nice}
+        writer.write(json.dumps(wanted).encode() + b"\n")
+        if not await _is_ready(reader):
+            log.warning("a spare interpreter could not be warmed; restarts are ordinary starts")
+            return
+        self._warming = None
+        self._ready[local_rank] = spare
+        self.bytes_each = max(resident_bytes(process.pid), _FIRST_GUESS_BYTES // 4)
+
+
+async def _is_ready(reader: asyncio.StreamReader) -> bool:
+    try:
+        return bool(await asyncio.wait_for(reader.readline(), _WARM_S))
+    except (TimeoutError, ConnectionError):
+        return False
+
+
+def may_raise_priority(status: Path = Path("/proc/self/status")) -> bool:
+    """Return whether a process of ours may take back a lowered priority."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NICE)
+    if limit == resource.RLIM_INFINITY or limit >= 20:
+        return True
+    for line in status.read_text().splitlines():
+        if line.startswith("CapEff:"):
+            return bool(int(line.split()[1], 16) >> _CAP_SYS_NICE & 1)
+    return False

@@ -1,0 +1,121 @@
+"""Who trains together: the world of one attempt, and where an agent gets it from."""
+
+import asyncio
+import random
+import socket
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from gangline.api.failure import Failure
+
+STORE_PORTS = range(20_000, 32_768)
+"""Below the range from which Linux takes ports of outgoing connections: nobody else's by chance."""
+
+
+class PortsTakenError(OSError):
+    """No port could be had for the store of the workers."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """One attempt: the members, and where rank 0 opens the store."""
+
+    attempt: int
+    """Restarts of the job so far; the same on all nodes."""
+    group_rank: int
+    """This node among the nodes."""
+    group_world_size: int
+    first_rank: int
+    """The rank of this node's local rank 0."""
+    world_size: int
+    store_host: str
+    store_port: int
+    round: int = 0
+    """Counts changes of membership."""
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """What others want of this agent."""
+
+    reason: str
+    stops: bool = False
+    """End the workers and go, instead of joining the next attempt."""
+
+
+class Rendezvous(Protocol):
+    """Where worlds come from."""
+
+    async def join(self) -> World:
+        """Return the first world, or the next one after a change of membership."""
+        ...
+
+    async def restart(self, world: World, failure: Failure | None) -> World:
+        """Agree with the other members on the attempt after ``world``.
+
+        Args:
+            world: the world that has ended.
+            failure: what ended it here; None when another member said so.
+        """
+        ...
+
+    async def notice(self) -> Notice:
+        """Wait until others want something."""
+        ...
+
+    async def finished(self, world: World) -> Notice | None:
+        """Say that all workers here are done; wait for the others.
+
+        Returns None when all are done, or what is wanted instead.
+        """
+        ...
+
+    async def leave(self, reason: str) -> None:
+        """Say farewell; not to be waited for any more."""
+        ...
+
+
+class OneNode:
+    """A world of one node: nobody to ask."""
+
+    def __init__(self, local_world_size: int, host: str, port: int | None = None) -> None:
+        self._size, self._host, self._port = local_world_size, host, port
+
+    async def join(self) -> World:
+        """Return the only world there is."""
+        return World(0, 0, 1, 0, self._size, self._host, self._port or free_port())
+
+    async def restart(self, world: World, failure: Failure | None) -> World:
+        """Count, and open the store elsewhere unless the user has fixed its port."""
+        del failure
+        port = self._port or free_port()
+        return replace(world, attempt=world.attempt + 1, store_port=port)
+
+    async def notice(self) -> Notice:
+        """Wait for ever: there is nobody else."""
+        never: asyncio.Future[Notice] = asyncio.get_running_loop().create_future()
+        return await never
+
+    async def finished(self, world: World) -> Notice | None:
+        """Return at once."""
+        del world
+        return None
+
+    async def leave(self, reason: str) -> None:
+        """Do nothing."""
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on now.
+
+    Raises:
+        PortsTakenError: none was found.
+    """
+    for port in random.sample(STORE_PORTS, 64):
+        with socket.socket(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET) as s:
+            try:
+                s.bind(("", port))
+            except OSError:
+                continue
+            return port
+    raise PortsTakenError(f"no free port between {STORE_PORTS.start} and {STORE_PORTS.stop - 1}")

@@ -1,0 +1,239 @@
+"""The ledger of all data sets of a job: a state machine of events and times, without I/O.
+
+The master feeds it events and journals those that changed something, with their times::
+
+    outcome = ledger.apply(Take("corpus", "node-1/0", request=7, count=4), now)
+    if outcome.changed:
+        journal.append(msgspec.msgpack.encode((event, now)))
+    reply(outcome.answer)
+
+The same events at the same times make the same ledger, so a journal is replayed by `apply` and
+shortened by `snapshot`. After a replay apply `Resume()` (and journal it): the new process has a
+clock of its own. Apply `Tick()` when `deadline` has passed. Every event may safely come twice, if
+takes carry their request numbers.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+import msgspec
+
+from gangline.elastic.data import events as ev
+from gangline.elastic.data.book import Book
+from gangline.elastic.data.dataset import DatasetError, Definition, Stream, check
+from gangline.elastic.data.page import Page
+
+VERSION: Final = 1
+"""Of snapshots and checkpoints. A reader refuses what is newer."""
+
+
+class _Snapshot(msgspec.Struct, array_like=True):
+    version: int
+    pages: list[Page]
+
+
+class _Checkpoint(msgspec.Struct, array_like=True):
+    version: int
+    page: Page
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of an event."""
+
+    answer: ev.Answer
+    changed: bool
+    """Whether the ledger is another one now: only then is the event worth a journal's line."""
+
+
+class Ledger:
+    """The books of all data sets by name."""
+
+    def __init__(self) -> None:
+        self._books: dict[str, Book] = {}
+
+    @classmethod
+    def restored(cls, snapshot: bytes) -> Self:
+        """Make a ledger from a `snapshot`.
+
+        Raises:
+            ValueError: it cannot be read, or a newer version wrote it.
+        """
+        read = msgspec.msgpack.decode(snapshot, type=_Snapshot)
+        _refuse_newer(read.version)
+        ledger = cls()
+        ledger._books = {page.definition.name: Book(page) for page in read.pages}
+        return ledger
+
+    def snapshot(self) -> bytes:
+        """Return all that must be remembered."""
+        pages = [book.page() for book in self._books.values()]
+        return msgspec.msgpack.encode(_Snapshot(VERSION, pages))
+
+    def apply(self, event: ev.Event, now: float) -> Outcome:
+        """Let something happen; ``now`` in seconds of a clock that does not go back."""
+        return _APPLIERS[type(event)](self, event, now)
+
+    @property
+    def deadline(self) -> float | None:
+        """When the next lease runs out."""
+        deadlines = (book.deadline for book in self._books.values())
+        return min((one for one in deadlines if one is not None), default=None)
+
+    @property
+    def ended(self) -> bool:
+        """Whether there are data sets, and all are at their end."""
+        return bool(self._books) and all(book.state().ended for book in self._books.values())
+
+    def states(self) -> list[ev.DatasetState]:
+        """Say how far each data set is."""
+        return [book.state() for book in self._books.values()]
+
+    def state(self, dataset: str) -> ev.DatasetState | None:
+        """Say how far a data set is; None if there is none of this name."""
+        book = self._books.get(dataset)
+        return book.state() if book else None
+
+    def checkpoint(self, dataset: str) -> bytes | None:
+        """Return what is to be kept with a training checkpoint, for `Restore`; None if unknown.
+
+        All that is not reported as done at this moment will be handed out again after a restore:
+        report progress first, then the records in the checkpoint are counted exactly once.
+        """
+        book = self._books.get(dataset)
+        if book is None:
+            return None
+        return msgspec.msgpack.encode(_Checkpoint(VERSION, book.checkpoint()))
+
+    def _register(self, event: ev.Register, now: float) -> Outcome:
+        wanted = event.definition
+        book = self._books.get(wanted.name)
+        if book is not None:
+            return _compare(book.definition, wanted)
+        try:
+            check(wanted)
+        except DatasetError as error:
+            return _refused(str(error))
+        self._books[wanted.name] = Book(Page(wanted))
+        return Outcome(ev.Accepted(wanted), changed=True)
+
+    def _take(self, event: ev.Take, now: float) -> Outcome:
+        book = self._books.get(event.dataset)
+        if book is None:
+            return Outcome(ev.Taken(ev.Supply.UNKNOWN), changed=False)
+        overdue = book.expire(now)
+        taken = book.take(event, now)
+        return Outcome(taken, changed=overdue or bool(taken.shards))
+
+    def _report(self, event: ev.Report, now: float) -> Outcome:
+        book = self._books.get(event.dataset)
+        if book is None:
+            return _unknown(event.dataset)
+        return Outcome(ev.Accepted(), changed=book.report(event, now))
+
+    def _release(self, event: ev.Release, now: float) -> Outcome:
+        released = [book.release(event.owner) for book in self._books.values()]
+        return Outcome(ev.Accepted(), changed=any(released))
+
+    def _tick(self, event: ev.Tick, now: float) -> Outcome:
+        expired = [book.expire(now) for book in self._books.values()]
+        return Outcome(ev.Accepted(), changed=any(expired))
+
+    def _resume(self, event: ev.Resume, now: float) -> Outcome:
+        for book in self._books.values():
+            book.resume(now)
+        return Outcome(ev.Accepted(), changed=True)
+
+    def _extend(self, event: ev.Extend, now: float) -> Outcome:
+        book = self._stream(event.dataset)
+        if not isinstance(book, Book):
+            return book
+        if book.is_closed:
+            return _refused(f"the stream {event.dataset} is closed and cannot be extended")
+        return Outcome(ev.Accepted(), changed=book.extend(event.partition, event.end))
+
+    def _close(self, event: ev.Close, now: float) -> Outcome:
+        book = self._stream(event.dataset)
+        if not isinstance(book, Book):
+            return book
+        return Outcome(ev.Accepted(), changed=book.close())
+
+    def _stream(self, name: str) -> Book | Outcome:
+        book = self._books.get(name)
+        if book is None:
+            return _unknown(name)
+        if not isinstance(book.definition, Stream):
+            return _refused(f"the data set {name} is no stream: its end is given by its definition")
+        return book
+
+    def _revive(self, event: ev.Revive, now: float) -> Outcome:
+        book = self._books.get(event.dataset)
+        if book is None:
+            return _unknown(event.dataset)
+        return Outcome(ev.Accepted(), changed=book.revive())
+
+    def _restore(self, event: ev.Restore, now: float) -> Outcome:
+        try:
+            kept = msgspec.msgpack.decode(event.checkpoint, type=_Checkpoint)
+            _refuse_newer(kept.version)
+            check(kept.page.definition)
+        except ValueError as error:
+            return _refused(f"the checkpoint of a data set cannot be read: {error}")
+        page = kept.page
+        before = self._books.get(page.definition.name)
+        if before is not None:
+            compared = _compare(before.definition, page.definition)
+            if isinstance(compared.answer, ev.Refused):
+                return compared
+            page.next_lease = max(page.next_lease, before.next_lease)
+        self._books[page.definition.name] = Book(page)
+        return Outcome(ev.Accepted(page.definition), changed=True)
+
+    def _forget(self, event: ev.Forget, now: float) -> Outcome:
+        return Outcome(ev.Accepted(), changed=self._books.pop(event.dataset, None) is not None)
+
+
+_APPLIERS: Mapping[type, Callable[[Ledger, Any, float], Outcome]] = {
+    ev.Register: Ledger._register,
+    ev.Take: Ledger._take,
+    ev.Report: Ledger._report,
+    ev.Release: Ledger._release,
+    ev.Tick: Ledger._tick,
+    ev.Resume: Ledger._resume,
+    ev.Extend: Ledger._extend,
+    ev.Close: Ledger._close,
+    ev.Revive: Ledger._revive,
+    ev.Restore: Ledger._restore,
+    ev.Forget: Ledger._forget,
+}
+
+
+def _refused(message: str) -> Outcome:
+    return Outcome(ev.Refused(message), changed=False)
+
+
+def _unknown(dataset: str) -> Outcome:
+    return _refused(f"there is no data set {dataset}; register it first")
+
+
+def _compare(in_force: Definition, wanted: Definition) -> Outcome:
+    """Accept the same definition again; say what differs in another one."""
+    if wanted == in_force:
+        return Outcome(ev.Accepted(in_force), changed=False)
+    if type(wanted) is not type(in_force):
+        return _refused(
+            f"the data set {in_force.name} is registered as {type(in_force).__name__.lower()}, "
+            f"not as {type(wanted).__name__.lower()}"
+        )
+    differing = [
+        f"{field}={getattr(in_force, field)!r}, not {getattr(wanted, field)!r}"
+        for field in in_force.__struct_fields__
+        if getattr(in_force, field) != getattr(wanted, field)
+    ]
+    return _refused(f"the data set {in_force.name} is registered with {'; '.join(differing)}")
+
+
+def _refuse_newer(version: int) -> None:
+    if version > VERSION:
+        raise ValueError(f"it has version {version}, this gangline reads up to {VERSION}")

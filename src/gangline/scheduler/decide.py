@@ -83,7 +83,9 @@ class _Pass:
         self.state = state
         self.now = now
         self.trial = Trial(state.nodes)
-        self.tree = QueueTree(state.queues, state.nodes, state.running, state.requested)
+        self.tree = QueueTree(
+            state.queues, state.nodes, state.running, state.requested, state.obtainable()
+        )
         self.line = Line(units, self.tree)
         self.bindings: list[Binding] = []
         self.verdicts: list[Verdict] = []

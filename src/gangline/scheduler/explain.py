@@ -129,7 +129,7 @@ def _explain(  # noqa: PLR0913, PLR0917 - who it is, and what it is asked of
     policy: Policy,
 ) -> Explanation:
     decision = decide(state, now, policy)
-    tree = QueueTree(state.queues, state.nodes, state.running, state.requested)
+    tree = QueueTree(state.queues, state.nodes, state.running, state.requested, state.obtainable())
     waiting = [pod for pod in members if pod.waits]
     own = {pod.key for pod in waiting}
     starting = {str(b.pod): str(b.node) for b in decision.bindings if b.pod in own}

@@ -1,14 +1,15 @@
 """From watches to facts: keeps the observed state as informers tell of changes."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from msgspec.structs import replace
 
-from gangline.api.core import PodDisruptionBudget, PriorityClass
+from gangline.api.core import Namespace, PodDisruptionBudget, PriorityClass
 from gangline.api.node import Node
 from gangline.api.quantity import QuantityError
 from gangline.api.resources import (
+    NAMESPACES,
     NODES,
     POD_DISRUPTION_BUDGETS,
     POD_GROUPS,
@@ -36,10 +37,20 @@ from gangline.scheduler.observe import (
     pod_facts,
     queue_facts,
 )
+from gangline.scheduler.observe_pools import quota_facts
+from gangline.scheduler.observe_relations import chooses_namespaces
 from gangline.scheduler.settings import SchedulerSettings
 from gangline.scheduler.state import ClusterState
 from gangline.scheduler.vacancies import HELD_S
-from gangline.scheduler.wire import HYPERNODES, LEAN_PODS, HyperNode, LeanPod, slim
+from gangline.scheduler.wire import (
+    HYPERNODES,
+    LEAN_PODS,
+    RESOURCE_QUOTAS,
+    HyperNode,
+    LeanPod,
+    ResourceQuota,
+    slim,
+)
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +91,14 @@ class Feed:
         self._classes: Informer[PriorityClass] = Informer(client, PRIORITY_CLASSES)
         self._budgets: Informer[PodDisruptionBudget] = Informer(client, POD_DISRUPTION_BUDGETS)
         self.hypernodes: Informer[HyperNode] = Informer(client, HYPERNODES)
+        self._quotas: Informer[ResourceQuota] = Informer(client, RESOURCE_QUOTAS)
+        self._namespace_informer: Informer[Namespace] = Informer(client, NAMESPACES)
+        self._namespaces: dict[str, Mapping[str, str]] = {}
+        """The labels of namespaces, for pods that choose others by them."""
+        self._choosing: set[PodKey] = set()
+        """These pods."""
+        self._quotas.add_listener(self._on_quota)
+        self._namespace_informer.add_listener(self._on_namespace)
         self.hypernodes.add_listener(self._on_hypernode)
         self._budgets.add_listener(self._on_budget)
         self._node_informer.add_listener(self._on_node)
@@ -99,6 +118,13 @@ class Feed:
     ) -> tuple[Informer[PodGroup], Informer[Queue], Informer[PodDisruptionBudget]]:
         """Kinds that a cluster may not have (yet); pods of their own go on without."""
         return (self.groups, self.queues, self._budgets)
+
+    @property
+    def additional(
+        self,
+    ) -> tuple[Informer[HyperNode], Informer[ResourceQuota], Informer[Namespace]]:
+        """Kinds that no decision waits for: a cluster may not have them, or not show them."""
+        return (self.hypernodes, self._quotas, self._namespace_informer)
 
     def _on_node(self, old: Node | None, new: Node | None) -> None:
         if new is None:
@@ -121,6 +147,10 @@ class Feed:
         key = PodKey(f"{known.metadata.namespace}/{known.metadata.name}")
         before = self.state.pods.get(key)
         facts = self._readable(new) if new is not None else None
+        if new is not None and chooses_namespaces(new.spec):
+            self._choosing.add(key)
+        else:
+            self._choosing.discard(key)
         if facts is None:
             self.state.remove_pod(key)
         else:
@@ -138,7 +168,7 @@ class Feed:
     def _readable(self, pod: LeanPod) -> PodFacts | None:
         """Read a pod; None if it asks for what is no amount (no API server lets that in)."""
         try:
-            return pod_facts(pod, self._priorities, self._answers_to)
+            return pod_facts(pod, self._priorities, self._answers_to, self._namespaces)
         except QuantityError as error:
             fields = {"namespace": pod.metadata.namespace, "pod": pod.metadata.name}
             log.warning("pod left out: %s", error, extra=fields)
@@ -164,14 +194,50 @@ class Feed:
             self._changed()
 
     def _on_queue(self, old: Queue | None, new: Queue | None) -> None:
+        before = dict(self.state.queues)
         if new is not None:
             self.state.queues[new.metadata.name] = queue_facts(new)
         elif old is not None:
             self.state.queues.pop(old.metadata.name, None)
             self.state.queues.setdefault(DEFAULT_QUEUE, QueueFacts(DEFAULT_QUEUE))
+        if before == self.state.queues:
+            # What a queue holds is written on it all the time, by this scheduler itself.
+            return
+        self.state.memo.clear()
         for key in self.state.groups:
             self._regrouped(key)
         self._changed()
+
+    def _on_quota(self, old: ResourceQuota | None, new: ResourceQuota | None) -> None:
+        known = new or old
+        assert known is not None
+        namespace, name = known.metadata.namespace, known.metadata.name
+        facts = quota_facts(new) if new is not None else None
+        quotas = self.state.quotas.setdefault(namespace, {})
+        if facts == quotas.get(name):
+            return
+        if facts is not None:
+            quotas[name] = facts
+        else:
+            quotas.pop(name, None)
+        for key in self.state.groups:
+            if key.startswith(f"{namespace}/"):
+                self._regrouped(key)
+        self._changed()
+
+    def _on_namespace(self, old: Namespace | None, new: Namespace | None) -> None:
+        known = new or old
+        assert known is not None
+        name = known.metadata.name
+        before = self._namespaces.pop(name, None)
+        if new is not None:
+            self._namespaces[name] = new.metadata.labels
+        if before == self._namespaces.get(name):
+            return
+        for key in sorted(self._choosing):
+            namespace, _, pod_name = key.partition("/")
+            if (pod := self.pods.get(namespace, pod_name)) is not None:
+                self._on_pod(pod, pod)
 
     def _on_hypernode(self, old: HyperNode | None, new: HyperNode | None) -> None:
         if old is not None:

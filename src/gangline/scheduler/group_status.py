@@ -22,7 +22,7 @@ PENDING, INQUEUE, RUNNING, UNKNOWN, COMPLETED = (
     "Completed",
 )
 UNSCHEDULABLE, SCHEDULED = "Unschedulable", "Scheduled"
-_NOT_ADMITTED = frozenset({reasons.NO_SUCH_QUEUE, reasons.QUEUE_CLOSED})
+_NOT_ADMITTED = frozenset({reasons.NO_SUCH_QUEUE, reasons.QUEUE_CLOSED, reasons.QUOTA_EXCEEDED})
 
 
 def group_status(

@@ -98,6 +98,16 @@ class Relations:
 
 
 @dataclass(frozen=True, slots=True)
+class Fence:
+    """Nodes that a pod is kept to for another reason than its own wishes."""
+
+    terms: tuple[NodeTerm, ...]
+    """Any of these must match."""
+    why: str
+    """What is said of the others, in Kubernetes' wording where it has one."""
+
+
+@dataclass(frozen=True, slots=True)
 class Constraints:
     """Where a pod may run, apart from room. Equal constraints share one evaluation."""
 
@@ -108,6 +118,8 @@ class Constraints:
     tolerations: tuple[Toleration, ...] = ()
     relations: Relations | None = None
     """None: where other pods are makes no difference to it."""
+    fences: tuple[Fence, ...] = ()
+    """All of these must be kept to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +298,19 @@ class QueueFacts:
     parent: str = ""
     fifo: bool = False
     """Nobody passes one that waits."""
+    fences: tuple[Fence, ...] = ()
+    """Nodes that its jobs are kept to."""
+    preferred: tuple[tuple[int, NodeTerm], ...] = ()
+    """Nodes that they would like, and how much."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaFacts:
+    """A namespace's quota: the most that its pods may ask for together, and what they do."""
+
+    key: str
+    hard: Request
+    used: Request = ()
 
 
 @dataclass(frozen=True, slots=True)

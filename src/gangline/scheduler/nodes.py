@@ -24,7 +24,7 @@ from gangline.scheduler.model import (
     Request,
     Shape,
 )
-from gangline.scheduler.plugins.node_filters import refusal
+from gangline.scheduler.plugins.node_filters import keeps_off, refusal
 from gangline.scheduler.plugins.node_scores import (
     Amounts,
     Scores,
@@ -91,6 +91,7 @@ class NodeTable:
         self._standing = Standing()
         self._has_devices: NDArray[np.bool_] | None = None
         self._usable: NDArray[np.bool_] | None = None
+        self._tainted: NDArray[np.bool_] | None = None
         self._port_columns: list[int] = []
 
     def __len__(self) -> int:
@@ -102,7 +103,7 @@ class NodeTable:
         if row is None:
             row = self._new_row(node.name)
         self.facts[row] = node
-        self._usable = self._domains = None
+        self._usable = self._tainted = self._domains = None
         self._parts.clear()
         self._has_devices = None
         self.possible.clear()
@@ -124,7 +125,7 @@ class NodeTable:
         self._has_devices = None
         self.possible.clear()
         self._standing.touch(row)
-        self._usable = self._domains = None
+        self._usable = self._tainted = self._domains = None
         self._parts.clear()
         for counts in self._counts.values():
             counts[row] = 0
@@ -270,6 +271,14 @@ class NodeTable:
                 dtype=bool,
             )
         return self._usable
+
+    def tainted(self) -> NDArray[np.bool_]:
+        """Say of each row whether its node keeps off pods that do not tolerate something."""
+        if self._tainted is None:
+            self._tainted = np.array(
+                [node is not None and keeps_off(node) for node in self.facts], dtype=bool
+            )
+        return self._tainted
 
     def has_devices(self) -> NDArray[np.bool_]:
         """Say of each row whether the node has any extended resource."""

@@ -27,7 +27,8 @@ from gangline.api.scheduling import (
 from gangline.api.selectors import Selector, SelectorError, from_object
 from gangline.scheduler import model
 from gangline.scheduler.model import GroupKey, NodeName, PodKey, Request, shape_of
-from gangline.scheduler.observe_relations import relations
+from gangline.scheduler.observe_pools import node_group_fences, node_group_wishes
+from gangline.scheduler.observe_relations import NO_NAMESPACES, Namespaces, relations
 from gangline.scheduler.plugins.task_topology import wishes
 from gangline.scheduler.wire import (
     AFFINITY_KEY,
@@ -61,9 +62,19 @@ def node_facts(node: Node) -> model.NodeFacts:
 
 
 def pod_facts(
-    pod: LeanPod, priorities: Mapping[str, int], answers_to: frozenset[str]
+    pod: LeanPod,
+    priorities: Mapping[str, int],
+    answers_to: frozenset[str],
+    namespaces: Namespaces = NO_NAMESPACES,
 ) -> model.PodFacts:
-    """Read a pod; ``answers_to`` are the scheduler names that are ours."""
+    """Read a pod.
+
+    Args:
+        pod: the pod.
+        priorities: the values of priority classes.
+        answers_to: the scheduler names that are ours.
+        namespaces: the labels of namespaces; none: they are not known.
+    """
     metadata, spec = pod.metadata, pod.spec
     group = metadata.annotations.get(GROUP_NAME_ANNOTATION, "")
     return model.PodFacts(
@@ -71,7 +82,7 @@ def pod_facts(
         uid=metadata.uid,
         shape=shape_of(
             _facts_of({**pod_request(spec), PODS: 1, **_host_ports(spec)}),
-            _constraints(spec, metadata.labels),
+            _constraints(spec, metadata.labels, namespaces),
         ),
         created=_created(metadata),
         priority=spec.priority
@@ -219,6 +230,8 @@ def queue_facts(queue: Queue) -> model.QueueFacts:
         priority=spec.priority,
         parent=spec.parent,
         fifo=spec.dequeue_strategy == "fifo",
+        fences=node_group_fences(spec.affinity),
+        preferred=node_group_wishes(spec.affinity),
     )
 
 
@@ -245,7 +258,9 @@ def _facts_of(counts: Mapping[str, int]) -> Request:
     return tuple(sorted((name, min(MOST, max(0, count))) for name, count in counts.items()))
 
 
-def _constraints(spec: LeanPodSpec, labels: Mapping[str, str]) -> model.Constraints:
+def _constraints(
+    spec: LeanPodSpec, labels: Mapping[str, str], namespaces: Namespaces
+) -> model.Constraints:
     affinity = spec.affinity.node_affinity if spec.affinity else None
     required = affinity and affinity.required_during_scheduling_ignored_during_execution
     preferred = affinity.preferred_during_scheduling_ignored_during_execution if affinity else []
@@ -257,7 +272,7 @@ def _constraints(spec: LeanPodSpec, labels: Mapping[str, str]) -> model.Constrai
             model.Toleration(t.key, t.operator or "Equal", t.value, t.effect)
             for t in spec.tolerations
         ),
-        relations=relations(spec, labels),
+        relations=relations(spec, labels, namespaces),
     )
 
 

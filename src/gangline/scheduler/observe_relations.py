@@ -1,53 +1,94 @@
 """What pods want of other pods, from API objects to facts."""
 
 from collections.abc import Iterable, Mapping
+from typing import TypeAlias
 
 from gangline.api.affinity import PodAffinity, PodAffinityTerm, TopologySpreadConstraint
 from gangline.api.meta import LabelSelector
-from gangline.api.selectors import Requirement, Selector, SelectorError, from_object
+from gangline.api.selectors import EVERYTHING, Requirement, Selector, SelectorError, from_object
 from gangline.scheduler.model import PodTerm, Relations, SpreadTerm
 from gangline.scheduler.wire import LeanPodSpec
 
+Namespaces: TypeAlias = Mapping[str, Mapping[str, str]]
+"""The labels of namespaces, by name."""
+NO_NAMESPACES: Namespaces = {}
+_NOWHERE = ("",)
+"""The namespaces of a term that chooses some by labels that none has."""
 
-def relations(spec: LeanPodSpec, labels: Mapping[str, str]) -> Relations | None:
+
+def relations(
+    spec: LeanPodSpec, labels: Mapping[str, str], namespaces: Namespaces = NO_NAMESPACES
+) -> Relations | None:
     """Read what a pod with these labels wants of others; None: nothing.
 
-    Namespaces chosen by their labels are not looked up: such a term means all namespaces.
+    Where namespaces are chosen by their labels and these are not known, all are meant.
     """
     affinity = spec.affinity
     found = Relations(
-        near=_terms(affinity.pod_affinity if affinity else None, labels),
-        apart=_terms(affinity.pod_anti_affinity if affinity else None, labels),
+        near=_terms(affinity.pod_affinity if affinity else None, labels, namespaces),
+        apart=_terms(affinity.pod_anti_affinity if affinity else None, labels, namespaces),
         spread=tuple(_spread(each, labels) for each in spec.topology_spread_constraints),
     )
     return found if found.near or found.apart or found.spread else None
 
 
-def _terms(affinity: PodAffinity | None, labels: Mapping[str, str]) -> tuple[PodTerm, ...]:
+def chooses_namespaces(spec: LeanPodSpec) -> bool:
+    """Say whether some of what a pod wants depends on the labels of namespaces."""
+    affinity = spec.affinity
+    both = (affinity.pod_affinity, affinity.pod_anti_affinity) if affinity else ()
+    return any(
+        term.namespace_selector is not None
+        for each in both
+        if each is not None
+        for term in (
+            *each.required_during_scheduling_ignored_during_execution,
+            *(
+                liked.pod_affinity_term
+                for liked in each.preferred_during_scheduling_ignored_during_execution
+            ),
+        )
+    )
+
+
+def _terms(
+    affinity: PodAffinity | None, labels: Mapping[str, str], namespaces: Namespaces
+) -> tuple[PodTerm, ...]:
     if affinity is None:
         return ()
     required = affinity.required_during_scheduling_ignored_during_execution
     preferred = affinity.preferred_during_scheduling_ignored_during_execution
     return (
-        *(_term(term, labels, 0) for term in required),
-        *(_term(liked.pod_affinity_term, labels, liked.weight) for liked in preferred),
+        *(_term(term, labels, 0, namespaces) for term in required),
+        *(_term(liked.pod_affinity_term, labels, liked.weight, namespaces) for liked in preferred),
     )
 
 
-def _term(term: PodAffinityTerm, labels: Mapping[str, str], weight: int) -> PodTerm:
+def _term(
+    term: PodAffinityTerm, labels: Mapping[str, str], weight: int, namespaces: Namespaces
+) -> PodTerm:
     selector = _selector(term.label_selector, labels, term.match_label_keys)
     differing = [
         Requirement(key, "notin", (labels[key],))
         for key in term.mismatch_label_keys
         if key in labels
     ]
-    everywhere = term.namespace_selector is not None
     return PodTerm(
         selector=Selector((*selector.requirements, *differing), selector.nothing),
         topology_key=term.topology_key,
-        namespaces=None if everywhere else tuple(sorted(term.namespaces)),
+        namespaces=_namespaces(term, namespaces),
         weight=weight,
     )
+
+
+def _namespaces(term: PodAffinityTerm, namespaces: Namespaces) -> tuple[str, ...] | None:
+    """The namespaces that a term means: listed, chosen by labels, or both; None: all."""
+    if term.namespace_selector is None:
+        return tuple(sorted(term.namespaces))
+    selector = _selector(term.namespace_selector, {}, ())
+    if selector == EVERYTHING or not namespaces:
+        return None
+    chosen = {name for name, labels in namespaces.items() if selector.matches(labels)}
+    return tuple(sorted(chosen | set(term.namespaces))) or _NOWHERE
 
 
 def _spread(constraint: TopologySpreadConstraint, labels: Mapping[str, str]) -> SpreadTerm:

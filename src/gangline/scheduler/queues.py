@@ -8,15 +8,27 @@ What nobody claims may be borrowed up to the ceiling.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gangline.api.scheduling import DEFAULT_QUEUE, ROOT_QUEUE
 from gangline.scheduler.ledger import Ledger
-from gangline.scheduler.model import HOST_PORT, QueueFacts, Request
+from gangline.scheduler.model import (
+    HOST_PORT,
+    Constraints,
+    Fence,
+    NodeTerm,
+    QueueFacts,
+    Request,
+    Toleration,
+)
 from gangline.scheduler.nodes import NodeTable
 from gangline.scheduler.shares import Matrix, Vector, dominant_share, water_fill
 
+Pool: TypeAlias = tuple[tuple[Fence, ...], tuple[tuple[int, NodeTerm], ...]]
+"""Nodes that jobs are kept to, and nodes that they would like, with weights."""
 UNCOUNTED = "pods"
 """Not shared between queues: nobody runs out of names."""
 
@@ -47,9 +59,22 @@ def ancestors(queues: Mapping[str, QueueFacts], name: str) -> list[str]:
     return above
 
 
+def pool_of(queues: Mapping[str, QueueFacts], name: str) -> Pool:
+    """Return the nodes that a queue's jobs are kept to and would like: its own, or of one above."""
+    if name in queues:
+        for each in (name, *ancestors(queues, name)):
+            queue = queues[each]
+            if queue.fences or queue.preferred:
+                return queue.fences, queue.preferred
+    return (), ()
+
+
 def _above(request: Request, limit: Request) -> str:
     limits = dict(limit)
     return ", ".join(name for name, amount in request if amount > limits.get(name, amount))
+
+
+_ANY = (Toleration(operator="Exists"),)
 
 
 @dataclass(slots=True)
@@ -107,7 +132,12 @@ class QueueTree:
         nodes: NodeTable,
         running: Ledger,
         waiting: Ledger,
+        obtainable: NDArray[np.bool_] | None = None,
     ) -> None:
+        self._nodes = nodes
+        self._usable = nodes.usable() if obtainable is None else obtainable
+        """Rows of the nodes that count as there."""
+        self._queues = queues
         self.columns = {
             name: column
             for column, name in enumerate(
@@ -190,7 +220,7 @@ class QueueTree:
 
     def _obtainable(self, nodes: NodeTable, running: Ledger) -> Vector:
         """What queues can have: usable nodes, less what runs outside of all queues."""
-        usable = nodes.usable()
+        usable = self._usable
         result = np.zeros(len(self.columns))
         for name, column in self.columns.items():
             row = nodes.columns[name]
@@ -218,6 +248,7 @@ class QueueTree:
         bound = np.where(others > 0, left, parent.ceiling)
         ceilings = np.maximum(np.minimum(capability, bound), 0.0)
         requested = np.minimum(np.array([child.requested for child in children]), ceilings)
+        requested = np.minimum(requested, np.array([self._pool(child) for child in children]))
         deserved = np.array([self._deserved(each, total) for each in facts])
         floors = np.maximum(np.minimum(guarantee, ceilings), np.minimum(deserved, requested))
         # Who states what it deserves is entitled to that; the rest is divided among the others.
@@ -229,6 +260,16 @@ class QueueTree:
             child.ceiling, child.entitled = ceilings[index], entitled[index]
             child.limited = bool(np.isfinite(child.ceiling).any())
             self._divide(child, np.minimum(entitled[index], total))
+
+    def _pool(self, account: Account) -> Vector:
+        """What there is on the nodes that a queue's jobs are kept to."""
+        fences, _ = pool_of(self._queues, account.facts.name)
+        if not fences:
+            return np.full(len(self.columns), np.inf)
+        accepts = self._nodes.eligible(Constraints(tolerations=_ANY, fences=fences)).accepts
+        rows = accepts & self._usable
+        there = [self._nodes.allocatable[self._nodes.columns[n]][rows].sum() for n in self.columns]
+        return np.array(there, dtype=np.float64)
 
     def _amounts(self, request: Request) -> Vector:
         return self.vector(dict(request))

@@ -22,8 +22,9 @@ NO_SUCH_QUEUE = "QueueNotFound"
 QUEUE_CLOSED = "QueueClosed"
 QUEUE_NOT_LEAF = "QueueNotLeaf"
 QUEUE_LIMIT = "QueueLimit"
+QUOTA_EXCEEDED = "QuotaExceeded"
 
-FORMING = frozenset({NOT_ENOUGH_PODS, NOT_ENOUGH_PODS_OF_ROLE, NO_SUCH_GROUP})
+FORMING = frozenset({NOT_ENOUGH_PODS, NOT_ENOUGH_PODS_OF_ROLE, NO_SUCH_GROUP, QUOTA_EXCEEDED})
 """What is so of every gang while its parts are created one after the other."""
 
 CLEARING = "Room is being made for it: it starts when the evicted pods have ended."
@@ -164,6 +165,15 @@ def queue_closed(group: GroupFacts, queue: str, pods: Iterable[PodFacts]) -> Ver
     """The group's queue, or one above it, takes nothing new."""
     message = f"Queue {queue!r} is closed: open it, or move the job to another queue."
     return _verdict(QUEUE_CLOSED, message, pods, group.key)
+
+
+def over_quota(group: GroupFacts, figures: str, pods: Iterable[PodFacts]) -> Verdict:
+    """A namespace's quota does not let all pods that must start together be made."""
+    message = (
+        f"The namespace does not let the whole gang be made: {figures}. It starts when others of "
+        "the namespace end, or the quota is raised."
+    )
+    return _verdict(QUOTA_EXCEEDED, message, pods, group.key)
 
 
 @dataclass(frozen=True, slots=True)

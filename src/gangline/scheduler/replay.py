@@ -8,6 +8,7 @@ from gangline.api.core import PriorityClass
 from gangline.api.quantity import QuantityError
 from gangline.api.resource import Resource
 from gangline.api.resources import (
+    NAMESPACES,
     NODES,
     POD_DISRUPTION_BUDGETS,
     POD_GROUPS,
@@ -27,8 +28,9 @@ from gangline.scheduler.observe import (
     pod_facts,
     queue_facts,
 )
+from gangline.scheduler.observe_pools import quota_facts
 from gangline.scheduler.state import ClusterState
-from gangline.scheduler.wire import HYPERNODES, LEAN_PODS, LeanPod, slim
+from gangline.scheduler.wire import HYPERNODES, LEAN_PODS, RESOURCE_QUOTAS, slim
 
 T = TypeVar("T")
 
@@ -59,7 +61,16 @@ async def observed(client: Client, answers_to: frozenset[str]) -> ClusterState:
         state.budgets[facts.key] = facts
     priorities = _priorities(await _optional(client, PRIORITY_CLASSES))
     _add_groups(state, await _optional(client, POD_GROUPS), priorities)
-    _add_pods(state, (await client.list(LEAN_PODS)).items, priorities, answers_to)
+    for quota in await _optional(client, RESOURCE_QUOTAS):
+        if (limits := quota_facts(quota)) is not None:
+            state.quotas.setdefault(quota.metadata.namespace, {})[quota.metadata.name] = limits
+    namespaces = {
+        each.metadata.name: each.metadata.labels for each in await _optional(client, NAMESPACES)
+    }
+    for pod in (await client.list(LEAN_PODS)).items:
+        # As in the running scheduler: a pod that asks for what is no amount is left out.
+        with suppress(QuantityError):
+            state.set_pod(pod_facts(slim(pod), priorities, answers_to, namespaces))
     return state
 
 
@@ -84,15 +95,3 @@ def _add_groups(state: ClusterState, groups: list[PodGroup], priorities: Mapping
         state.set_group(facts)
         if (promise := read_promise(group)) is not None:
             state.promises[facts.key] = promise
-
-
-def _add_pods(
-    state: ClusterState,
-    pods: list[LeanPod],
-    priorities: Mapping[str, int],
-    answers_to: frozenset[str],
-) -> None:
-    for pod in pods:
-        # As in the running scheduler: a pod that asks for what is no amount is left out.
-        with suppress(QuantityError):
-            state.set_pod(pod_facts(slim(pod), priorities, answers_to))

@@ -65,7 +65,8 @@ class Scheduler:
     async def run(self) -> None:
         """Watch, decide, carry out."""
         async with self._events, asyncio.TaskGroup() as tasks:
-            for informer in (*self._feed.required, *self._feed.optional, self._feed.hypernodes):
+            feed = self._feed
+            for informer in (*feed.required, *feed.optional, *feed.additional):
                 tasks.create_task(informer.run())
             tasks.create_task(self._reporter.controller.run())
             tasks.create_task(self._notebook.run())

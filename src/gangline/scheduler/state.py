@@ -5,10 +5,13 @@ the API server has not confirmed is *assumed*: it counts where it is going, so t
 decision does not give its room away.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from gangline.api.scheduling import DEFAULT_QUEUE
 from gangline.scheduler.ledger import Ledger
@@ -22,6 +25,8 @@ from gangline.scheduler.model import (
     PodKey,
     Promise,
     QueueFacts,
+    QuotaFacts,
+    Shape,
 )
 from gangline.scheduler.nodes import DEFAULT_WEIGHTS, NodeTable
 from gangline.scheduler.plugins.node_scores import Weights
@@ -46,6 +51,7 @@ class ClusterState:
         self.pods: dict[PodKey, PodFacts] = {}
         self.waiting: dict[PodKey, PodFacts] = {}
         """Pods that are for this scheduler to place."""
+        self.waiting_shapes: Counter[Shape] = Counter()
         self.waiting_alone: dict[PodKey, PodFacts] = {}
         """Those of them without a group."""
         self.waiting_members: dict[GroupKey, dict[PodKey, PodFacts]] = defaultdict(dict)
@@ -55,6 +61,8 @@ class ClusterState:
         self.requested = Ledger(DEFAULT_QUEUE)
         """What they wait for."""
         self.budgets: dict[str, BudgetFacts] = {}
+        self.quotas: dict[str, dict[str, QuotaFacts]] = {}
+        """Quotas by namespace and name."""
         self.promises: dict[str, Promise] = {}
         """Room that is planned for units that wait, by their names."""
         self.memo: dict[GroupKey, object] = {}
@@ -179,6 +187,24 @@ class ClusterState:
         self._forget(pod)
         self._remember(replace(pod, terminating=False))
 
+    def obtainable(self) -> NDArray[np.bool_]:
+        """Say of each row whether queues can have its node: it is usable, and open to somebody.
+
+        A node with a taint is another's (a pool of a team, the control plane) unless a pod of ours
+        runs there or one that waits tolerates the taint.
+        """
+        usable, tainted = self.nodes.usable(), self.nodes.tainted()
+        if not (usable & tainted).any():
+            return usable
+        mask = usable & ~tainted
+        for constraints in {shape.constraints for shape in self.waiting_shapes}:
+            mask |= usable & self.nodes.eligible(constraints).accepts
+        for row in np.flatnonzero(usable & tainted & ~mask).tolist():
+            node = self.nodes.facts[row]
+            if node is not None and any(pod.ours for pod in self.pods_on(node.name)):
+                mask[row] = True
+        return mask
+
     def pods_on(self, node: NodeName) -> Iterable[PodFacts]:
         """Return the pods that hold room on a node."""
         return self._on_node.get(node, {}).values()
@@ -211,6 +237,7 @@ class ClusterState:
         self.waiting[pod.key] = pod
         # Resources that are new get their columns now: a decision changes no array.
         self.nodes.demand(pod.shape.request)
+        self.waiting_shapes[pod.shape] += 1
         self.requested.charge(pod.group, pod.shape.request)
         if pod.group is None:
             self.waiting_alone[pod.key] = pod
@@ -231,6 +258,9 @@ class ClusterState:
             self._charge(pod, -1)
 
     def _dequeue(self, pod: PodFacts) -> None:
+        self.waiting_shapes[pod.shape] -= 1
+        if not self.waiting_shapes[pod.shape]:
+            del self.waiting_shapes[pod.shape]
         self.requested.charge(pod.group, pod.shape.request, -1)
         if pod.group is None:
             self.waiting_alone.pop(pod.key, None)

@@ -11,20 +11,24 @@ from gangline.api.scheduling import DEFAULT_QUEUE, ROOT_QUEUE
 from gangline.scheduler import reasons
 from gangline.scheduler.model import (
     EPOCH,
+    Fence,
     GroupFacts,
     GroupKey,
     NetworkRule,
     NodeName,
+    NodeTerm,
     PartRule,
     PodFacts,
     PodKey,
     Request,
     RoleWishes,
     Verdict,
+    shape_of,
 )
 from gangline.scheduler.parts import Part, divide, enough_whole, in_order, lacking
 from gangline.scheduler.plugins.task_topology import usual_wishes
-from gangline.scheduler.queues import ancestors
+from gangline.scheduler.queues import ancestors, pool_of
+from gangline.scheduler.quotas import exceeded, lacking_request
 from gangline.scheduler.state import ClusterState
 
 LONGEST_KEPT_S = 3600.0
@@ -106,7 +110,8 @@ class Unit:
 
 def waiting_units(state: ClusterState, now: float) -> tuple[list[Unit], list[Verdict]]:
     """Return what can be tried, and the verdicts on what cannot even be tried."""
-    units = [_single(pod) for pod in state.waiting_alone.values()]
+    pool = pool_of(state.queues, DEFAULT_QUEUE)
+    units = [_single(kept_to_nodes(pod, *pool)) for pod in state.waiting_alone.values()]
     refused: list[Verdict] = []
     inner = {queue.parent for queue in state.queues.values()}
     for key, waiting in state.waiting_members.items():
@@ -152,7 +157,9 @@ def _gang(
     known = state.memo.get(key)
     if not isinstance(known, Unit | Verdict):
         ordered = sorted(waiting.values(), key=_task_order)
-        known = gang_unit(group, state.members[key].values(), ordered)
+        pool = pool_of(state.queues, group.queue)
+        fenced = [kept_to_nodes(pod, *pool) for pod in ordered]
+        known = gang_unit(group, state.members[key].values(), fenced)
         state.memo[key] = known
     return known
 
@@ -213,6 +220,19 @@ def _in_parts(unit: Unit, rules: tuple[PartRule, ...], parts: tuple[Part, ...]) 
     return replace(divided, prefix=prefix)
 
 
+def kept_to_nodes(
+    pod: PodFacts, fences: tuple[Fence, ...], preferred: tuple[tuple[int, NodeTerm], ...] = ()
+) -> PodFacts:
+    """Return the pod with further nodes that it is kept to, or would like."""
+    if not (fences or preferred):
+        return pod
+    own = pod.shape.constraints
+    constraints = replace(
+        own, fences=(*own.fences, *fences), preferred=(*own.preferred, *preferred)
+    )
+    return replace(pod, shape=shape_of(pod.shape.request, constraints))
+
+
 @lru_cache(maxsize=16_384)
 def _likeness(*decisive: object) -> object:
     """Return one object for equal arguments: it is found in tables, in every decision, at once."""
@@ -260,6 +280,10 @@ def admission(
     for name in (group.queue, *ancestors(state.queues, group.queue)):
         if not state.queues[name].open:
             return reasons.queue_closed(group, name, waiting)
+    if quotas := state.quotas.get(group.key.partition("/")[0]):
+        asked = lacking_request(group, state.members.get(group.key, {}).values())
+        if figures := exceeded(quotas.values(), asked):
+            return reasons.over_quota(group, figures, waiting)
     return None
 
 

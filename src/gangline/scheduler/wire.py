@@ -13,7 +13,7 @@ from gangline.api.affinity import (
     Toleration,
     TopologySpreadConstraint,
 )
-from gangline.api.describe import ResourceList
+from gangline.api.describe import FreeForm, ResourceList
 from gangline.api.meta import Condition, LabelSelector, Object, Wire
 from gangline.api.resource import Resource
 from gangline.api.resources import PODS
@@ -137,6 +137,29 @@ class HyperNode(Object):
     spec: HyperNodeSpec = HyperNodeSpec()
 
 
+class ResourceQuotaSpec(Wire):
+    """What a namespace may have at most."""
+
+    hard: ResourceList = {}
+    scopes: list[str] = []
+    scope_selector: FreeForm | None = None
+
+
+class ResourceQuotaStatus(Wire):
+    """What holds of it now."""
+
+    hard: ResourceList = {}
+    used: ResourceList = {}
+
+
+class ResourceQuota(Object):
+    """A namespace's quota, as far as pods are concerned."""
+
+    spec: ResourceQuotaSpec = ResourceQuotaSpec()
+    status: ResourceQuotaStatus = ResourceQuotaStatus()
+
+
+RESOURCE_QUOTAS = Resource(ResourceQuota, "", "v1", "resourcequotas", "ResourceQuota")
 HYPERNODES = Resource(
     HyperNode, "topology.volcano.sh", "v1alpha1", "hypernodes", "HyperNode", namespaced=False
 )
@@ -148,6 +171,8 @@ AFFINITY_KEY = "volcano.sh/task-topology-affinity"
 """Annotation of a group: roles that share nodes, such as ``ps,worker``."""
 ANTI_AFFINITY_KEY = "volcano.sh/task-topology-anti-affinity"
 """Annotation of a group: roles that do not, such as ``ps``."""
+NODE_GROUP_KEY = "volcano.sh/nodegroup-name"
+"""Label of a node: the group that it belongs to, for queues that are kept to some."""
 PREEMPTABLE_KEY = "volcano.sh/preemptable"
 """Annotation, or else label, of a pod or a group: ``false`` protects it from eviction."""
 _KEPT_ANNOTATIONS = frozenset({GROUP_NAME_ANNOTATION, ROLE_KEY, PREEMPTABLE_KEY})

@@ -45,6 +45,11 @@ def _taints(constraints: Constraints, node: NodeFacts) -> str:
     return ""
 
 
+def keeps_off(node: NodeFacts) -> bool:
+    """Say whether a node has a taint that keeps pods off."""
+    return any(taint.effect in _KEEPS_OFF for taint in node.taints)
+
+
 def _ready(constraints: Constraints, node: NodeFacts) -> str:
     # A node may be NotReady before anybody has tainted it: a pod bound now would only be lost.
     if node.ready or _tolerated(NOT_READY_TAINT, constraints.tolerations):
@@ -63,7 +68,17 @@ def _affinity(constraints: Constraints, node: NodeFacts) -> str:
     return "node(s) didn't match Pod's node affinity/selector"
 
 
-FILTERS: tuple[Filter, ...] = (_schedulable, _taints, _ready, _affinity)
+def _fences(constraints: Constraints, node: NodeFacts) -> str:
+    if not constraints.fences:
+        return ""
+    labels = dict(node.labels)
+    for fence in constraints.fences:
+        if not any(matches(term, labels, node.name) for term in fence.terms):
+            return fence.why
+    return ""
+
+
+FILTERS: tuple[Filter, ...] = (_schedulable, _taints, _ready, _affinity, _fences)
 
 
 def matches(term: NodeTerm, labels: Mapping[str, str], name: str) -> bool:

@@ -10,6 +10,7 @@ from gangline.api.elastic import (
     ALLREDUCE,
     CHIEF,
     CONTAINER,
+    EVALUATOR,
     LOCAL,
     MANUAL_MODES,
     MASTER,
@@ -84,6 +85,7 @@ def advise(job: ElasticJob) -> Iterator[FieldError]:
         if key != key.lower() and key.lower() in ROLES:
             yield FieldError(path, key, f"is taken for {key.lower()!r}", f"write {key.lower()}")
         yield from _advise_replica(key.lower(), replica, path)
+    yield from _spares(job)
     for field, written in (
         ("enableElasticScheduling", spec.enable_elastic_scheduling),
         ("enableDynamicSharding", spec.enable_dynamic_sharding),
@@ -196,8 +198,7 @@ def _nodes(job: ElasticJob) -> Iterator[FieldError]:
     if WORKER not in specs:
         return
     key, workers = specs[WORKER]
-    containers = _containers(workers)
-    main = next((c for c in containers if c.get("name") == CONTAINER), (containers or [{}])[0])
+    main = _main(workers)
     written = annotated or flag_of(main)
     found = range_of(job.metadata.annotations, main)
     path = f"{child(_PATH, key)}"
@@ -206,13 +207,10 @@ def _nodes(job: ElasticJob) -> Iterator[FieldError]:
         yield FieldError(
             f"{path}.template", None, problem, "give --nnodes=MIN:MAX, 1 <= MIN <= MAX"
         )
-    count = 1 if workers.replicas is None else workers.replicas
+    count = parts.count(ReplicaSpec(workers.replicas))
     if found and 0 < count < found.least:
         problem = f"is fewer than the minimum of --nnodes, {found.least}: training never starts"
         yield FieldError(f"{path}.replicas", count, problem, f"give at least {found.least}")
-    if found and count > found.most:
-        problem = f"is more than the maximum of --nnodes, {found.most}: the others never train"
-        yield FieldError(f"{path}.replicas", count, problem, f"give at most {found.most}")
 
 
 def _strategy(job: ElasticJob, roles: parts.Roles) -> Iterator[FieldError]:
@@ -222,8 +220,20 @@ def _strategy(job: ElasticJob, roles: parts.Roles) -> Iterator[FieldError]:
             problem = f"has no part in {ALLREDUCE}"
             remedy = f"leave it out, or give {PARAMETER_SERVER}"
             yield FieldError(f"{_PATH}.{role}", None, problem, remedy)
-    if strategy in (ALLREDUCE, LOCAL) and roles and WORKER not in roles:
+    others = set(roles) & {PS, CHIEF, EVALUATOR}
+    if strategy in (ALLREDUCE, LOCAL) and others and WORKER not in roles:
         yield FieldError(f"{_PATH}.{WORKER}", None, "is missing: nobody trains", "add workers")
+
+
+def _spares(job: ElasticJob) -> Iterator[FieldError]:
+    for key, workers in _specs(job).items():
+        found = (
+            range_of(job.metadata.annotations, _main(workers)) if key.lower() == WORKER else None
+        )
+        if found and (workers.replicas or 0) > found.most:
+            problem = f"is more than the maximum of --nnodes, {found.most}: the others are spares"
+            remedy = f"give {found.most}, or a larger maximum"
+            yield FieldError(f"{child(_PATH, key)}.replicas", workers.replicas, problem, remedy)
 
 
 def _advise_replica(role: str, replica: ElasticReplicaSpec, path: str) -> Iterator[FieldError]:
@@ -254,6 +264,12 @@ def _pod_of_plan(pod: PodMeta, path: str, *, named: bool) -> Iterator[FieldError
         yield FieldError(path, None, "names no pod", "give its name, id or rankIndex")
     for resource, written in pod.resource.items():
         yield from parts.amount(child(f"{path}.resource", resource), written)
+
+
+def _main(replica: ElasticReplicaSpec) -> Mapping[str, Any]:
+    containers = _containers(replica)
+    named = (each for each in containers if each.get("name") == CONTAINER)
+    return next(named, (containers or [{}])[0])
 
 
 def _containers(replica: ElasticReplicaSpec) -> list[Mapping[str, Any]]:

@@ -13,6 +13,7 @@ from gangline.scheduler.nodes import NodeTable
 from gangline.scheduler.parts import Part, part_of
 from gangline.scheduler.plugins.task_topology import buckets, enemies
 from gangline.scheduler.reasons import Room
+from gangline.scheduler.search import place_by_search
 from gangline.scheduler.trial import Placement, Trial
 from gangline.scheduler.units import Unit
 
@@ -151,6 +152,13 @@ def _place_anywhere(trial: Trial, unit: Unit, pods: Sequence[PodFacts]) -> list[
             if unit.satisfied_by(pods_of(trial.since(mark))):
                 return unfit
         trial.rollback(mark)
+    mark = trial.mark()
+    unfit = _place_anew(trial, unit, pods, frozenset())
+    if not unfit or unit.satisfied_by(pods_of(trial.since(mark))):
+        return unfit
+    trial.rollback(mark)
+    if place_by_search(trial, unit, pods):
+        return []
     return _place_anew(trial, unit, pods, frozenset())
 
 

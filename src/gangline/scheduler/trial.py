@@ -92,7 +92,7 @@ class Trial:
     def place(self, shape: Shape, pods: Sequence[PodFacts]) -> Sequence[PodFacts]:
         """Put pods, all of this shape, on the nodes that suit best; return those left over."""
         demand = self.nodes.demand(shape.request)
-        if self._related(shape):
+        if self.relates(shape):
             return [pod for pod in pods if not self._place_related(pod, demand)]
         score = self._scores(shape, demand)
         if self.within is not None:
@@ -110,13 +110,20 @@ class Trial:
             score[row] = self._score(shape, demand, here)[0] if spreads else -np.inf
         return pods
 
-    def _related(self, shape: Shape) -> bool:
+    def relates(self, shape: Shape) -> bool:
         """Say whether it may make a difference to such pods where others are."""
         return (
             shape.constraints.relations is not None
             or bool(self.nodes.repelling)
             or self._relations_on_paper
         )
+
+    def rows_for(self, shape: Shape) -> list[int]:
+        """Return the rows where such a pod has room now, the best first."""
+        score = self._scores(shape, self.nodes.demand(shape.request))
+        rows = np.flatnonzero((score > -np.inf) & (True if self.within is None else self.within))
+        found: list[int] = rows[np.lexsort((self.nodes.rank()[rows], -score[rows]))].tolist()
+        return found
 
     def on_paper(self) -> list[tuple[PodFacts, int]]:
         """Return all pods that are placed on paper, with their rows."""
@@ -158,7 +165,7 @@ class Trial:
             pods: the pods.
             avoid: rows that are not to be used.
         """
-        if any(self._related(pod.shape) for pod in pods):
+        if any(self.relates(pod.shape) for pod in pods):
             return None
         total: Counter[str] = Counter()
         for pod in pods:
@@ -185,7 +192,7 @@ class Trial:
         accepts = self.nodes.eligible(pod.shape.constraints).accepts[row]
         if not accepts or self._room(demand, row) < 1:
             return False
-        if self._related(pod.shape) and not related.allowed(self.nodes, pod, self.on_paper())[row]:
+        if self.relates(pod.shape) and not related.allowed(self.nodes, pod, self.on_paper())[row]:
             return False
         self._spend(Placement((pod,), row, demand))
         return True

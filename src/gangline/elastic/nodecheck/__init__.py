@@ -1,0 +1,1 @@
+"""Node check: before training, find the nodes that fail or drag, and blame no healthy one."""

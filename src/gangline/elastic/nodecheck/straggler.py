@@ -1,0 +1,72 @@
+"""Which nodes are slow: against the others now, against what was measured before, or absolutely.
+
+Each node is compared with the median of the *others*, so that of two nodes one can be slow. Times
+of earlier checks of any node count among the others: a job of one node, or one whose nodes are all
+slow today, is still compared with something.
+"""
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gangline.elastic.nodecheck.outcome import Finding
+
+Times = tuple[float, float]
+"""Seconds of computing and of the collective."""
+
+History = Mapping[int, Sequence[Times]]
+"""By node: what earlier checks measured, with the same sizes."""
+
+_TESTS = ("compute", "collective")
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedLimits:
+    """When a node is a straggler."""
+
+    ratio: float = 2.0
+    """Times the median of the others ..."""
+    excess_s: float = 0.02
+    """... and slower than that median by so many seconds: below, it is noise."""
+    absolute_s: float = 0.0
+    """Slower than this in either test is one anyway; 0: no such limit."""
+
+
+def slow_nodes(
+    times: Mapping[int, Times], limits: SpeedLimits, history: History
+) -> dict[int, Finding]:
+    """Return what is slow about each slow node."""
+    found: dict[int, Finding] = {}
+    for index, test in enumerate(_TESTS):
+        known = [one[index] for one in times.values()]
+        known += [one[index] for past in history.values() for one in past]
+        known.sort()
+        for node, own in times.items():
+            middle = _median_of_others(known, own[index])
+            threshold = _threshold(middle, limits)
+            if own[index] > threshold and node not in found:
+                found[node] = Finding(
+                    node,
+                    test,
+                    value=own[index],
+                    threshold=threshold,
+                    message="slower than the limit" if middle is None else "slower than the others",
+                )
+    return found
+
+
+def _median_of_others(known: Sequence[float], own: float) -> float | None:
+    """Return the median of sorted times, one of which is ``own`` and does not count."""
+    count = len(known) - 1
+    if not count:
+        return None
+    place = bisect_left(known, own)
+    low, high = ((count - 1) // 2, count // 2)
+    return sum(known[i + (i >= place)] for i in (low, high)) / 2
+
+
+def _threshold(middle: float | None, limits: SpeedLimits) -> float:
+    bounds = [limits.absolute_s] if limits.absolute_s else []
+    if middle is not None:
+        bounds.append(max(middle * limits.ratio, middle + limits.excess_s))
+    return min(bounds, default=float("inf"))

@@ -1,0 +1,167 @@
+"""The node check's group testing: no healthy node is blamed, no faulty one is missed."""
+
+import itertools
+import random
+from collections.abc import Callable, Collection
+
+import pytest
+
+from gangline.elastic.nodecheck.outcome import Group, Outcome, Round, Verdict
+from gangline.elastic.nodecheck.plan import Rules, decide
+from gangline.elastic.nodecheck.straggler import SpeedLimits, slow_nodes
+
+Behaviour = Callable[[int, Group, int], Outcome]
+
+
+def conducted(
+    nodes: int, behaviour: Behaviour, rules: Rules | None = None
+) -> tuple[Verdict, list[Round]]:
+    rounds: list[Round] = []
+    while True:
+        step = decide(range(nodes), rounds, rules)
+        if isinstance(step, Verdict):
+            return step, rounds
+        members = [node for group in step for node in group]
+        assert len(set(members)) == len(members)
+        assert len(rounds) < 2 * nodes + 20
+        outcomes = {node: behaviour(node, group, len(rounds)) for group in step for node in group}
+        rounds.append(Round(step, outcomes))
+
+
+def broken(faulty: Collection[int], *, local: bool = False) -> Behaviour:
+    def behaviour(node: int, group: Group, number: int) -> Outcome:
+        if local and node in faulty:
+            return Outcome(passed=False, local=True, test="compute", message="boom")
+        passed = not set(group) & set(faulty) or (len(group) == 1 and not local)
+        return Outcome(passed, compute_s=0.01, collective_s=0.01, device="cpu")
+
+    return behaviour
+
+
+@pytest.mark.parametrize("nodes", range(1, 9))
+def test_every_combination_up_to_eight_nodes_is_judged_right(nodes: int) -> None:
+    for count in range(nodes + 1):
+        for faulty in itertools.combinations(range(nodes), count):
+            verdict, rounds = conducted(nodes, broken(faulty))
+            assert set(verdict.faulty) <= set(faulty)
+            healthy = nodes - count
+            if healthy >= 2:
+                assert set(verdict.faulty) == set(faulty)
+                assert not verdict.undecided
+            if not faulty:
+                assert len(rounds) == 1
+            if healthy * 2 >= nodes and healthy >= 2:
+                assert len(rounds) <= 3 + count + 1
+
+
+@pytest.mark.parametrize("nodes", range(1, 9))
+def test_what_fails_within_a_node_is_found_whoever_else_is_faulty(nodes: int) -> None:
+    for count in range(nodes + 1):
+        for faulty in itertools.combinations(range(nodes), count):
+            verdict, _ = conducted(nodes, broken(faulty, local=True))
+            assert set(verdict.faulty) == set(faulty)
+            assert set(verdict.undecided) <= set(range(nodes)) - set(faulty)
+
+
+def test_random_faults_among_many_nodes_are_judged_right() -> None:
+    chance = random.Random(7)
+    for _ in range(150):
+        nodes = chance.randint(9, 512)
+        count = chance.choice([0, 1, 2, 3, nodes // 10, nodes // 3, nodes // 2])
+        faulty = set(chance.sample(range(nodes), count))
+        verdict, rounds = conducted(nodes, broken(faulty))
+        assert set(verdict.faulty) == faulty
+        assert not verdict.undecided
+        assert len(rounds) <= (1 if not faulty else 12)
+
+
+def test_the_worst_case_of_one_faulty_node_in_each_pair_is_settled_quickly() -> None:
+    chance = random.Random(3)
+    for nodes in (4, 5, 6, 7, 64, 65, 510, 511, 512):
+        for _ in range(10):
+            faulty = {chance.choice((i, i + 1)) for i in range(0, nodes - 1, 2)}
+            verdict, _ = conducted(nodes, broken(faulty))
+            assert set(verdict.faulty) == faulty
+            assert not verdict.undecided
+
+
+def test_of_two_nodes_that_fail_together_neither_is_blamed_by_guess() -> None:
+    verdict, rounds = conducted(2, broken({1}))
+    assert verdict == Verdict(undecided=(0, 1), rounds=2)
+    assert rounds[1].groups == ((0,), (1,))
+    assert not verdict.passed(0)
+
+
+def test_a_failure_that_does_not_come_again_is_forgiven() -> None:
+    def once(node: int, group: Group, number: int) -> Outcome:
+        return Outcome(passed=not (number == 0 and 2 in group))
+
+    verdict, rounds = conducted(6, once)
+    assert verdict.faulty == {}
+    assert len(rounds) == 2
+
+
+def test_a_node_that_says_nothing_is_found() -> None:
+    def silent(groups: tuple[Group, ...]) -> Round:
+        return Round(
+            groups,
+            {n: Outcome(passed=3 not in g) for g in groups for n in g if n != 3},
+        )
+
+    rounds: list[Round] = []
+    while not isinstance(step := decide(range(4), rounds), Verdict):
+        rounds.append(silent(step))
+    assert str(step.faulty[3]) == (
+        "node 3 failed presence (2, limit 1): the node did not report in time"
+    )
+
+
+def slow(who: Collection[int]) -> Behaviour:
+    def behaviour(node: int, group: Group, number: int) -> Outcome:
+        return Outcome(
+            passed=True,
+            compute_s=1.0 if node in who else 0.1,
+            collective_s=1.0 if set(group) & set(who) else 0.1,
+        )
+
+    return behaviour
+
+
+@pytest.mark.parametrize("nodes", [2, 3, 4, 5, 8, 33])
+def test_a_straggler_is_found_and_its_partner_is_not(nodes: int) -> None:
+    verdict, rounds = conducted(nodes, slow({1}))
+    assert set(verdict.stragglers) == {1}
+    assert not verdict.passed(1, exclude_stragglers=True)
+    assert verdict.passed(1)
+    assert len(rounds) <= 2
+    finding = verdict.stragglers[1]
+    assert (finding.test, finding.value, finding.threshold) == ("compute", 1.0, 0.2)
+
+
+def test_a_slow_link_is_seen_where_the_devices_are_fast() -> None:
+    def link(node: int, group: Group, number: int) -> Outcome:
+        return Outcome(passed=True, compute_s=0.1, collective_s=2.0 if 5 in group else 0.1)
+
+    verdict, _ = conducted(8, link)
+    assert {node: one.test for node, one in verdict.stragglers.items()} == {5: "collective"}
+
+
+def test_noise_below_the_excess_is_no_straggling() -> None:
+    assert slow_nodes({0: (0.001, 0.001), 1: (0.009, 0.009)}, SpeedLimits(), {}) == {}
+
+
+def test_history_and_absolute_limits_find_what_the_others_do_not_show() -> None:
+    limits = SpeedLimits()
+    assert slow_nodes({0: (1.0, 0.1)}, limits, {}) == {}
+    assert set(slow_nodes({0: (1.0, 0.1)}, limits, {0: [(0.1, 0.1)]})) == {0}
+    everyone = {n: (1.0, 0.1) for n in range(4)}
+    assert slow_nodes(everyone, limits, {}) == {}
+    past = {n: [(0.1, 0.1)] * 5 for n in range(4)}
+    assert set(slow_nodes(everyone, limits, past)) == {0, 1, 2, 3}
+    assert set(slow_nodes(everyone, SpeedLimits(absolute_s=0.5), {})) == {0, 1, 2, 3}
+
+
+def test_all_healthy_nodes_can_test_together_at_the_end() -> None:
+    verdict, rounds = conducted(5, broken({2}), Rules(all_together=True))
+    assert rounds[-1].groups == ((0, 1, 3, 4),)
+    assert set(verdict.faulty) == {2}

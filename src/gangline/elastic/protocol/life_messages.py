@@ -45,6 +45,7 @@ class Heartbeat(Message):
     node_id: int
     incarnation: str = ""
     round: int = 0
+    """Whose workers run; 0 while there are none and the node waits for a world."""
     attempt: int = 0
     phase: str = Phase.WAITING
     step: int | None = None
@@ -57,7 +58,10 @@ class Heartbeat(Message):
 
 
 class Restart(Message):
-    """Stop the workers of this round and join again: the members have changed."""
+    """Stop the workers of this round and join again: the members have changed.
+
+    A ``World`` of this round or an older one that comes later is over too; a newer one stands.
+    """
 
     round: int
     reason: str = ""

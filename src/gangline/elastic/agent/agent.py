@@ -72,6 +72,7 @@ class Agent:
                 settings.standby,
                 lambda local_rank: worker_arguments(settings, local_rank),
                 settings.local_world_size,
+                settings.affinity,
             )
         self._signal: asyncio.Future[signal.Signals] | None = None
         self._group: Group | None = None
@@ -88,14 +89,15 @@ class Agent:
             StartError: the command cannot be started.
             DevicesError: there are too few devices.
         """
-        async with self._signals(), asyncio.TaskGroup() as tasks:
-            watch = tasks.create_task(self._watch_memory())
+        async with self._signals():
+            watch = asyncio.create_task(self._watch_memory())
             try:
                 outcome = await self._attempts()
             except _Received as received:
                 outcome = Outcome(received=received.number)
             finally:
                 watch.cancel()
+                await asyncio.gather(watch, return_exceptions=True)
                 await self._end(signal.SIGTERM)
                 if self._spares:
                     await self._spares.close()

@@ -6,6 +6,7 @@ import signal
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from gangline.elastic.agent.diagnosis import WorkerFailure, diagnose, read_last_words
@@ -20,6 +21,7 @@ from gangline.elastic.agent.process import (
     STACKS_SIGNAL,
     STACKS_VARIABLE,
     Process,
+    bound_to,
     end_all,
     hooked,
     start,
@@ -115,16 +117,19 @@ class Group:
 
     def _cold(self, local_rank: int, env: dict[str, str], streams: Streams) -> Process:
         arguments = worker_arguments(self._settings, local_rank)
+        near = self._settings.affinity
+        prepare = partial(bound_to, near[local_rank] if near else frozenset())
+        run = partial(
+            start, arguments, stdout=streams.stdout, stderr=streams.stderr, prepare=prepare
+        )
         if not self._settings.command.is_python:
-            return start(arguments, env, stdout=streams.stdout, stderr=streams.stderr)
+            return run(env)
         learns = self._spares is not None and local_rank == 0 and self._world.attempt == 0
         ours, theirs = socket.socketpair()
         stacks = {STACKS_VARIABLE: f"{int(STACKS_SIGNAL)}:{streams.stacks}"}
         hook = hooked({**env, **stacks}, "learn" if learns else "plain", theirs)
         with theirs:
-            process = start(
-                arguments, hook, stdout=streams.stdout, stderr=streams.stderr, channel=theirs
-            )
+            process = run(hook, channel=theirs)
         if learns and self._spares:
             self._spares.listen(ours)
         else:

@@ -19,7 +19,6 @@ from typing import IO
 from gangline.elastic.agent.settings import LogSettings
 
 OUT, ERR = 1, 2
-_LOOK_EVERY_S = 0.1
 _PIECE = 1 << 16
 
 
@@ -168,7 +167,7 @@ class Tee:
     async def _a_moment(self) -> None:
         sys.stdout.flush()
         try:
-            await asyncio.wait_for(self._ended.wait(), _LOOK_EVERY_S)
+            await asyncio.wait_for(self._ended.wait(), self._settings.look_every_s)
         except TimeoutError:
             return
 

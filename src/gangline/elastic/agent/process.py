@@ -30,6 +30,14 @@ _libc = ctypes.CDLL(None)
 class StartError(Exception):
     """The command of the workers cannot be started."""
 
+    def __init__(self, message: str, exit_code: int) -> None:
+        """Take what is wrong, and the code with which shells say so."""
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+_NOT_EXECUTABLE, _NOT_FOUND = 126, 127
+
 
 @dataclass(eq=False, slots=True)
 class Process:
@@ -113,10 +121,11 @@ def start(
                 pass_fds=[channel.fileno()] if channel else [],
                 preexec_fn=before,  # noqa: PLW1509 - the agent has one thread
             )
+        except FileNotFoundError as error:
+            raise StartError(f"{arguments[0]}: there is no such program", _NOT_FOUND) from error
         except (OSError, subprocess.SubprocessError) as error:
-            raise StartError(
-                f"{arguments[0]}: {getattr(error, 'strerror', None) or error}"
-            ) from error
+            said = getattr(error, "strerror", None) or str(error)
+            raise StartError(f"{arguments[0]}: {said}", _NOT_EXECUTABLE) from error
     return _watch(popen)
 
 
@@ -125,6 +134,12 @@ def _watch(popen: subprocess.Popen[bytes]) -> Process:
     process = Process(popen, loop.create_future(), _descriptor=os.pidfd_open(popen.pid))
     loop.add_reader(process._descriptor, process._look)
     return process
+
+
+def bound_to(processors: frozenset[int]) -> None:
+    """Bind the calling process, one that is about to load its program, to processors."""
+    if processors:
+        os.sched_setaffinity(0, processors)
 
 
 def hooked(environment: Mapping[str, str], mode: str, channel: socket.socket) -> dict[str, str]:

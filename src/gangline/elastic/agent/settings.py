@@ -37,6 +37,8 @@ class LogSettings:
     stdout_filters: tuple[str, ...] = ()
     """Teed lines that contain one of these go to filtered_stdout.log as well."""
     stderr_filters: tuple[str, ...] = ()
+    look_every_s: float = 0.1
+    """How often files that are teed are looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,8 @@ class AgentSettings:
     has_other_nodes: bool = False
     """Whether somebody can give another node for this one."""
     node_name: str = ""
+    affinity: tuple[frozenset[int], ...] = ()
+    """The processors of each local rank; empty for all."""
     logs: LogSettings = field(default_factory=LogSettings)
     standby: StandbySettings = field(default_factory=StandbySettings)
     hang: HangSettings = field(default_factory=HangSettings)

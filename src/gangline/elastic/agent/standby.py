@@ -20,7 +20,7 @@ from pathlib import Path
 from gangline.elastic.agent.learning import preloadable
 from gangline.elastic.agent.logs import Streams
 from gangline.elastic.agent.memory import memory, resident_bytes
-from gangline.elastic.agent.process import Process, end_all, hooked, start
+from gangline.elastic.agent.process import Process, bound_to, end_all, hooked, start
 from gangline.elastic.agent.settings import StandbySettings
 
 log = logging.getLogger(__name__)
@@ -60,10 +60,15 @@ class Spares:
     """The spares of one node."""
 
     def __init__(
-        self, settings: StandbySettings, arguments: Callable[[int], Sequence[str]], size: int
+        self,
+        settings: StandbySettings,
+        arguments: Callable[[int], Sequence[str]],
+        size: int,
+        affinity: tuple[frozenset[int], ...] = (),
     ) -> None:
         """Prepare for ``size`` workers; ``arguments`` gives the command line of a local rank."""
         self._settings, self._arguments, self._size = settings, arguments, size
+        self._affinity = affinity
         self._modules: tuple[str, ...] | None = settings.preload or None
         self._environments: dict[int, dict[str, str]] = {}
         self._ready: dict[int, Spare] = {}
@@ -139,11 +144,17 @@ class Spares:
                     log.warning("memory is short: no spare interpreters")
                     return
                 await self._warm(local_rank)
+            log.info("spare interpreters are warm: %d", len(self._ready))
         finally:
             if self._warming:
                 self._warming.process.send(signal.SIGKILL)
                 self._warming.writer.close()
                 self._warming = None
+
+    def _prepare(self, local_rank: int, *, lower: bool) -> None:
+        bound_to(self._affinity[local_rank] if self._affinity else frozenset())
+        if lower:
+            os.setpriority(os.PRIO_PROCESS, 0, _LOWEST)
 
     def _is_room(self) -> bool:
         return memory().available_bytes > self.bytes_each + self._settings.reserve_bytes
@@ -158,7 +169,7 @@ class Spares:
                 self._arguments(local_rank),
                 environment,
                 channel=theirs,
-                prepare=(lambda: os.setpriority(os.PRIO_PROCESS, 0, _LOWEST)) if lower else None,
+                prepare=lambda: self._prepare(local_rank, lower=lower),
             )
         reader, writer = await asyncio.open_connection(sock=ours)
         self._warming = spare = Spare(process, reader, writer)

@@ -1,0 +1,20 @@
+"""``run``: start a training script on this node, as torchrun does, and keep it running.
+
+The flags are the launcher's own: they are torchrun's and dlrover-run's, which ``argparse`` reads as
+those do. Click only hands them on.
+"""
+
+import click
+
+
+@click.command(
+    "run",
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    add_help_option=False,
+)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def run_command(arguments: tuple[str, ...]) -> int:
+    """Start a training script on this node, as torchrun does."""
+    from gangline.elastic.launcher.main import main  # noqa: PLC0415 - only who trains needs it
+
+    return main(arguments)

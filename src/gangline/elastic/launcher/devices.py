@@ -1,0 +1,51 @@
+"""How many accelerators this node has, found without torch."""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+_DEVICE_FILES = {
+    "nvidia.com/gpu": r"nvidia\d+",
+    "ascend-npu": r"davinci\d+",
+    "mthreads.com/gpu": r"mtgpu\.\d+",
+    "metax-tech.com/gpu": r"mxcd\d*",
+}
+_VISIBLE = {
+    "nvidia.com/gpu": "CUDA_VISIBLE_DEVICES",
+    "ascend-npu": "ASCEND_RT_VISIBLE_DEVICES",
+    "mthreads.com/gpu": "MUSA_VISIBLE_DEVICES",
+    "metax-tech.com/gpu": "CUDA_VISIBLE_DEVICES",
+}
+
+
+def device_count(
+    accelerator: str, environment: Mapping[str, str], folder: Path = Path("/dev")
+) -> int:
+    """Return how many devices workers of this node would see.
+
+    Args:
+        accelerator: the resource's name.
+        environment: what narrows the choice, such as ``CUDA_VISIBLE_DEVICES``.
+        folder: where device files are.
+    """
+    pattern = re.compile(_DEVICE_FILES[accelerator])
+    present = sum(1 for each in folder.iterdir() if pattern.fullmatch(each.name))
+    visible = environment.get(_VISIBLE[accelerator])
+    if visible is None:
+        return present
+    return min(
+        present, len([each for each in visible.split(",") if each.strip() not in ("", "-1")])
+    )
+
+
+def xpu_count(folder: Path = Path("/dev/dri")) -> int:
+    """Return how many render nodes there are: the devices of Intel."""
+    if not folder.exists():
+        return 0
+    return sum(1 for each in folder.iterdir() if each.name.startswith("renderD"))
+
+
+def cpu_count() -> int:
+    """Return how many processors this process may use."""
+    return len(os.sched_getaffinity(0))

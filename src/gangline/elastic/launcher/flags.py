@@ -1,0 +1,98 @@
+"""All flags of the launcher, as a table: torchrun's, dlrover-run's, our own.
+
+Every flag is spelled with ``-`` and with ``_``, and can be given as ``PET_<NAME>`` in the
+environment.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+def comma_separated(text: str) -> list[str]:
+    """Split at commas; a doubled comma stands for one that does not split."""
+    return [each.replace("\0", ",") for each in text.replace(",,", "\0").split(",")]
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One flag."""
+
+    name: str
+    help: str
+    default: object = None
+    type: Callable[[str], object] = str
+    short: str = ""
+    choices: tuple[object, ...] = ()
+    is_switch: bool = False
+
+
+TORCHRUN = (
+    Flag("nnodes", "Number of nodes, or MIN:MAX.", "1:1"),
+    Flag("nproc-per-node", "Workers on each node: a number, auto, cpu, gpu, xpu or npu.", "1"),
+    Flag("rdzv-backend", "static or c10d; both are served by the job's master.", "static"),
+    Flag("rdzv-endpoint", "HOST:PORT of the master; the node that has this address hosts it.", ""),
+    Flag("rdzv-id", "Name of the job.", "none"),
+    Flag(
+        "rdzv-conf",
+        "KEY=VALUE,… of join_timeout, timeout, last_call_timeout, pend_timeout, node_unit, "
+        "is_host and rank.",
+        "",
+    ),
+    Flag("standalone", "One node, nobody to meet.", is_switch=True),
+    Flag(
+        "max-restarts", "Restarts of the workers; 3, none for errors of the program.", None, int
+    ),
+    Flag("monitor-interval", "Seconds between looks at teed output.", 0.1, float),
+    Flag("start-method", "Only spawn: workers are programs of their own.", "spawn"),
+    Flag("event-log-handler", "null, or console: what the agent decides, on stderr.", "null"),
+    Flag("role", "What the workers are called.", "default"),
+    Flag("module", "Run a module, as python -m does.", short="m", is_switch=True),
+    Flag("no-python", "Run a program that is no Python script.", is_switch=True),
+    Flag("run-path", "Run a script given by its absolute path.", is_switch=True),
+    Flag("log-dir", "Where the folder of this run's files is made."),
+    Flag("redirects", "Streams to files: 1 stdout, 2 stderr, 3 both; or RANK:N,…", "0", short="r"),
+    Flag("tee", "Streams to files and console, as --redirects.", "0", short="t"),
+    Flag("local-ranks-filter", "Local ranks whose output is shown.", ""),
+    Flag("duplicate-stdout-filters", "Teed lines with one of these go to a file as well.", (),
+         comma_separated),
+    Flag("duplicate-stderr-filters", "Likewise for stderr.", (), comma_separated),
+    Flag("node-rank", "Rank of this node; NODE_RANK of the environment when not given.", None, int),
+    Flag("master-addr", "Address of node 0.", "127.0.0.1"),
+    Flag("master-port", "Port on node 0.", None, int),
+    Flag("local-addr", "Address of this node, for the others."),
+    Flag("logs-specs", "Refused: plug-ins of torch would have to be loaded."),
+    Flag("numa-binding", "Bind workers to the processors near their devices: node."),
+    Flag("signals-to-handle", "Signals that end the run and are forwarded.",
+         "SIGTERM,SIGINT,SIGHUP,SIGQUIT"),
+    Flag("shutdown-timeout", "Seconds that workers have to end.", None, int),
+    Flag("virtual-local-rank", "Each worker sees its device as number 0.", is_switch=True),
+)  # fmt: skip
+
+DLROVER = (
+    Flag("precheck", "0: none; 1: node check; 2: and communication.", 0, int, choices=(0, 1, 2)),
+    Flag("network-check", "Check the nodes before training.", is_switch=True),
+    Flag("comm-perf-test", "Measure communication before training.", is_switch=True),
+    Flag("node-unit", "Worlds have a multiple of this many nodes.", 1, int),
+    Flag("auto-config", "Nodes from NODE_NUM, workers from devices.", is_switch=True),
+    Flag("auto-tunning", "Refused: there is no tuner.", is_switch=True),
+    Flag("exclude-straggler", "A node that the check finds slow ends.", is_switch=True),
+    Flag("save-at-breakpoint", "Save checkpoints in memory when workers fail.", is_switch=True),
+    Flag("accelerator", "Kind of device.", "nvidia.com/gpu",
+         choices=("nvidia.com/gpu", "ascend-npu", "mthreads.com/gpu", "metax-tech.com/gpu")),
+    Flag("training-port", "First port of collectives on NPUs.", 60_000, int),
+    Flag("numa-affinity", "As --numa-binding node.", is_switch=True),
+    Flag("membind-policy", "preferred, or bind (needs --numa-affinity and numactl).", "preferred",
+         choices=("preferred", "bind", "none")),
+    Flag("ucp-device-type", "Refused: checkpoints are not converted."),
+)  # fmt: skip
+
+OWN = (
+    Flag("no-standby", "No spare interpreters beside the workers.", is_switch=True),
+    Flag("preload", "Modules that spares import, beside those learned.", (), comma_separated),
+    Flag("standby-reserve", "MiB that must stay free beside spares.", 1024, int),
+    Flag(
+        "hang-timeout", "Seconds without progress after which workers count as hung.", None, float
+    ),
+)
+
+ALL = (*TORCHRUN, *DLROVER, *OWN)

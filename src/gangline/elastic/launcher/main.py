@@ -1,0 +1,92 @@
+"""The edge of the launcher: flags in, exit code out."""
+
+import asyncio
+import logging
+import os
+import socket
+import sys
+from collections.abc import Sequence
+
+from gangline.elastic.agent.agent import Agent
+from gangline.elastic.agent.environment import DevicesError
+from gangline.elastic.agent.logs import LogFolderError
+from gangline.elastic.agent.process import StartError
+from gangline.elastic.agent.report import exit_code, report
+from gangline.elastic.agent.settings import AgentSettings
+from gangline.elastic.agent.world import OneNode, PortsTakenError
+from gangline.elastic.launcher.devices import device_count
+from gangline.elastic.launcher.meeting import Meeting
+from gangline.elastic.launcher.parsing import FlagError, parse
+from gangline.elastic.launcher.plan import plan
+
+log = logging.getLogger(__name__)
+
+USAGE_ERROR = 2
+_FORMAT = "gangline: %(message)s"
+
+
+def main(arguments: Sequence[str] | None = None, program: str = "gangline run") -> int:
+    """Run a command line; return the exit code. What goes wrong is told on stderr.
+
+    Raises:
+        SystemExit: the command line is wrong or asks for help.
+    """
+    try:
+        flags = parse(sys.argv[1:] if arguments is None else arguments, os.environ, program)
+        _start_logging(flags.event_log_handler)
+        settings, meet = plan(flags, os.environ, socket.gethostname())
+        _mind_devices(settings, flags.accelerator)
+        base = _base_environment(settings, flags.training_port, flags.accelerator)
+        return asyncio.run(_run(settings, meet, base))
+    except FlagError as error:
+        return _complain(str(error), USAGE_ERROR)
+    except StartError as error:
+        return _complain(str(error), error.exit_code)
+    except (DevicesError, LogFolderError, PortsTakenError) as error:
+        return _complain(str(error), 1)
+
+
+def dlrover_run() -> int:
+    """Run as ``dlrover-run``."""
+    return main(program="dlrover-run")
+
+
+async def _run(settings: AgentSettings, meet: Meeting, base: dict[str, str]) -> int:
+    rendezvous = OneNode(settings.local_world_size, meet.store_host, meet.store_port)
+    agent = Agent(settings, rendezvous, base)
+    outcome = await agent.run()
+    told = report(settings, outcome)
+    if told:
+        sys.stdout.flush()
+        print(told, file=sys.stderr, flush=True)
+    agent.folder.remove_if_temporary()
+    return exit_code(outcome)
+
+
+def _start_logging(handler: str) -> None:
+    level = os.environ.get("LOGLEVEL", "INFO" if handler == "console" else "WARNING").upper()
+    known = level in logging.getLevelNamesMapping()
+    logging.basicConfig(level=level if known else "WARNING", format=_FORMAT)
+
+
+def _mind_devices(settings: AgentSettings, accelerator: str) -> None:
+    devices = device_count(accelerator, os.environ)
+    if 0 < devices < settings.local_world_size:
+        log.warning("%d workers share %d devices", settings.local_world_size, devices)
+
+
+def _base_environment(
+    settings: AgentSettings, training_port: int, accelerator: str
+) -> dict[str, str]:
+    base = dict(os.environ)
+    if settings.local_world_size > 1 and "OMP_NUM_THREADS" not in base:
+        log.info("OMP_NUM_THREADS=1 for each worker, so that they do not overload the node")
+        base["OMP_NUM_THREADS"] = "1"
+    if accelerator == "ascend-npu":
+        base.setdefault("HCCL_IF_BASE_PORT", str(training_port))
+    return base
+
+
+def _complain(message: str, code: int) -> int:
+    print(f"gangline: {message}", file=sys.stderr)
+    return code

@@ -1,0 +1,164 @@
+"""How the nodes of a job meet: alone, at a master of the cluster, or at one of theirs. Pure."""
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gangline.elastic.launcher.parsing import FlagError
+
+DEFAULT_STORE_PORT = 29_500
+_BACKENDS = ("static", "c10d", "gangline", "dlrover-master")
+_TIMES = ("join_timeout", "timeout", "last_call_timeout", "lastcall_timeout", "pend_timeout")
+_KEYS = (*_TIMES, "node_unit", "is_host", "rank")
+_TRUE = ("1", "true", "t", "yes", "y")
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """Who is expected where."""
+
+    min_nodes: int = 1
+    max_nodes: int = 1
+    node_unit: int = 1
+    address: str | None = None
+    """host:port of the master; None for a world of one node."""
+    is_given_by_cluster: bool = False
+    """Whether a cluster runs the master, and can replace this node."""
+    hosts: bool | None = False
+    """Whether this node runs the master; None: if the address is one of its own."""
+    node_id: int | None = None
+    node_rank: int = -1
+    """-1: none is preferred."""
+    local_address: str | None = None
+    """This node for the others; None: find out."""
+    store_host: str = "127.0.0.1"
+    store_port: int | None = None
+    """Fixed by the user; None: a fresh one for each attempt."""
+    join_timeout_s: float = 600.0
+    last_call_s: float = 5.0
+
+
+def node_range(text: str) -> tuple[int, int]:
+    """Read ``2`` or ``1:4``.
+
+    Raises:
+        FlagError: it is neither, or the bounds are reversed.
+    """
+    least, _, most = text.partition(":")
+    try:
+        low, high = int(least), int(most or least)
+    except ValueError:
+        raise FlagError(f"--nnodes {text}: must be a number or MIN:MAX") from None
+    if not 1 <= low <= high:
+        raise FlagError(f"--nnodes {text}: at least one node, and no more than the maximum")
+    return low, high
+
+
+def meeting(flags: argparse.Namespace, environment: Mapping[str, str]) -> Meeting:
+    """Say how this node meets the others.
+
+    Raises:
+        FlagError: flags contradict each other.
+    """
+    if flags.rdzv_backend not in _BACKENDS:
+        raise FlagError(
+            f"--rdzv-backend {flags.rdzv_backend}: no such server is needed here; use c10d"
+        )
+    conf = _conf(flags.rdzv_conf)
+    low, high = node_range(_node_count(flags, environment))
+    rank = _node_rank(flags, environment, conf)
+    given = environment.get("GANGLINE_MASTER_ADDR") or environment.get("DLROVER_MASTER_ADDR")
+    local = flags.local_addr or environment.get("POD_IP")
+    if flags.standalone and (high > 1 or (rank or 0) > 0):
+        raise FlagError("--standalone is for one node; name the place to meet by --rdzv-endpoint")
+    if flags.standalone or (high == 1 and not given and not flags.rdzv_endpoint):
+        own = flags.master_addr if "master_addr" in flags.given else local or "127.0.0.1"
+        port = None if flags.standalone else flags.master_port
+        return Meeting(store_host=own.strip("[]"), store_port=port)
+    address, hosts = _where(flags, given, rank, conf)
+    return Meeting(
+        min_nodes=low,
+        max_nodes=high,
+        node_unit=_unit(flags, conf, high),
+        address=address,
+        is_given_by_cluster=bool(given),
+        hosts=hosts,
+        node_id=int(environment.get("NODE_ID") or environment.get("WORKER_ID") or rank or 0)
+        if given or rank is not None
+        else None,
+        node_rank=-1 if rank is None else rank,
+        local_address=local,
+        join_timeout_s=_time(conf, "join_timeout", "timeout", "pend_timeout", default=600.0),
+        last_call_s=_time(conf, "last_call_timeout", "lastcall_timeout", default=5.0),
+    )
+
+
+def _conf(text: str) -> dict[str, str]:
+    found = {}
+    for pair in filter(None, (each.strip() for each in text.split(","))):
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise FlagError(f"--rdzv-conf {pair}: must be KEY=VALUE")
+        if key.strip() not in _KEYS:
+            raise FlagError(f"--rdzv-conf {key}: unknown; known are {', '.join(_KEYS)}")
+        found[key.strip()] = value.strip()
+    return found
+
+
+def _node_count(flags: argparse.Namespace, environment: Mapping[str, str]) -> str:
+    number = environment.get("NODE_NUM")
+    if flags.auto_config and number and "nnodes" not in flags.given:
+        return number
+    return str(flags.nnodes)
+
+
+def _node_rank(
+    flags: argparse.Namespace, environment: Mapping[str, str], conf: Mapping[str, str]
+) -> int | None:
+    text = next(
+        filter(
+            None, (conf.get("rank"), environment.get("NODE_RANK"), environment.get("WORKER_RANK"))
+        ),
+        None,
+    )
+    if flags.node_rank is not None:
+        return int(flags.node_rank)
+    try:
+        return int(text) if text else None
+    except ValueError:
+        raise FlagError(f"the rank of this node must be a number, not {text}") from None
+
+
+def _where(
+    flags: argparse.Namespace, given: str | None, rank: int | None, conf: Mapping[str, str]
+) -> tuple[str, bool | None]:
+    if given:
+        return given, False
+    stated = conf["is_host"].lower() in _TRUE if "is_host" in conf else None
+    if flags.rdzv_endpoint:
+        own = None if flags.rdzv_backend != "static" else (rank or 0) == 0
+        return flags.rdzv_endpoint, own if stated is None else stated
+    if flags.rdzv_backend != "static":
+        raise FlagError("several nodes need a place to meet: give --rdzv-endpoint HOST:PORT")
+    if rank is None:
+        raise FlagError("several nodes with --rdzv-backend static need --node-rank on each")
+    address = f"{flags.master_addr}:{flags.master_port or DEFAULT_STORE_PORT}"
+    return address, rank == 0 if stated is None else stated
+
+
+def _unit(flags: argparse.Namespace, conf: Mapping[str, str], high: int) -> int:
+    text = conf.get("node_unit", str(flags.node_unit))
+    unit = int(text) if text.isdigit() else 0
+    if not 1 <= unit <= high:
+        raise FlagError(f"--node-unit {text}: must be between 1 and the maximum of --nnodes")
+    return unit
+
+
+def _time(conf: Mapping[str, str], *names: str, default: float) -> float:
+    for name in names:
+        if name in conf:
+            try:
+                return float(conf[name])
+            except ValueError:
+                raise FlagError(f"--rdzv-conf {name}={conf[name]}: must be seconds") from None
+    return default

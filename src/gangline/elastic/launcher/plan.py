@@ -1,0 +1,197 @@
+"""From flags to what the agent is told; what cannot be honoured is refused with a reason. Pure."""
+
+import argparse
+import re
+import signal
+import sys
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+
+from gangline.elastic.agent.settings import (
+    DEFAULT_SHUTDOWN_S,
+    AgentSettings,
+    Command,
+    HangSettings,
+    LogSettings,
+    StandbySettings,
+)
+from gangline.elastic.launcher.devices import cpu_count, device_count, xpu_count
+from gangline.elastic.launcher.meeting import Meeting, meeting
+from gangline.elastic.launcher.numa import NumaError, processors_near_devices
+from gangline.elastic.launcher.parsing import FlagError
+
+_STREAMS = re.compile(r"[0-3]|(\d+:[0-3],)*\d+:[0-3]")
+_REFUSED = {
+    "logs_specs": "plug-ins for logs belong to torch, which the launcher does not import; "
+    "use --log-dir, --redirects and --tee",
+    "auto_tunning": "there is no tuner; leave it out",
+    "ucp_device_type": "checkpoints are not converted between parallel layouts; leave it out",
+}
+_MIB = 1 << 20
+
+
+def plan(
+    flags: argparse.Namespace, environment: Mapping[str, str], node_name: str
+) -> tuple[AgentSettings, Meeting]:
+    """Return what the agent is told, and how it meets the others.
+
+    Raises:
+        FlagError: a flag is wrong, contradicts another, or cannot be honoured.
+    """
+    _refuse(flags)
+    meet = meeting(flags, environment)
+    workers = _workers(flags, environment)
+    settings = AgentSettings(
+        command=_command(flags, environment),
+        local_world_size=workers,
+        role=flags.role,
+        run_id=_run_id(flags, environment, meet),
+        max_restarts=_at_least("max_restarts", flags.max_restarts, 0),
+        shutdown_s=_shutdown_s(flags, environment),
+        signals=_signals(flags.signals_to_handle),
+        virtual_local_rank=flags.virtual_local_rank,
+        has_other_nodes=meet.is_given_by_cluster,
+        node_name=node_name,
+        affinity=_affinity(flags, workers),
+        logs=_logs(flags, environment),
+        standby=StandbySettings(
+            enabled=not flags.no_standby,
+            preload=tuple(flags.preload),
+            reserve_bytes=flags.standby_reserve * _MIB,
+        ),
+        hang=HangSettings(timeout_s=flags.hang_timeout or None),
+    )
+    return settings, meet
+
+
+def _refuse(flags: argparse.Namespace) -> None:
+    for name, reason in _REFUSED.items():
+        if getattr(flags, name):
+            raise FlagError(f"--{name.replace('_', '-')}: {reason}")
+    if flags.start_method != "spawn":
+        raise FlagError(
+            f"--start-method {flags.start_method}: workers are programs of their own, which are "
+            "neither forked nor served; leave it out"
+        )
+    if flags.event_log_handler not in ("null", "console"):
+        raise FlagError(f"--event-log-handler {flags.event_log_handler}: must be null or console")
+    if flags.module and flags.no_python:
+        raise FlagError("--module and --no-python exclude each other: a module needs Python")
+    if flags.membind_policy == "bind" and not flags.numa_affinity:
+        raise FlagError("--membind-policy bind needs --numa-affinity")
+    if flags.membind_policy == "bind":
+        raise FlagError("--membind-policy bind: start the job under numactl --membind instead")
+
+
+def _at_least(name: str, value: int | None, least: int) -> int | None:
+    if value is not None and value < least:
+        raise FlagError(f"--{name.replace('_', '-')} {value}: must be at least {least}")
+    return value
+
+
+def _command(flags: argparse.Namespace, environment: Mapping[str, str]) -> Command:
+    script = flags.training_script
+    if flags.no_python and not flags.run_path:
+        return Command((script, *flags.training_script_args), False, Path(script).name)
+    if flags.run_path and not Path(script).is_absolute():
+        raise FlagError(f"--run-path {script}: must be an absolute path")
+    if not flags.module and not Path(script).exists():
+        raise FlagError(f"there is no script {script} in {Path.cwd()}")
+    interpreter = environment.get("PYTHON_EXEC", sys.executable)
+    module = ("-m",) if flags.module and not flags.run_path else ()
+    arguments = (interpreter, "-u", *module, script, *flags.training_script_args)
+    return Command(arguments, True, script if module else Path(script).name)
+
+
+def _workers(flags: argparse.Namespace, environment: Mapping[str, str]) -> int:
+    wanted, accelerator = flags.nproc_per_node, flags.accelerator
+    devices = device_count(accelerator, environment)
+    if flags.auto_config and devices and "nproc_per_node" not in flags.given:
+        return devices
+    if re.fullmatch(r"[+-]?\d+", wanted):
+        if int(wanted) < 1:
+            raise FlagError(f"--nproc-per-node {wanted}: must be at least 1")
+        return int(wanted)
+    match wanted:
+        case "cpu":
+            return cpu_count()
+        case "auto":
+            return devices or xpu_count() or cpu_count()
+        case "gpu" | "npu" | "xpu":
+            found = xpu_count() if wanted == "xpu" else devices
+            if not found:
+                raise FlagError(f"--nproc-per-node {wanted}: this node has no such device")
+            return found
+    raise FlagError(f"--nproc-per-node {wanted}: must be a number, auto, cpu, gpu, xpu or npu")
+
+
+def _run_id(flags: argparse.Namespace, environment: Mapping[str, str], meet: Meeting) -> str:
+    if meet.is_given_by_cluster and (job := environment.get("ELASTIC_JOB_NAME")):
+        return job
+    if meet.address is None and "rdzv_id" not in flags.given:
+        return str(uuid.uuid4())
+    return str(flags.rdzv_id)
+
+
+def _shutdown_s(flags: argparse.Namespace, environment: Mapping[str, str]) -> float:
+    if flags.shutdown_timeout is not None:
+        return float(_at_least("shutdown_timeout", flags.shutdown_timeout, 0) or 0)
+    text = environment.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT")
+    try:
+        return float(text) if text else DEFAULT_SHUTDOWN_S
+    except ValueError:
+        raise FlagError(f"TORCH_ELASTIC_SHUTDOWN_TIMEOUT={text}: must be a number") from None
+
+
+def _signals(text: str) -> tuple[signal.Signals, ...]:
+    names = [each.strip() for each in text.split(",") if each.strip()]
+    unknown = [each for each in names if each not in signal.Signals.__members__]
+    if unknown or {"SIGKILL", "SIGSTOP"} & set(names):
+        raise FlagError(f"--signals-to-handle {text}: names a signal that cannot be handled")
+    return tuple(signal.Signals[each] for each in names)
+
+
+def _affinity(flags: argparse.Namespace, workers: int) -> tuple[frozenset[int], ...]:
+    if flags.numa_binding not in (None, "node"):
+        raise FlagError(f"--numa-binding {flags.numa_binding}: only node is offered")
+    if not (flags.numa_binding or flags.numa_affinity):
+        return ()
+    try:
+        return processors_near_devices(workers)
+    except NumaError as error:
+        name = "numa-binding" if flags.numa_binding else "numa-affinity"
+        raise FlagError(f"--{name}: {error}") from error
+
+
+def _logs(flags: argparse.Namespace, environment: Mapping[str, str]) -> LogSettings:
+    folder = flags.log_dir or environment.get("DLROVER_LOG_AGENT_DIR")
+    redirects, tee = _streams("redirects", flags.redirects), _streams("tee", flags.tee)
+    return LogSettings(
+        folder=folder,
+        redirects=redirects,
+        tee=tee,
+        shown_ranks=_ranks(flags.local_ranks_filter),
+        prefix=environment.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"),
+        stdout_filters=tuple(flags.duplicate_stdout_filters),
+        stderr_filters=tuple(flags.duplicate_stderr_filters),
+        look_every_s=flags.monitor_interval,
+    )
+
+
+def _streams(name: str, text: str) -> int | dict[int, int]:
+    if not _STREAMS.fullmatch(text):
+        raise FlagError(f"--{name} {text}: must be 0, 1, 2, 3 or RANK:N,RANK:N…")
+    if ":" not in text:
+        return int(text)
+    pairs = (each.split(":") for each in text.split(","))
+    return {int(rank): int(streams) for rank, streams in pairs}
+
+
+def _ranks(text: str) -> frozenset[int] | None:
+    if not text:
+        return None
+    try:
+        return frozenset(int(each) for each in text.split(","))
+    except ValueError:
+        raise FlagError(f"--local-ranks-filter {text}: must be numbers with commas") from None

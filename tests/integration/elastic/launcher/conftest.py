@@ -1,0 +1,100 @@
+"""Fixtures that run the launcher as users do: as a program, with scripts of the test's own."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+PATIENCE_S = 100.0
+
+
+class Run:
+    """A launcher that runs; its output is collected while it does."""
+
+    def __init__(self, arguments: list[str], folder: Path, **environment: str) -> None:
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PET_", "PYTEST"))}
+        self.process = subprocess.Popen(
+            arguments,
+            cwd=folder,
+            env={**inherited, "OMP_NUM_THREADS": "1", "LOGLEVEL": "INFO", **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self._lines: list[str] = []
+        self._more = threading.Condition()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    @property
+    def output(self) -> str:
+        return "".join(self._lines)
+
+    def until(self, text: str, times: int = 1) -> None:
+        """Wait until the output holds a text so many times."""
+        deadline = time.monotonic() + PATIENCE_S
+        with self._more:
+            while self.output.count(text) < times:
+                left = deadline - time.monotonic()
+                assert left > 0, f"no {text!r} in:\n{self.output}"
+                assert self._reader.is_alive() or self.output.count(text) >= times, self.output
+                self._more.wait(min(left, 0.5))
+
+    def wait(self) -> int:
+        code = self.process.wait(PATIENCE_S)
+        self._reader.join(PATIENCE_S)
+        return code
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(PATIENCE_S)
+        self._reader.join(PATIENCE_S)
+        assert self.process.stdout
+        self.process.stdout.close()
+
+    def _read(self) -> None:
+        assert self.process.stdout
+        for line in self.process.stdout:
+            with self._more:
+                self._lines.append(line)
+                self._more.notify_all()
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Callable[[str], Path]:
+    """Write a training script."""
+
+    def write(text: str, name: str = "train.py") -> Path:
+        path = tmp_path / name
+        path.write_text(textwrap.dedent(text))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Iterator[Callable[..., Run]]:
+    """Start ``gangline run``; whatever still runs at the end of the test is killed."""
+    runs: list[Run] = []
+
+    def start(*arguments: object, program: str = "gangline", **environment: str) -> Run:
+        commands = {
+            "gangline": [sys.executable, "-m", "gangline.elastic.launcher"],
+            "torchrun": [sys.executable, "-m", "torch.distributed.run"],
+        }
+        run = Run([*commands[program], *map(str, arguments)], tmp_path, **environment)
+        runs.append(run)
+        return run
+
+    yield start
+    for run in runs:
+        run.end()

@@ -1,0 +1,253 @@
+"""One node: deaths, restarts, output, signals, last words; with real processes, without torch."""
+
+import os
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+HELD = """
+    import os, time
+    attempt, rank = int(os.environ["TORCHELASTIC_RESTART_COUNT"]), os.environ["RANK"]
+    print(f"up {attempt} {rank} {os.getpid()} {os.environ['MASTER_PORT']}", flush=True)
+    while attempt == 0:
+        time.sleep(0.05)
+"""
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def workers(run, attempt: int, count: int) -> dict[int, int]:
+    """Wait for the workers of an attempt; return rank -> pid."""
+    run.until(f"up {attempt} ", count)
+    lines = [each.split() for each in run.output.splitlines() if f"up {attempt} " in each]
+    return {int(line[-3]): int(line[-2]) for line in lines}
+
+
+def test_a_killed_worker_is_replaced_together_with_its_peers(launch, script):
+    run = launch("--nproc-per-node", 2, script(HELD))
+    first = workers(run, 0, 2)
+    os.kill(first[1], signal.SIGKILL)
+    second = workers(run, 1, 2)
+    assert run.wait() == 0, run.output
+    assert not set(first.values()) & set(second.values())
+    assert "rank 1" in run.output
+    assert "Killed (exit code 137)" in run.output
+    ports = {line.split()[-1] for line in run.output.splitlines() if line.startswith("up ")}
+    assert len(ports) == 2, "each attempt has a store of its own"
+
+
+def test_the_traceback_is_the_last_thing_that_a_user_sees(launch, script):
+    path = script("""
+        import os
+        if os.environ["RANK"] == "1":
+            raise RuntimeError("the loss is not a number")
+        import time
+        time.sleep(1000)
+    """)
+    run = launch("--nproc-per-node", 2, path)
+    assert run.wait() == 1
+    last = run.output.splitlines()
+    assert last[-1] == "RuntimeError: the loss is not a number"
+    report = run.output[run.output.index("FAILED on") :]
+    assert f"Traceback of rank 1 on {socket.gethostname()}" in report
+    assert "first to fail: rank 1 (local rank 1" in report
+
+
+def test_an_error_of_the_program_is_tried_again_only_when_asked(launch, script):
+    path = script("""
+        import os
+        print("try", os.environ["TORCHELASTIC_RESTART_COUNT"], flush=True)
+        raise ValueError
+    """)
+    once = launch(path)
+    assert once.wait() == 1
+    assert once.output.count("try ") == 1
+    often = launch("--max-restarts", 2, path)
+    assert often.wait() == 1
+    assert often.output.count("try ") == 3
+
+
+def test_what_cannot_be_imported_is_not_tried_again(launch, script):
+    run = launch("--max-restarts", 5, script("print('try', flush=True)\nimport no_such_module"))
+    assert run.wait() == 1
+    assert run.output.count("try\n") == 1
+    assert run.output.splitlines()[-1] == "ModuleNotFoundError: No module named 'no_such_module'"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_is_forwarded_and_ends_the_run(launch, script, number):
+    path = script("""
+        import signal, sys, time
+        def end(number, frame):
+            print("worker got", signal.Signals(number).name, flush=True)
+            sys.exit(0)
+        for each in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(each, end)
+        print("ready", flush=True)
+        while True:
+            time.sleep(0.05)
+    """)
+    run = launch("--nproc-per-node", 2, path)
+    run.until("ready", 2)
+    run.process.send_signal(number)
+    assert run.wait() == 128 + number
+    assert run.output.count(f"worker got {number.name}") == 2
+
+
+def test_workers_that_do_not_end_are_killed_after_the_time_limit(launch, script):
+    path = script("""
+        import os, signal, time
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        print("up 0", os.environ["RANK"], os.getpid(), 0, flush=True)
+        time.sleep(1000)
+    """)
+    run = launch("--shutdown-timeout", 1, path)
+    pids = workers(run, 0, 1)
+    run.process.send_signal(signal.SIGTERM)
+    assert run.wait() == 128 + signal.SIGTERM
+    assert not is_alive(pids[0])
+
+
+def test_workers_die_with_their_agent(launch, script):
+    run = launch("--nproc-per-node", 2, script(HELD))
+    pids = workers(run, 0, 2).values()
+    run.process.kill()
+    run.wait()
+    deadline = time.monotonic() + 60
+    while any(is_alive(pid) for pid in pids):
+        assert time.monotonic() < deadline
+
+
+def test_what_workers_have_started_ends_with_them(launch, script):
+    path = script("""
+        import os, subprocess, sys, time
+        loader = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+        print("up 0", os.environ["RANK"], loader.pid, 0, flush=True)
+        while True:
+            time.sleep(0.05)
+    """)
+    run = launch(path)
+    pid = workers(run, 0, 1)[0]
+    run.process.send_signal(signal.SIGTERM)
+    run.wait()
+    assert not is_alive(pid)
+
+
+def test_output_goes_to_files_and_console_as_asked(launch, script, tmp_path):
+    path = script("""
+        import os, sys
+        print("out of", os.environ["RANK"], flush=True)
+        print("error of", os.environ["RANK"], file=sys.stderr, flush=True)
+    """)
+    logs = tmp_path / "logs"
+    run = launch(
+        "--nproc-per-node", 2, "--log-dir", logs, "--redirects", "0:2,1:3", "--tee", "1:1",
+        "--role", "trainer", "--rdzv-id", "job", "--duplicate-stdout-filters", "out of 1,x", path,
+    )  # fmt: skip
+    assert run.wait() == 0, run.output
+    attempt = next(logs.glob("job_*/attempt_0"))
+    assert "out of 0" in run.output
+    assert "error of" not in run.output
+    assert "[trainer1]:out of 1\n" in run.output
+    assert (attempt / "0/stderr.log").read_text() == "error of 0\n"
+    assert (attempt / "1/stdout.log").read_text() == "out of 1\n"
+    assert (attempt / "1/stderr.log").read_text() == "error of 1\n"
+    assert (attempt / "filtered_stdout.log").read_text() == "[trainer1]:out of 1\n"
+
+
+def test_a_program_that_is_no_python_script_runs(launch):
+    run = launch("--no-python", "--nproc-per-node", 2, "echo", "local rank ${local_rank}")
+    assert run.wait() == 0
+    assert sorted(run.output.splitlines()) == ["local rank 0", "local rank 1"]
+
+
+def test_a_module_runs(launch, script):
+    script("print('a module')", "part.py")
+    run = launch("-m", "part")
+    assert (run.wait(), run.output) == (0, "a module\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        pytest.param(["/no/such.py"], 2, "there is no script /no/such.py", id="no script"),
+        pytest.param(["--no-python", "no-such-program"], 127, "no such program", id="no program"),
+        pytest.param(["--no-python", "/"], 126, "Permission denied", id="not executable"),
+        pytest.param(["--nnodes", "2:1", "x"], 2, "no more than the maximum", id="reversed range"),
+        pytest.param(["--log-dir", "/dev/null/x", __file__], 1, "/dev/null/x", id="log folder"),
+    ],
+)
+def test_bad_input_is_refused_with_a_reason(launch, arguments, code, words):
+    run = launch(*arguments)
+    assert run.wait() == code
+    assert words in run.output
+    assert "Traceback" not in run.output
+
+
+def test_a_hang_names_the_rank_that_did_not_arrive(launch, script):
+    library = Path(script("", "x.py")).parent / "torch" / "distributed"
+    library.mkdir(parents=True)
+    (library / "__init__.py").write_text("")
+    (library.parent / "__init__.py").write_text("")
+    (library / "wait.py").write_text("import time\ndef barrier():\n    time.sleep(1000)\n")
+    path = script("""
+        import os, time
+        from torch.distributed.wait import barrier
+        attempt, rank = int(os.environ["TORCHELASTIC_RESTART_COUNT"]), os.environ["RANK"]
+        def load_batch():
+            time.sleep(1000)
+        if attempt == 0:
+            barrier() if rank == "0" else load_batch()
+        print("came through", rank, flush=True)
+    """)
+    run = launch("--nproc-per-node", 2, "--hang-timeout", 2, "--max-restarts", 1, path)
+    assert run.wait() == 0, run.output
+    assert run.output.count("came through") == 2
+    assert "rank 1 is at" in run.output
+    assert "in load_batch; waiting for it: rank 0" in run.output
+
+
+def test_a_spare_takes_over_with_what_the_first_start_had_imported(launch, script):
+    path = script("""
+        import sys
+        imported = "decimal" in sys.modules
+        import decimal, os, time
+        attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+        print(f"up {attempt} {os.environ['RANK']} {os.getpid()} {imported}", flush=True)
+        while attempt == 0:
+            time.sleep(0.05)
+    """)
+    run = launch("--nproc-per-node", 2, path)
+    first = workers(run, 0, 2)
+    run.until("spare interpreters are warm: 2")
+    os.kill(first[0], signal.SIGKILL)
+    workers(run, 1, 2)
+    assert run.wait() == 0, run.output
+    lines = [line.split() for line in run.output.splitlines() if line.startswith("up ")]
+    assert {line[1]: line[-1] for line in lines} == {"0": "False", "1": "True"}
+
+
+def test_no_spare_waits_when_none_is_wanted_or_memory_is_short(launch, script):
+    path = script("import time\nprint('up', flush=True)\ntime.sleep(3)")
+    without = launch("--no-standby", path)
+    short = launch("--standby-reserve", 1 << 30, path)
+    assert (without.wait(), short.wait()) == (0, 0)
+    assert "spare" not in without.output
+    assert "memory is short: no spare interpreters" in short.output
+
+
+def test_the_launcher_does_not_import_torch():
+    code = (
+        "import sys, gangline.elastic.launcher.main; "
+        "sys.exit(any(name in sys.modules for name in ('torch', 'numpy', 'gangline.kube')))"
+    )
+    assert os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-c", code]) == 0

@@ -1,0 +1,61 @@
+"""When a group counts as hung, and who is named."""
+
+import pytest
+
+from gangline.elastic.agent.hang import HangWatch, Place, Pulse, hang_failure, place
+
+STACKS = """Thread 0x00007f (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 320 in wait
+
+Thread 0x00007e (most recent call first):
+  File "/venv/torch/distributed/distributed_c10d.py", line 4811 in barrier
+  File "train.py", line 7 in <module>
+"""
+WAITS = Place("/venv/torch/distributed/distributed_c10d.py", 4811, "barrier")
+LOADS = Place("/home/me/train.py", 30, "load_batch")
+
+
+def test_the_main_thread_is_the_last_in_the_stacks():
+    assert place(STACKS) == WAITS
+    assert WAITS.waits
+    assert not LOADS.waits
+
+
+@pytest.mark.parametrize("text", ["", "Thread 0x1 (most recent call first):\n"])
+def test_no_stack_is_no_place(text):
+    assert place(text) is None
+
+
+def test_steps_are_progress_and_processor_time_then_is_none():
+    watch = HangWatch(10.0, since=100.0)
+    assert not watch.is_hung([Pulse(105.0, 0.0), Pulse(None, 0.0)], 110.0)
+    assert not watch.is_hung([Pulse(105.0, 50.0), Pulse(None, 0.0)], 115.0)
+    assert watch.is_hung([Pulse(105.0, 99.0), Pulse(None, 0.0)], 115.1)
+
+
+def test_without_steps_processor_time_is_progress():
+    watch = HangWatch(10.0, since=100.0)
+    busy_s = 0.0
+    for second in range(101, 130):
+        busy_s += 0.5
+        assert not watch.is_hung([Pulse(None, busy_s)], float(second))
+    assert not watch.is_hung([Pulse(None, busy_s + 0.001)], 139.0)
+    assert watch.is_hung([Pulse(None, busy_s + 0.002)], 139.5)
+
+
+def test_the_rank_that_did_not_arrive_is_named():
+    failure = hang_failure({0: WAITS, 1: LOADS, 2: WAITS}, 60)
+    assert failure.is_retryable
+    assert "rank 1 is at /home/me/train.py:30 in load_batch" in failure.message
+    assert failure.message.endswith("waiting for it: rank 0, 2")
+
+
+def test_a_rank_without_a_stack_did_not_arrive():
+    assert "rank 1 is somewhere" in hang_failure({0: WAITS, 1: None}, 60).message
+
+
+def test_all_are_listed_when_all_wait_or_none_does():
+    for at in (WAITS, LOADS):
+        message = hang_failure({0: at, 1: at}, 60).message
+        assert "rank 0 is at" in message
+        assert "rank 1 is at" in message

@@ -40,6 +40,7 @@ COMMANDS = {
     "down": Entry("cluster", "Stop the cluster that 'up' has started."),
     "status": Entry("cluster", "Show whether the cluster runs, and its nodes."),
     "demo": Entry("demo", "Train a small network on three nodes and break a worker."),
+    "run": Entry("run_command", "Start a training script on this node, as torchrun does."),
     "operator": Entry("operator_command", "Run the operator alone."),
     "scheduler": Entry("components", "Run the scheduler alone."),
     "apiserver": Entry("components", "Run the API server of the local cluster alone."),

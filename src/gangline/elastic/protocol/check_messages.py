@@ -54,6 +54,8 @@ class CheckResult(Message):
     node_id: int
     round: int
     passed: bool
+    local: bool = False
+    """The failed test took place within the node: no partner can be the cause."""
     incarnation: str = ""
     check: int = 1
     compute_s: float = 0.0

@@ -1,0 +1,98 @@
+"""Conducts a check among the nodes that ask it: collects results, hands out groups and the verdict.
+
+The master keeps the same course with its own means; a node without a master (``--standalone``)
+asks a referee in its own process.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from gangline.elastic.nodecheck.outcome import Outcome, Round, Verdict
+from gangline.elastic.nodecheck.plan import Rules, decide
+from gangline.elastic.nodecheck.straggler import History
+from gangline.elastic.protocol.check_messages import (
+    CheckGroup,
+    CheckMember,
+    CheckResult,
+    CheckVerdict,
+    CheckWanted,
+)
+
+
+class Referee:
+    """One check of a fixed number of nodes. Fulfils `run.Exchange` for nodes in this process."""
+
+    def __init__(
+        self, nodes: Sequence[int], rules: Rules | None = None, history: History | None = None
+    ) -> None:
+        self._nodes = list(nodes)
+        self._rules, self._history = rules or Rules(), history or {}
+        self._rounds: list[Round] = []
+        self._step = decide(self._nodes, [], self._rules, self._history)
+        self._addresses: dict[int, tuple[str, int]] = {}
+        self._outcomes: dict[int, Outcome] = {}
+        self._moved = asyncio.Condition()
+
+    async def ask(self, message: CheckWanted | CheckResult) -> CheckGroup | CheckVerdict:
+        """Take a node's arrival or result; return when there is something for it to do."""
+        node = message.node_id
+        async with self._moved:
+            if isinstance(message, CheckWanted):
+                self._addresses[node] = (message.host or "127.0.0.1", message.store_port)
+            else:
+                self._addresses[node] = (self._addresses[node][0], message.store_port)
+                self._outcomes[node] = outcome_of(message)
+                self._close_round()
+            self._moved.notify_all()
+            await self._moved.wait_for(lambda: self._answer(node) is not None)
+            answer = self._answer(node)
+        assert answer is not None
+        return answer
+
+    def _close_round(self) -> None:
+        if isinstance(self._step, Verdict):
+            return
+        if all(node in self._outcomes for group in self._step for node in group):
+            self._rounds.append(Round(self._step, self._outcomes))
+            self._outcomes = {}
+            self._step = decide(self._nodes, self._rounds, self._rules, self._history)
+
+    def _answer(self, node: int) -> CheckGroup | CheckVerdict | None:
+        if isinstance(self._step, Verdict):
+            return said_to(node, self._step)
+        group = next((group for group in self._step if node in group), None)
+        if group is None or node in self._outcomes or len(self._addresses) < len(self._nodes):
+            return None
+        host, port = self._addresses[group[0]]
+        members = [CheckMember(n, rank, self._addresses[n][0]) for rank, n in enumerate(group)]
+        return CheckGroup(
+            round=len(self._rounds), members=tuple(members), store_host=host, store_port=port
+        )
+
+
+def outcome_of(result: CheckResult) -> Outcome:
+    """Read a node's message."""
+    return Outcome(
+        passed=result.passed,
+        local=result.local,
+        compute_s=result.compute_s,
+        collective_s=result.collective_s,
+        bandwidth=result.bandwidth,
+        device=result.device,
+        test=result.test,
+        message=result.message,
+    )
+
+
+def said_to(node: int, verdict: Verdict, *, exclude_stragglers: bool = False) -> CheckVerdict:
+    """Write the verdict as a message to a node."""
+    return CheckVerdict(
+        passed=verdict.passed(node, exclude_stragglers=exclude_stragglers),
+        faulty=_words(verdict.faulty),
+        stragglers=_words(verdict.stragglers),
+        undecided=verdict.undecided,
+    )
+
+
+def _words(findings: Mapping[int, object]) -> dict[int, str]:
+    return {node: str(finding) for node, finding in findings.items()}

@@ -1,0 +1,98 @@
+"""The node check with real processes: matrices and all-reduce over gloo."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+
+from gangline.elastic.nodecheck.orders import Workload
+from gangline.elastic.nodecheck.plan import Rules
+from gangline.elastic.nodecheck.referee import Referee
+from gangline.elastic.nodecheck.run import CheckReport, CheckSettings, run_check
+from gangline.elastic.protocol.check_messages import CheckWanted
+
+pytestmark = pytest.mark.timeout(300)
+
+WORKLOAD = Workload(matrix_size=64, matrix_repeats=2, collective_bytes=4096, collective_repeats=2)
+
+BROKEN = """
+import os, time
+from gangline.elastic.nodecheck import worker
+tested = worker.Tester.compute
+def compute(self):
+    {fault}
+worker.Tester.compute = compute
+worker.main()
+"""
+
+
+async def checked(
+    nodes: int,
+    commands: dict[int, list[str]],
+    *,
+    local_world_size: int = 1,
+    workload: Workload = WORKLOAD,
+    rules: Rules | None = None,
+) -> list[CheckReport]:
+    referee = Referee(range(nodes), rules)
+    default = CheckSettings(0, CheckWanted(node_id=0)).command
+    return await asyncio.gather(
+        *(
+            run_check(
+                CheckSettings(
+                    node_id=node,
+                    wanted=CheckWanted(node_id=node),
+                    local_world_size=local_world_size,
+                    workload=workload,
+                    command=commands.get(node, default),
+                ),
+                referee,
+            )
+            for node in range(nodes)
+        )
+    )
+
+
+def faulty(folder: Path, fault: str) -> list[str]:
+    script = folder / "broken.py"
+    script.write_text(BROKEN.format(fault=fault))
+    return [sys.executable, str(script)]
+
+
+async def test_healthy_processes_of_a_node_pass_and_are_measured() -> None:
+    [report] = await checked(1, {}, local_world_size=2)
+    assert report.verdict.passed
+    [outcome] = report.outcomes
+    assert outcome.compute_s > 0
+    assert outcome.bandwidth == pytest.approx(4096 / outcome.collective_s, rel=1)
+    assert outcome.device.startswith("cpu process")
+
+
+async def test_a_node_that_fails_is_found_and_the_others_train_on(tmp_path: Path) -> None:
+    command = faulty(tmp_path, "raise RuntimeError('the device fell off the bus')")
+    reports = await checked(4, {2: command}, rules=Rules(all_together=True))
+    assert [one.verdict.passed for one in reports] == [True, True, False, True]
+    said = reports[0].verdict.faulty
+    assert list(said) == [2]
+    assert "node 2 failed compute on cpu process 0" in said[2]
+    assert "the device fell off the bus" in said[2]
+    assert len(reports[0].outcomes) >= 2
+
+
+async def test_a_process_that_dies_is_told_from_its_partner(tmp_path: Path) -> None:
+    command = faulty(tmp_path, "os._exit(17)")
+    workload = Workload(
+        matrix_size=8, matrix_repeats=1, collective_bytes=64, collective_repeats=1, timeout_s=5
+    )
+    reports = await checked(3, {0: command}, workload=workload)
+    assert [one.verdict.passed for one in reports] == [False, True, True]
+    assert "ended with code 17" in reports[1].verdict.faulty[0]
+
+
+async def test_a_slow_node_is_named_with_its_time_and_the_limit(tmp_path: Path) -> None:
+    command = faulty(tmp_path, "tested(self); return 100.0")
+    reports = await checked(2, {1: command})
+    assert all(one.verdict.passed for one in reports)
+    assert "node 1 failed compute" in reports[0].verdict.stragglers[1]
+    assert "(100, limit " in reports[0].verdict.stragglers[1]

@@ -1,36 +1,57 @@
 """``delete``: jobs, with their pods and services."""
 
+import sys
+
 import click
 
 from gangline.cli.errors import CommandError, explain
 from gangline.cli.event_loop import run
 from gangline.cli.exit_codes import ExitCode
-from gangline.cli.options import Target, job_errors, namespace_options
+from gangline.cli.options import Target, job_errors, namespace_options, type_option
 from gangline.cli.output import say
 
 
 @click.command("delete")
 @click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
+@type_option
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @namespace_options
-def delete_command(jobs: tuple[str, ...], target: Target) -> None:
+def delete_command(jobs: tuple[str, ...], kind: str, yes: bool, target: Target) -> None:
     """Delete jobs, with their pods and services. One that fails does not keep the others."""
-    failures = run(_delete(jobs, target))
+    confirm(f"Delete {', '.join(jobs)}?", yes=yes)
+    sum_up(run(delete_all(jobs, target, kind)), len(jobs))
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask a person at a terminal; a script has said what it wants."""
+    if not yes and sys.stdin.isatty() and sys.stdout.isatty():
+        click.confirm(question, abort=True)
+
+
+def sum_up(failures: list[CommandError], total: int) -> None:
+    """Say what went wrong with some of them.
+
+    Raises:
+        CommandError: something did.
+    """
     for failure in failures[:-1]:
         say(f"Error: {failure.message}")
-    if failures:
-        worst = failures[-1]
-        code = worst.code if len({f.code for f in failures}) == 1 else ExitCode.UNEXPECTED
-        raise CommandError(worst.message, hint=worst.hint, code=code)
+    if not failures:
+        return
+    worst = failures[-1]
+    code = worst.code if len({f.code for f in failures}) == 1 else ExitCode.UNEXPECTED
+    count = f" ({total - len(failures)} of {total} deleted)" if total > 1 else ""
+    raise CommandError(f"{worst.message}{count}", hint=worst.hint, code=code)
 
 
-async def _delete(names: tuple[str, ...], target: Target) -> list[CommandError]:
+async def delete_all(names: tuple[str, ...], target: Target, kind: str = "") -> list[CommandError]:
     """Delete jobs one after the other; return what went wrong."""
     from gangline.kube.errors import ApiError, Unreachable  # noqa: PLC0415
     from gangline.sdk.client import JobClient  # noqa: PLC0415
 
     failures: list[CommandError] = []
     async with target.connect() as client:
-        jobs = JobClient(client)
+        jobs = JobClient(client, kind)
         for name in names:
             try:
                 with job_errors():

@@ -1,5 +1,6 @@
 """How a log line is printed: with its replica in front, each replica in a colour of its own."""
 
+import re
 from typing import TYPE_CHECKING
 
 import click
@@ -11,16 +12,25 @@ COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "bright_red", "bright_c
 
 
 class LineWriter:
-    """Prints log lines."""
+    """Prints log lines, or those of them that a pattern is in."""
 
-    def __init__(self, *, marked: bool, timestamps: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        marked: bool,
+        timestamps: bool = False,
+        pattern: "re.Pattern[str] | None" = None,
+    ) -> None:
         self.lines = 0
-        self._marked, self._timestamps = marked, timestamps
+        """How many have come, printed or not."""
+        self._marked, self._timestamps, self._pattern = marked, timestamps, pattern
         self._colours: dict[str, str] = {}
 
     def write(self, line: "LogLine") -> None:
         """Print one line."""
         self.lines += 1
+        if self._pattern is not None and not self._pattern.search(line.text):
+            return
         time = f"{line.time} " if self._timestamps else ""
         click.echo(f"{self._mark(line.replica)}{time}{line.text}")
 

@@ -1,16 +1,21 @@
 """``logs``: what the replicas of a job write, merged, each line marked with its replica."""
 
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gangline.cli import job_flags
+from gangline.cli.errors import CommandError
 from gangline.cli.event_loop import run
+from gangline.cli.exit_codes import ExitCode
 from gangline.cli.log_lines import LineWriter
-from gangline.cli.options import Target, job_errors, namespace_options
+from gangline.cli.options import Target, job_errors, namespace_options, type_option
 from gangline.cli.output import say
 
 if TYPE_CHECKING:
+    from gangline.kube.client import Client
     from gangline.sdk.jobs import Job
     from gangline.sdk.logs import LogOptions
 
@@ -18,75 +23,122 @@ if TYPE_CHECKING:
 @click.command("logs")
 @click.argument("job")
 @namespace_options
+@type_option
 @click.option("-f", "--follow", is_flag=True, help="Go on as lines are written, until the end.")
 @click.option("-t", "--tail", type=click.IntRange(-1), default=-1, help="Last lines of each only.")
 @click.option("--since", help="Lines that are not older, such as 30s, 10m or 2h.")
+@click.option("--since-time", default="", help="Lines that are not older, as 2026-01-31T12:00:00Z.")
+@click.option("-a", "--all", "everyone", is_flag=True, help="Of all replicas, merged by time.")
 @click.option(
     "-i", "--instance", default="", help="One replica only: worker-3, or the name of its pod."
 )
+@click.option("--rank", "ranks", default="", help="Replicas of these ranks, such as 0,2-4.")
+@click.option("--role", default="", help="Replicas of this role, such as worker.")
+@click.option("--grep", "pattern", default="", help="Lines that this regular expression is in.")
 @click.option("-c", "--container", default="", help="Container; the first if not given.")
 @click.option("--timestamps", is_flag=True, help="Put the time before each line.")
 @click.option("-p", "--previous", is_flag=True, help="Of the containers before their last restart.")
 @click.option("--prefix/--no-prefix", default=None, help="Mark lines with their replica.")
-def logs_command(  # noqa: PLR0913, PLR0917 - one for each flag
-    job: str,
-    target: Target,
-    follow: bool,
-    tail: int,
-    since: str | None,
-    instance: str,
-    container: str,
-    timestamps: bool,
-    previous: bool,
-    prefix: bool | None,
-) -> None:
-    """Print what the replicas of a job write, in order of time."""
-    from gangline.sdk.logs import LogOptions  # noqa: PLC0415
+def logs_command(job: str, target: Target, **options: Any) -> None:
+    """Print what a job writes, in order of time.
 
-    options = LogOptions(
-        tail=None if tail < 0 else tail,
-        since_seconds=job_flags.seconds("--since", since) if since else None,
-        previous=previous,
-        replica=instance,
-        container=container,
-    )
+    Without --all, --rank, --role or -i it is the replica of rank 0.
+    """
     with job_errors():
-        run(_print(job, target, options, follow=follow, timestamps=timestamps, prefix=prefix))
+        run(_print(job, target, options))
 
 
-async def _print(
-    name: str,
-    target: Target,
-    options: "LogOptions",
-    *,
-    follow: bool,
-    timestamps: bool,
-    prefix: bool | None,
-) -> None:
+async def _print(name: str, target: Target, given: dict[str, Any]) -> None:
     from gangline.sdk.client import JobClient  # noqa: PLC0415
-    from gangline.sdk.logs import following_logs, read_logs  # noqa: PLC0415
 
     async with target.connect() as client:
-        job = await JobClient(client).get(name, target.namespace_of(client))
-        _check_instance(job, options.replica)
-        marked = prefix if prefix is not None else job.wanted > 1 and not options.replica
-        writer = LineWriter(marked=marked, timestamps=timestamps)
-        if follow:
-            async with following_logs(client, job, options) as lines:
-                async for line in lines:
-                    writer.write(line)
-            return
-        async for line in read_logs(client, job, options):
-            writer.write(line)
-        if not writer.lines and job.reason:
-            say(f"Nothing is written yet: {job.reason}")
+        job = await JobClient(client, given["kind"]).get(name, target.namespace_of(client))
+        _check_instance(job, given["instance"])
+        options = _options(job, given)
+        meant = 1 if options.replica else len(options.replicas) or job.wanted
+        marked = meant > 1 if given["prefix"] is None else given["prefix"]
+        writer = LineWriter(
+            marked=marked, timestamps=given["timestamps"], pattern=_pattern(given["pattern"])
+        )
+        await _copy(client, job, options, writer, follow=given["follow"])
+    if not writer.lines and job.reason:
+        say(f"Nothing is written yet: {job.reason}")
+    elif not _chosen(given) and job.wanted > 1:
+        say(f"({options.replica} only: --all prints what all {job.wanted} replicas write.)")
+
+
+async def _copy(
+    client: "Client", job: "Job", options: "LogOptions", writer: LineWriter, *, follow: bool
+) -> None:
+    from gangline.sdk.logs import following_logs, read_logs  # noqa: PLC0415
+
+    if follow:
+        async with following_logs(client, job, options) as lines:
+            async for line in lines:
+                writer.write(line)
+        return
+    async for line in read_logs(client, job, options):
+        writer.write(line)
+
+
+def _chosen(given: dict[str, Any]) -> bool:
+    return any(given[name] for name in ("everyone", "instance", "ranks", "role"))
+
+
+def _options(job: "Job", given: dict[str, Any]) -> "LogOptions":
+    """Return which lines are wanted of which replicas."""
+    from gangline.sdk.logs import LogOptions  # noqa: PLC0415
+
+    instance = given["instance"]
+    if not _chosen(given):
+        instance = job.chief.name if job.chief else next(iter(job.ranks), "")
+        instance = job.chief.short_name if job.chief else instance
+    return LogOptions(
+        tail=None if given["tail"] < 0 else given["tail"],
+        since_seconds=job_flags.seconds("--since", given["since"]) if given["since"] else None,
+        since_time=given["since_time"],
+        previous=given["previous"],
+        replica=instance,
+        replicas=frozenset(replicas_of_ranks(job.ranks, given["ranks"])),
+        role=given["role"],
+        container=given["container"],
+    )
+
+
+def replicas_of_ranks(names: Sequence[str], text: str) -> list[str]:
+    """Return the replicas of ranks written as ``0,2-4``; of none for an empty text.
+
+    Raises:
+        BadParameter: it is not written so, or there is no such rank.
+    """
+    found: list[str] = []
+    for part in filter(None, (each.strip() for each in text.split(","))):
+        ends = re.fullmatch(r"(\d+)(?:-(\d+))?", part, re.ASCII)
+        if ends is None:
+            raise click.BadParameter(f"{part!r}: write ranks as 0,2-4", param_hint="--rank")
+        first, last = int(ends[1]), int(ends[2] or ends[1])
+        if last >= len(names) or first > last:
+            raise click.BadParameter(
+                f"{part!r}: the job has the ranks 0 to {len(names) - 1}", param_hint="--rank"
+            )
+        found += names[first : last + 1]
+    return found
+
+
+def _pattern(text: str) -> "re.Pattern[str] | None":
+    try:
+        return re.compile(text) if text else None
+    except re.error as error:
+        raise click.BadParameter(f"{text!r}: {error}", param_hint="--grep") from error
 
 
 def _check_instance(job: "Job", instance: str) -> None:
     """Refuse the name of a replica that the job does not have."""
     known = {name for replica in job.replicas for name in (replica.name, replica.short_name)}
+    known |= {name for short in job.ranks for name in (short, f"{job.name}-{short}")}
     if instance and known and instance not in known:
-        names = ", ".join(replica.short_name for replica in job.replicas)
-        raise click.BadParameter(
-            f"the job has no replica {instance!r}; it has {names}", param_hint="--instance"
+        names = ", ".join(job.ranks[:8]) + (", ..." if len(job.ranks) > 8 else "")
+        raise CommandError(
+            f"Invalid value for --instance: the job has no replica {instance!r}; it has {names}",
+            code=ExitCode.USAGE,
         )

@@ -34,8 +34,26 @@ COMMANDS = {
     "get": Entry("show", "Show one job: its state, its replicas, why it waits."),
     "explain": Entry("explain", "Say why a job waits, with the figures behind it."),
     "logs": Entry("logs", "Print the logs of a job's replicas, merged."),
+    "describe": Entry("describe", "Show everything about one job: spec, replicas, events."),
+    "events": Entry("events", "Show what happened to jobs and their pods."),
+    "wait": Entry("wait", "Wait until jobs have ended, or are in another state."),
+    "diagnose": Entry("diagnose", "Find out why a job failed or waits."),
     "delete": Entry("delete", "Delete jobs."),
-    "top": Entry("top", "Show what nodes have and what is in use."),
+    "prune": Entry("prune", "Delete jobs that ended long ago."),
+    "suspend": Entry("change", "Take a job's pods away and hold it."),
+    "resume": Entry("change", "Let a suspended job go on."),
+    "scale": Entry("change", "Change how many workers a job has."),
+    "scalein": Entry("change", "Take workers away from a job."),
+    "scaleout": Entry("change", "Add workers to a job."),
+    "restart": Entry("change", "Run a job from its beginning."),
+    "clone": Entry("change", "Submit a job like another one."),
+    "attach": Entry("access", "Open a shell in a replica."),
+    "exec": Entry("access", "Run a command in a replica."),
+    "port-forward": Entry("access", "Open a port of this machine into a job."),
+    "tensorboard": Entry("tensorboard", "Open the TensorBoard of a job."),
+    "top": Entry("top", "Show what nodes and jobs have and use."),
+    "data": Entry("data", "Show the claims that jobs can mount."),
+    "doctor": Entry("doctor", "Check what usually breaks, and say what to do."),
     "up": Entry("cluster", "Start a cluster on this machine."),
     "down": Entry("cluster", "Stop the cluster that 'up' has started."),
     "status": Entry("cluster", "Show whether the cluster runs, and its nodes."),
@@ -71,7 +89,7 @@ class LazyGroup(click.Group):
         if entry is None:
             return None
         module = import_module(f"gangline.cli.{entry.module}")
-        command = getattr(module, f"{cmd_name}_command")
+        command = getattr(module, f"{cmd_name.replace('-', '_')}_command")
         assert isinstance(command, click.Command)
         return command
 

@@ -103,15 +103,36 @@ def _note_debug(context: click.Context, _: click.Parameter, value: bool) -> None
         root.obj.debug = True
 
 
+def type_option(command: F) -> F:
+    """Add ``-T``: which kind of job is meant; the command gets it as ``kind``."""
+    return click.option(
+        "-T", "--type", "kind", default="", help="Kind of job, such as pytorchjob or tf."
+    )(command)
+
+
+class _Format(click.Choice[str]):
+    """One of the formats, or ``jsonpath=TEMPLATE`` where the command has ``json``."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the format as it was written."""
+        if "json" in self.choices and "table" in self.choices and str(value).startswith(JSONPATH):
+            return str(value)
+        return super().convert(value, param, ctx)
+
+
+JSONPATH = "jsonpath="
+
+
 def output_option(*formats: str) -> Callable[[F], F]:
     """Add ``-o`` with these formats; the first is the default."""
+    further = ", or jsonpath=TEMPLATE" if "table" in formats else ""
     return click.option(
         "-o",
         "--output",
-        type=click.Choice(formats),
+        type=_Format(formats),
         default=formats[0],
         show_default=True,
-        help="How to print the result.",
+        help=f"How to print the result{further}.",
     )
 
 

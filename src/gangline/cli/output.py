@@ -56,6 +56,23 @@ def structured(value: Any, form: str) -> str:
     return text.rstrip("\n")
 
 
+def tell(value: Any, output: str) -> bool:
+    """Print a value as ``json``, ``yaml`` or ``jsonpath=TEMPLATE``; False if it is none of them.
+
+    A template sees a list as the ``items`` of an object, as kubectl has it.
+    """
+    if output in {"json", "yaml"}:
+        click.echo(structured(value, output))
+        return True
+    if not output.startswith("jsonpath="):
+        return False
+    from gangline.cli.jsonpath import filled  # noqa: PLC0415 - seldom needed
+
+    root = {"items": value} if isinstance(value, list) else value
+    click.echo(filled(output.removeprefix("jsonpath="), root))
+    return True
+
+
 def say(message: str) -> None:
     """Tell a person something that is not a result."""
     click.echo(message, err=True)
@@ -64,6 +81,12 @@ def say(message: str) -> None:
 def is_terminal() -> bool:
     """Whether results go to a terminal: only then colours and progress make sense."""
     return sys.stdout.isatty()
+
+
+def terminal_size() -> tuple[int, int]:
+    """How many columns and rows the terminal has."""
+    size = shutil.get_terminal_size()
+    return size.columns, size.lines
 
 
 def terminal_width() -> int:

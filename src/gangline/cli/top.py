@@ -1,15 +1,16 @@
-"""``top node``: what nodes have, and what of it is given to pods."""
+"""``top node`` and ``top job``: what nodes have, what is given to pods, what they use of it."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from gangline.cli.event_loop import run
 from gangline.cli.options import Target, cluster_options, output_option
-from gangline.cli.output import structured, table
+from gangline.cli.output import table, tell
+from gangline.cli.top_job import job_command
 
 if TYPE_CHECKING:
     from gangline.api.core import Node
@@ -30,11 +31,18 @@ class NodeView:
     status: str
     total: Mapping[str, int]
     allocated: Mapping[str, int]
+    cpu_used: float | None = None
+    """Cores; None where the cluster does not measure."""
+    memory_used: float | None = None
+    """Bytes."""
 
 
 @click.group("top")
 def top_command() -> None:
-    """Show what nodes have and what is in use."""
+    """Show what nodes and jobs have, and what of it is in use."""
+
+
+top_command.add_command(job_command)
 
 
 @top_command.command("node")
@@ -44,12 +52,10 @@ def top_command() -> None:
 def node_command(names: tuple[str, ...], target: Target, output: str) -> None:
     """Show each node's GPUs, CPU and memory, and how much is given to pods."""
     views = run(_views(target, names))
-    if output in {"json", "yaml"}:
-        click.echo(structured([_data(view) for view in views], output))
-    elif output == "name":
+    if output == "name":
         for view in views:
             click.echo(f"node/{view.name}")
-    else:
+    elif not tell([_data(view) for view in views], output):
         click.echo(_table(views))
         if footer := _footer(views):
             click.echo(footer)
@@ -59,6 +65,7 @@ async def _views(target: Target, names: Sequence[str]) -> list[NodeView]:
     import asyncio  # noqa: PLC0415
 
     from gangline.api.resources import NODES, PODS  # noqa: PLC0415
+    from gangline.sdk.usage import node_usage  # noqa: PLC0415
 
     async with target.connect() as client:
         if names:
@@ -67,7 +74,14 @@ async def _views(target: Target, names: Sequence[str]) -> list[NodeView]:
         else:
             node_list, pod_list = await asyncio.gather(client.list(NODES), client.list(PODS))
             nodes, pods = node_list.items, pod_list.items
-    return sorted(read_nodes(nodes, pods), key=lambda view: view.name)
+        usage = await node_usage(client)
+    views = sorted(read_nodes(nodes, pods), key=lambda view: view.name)
+    return [
+        replace(view, cpu_used=used.cpu, memory_used=used.memory)
+        if (used := usage.get(("", view.name)))
+        else view
+        for view in views
+    ]
 
 
 def read_nodes(nodes: "Sequence[Node]", pods: "Sequence[Pod]") -> list[NodeView]:
@@ -99,7 +113,7 @@ def read_nodes(nodes: "Sequence[Node]", pods: "Sequence[Pod]") -> list[NodeView]
 
 def _table(views: Sequence[NodeView]) -> str:
     head = ["NAME", "IPADDRESS", "ROLE", "STATUS", "GPU(Total)", "GPU(Allocated)"]
-    head += ["CPU(Allocated)", "MEMORY(Allocated)", "PODS"]
+    head += ["CPU(Allocated)", "CPU(Used)", "MEMORY(Allocated)", "MEMORY(Used)", "PODS"]
     rows = [
         [
             view.name,
@@ -109,7 +123,9 @@ def _table(views: Sequence[NodeView]) -> str:
             view.total.get(GPU, 0),
             view.allocated.get(GPU, 0),
             _share(view, "cpu", 1000, ""),
+            "" if view.cpu_used is None else f"{view.cpu_used:.2f}",
             _share(view, "memory", 2**30, "Gi"),
+            "" if view.memory_used is None else f"{view.memory_used / 2**30:.1f}Gi",
             f"{view.allocated.get('pods', 0)}/{view.total.get('pods', 0)}",
         ]
         for view in views
@@ -143,6 +159,8 @@ def _data(view: NodeView) -> dict[str, Any]:
         "allocatedMilliCPU": view.allocated.get("cpu", 0),
         "totalMemoryBytes": view.total.get("memory", 0),
         "allocatedMemoryBytes": view.allocated.get("memory", 0),
+        "usedCPU": view.cpu_used,
+        "usedMemoryBytes": view.memory_used,
         "totalPods": view.total.get("pods", 0),
         "allocatedPods": view.allocated.get("pods", 0),
     }

@@ -36,8 +36,14 @@ class UnknownKind(JobError):
 class JobClient:
     """Works with the training jobs of one cluster."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, kind: str = "") -> None:
+        """Look at jobs of one kind (in any of its words, such as ``pytorch``) or of all.
+
+        Raises:
+            UnknownKind: there is no such kind.
+        """
         self.client = client
+        self.kinds = kinds_called(kind)
 
     async def submit(
         self, manifest: Manifest, namespace: str | None = None, *, dry_run: bool = False
@@ -66,13 +72,13 @@ class JobClient:
             raise _unknown(manifest) from error
         return created
 
-    async def list(self, namespace: str | None = None) -> list[Job]:
+    async def list(self, namespace: str | None = None, labels: str = "") -> list[Job]:
         """Return the jobs of a namespace (None: of all), the newest first."""
-        kinds = await asyncio.gather(*(self._jobs(kind, namespace) for kind in JOB_KINDS))
+        kinds = await asyncio.gather(*(self._jobs(kind, namespace, labels) for kind in self.kinds))
         pods, groups = await asyncio.gather(self._pods(namespace), self._groups(namespace))
         jobs = [
             describe(kind, job, pods.get(job.metadata.uid, []), groups.get(job.metadata.uid, []))
-            for kind, found in zip(JOB_KINDS, kinds, strict=True)
+            for kind, found in zip(self.kinds, kinds, strict=True)
             for job in found
         ]
         return sorted(jobs, key=lambda job: (job.created, job.name), reverse=True)
@@ -142,7 +148,7 @@ class JobClient:
 
     async def _find(self, name: str, namespace: str) -> tuple[JobKind, TrainingJob]:
         found: list[tuple[JobKind, TrainingJob]] = []
-        for kind in JOB_KINDS:
+        for kind in self.kinds:
             try:
                 found.append((kind, await self.client.get(kind.resource, name, namespace)))
             except NotFound:
@@ -151,12 +157,16 @@ class JobClient:
             raise NoSuchJob(f"there is no job {name!r} in namespace {namespace!r}")
         if len(found) > 1:
             kinds = ", ".join(kind.trainer for kind, _ in found)
-            raise AmbiguousJob(f"jobs of several kinds are named {name!r}: {kinds}")
+            raise AmbiguousJob(
+                f"jobs of several kinds are named {name!r}: {kinds}; say which by -T"
+            )
         return found[0]
 
-    async def _jobs(self, kind: JobKind, namespace: str | None) -> Sequence[TrainingJob]:
+    async def _jobs(
+        self, kind: JobKind, namespace: str | None, labels: str
+    ) -> Sequence[TrainingJob]:
         try:
-            return (await self.client.list(kind.resource, namespace)).items
+            return (await self.client.list(kind.resource, namespace, labels=labels)).items
         except NotFound:
             # The kind is not installed: there are no jobs of it.
             return []
@@ -180,6 +190,12 @@ class JobClient:
             if owner := group.metadata.controller:
                 by_owner[owner.uid].append(group)
         return by_owner
+
+    async def path_of(self, stored: Manifest) -> str:
+        """Return the path of an object that the server has."""
+        metadata = stored["metadata"]
+        collection = await self._collection(stored, metadata.get("namespace"))
+        return f"{collection}/{metadata['name']}"
 
     async def _collection(self, manifest: Manifest, namespace: str | None) -> str:
         """Return the path to create an object at."""
@@ -205,6 +221,22 @@ class JobClient:
             if resource["kind"] == kind and "/" not in resource["name"]:
                 return str(resource["name"]), bool(resource["namespaced"])
         raise _unknown({"apiVersion": api_version, "kind": kind})
+
+
+def kinds_called(word: str) -> tuple[JobKind, ...]:
+    """Return the kinds that a word means; all for an empty one.
+
+    Raises:
+        UnknownKind: there is no such kind.
+    """
+    if not word:
+        return JOB_KINDS
+    meant = word.lower()
+    found = tuple(kind for kind in JOB_KINDS if meant in kind.words)
+    if not found:
+        known = ", ".join(kind.trainer for kind in JOB_KINDS)
+        raise UnknownKind(f"there is no kind of job {word!r}; there are {known}")
+    return found
 
 
 def _unknown(manifest: Manifest) -> UnknownKind:

@@ -86,6 +86,15 @@ class Job:
     finished: datetime | None = None
     priority: str = ""
     queue: str = ""
+    roles: tuple[tuple[str, int], ...] = ()
+    """Its roles and how many replicas each asks for, the leading one first."""
+    noticed: bool = False
+    """An operator has taken it up."""
+
+    @property
+    def ranks(self) -> tuple[str, ...]:
+        """The replicas that it asks for in order of rank, such as ``master-0``, ``worker-0``."""
+        return tuple(f"{role}-{index}" for role, count in self.roles for index in range(count))
 
     @property
     def running(self) -> int:
@@ -137,6 +146,8 @@ def describe(
         finished=job.status.completion_time or _ended(job.status.conditions),
         priority=policy.priority_class if policy else "",
         queue=policy.queue if policy else "",
+        noticed=bool(job.status.conditions),
+        roles=tuple((role.lower(), _count(spec)) for role, spec in specs.items()),
     )
 
 

@@ -51,6 +51,12 @@ class LogOptions:
     """Those of the containers before the last restart."""
     replica: str = ""
     """Only of the replica of this name (``worker-3``, or the pod's name)."""
+    replicas: frozenset[str] = frozenset()
+    """Only of replicas of these names; of all when empty."""
+    role: str = ""
+    """Only of replicas of this role."""
+    since_time: str = ""
+    """Only lines that are not older (RFC 3339)."""
     container: str = ""
     """Which container; the first when not given."""
 
@@ -207,7 +213,7 @@ class Follower:
             if self._has_ended(uid):
                 return
             # Only at first is a part of what was written skipped.
-            options = replace(options, tail=None, since_seconds=None)
+            options = replace(options, tail=None, since_seconds=None, since_time="")
             await asyncio.sleep(RESUME_S)
 
     async def _pause(self, uid: str, known: Pod) -> None:
@@ -258,7 +264,7 @@ async def stamped(
         follow=follow,
         tail=None if since else options.tail,
         since_seconds=None if since else options.since_seconds,
-        since_time=f"{since[:19]}Z" if since else "",
+        since_time=f"{since[:19]}Z" if since else options.since_time,
         timestamps=True,
         previous=options.previous,
     )
@@ -283,7 +289,13 @@ def is_meant(pod: Pod, job_uid: str, options: LogOptions) -> bool:
     owner = pod.metadata.controller
     if owner is None or owner.uid != job_uid:
         return False
-    return not options.replica or options.replica in {pod.metadata.name, short_name(pod)}
+    names = {pod.metadata.name, short_name(pod)}
+    role = pod.metadata.labels.get(ROLE_LABEL, "")
+    if options.role and options.role.lower() != role:
+        return False
+    if options.replicas and not names & options.replicas:
+        return False
+    return not options.replica or options.replica in names
 
 
 def short_name(pod: Pod) -> str:

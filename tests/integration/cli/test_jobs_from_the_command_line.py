@@ -89,7 +89,7 @@ async def test_logs_of_all_replicas_are_followed_to_the_end(
     gangline = embedded_cluster.run
     script = "sleep 2; for i in 1 2 3 4 5; do echo line $i of $RANK; sleep 0.2; done; sleep 1"
     assert gangline(*SUBMIT, "--name", "chatty", "--workers", "3", script).returncode == 0
-    lines = gangline("logs", "-f", "chatty").stdout.splitlines()
+    lines = gangline("logs", "-f", "--all", "chatty").stdout.splitlines()
     names = ["master-0", "worker-0", "worker-1"]
     expected = [
         f"[{name}] line {number} of {rank}"

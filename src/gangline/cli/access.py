@@ -1,0 +1,186 @@
+"""``attach``, ``exec`` and ``port-forward``: into the replicas of a job."""
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from gangline.cli.errors import CommandError
+from gangline.cli.event_loop import run
+from gangline.cli.exit_codes import ExitCode
+from gangline.cli.options import Target, job_errors, namespace_options, type_option
+from gangline.cli.output import say
+
+if TYPE_CHECKING:
+    from gangline.kube.client import Client
+    from gangline.sdk.jobs import Job, Replica
+
+_INSTANCE = click.option(
+    "-i", "--instance", default="", help="Replica: worker-3, or the name of its pod."
+)
+_CONTAINER = click.option(
+    "-c", "--container", default="", help="Container; the first if not given."
+)
+_COMMAND = click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] [COMMAND]...")
+
+
+@click.command("attach")
+@_INSTANCE
+@_CONTAINER
+@type_option
+@namespace_options
+@click.argument("job")
+@_COMMAND
+def attach_command(
+    job: str, command: tuple[str, ...], instance: str, container: str, kind: str, target: Target
+) -> int:
+    """Open a shell (or run COMMAND) in the leading replica of a job, with this terminal."""
+    words = command or ("sh",)
+    return _enter(job, words, target, kind, instance, container, stdin=True)
+
+
+@click.command("exec")
+@_INSTANCE
+@_CONTAINER
+@type_option
+@click.option("--stdin/--no-stdin", default=False, help="Pass standard input on.")
+@namespace_options
+@click.argument("job")
+@_COMMAND
+def exec_command(
+    job: str,
+    command: tuple[str, ...],
+    instance: str,
+    container: str,
+    kind: str,
+    stdin: bool,
+    target: Target,
+) -> int:
+    """Run COMMAND in a replica of a job; its exit status becomes ours.
+
+    Put -- before a COMMAND that has options of its own.
+    """
+    if not command:
+        raise click.UsageError("what is to run? For example: gangline exec JOB -- nvidia-smi")
+    return _enter(job, command, target, kind, instance, container, stdin=stdin)
+
+
+def _enter(
+    job: str,
+    command: tuple[str, ...],
+    target: Target,
+    kind: str,
+    instance: str,
+    container: str,
+    *,
+    stdin: bool,
+) -> int:
+    tty = stdin and sys.stdin.isatty() and sys.stdout.isatty()
+
+    async def entered() -> int:
+        from gangline.cli.terminal import interact  # noqa: PLC0415
+        from gangline.sdk.client import JobClient  # noqa: PLC0415
+
+        async with target.connect() as client:
+            found = await JobClient(client, kind).get(job, target.namespace_of(client))
+            pod = pick_replica(found, instance).name
+            where = found.namespace
+            return await interact(
+                client.transport, pod, where, command, container=container, stdin=stdin, tty=tty
+            )
+
+    with job_errors():
+        return run(entered())
+
+
+def pick_replica(job: "Job", instance: str) -> "Replica":
+    """Return the replica of this name, or the leading one.
+
+    Raises:
+        CommandError: the job has no such replica, or none yet.
+    """
+    if not job.replicas:
+        why = f": {job.reason}" if job.reason else ""
+        raise CommandError(f"job {job.name} has no replicas now ({job.state}){why}")
+    if not instance:
+        return job.chief or job.replicas[0]
+    for replica in job.replicas:
+        if instance in {replica.name, replica.short_name}:
+            return replica
+    names = ", ".join(replica.short_name for replica in job.replicas)
+    raise CommandError(
+        f"job {job.name} has no replica {instance!r}; it has {names}", code=ExitCode.USAGE
+    )
+
+
+@click.command("port-forward")
+@_INSTANCE
+@type_option
+@click.option("--address", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@namespace_options
+@click.argument("job", metavar="JOB|svc/SERVICE|pod/POD")
+@click.argument("ports", nargs=-1, required=True, metavar="[LOCAL:]REMOTE...")
+def port_forward_command(
+    job: str, ports: tuple[str, ...], instance: str, kind: str, address: str, target: Target
+) -> None:
+    """Open ports of this machine that lead into a replica, a service's pod or a pod."""
+    pairs = [read_port(text) for text in ports]
+
+    async def forward() -> None:
+        async with target.connect() as client:
+            await forward_ports(
+                client, target.namespace_of(client), job, pairs, instance, kind, address
+            )
+
+    with job_errors():
+        run(forward())
+
+
+def read_port(text: str) -> tuple[int, int]:
+    """Read ``8080:6006``, ``6006`` or ``:6006`` (any free port here).
+
+    Raises:
+        BadParameter: it is none of these.
+    """
+    local, colon, remote = text.partition(":")
+    found = (local or "0", remote) if colon else (text, text)
+    if not all(part.isascii() and part.isdecimal() and int(part) < 1 << 16 for part in found):
+        raise click.BadParameter(f"{text!r}: write LOCAL:REMOTE, such as 9090:6006")
+    return int(found[0]), int(found[1])
+
+
+async def forward_ports(
+    client: "Client",
+    namespace: str,
+    what: str,
+    ports: list[tuple[int, int]],
+    instance: str,
+    kind: str,
+    address: str,
+) -> None:
+    """Forward ports until interrupted."""
+    from contextlib import AsyncExitStack  # noqa: PLC0415
+
+    from gangline.kube.port_forward import forwarded_port  # noqa: PLC0415
+    from gangline.sdk.places import Place, find_place  # noqa: PLC0415
+
+    async with AsyncExitStack() as stack:
+        for local, remote in ports:
+
+            async def target(remote: int = remote) -> tuple[str, int]:
+                return await find_place(client, Place(namespace, what, kind, instance), remote)
+
+            await target()
+            opened = forwarded_port(
+                client.transport,
+                namespace,
+                target,
+                local_port=local,
+                host=address,
+                complain=lambda text: say(f"Warning: {text}"),
+            )
+            port = await stack.enter_async_context(opened)
+            click.echo(f"Forwarding from {address}:{port} -> {remote}")
+            sys.stdout.flush()
+        await asyncio.Event().wait()

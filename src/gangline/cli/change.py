@@ -1,0 +1,143 @@
+"""``suspend``, ``resume``, ``scale``, ``scalein``, ``scaleout``, ``restart``, ``clone``."""
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+import click
+
+from gangline.cli.event_loop import run
+from gangline.cli.options import Target, job_errors, namespace_options, output_option
+from gangline.cli.output import say
+
+if TYPE_CHECKING:
+    from gangline.sdk.changes import Changes
+
+_JOBS = click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
+
+
+def _each(target: Target, act: "Callable[[Changes, str], Awaitable[str]]") -> None:
+    """Open a client, act, and print what was done."""
+
+    async def acted() -> str:
+        from gangline.sdk.changes import Changes  # noqa: PLC0415
+        from gangline.sdk.client import JobClient  # noqa: PLC0415
+
+        async with target.connect() as client:
+            return await act(Changes(JobClient(client)), target.namespace_of(client))
+
+    with job_errors():
+        click.echo(run(acted()))
+
+
+@click.command("suspend")
+@_JOBS
+@namespace_options
+def suspend_command(jobs: tuple[str, ...], target: Target) -> None:
+    """Take the pods of jobs away and hold them until 'resume'. What they asked for is free."""
+    _hold(jobs, target, suspended=True)
+
+
+@click.command("resume")
+@_JOBS
+@namespace_options
+def resume_command(jobs: tuple[str, ...], target: Target) -> None:
+    """Let suspended jobs go on, from their last checkpoint if they write any."""
+    _hold(jobs, target, suspended=False)
+
+
+def _hold(jobs: tuple[str, ...], target: Target, *, suspended: bool) -> None:
+    word = "suspended" if suspended else "resumed"
+
+    for name in jobs:
+
+        async def hold(changes: "Changes", namespace: str, name: str = name) -> str:
+            changed = await changes.suspend(name, namespace, suspended=suspended)
+            return f"{name} {word}" if changed else f"{name} was {word} already"
+
+        _each(target, hold)
+
+
+@click.command("scale")
+@click.argument("job")
+@click.argument("replicas", type=click.IntRange(0))
+@click.option("--role", default="worker", show_default=True, help="Which role.")
+@namespace_options
+def scale_command(job: str, replicas: int, role: str, target: Target) -> None:
+    """Give a role of a job so many replicas; a PyTorch job's master is not counted."""
+    _scale(job, target, lambda _: replicas, role)
+
+
+def _scale(job: str, target: Target, replicas: Callable[[int], int], role: str) -> None:
+    async def scale(changes: "Changes", namespace: str) -> str:
+        before, after = await changes.scale(job, namespace, replicas, role)
+        return f"{job} scaled from {before} to {after} replicas of {role}"
+
+    _each(target, scale)
+
+
+def _scale_by(name: str, text: str, sign: int) -> click.Command:
+    @click.command(name, help=text)
+    @click.argument("words", nargs=-1, metavar="[etjob] [JOB]")
+    @click.option("--name", default="", help="Name of the job, as Arena takes it.")
+    @click.option("--count", type=click.IntRange(1), default=1, show_default=True)
+    @click.option("--role", default="worker", show_default=True, help="Which role.")
+    @click.option("-t", "--timeout", default="60s", hidden=True)
+    @click.option("--retry", type=int, default=0, hidden=True)
+    @click.option("--script", default="", hidden=True)
+    @click.option("-e", "--env", multiple=True, hidden=True)
+    @namespace_options
+    def command(
+        words: tuple[str, ...], name: str, count: int, role: str, target: Target, **older: object
+    ) -> None:
+        jobs = [word for word in words if word not in {"etjob", "et"}] or [name]
+        if len(jobs) != 1 or not jobs[0]:
+            raise click.UsageError("name one job")
+        if older["script"] or older["env"]:
+            say("Note: --script and --env have no effect: workers join and leave by themselves.")
+        _scale(jobs[0], target, lambda before: before + sign * count, role)
+
+    return command
+
+
+scalein_command = _scale_by("scalein", "Take workers away from a job.", -1)
+scaleout_command = _scale_by("scaleout", "Add workers to a job.", 1)
+
+
+@click.command("restart")
+@click.argument("job")
+@namespace_options
+def restart_command(job: str, target: Target) -> None:
+    """Run a job from its beginning: with new pods while it runs, anew once it has ended."""
+
+    async def restart(changes: "Changes", namespace: str) -> str:
+        await changes.restart(job, namespace)
+        return f"{job} restarted"
+
+    _each(target, restart)
+
+
+@click.command("clone")
+@click.argument("job")
+@click.argument("name")
+@click.option("--set", "fields", multiple=True, metavar="PATH=VALUE", help="Change a field.")
+@click.option("--dry-run", is_flag=True, help="Print what would be created, create nothing.")
+@namespace_options
+@output_option("text", "name", "yaml", "json")
+def clone_command(
+    job: str, name: str, fields: tuple[str, ...], dry_run: bool, target: Target, output: str
+) -> None:
+    """Submit a job like JOB, called NAME, with its TensorBoard, code and configuration."""
+    from gangline.cli.set_fields import with_changes  # noqa: PLC0415
+    from gangline.cli.submission import Sending, submit  # noqa: PLC0415
+    from gangline.sdk.changes import Changes  # noqa: PLC0415
+    from gangline.sdk.client import JobClient  # noqa: PLC0415
+    from gangline.sdk.written import Manifest  # noqa: PLC0415
+
+    async def copied() -> list[Manifest]:
+        async with target.connect() as client:
+            changes = Changes(JobClient(client))
+            return await changes.copy(job, name, target.namespace_of(client))
+
+    with job_errors():
+        objects = run(copied())
+    submit(with_changes(objects, fields), target, Sending(output=output, dry_run=dry_run))

@@ -1,0 +1,80 @@
+"""``data list``: the claims that jobs can mount."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gangline.cli.event_loop import run
+from gangline.cli.job_views import now
+from gangline.cli.options import Target, namespace_options, output_option
+from gangline.cli.output import age, say, table, tell
+
+if TYPE_CHECKING:
+    from gangline.api.storage import PersistentVolumeClaim
+
+
+@click.group("data")
+def data_command() -> None:
+    """Show the claims that jobs can mount."""
+
+
+@click.command("list")
+@namespace_options
+@click.option("-A", "--all-namespaces", "--allNamespaces", is_flag=True, help="Of all namespaces.")
+@output_option("table", "wide", "json", "yaml", "name")
+def list_data(target: Target, all_namespaces: bool, output: str) -> None:
+    """Show claims that have a volume. Annotations 'description' and 'owner' say what they are."""
+    from gangline.api.resources import PERSISTENT_VOLUME_CLAIMS  # noqa: PLC0415
+
+    async def found() -> "Sequence[PersistentVolumeClaim]":
+        async with target.connect() as client:
+            namespace = None if all_namespaces else target.namespace_of(client)
+            return (await client.list(PERSISTENT_VOLUME_CLAIMS, namespace)).items
+
+    claims = sorted(
+        (each for each in run(found()) if each.status.phase == "Bound"),
+        key=lambda each: (each.metadata.namespace, each.metadata.name),
+    )
+    if output == "name":
+        for claim in claims:
+            click.echo(f"persistentvolumeclaim/{claim.metadata.name}")
+    elif not tell([claim_data(each) for each in claims], output):
+        click.echo(claim_table(claims, namespaces=all_namespaces, wide=output == "wide"))
+        if not claims:
+            say("No claim has a volume; 'kubectl get pvc' shows those that wait for one.")
+
+
+data_command.add_command(list_data)
+data_command.add_command(list_data, "ls")
+
+
+def claim_data(claim: "PersistentVolumeClaim") -> dict[str, Any]:
+    """Return a claim as plain data."""
+    notes = claim.metadata.annotations
+    return {
+        "name": claim.metadata.name,
+        "namespace": claim.metadata.namespace,
+        "accessModes": list(claim.spec.access_modes),
+        "description": notes.get("description", ""),
+        "owner": notes.get("owner", ""),
+        "age": age(claim.metadata.creation_timestamp, now()),
+        "storageClass": claim.spec.storage_class_name or "",
+        "capacity": str(claim.status.capacity.get("storage", "")),
+        "volume": claim.spec.volume_name,
+    }
+
+
+def claim_table(claims: "Sequence[PersistentVolumeClaim]", *, namespaces: bool, wide: bool) -> str:
+    """Return claims under Arena's head; ``wide`` adds what they are made of."""
+    head = ["NAME", *(["NAMESPACE"] if namespaces else [])]
+    head += ["ACCESSMODE", "DESCRIPTION", "OWNER", "AGE"]
+    head += ["CAPACITY", "STORAGECLASS", "VOLUME"] if wide else []
+    rows: list[list[object]] = []
+    for claim in claims:
+        data = claim_data(claim)
+        row = [data["name"], *([data["namespace"]] if namespaces else [])]
+        row += [",".join(data["accessModes"]), data["description"], data["owner"], data["age"]]
+        row += [data["capacity"], data["storageClass"], data["volume"]] if wide else []
+        rows.append(row)
+    return table(head, rows)

@@ -1,0 +1,59 @@
+"""``-o jsonpath=TEMPLATE``: kubectl's templates, as far as one looks things up with them.
+
+``{.items[*].name}`` is replaced by what the path leads to, ``{"\\n"}`` by the text.
+"""
+
+import json
+import re
+from typing import Any
+
+import click
+
+_PART = re.compile(r"\{([^{}]*)\}|([^{}]+)")
+
+
+def filled(template: str, value: Any) -> str:
+    """Return a template with its paths replaced by what they lead to in a value.
+
+    Raises:
+        BadParameter: it is not such a template.
+    """
+    from gangline.local.apiserver.machinery.jsonpath import (  # noqa: PLC0415 - seldom needed
+        JSONPath,
+        JSONPathError,
+    )
+
+    text = template if "{" in template else f"{{{template}}}"
+    if "".join(found.group(0) for found in _PART.finditer(text)) != text:
+        raise _wrong(template, "braces do not match")
+    parts: list[str] = []
+    for path, literal in _PART.findall(text):
+        if literal:
+            parts.append(literal)
+        elif path.startswith('"'):
+            parts.append(_quoted(template, path))
+        else:
+            try:
+                found = JSONPath(path.removeprefix("$")).find(value)
+            except JSONPathError as error:
+                raise _wrong(template, str(error)) from error
+            parts.append(" ".join(_text(each) for each in found))
+    return "".join(parts)
+
+
+def _quoted(template: str, written: str) -> str:
+    try:
+        return str(json.loads(written))
+    except json.JSONDecodeError:
+        raise _wrong(template, f"{written} is no text in double quotes") from None
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _wrong(template: str, problem: str) -> click.BadParameter:
+    return click.BadParameter(
+        f"{template!r}: {problem}; write a path such as {{.items[*].name}}",
+        param_hint="-o jsonpath",
+    )

@@ -1,0 +1,81 @@
+"""``prune``: jobs that ended long ago. Those that wait or run are never touched."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+import click
+
+from gangline.cli.delete import confirm, sum_up
+from gangline.cli.errors import CommandError, explain
+from gangline.cli.event_loop import run
+from gangline.cli.job_flags import seconds
+from gangline.cli.job_views import now
+from gangline.cli.options import Target, job_errors, namespace_options
+from gangline.cli.output import age, say
+
+if TYPE_CHECKING:
+    from gangline.sdk.jobs import Job
+
+
+@click.command("prune")
+@click.option("-s", "--since", required=True, help="Only those that ended so long ago: 30m, 7d.")
+@click.option("-A", "--all-namespaces", is_flag=True, help="Jobs of all namespaces.")
+@click.option("--failed", is_flag=True, help="Only those that failed.")
+@click.option("--dry-run", is_flag=True, help="Show them, delete nothing.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@namespace_options
+def prune_command(
+    since: str, all_namespaces: bool, failed: bool, dry_run: bool, yes: bool, target: Target
+) -> None:
+    """Delete jobs that have succeeded or failed, with their pods."""
+    longer = timedelta(seconds=seconds("--since", since))
+    old = pruned(run(_jobs(target, all_namespaces)), now(), longer, failed_only=failed)
+    for job in old if dry_run else ():
+        ended = age(job.finished or job.created, now())
+        click.echo(f"{job.namespace}/{job.name} {job.state}, ended {ended} ago")
+    if not old:
+        say("No job ended so long ago.")
+    if dry_run or not old:
+        return
+    confirm(f"Delete {len(old)} jobs that ended over {since} ago?", yes=yes)
+    sum_up(run(_delete(old, target)), len(old))
+
+
+def pruned(
+    jobs: "Sequence[Job]", at: datetime, longer: timedelta, *, failed_only: bool
+) -> "list[Job]":
+    """Return the jobs that ended longer ago."""
+    from gangline.sdk.jobs import State  # noqa: PLC0415
+
+    wanted = {State.FAILED} if failed_only else {State.FAILED, State.SUCCEEDED}
+    return [
+        job for job in jobs if job.state in wanted and at - (job.finished or job.created) >= longer
+    ]
+
+
+async def _jobs(target: Target, all_namespaces: bool) -> "list[Job]":
+    from gangline.sdk.client import JobClient  # noqa: PLC0415
+
+    async with target.connect() as client:
+        namespace = None if all_namespaces else target.namespace_of(client)
+        return await JobClient(client).list(namespace)
+
+
+async def _delete(jobs: "Sequence[Job]", target: Target) -> list[CommandError]:
+    from gangline.kube.errors import ApiError, Unreachable  # noqa: PLC0415
+    from gangline.sdk.client import JobClient  # noqa: PLC0415
+
+    failures = []
+    async with target.connect() as client:
+        for job in jobs:
+            try:
+                with job_errors():
+                    await JobClient(client, job.kind.trainer).delete(job.name, job.namespace)
+            except Unreachable:
+                raise
+            except (CommandError, ApiError) as error:
+                failures.append(explain(error))
+            else:
+                click.echo(f"{job.namespace}/{job.name} deleted")
+    return failures

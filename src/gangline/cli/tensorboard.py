@@ -1,0 +1,150 @@
+"""``tensorboard``: the TensorBoard of a job, started when there is none, opened in a browser."""
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gangline.cli.errors import CommandError
+from gangline.cli.event_loop import run
+from gangline.cli.exit_codes import ExitCode
+from gangline.cli.options import Target, job_errors, namespace_options, type_option
+from gangline.cli.output import say
+
+if TYPE_CHECKING:
+    from gangline.kube.client import Client
+
+_LOOK_S = 0.5
+
+
+@click.command("tensorboard")
+@click.argument("job")
+@type_option
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port here; 0: a free one.")
+@click.option("--logdir", default="", help="Folder of the events, where none is started yet.")
+@click.option("--image", default="", help="Image of TensorBoard, where none is started yet.")
+@click.option("--no-open", is_flag=True, help="Open no browser.")
+@click.option("--stop", is_flag=True, help="Take the job's TensorBoard away.")
+@namespace_options
+def tensorboard_command(  # noqa: PLR0913, PLR0917 - one for each flag
+    job: str,
+    kind: str,
+    port: int,
+    logdir: str,
+    image: str,
+    no_open: bool,
+    stop: bool,
+    target: Target,
+) -> None:
+    """Open the TensorBoard of a job; start one if it has none."""
+
+    async def work() -> None:
+        async with target.connect() as client:
+            namespace = target.namespace_of(client)
+            if stop:
+                await _stop(client, namespace, job)
+                return
+            await _ensure(client, namespace, job, kind, logdir, image)
+            await _show(client, namespace, job, port, browser=not no_open)
+
+    with job_errors():
+        run(work())
+
+
+async def _stop(client: "Client", namespace: str, job: str) -> None:
+    from gangline.api.resources import DEPLOYMENTS, SERVICES  # noqa: PLC0415
+    from gangline.cli.jobs.tensorboard import service_name  # noqa: PLC0415
+
+    name = service_name(job)
+    await client.delete(DEPLOYMENTS, name, namespace, propagation="Background")
+    await client.delete(SERVICES, name, namespace, propagation="Background")
+    click.echo(f"TensorBoard of {job} deleted")
+
+
+async def _ensure(
+    client: "Client", namespace: str, name: str, kind: str, logdir: str, image: str
+) -> None:
+    """Start a TensorBoard beside a job that has none."""
+    from gangline.api.resources import SERVICES  # noqa: PLC0415
+    from gangline.cli.jobs.tensorboard import service_name, tensorboard  # noqa: PLC0415
+    from gangline.cli.submission import belonging  # noqa: PLC0415
+    from gangline.kube.errors import NotFound  # noqa: PLC0415
+    from gangline.sdk.client import JobClient  # noqa: PLC0415
+
+    jobs = JobClient(client, kind)
+    stored = await jobs.manifest(name, namespace)
+    try:
+        await client.get(SERVICES, service_name(name), namespace)
+    except NotFound:
+        pass
+    else:
+        return
+    if not logdir:
+        raise CommandError(
+            f"job {name} has no TensorBoard yet",
+            hint="Start one with --logdir FOLDER, the folder that the job writes its events to.",
+            code=ExitCode.USAGE,
+        )
+    mounts = mounts_of(stored, logdir)
+    for manifest in tensorboard(name, image, logdir, mounts, {}):
+        await jobs.submit(belonging(manifest, stored), namespace)
+    say(f"Started a TensorBoard for {name}.")
+
+
+def mounts_of(job: dict[str, Any], logdir: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Return the volume of a job that holds a folder, and where it is mounted.
+
+    Raises:
+        CommandError: no volume that others could mount holds it.
+    """
+    from gangline.sdk.written import roles  # noqa: PLC0415
+
+    for _, role in roles(job):
+        pod = role["template"]["spec"]
+        volumes = {volume["name"]: volume for volume in pod.get("volumes") or []}
+        for mount in pod["containers"][0].get("volumeMounts") or []:
+            folder, volume = mount["mountPath"].rstrip("/"), volumes[mount["name"]]
+            shared = "persistentVolumeClaim" in volume or "hostPath" in volume
+            if shared and f"{logdir}/".startswith(f"{folder}/"):
+                return [(volume, mount)]
+    raise CommandError(
+        f"{logdir} lies on no claim or folder of the node that the job mounts",
+        hint="TensorBoard can only read what others can mount: write events to a --data claim.",
+        code=ExitCode.USAGE,
+    )
+
+
+async def _show(client: "Client", namespace: str, job: str, port: int, *, browser: bool) -> None:
+    """Forward a port to it, once it runs, and open it."""
+    from gangline.cli.jobs.tensorboard import PORT, service_name  # noqa: PLC0415
+    from gangline.kube.port_forward import forwarded_port  # noqa: PLC0415
+    from gangline.sdk.client import JobError  # noqa: PLC0415
+    from gangline.sdk.places import Place, find_place  # noqa: PLC0415
+
+    place = Place(namespace, f"svc/{service_name(job)}")
+
+    async def target() -> tuple[str, int]:
+        return await find_place(client, place, PORT)
+
+    told = False
+    while True:
+        try:
+            await target()
+        except JobError as error:
+            if not told:
+                say(f"Waiting for TensorBoard: {error}; Ctrl-C gives up.")
+            told = True
+            await asyncio.sleep(_LOOK_S)
+        else:
+            break
+    opened = forwarded_port(client.transport, namespace, target, local_port=port, complain=say)
+    async with opened as local:
+        address = f"http://127.0.0.1:{local}"
+        click.echo(f"TensorBoard of {job}: {address}")
+        sys.stdout.flush()
+        if browser and sys.stdout.isatty():
+            import webbrowser  # noqa: PLC0415
+
+            await asyncio.to_thread(webbrowser.open, address)
+        await asyncio.Event().wait()

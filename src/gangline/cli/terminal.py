@@ -1,0 +1,106 @@
+"""A command in a container, with our terminal (or pipe) as its own."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from gangline.cli.output import terminal_size
+
+if TYPE_CHECKING:
+    from gangline.kube.execute import Session
+    from gangline.kube.transport import Transport
+
+_CHUNK = 1 << 16
+
+
+async def interact(
+    transport: "Transport",
+    pod: str,
+    namespace: str,
+    command: tuple[str, ...],
+    *,
+    container: str = "",
+    stdin: bool = False,
+    tty: bool = False,
+) -> int:
+    """Run a command to its end, and return its exit code.
+
+    Raises:
+        ApiError: it could not be run, or the connection broke.
+    """
+    from gangline.kube.execute import STDERR, open_session  # noqa: PLC0415
+
+    opened = open_session(
+        transport, pod, namespace, command, container=container, stdin=stdin, tty=tty
+    )
+    async with opened as session:
+        typing = asyncio.create_task(_type(session)) if stdin else None
+        try:
+            with _raw_terminal(session) if tty else _as_it_is():
+                async for channel, content in session.output():
+                    stream = sys.stderr if channel == STDERR else sys.stdout
+                    stream.buffer.write(content)
+                    stream.flush()
+        finally:
+            if typing is not None:
+                typing.cancel()
+                await asyncio.gather(typing, return_exceptions=True)
+    return session.exit_code or 0
+
+
+async def _type(session: "Session") -> None:
+    """Send what is typed, or what comes out of a pipe until its end."""
+    loop = asyncio.get_running_loop()
+    descriptor = sys.stdin.fileno()
+    while True:
+        ready = asyncio.Event()
+        try:
+            loop.add_reader(descriptor, ready.set)
+        except PermissionError:  # a file: it is always ready
+            content = await asyncio.to_thread(os.read, descriptor, _CHUNK)
+        else:
+            try:
+                await ready.wait()
+            finally:
+                loop.remove_reader(descriptor)
+            content = os.read(descriptor, _CHUNK)
+        if not content:
+            await session.close_input()
+            return
+        await session.write(content)
+
+
+@contextmanager
+def _as_it_is() -> Iterator[None]:
+    yield
+
+
+@contextmanager
+def _raw_terminal(session: "Session") -> Iterator[None]:
+    """Pass every key on as it is pressed, and tell the size of the window when it changes."""
+    import termios  # noqa: PLC0415
+    import tty  # noqa: PLC0415
+
+    loop = asyncio.get_running_loop()
+    sizes: set[asyncio.Task[None]] = set()
+
+    def tell_size() -> None:
+        columns, rows = terminal_size()
+        task = loop.create_task(session.resize(columns, rows))
+        sizes.add(task)
+        task.add_done_callback(sizes.discard)
+
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+    loop.add_signal_handler(signal.SIGWINCH, tell_size)
+    tell_size()
+    try:
+        tty.setraw(descriptor)
+        yield
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+        loop.remove_signal_handler(signal.SIGWINCH)

@@ -1,0 +1,152 @@
+"""``top job``: what jobs ask for, what they were given, and what they use of it."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gangline.cli.event_loop import run
+from gangline.cli.job_views import duration, job_data, now
+from gangline.cli.options import Target, job_errors, namespace_options, output_option, type_option
+from gangline.cli.output import table, tell
+
+if TYPE_CHECKING:
+    from gangline.sdk.jobs import Job
+    from gangline.sdk.usage import Usage
+
+    UsageByPod = Mapping[tuple[str, str], Usage]
+
+_REFRESH_S = 2.0
+_MI = 2**20
+
+
+@click.command("job")
+@click.argument("job", default="")
+@namespace_options
+@type_option
+@click.option("-A", "--all-namespaces", "--allNamespaces", is_flag=True, help="Of all namespaces.")
+@click.option("-i", "--instance", default="", help="One replica only.")
+@click.option("-r", "--refresh", is_flag=True, help="Print it again every two seconds.")
+@output_option("table", "wide", "json", "yaml", "name")
+def job_command(
+    job: str,
+    target: Target,
+    kind: str,
+    all_namespaces: bool,
+    instance: str,
+    refresh: bool,
+    output: str,
+) -> None:
+    """Show the GPUs, CPU and memory of jobs, or of the replicas of one."""
+
+    async def show() -> None:
+        from gangline.sdk.client import JobClient  # noqa: PLC0415
+        from gangline.sdk.usage import pod_usage  # noqa: PLC0415
+
+        async with target.connect() as client:
+            jobs = JobClient(client, kind)
+            namespace = target.namespace_of(client)
+            where = None if all_namespaces else namespace
+            while True:
+                found = [await jobs.get(job, namespace)] if job else await jobs.list(where)
+                usage = await pod_usage(client, where)
+                _tell(found, usage, output, namespaces=all_namespaces, one=job, instance=instance)
+                if not refresh:
+                    return
+                await asyncio.sleep(_REFRESH_S)
+                click.echo(f"{'-' * 30} {now().astimezone():%Y-%m-%d %H:%M:%S} {'-' * 30}")
+
+    with job_errors():
+        run(show())
+
+
+def _tell(
+    jobs: "Sequence[Job]",
+    usage: "UsageByPod",
+    output: str,
+    *,
+    namespaces: bool,
+    one: str,
+    instance: str,
+) -> None:
+    ordered = sorted(jobs, key=lambda job: (-job.requested_gpus, job.namespace, job.name))
+    if output == "name":
+        for job in ordered:
+            click.echo(f"{job.kind.trainer}/{job.name}")
+    elif tell([usage_data(job, usage, now()) for job in ordered], output):
+        pass
+    elif one:
+        click.echo(replica_usage(ordered[0], usage, instance))
+    else:
+        click.echo(usage_table(ordered, usage, now(), namespaces=namespaces))
+
+
+def used_by(job: "Job", usage: "UsageByPod") -> "Usage | None":
+    """Return what all replicas of a job use; None where nothing was measured."""
+    found = [
+        usage[job.namespace, replica.name]
+        for replica in job.replicas
+        if (job.namespace, replica.name) in usage
+    ]
+    if not found:
+        return None
+    total = found[0]
+    for each in found[1:]:
+        total += each
+    return total
+
+
+def usage_table(
+    jobs: "Sequence[Job]", usage: "UsageByPod", at: datetime, *, namespaces: bool
+) -> str:
+    """Return jobs under Arena's head with ours to the right, and the sums of running ones."""
+    head = ["NAME", "STATUS", "TRAINER", "AGE", "GPU(Requested)", "GPU(Allocated)", "NODE"]
+    head += ["CPU(Used)", "MEMORY(Used)"]
+    rows = []
+    for job in jobs:
+        used = used_by(job, usage)
+        row: list[object] = [job.name, job.state, job.kind.trainer.upper(), duration(job, at)]
+        row += [job.requested_gpus, job.allocated_gpus, job.chief.node if job.chief else ""]
+        row += [*_amounts(used)]
+        rows.append([job.namespace, *row] if namespaces else row)
+    running = [job for job in jobs if job.state == "RUNNING"]
+    allocated = sum(job.allocated_gpus for job in running)
+    requested = sum(job.requested_gpus for job in running)
+    total = f"Total Allocated/Requested GPUs of Training Jobs: {allocated}/{requested}"
+    return f"{table(['NAMESPACE', *head] if namespaces else head, rows)}\n\n{total}"
+
+
+def replica_usage(job: "Job", usage: "UsageByPod", instance: str) -> str:
+    """Return the replicas of a job with what each uses."""
+    head = ["NAME", "STATUS", "GPU(Requested)", "NODE", "CPU(Used)", "MEMORY(Used)"]
+    rows = [
+        [
+            replica.name,
+            replica.status,
+            replica.gpus,
+            replica.node,
+            *_amounts(usage.get((job.namespace, replica.name))),
+        ]
+        for replica in job.replicas
+        if not instance or instance in {replica.name, replica.short_name}
+    ]
+    facts = [("Name", job.name), ("Status", job.state), ("Namespace", job.namespace)]
+    facts += [("Trainer", job.kind.trainer.upper()), ("Duration", duration(job, now()))]
+    block = "\n".join(f"{name + ':':12}{value}" for name, value in facts)
+    total = f"  Allocated/Requested GPUs of Job: {job.allocated_gpus}/{job.requested_gpus}"
+    return f"{block}\n\nInstances:\n{table(head, rows, indent='  ')}\n\nGPUs:\n{total}"
+
+
+def _amounts(used: "Usage | None") -> tuple[object, object]:
+    return ("", "") if used is None else (f"{used.cpu:.2f}", f"{used.memory / _MI:.0f}Mi")
+
+
+def usage_data(job: "Job", usage: "UsageByPod", at: datetime) -> dict[str, Any]:
+    """Return a job as plain data, with what it uses."""
+    used = used_by(job, usage)
+    return job_data(job, at) | {
+        "usedCPU": None if used is None else used.cpu,
+        "usedMemoryBytes": None if used is None else used.memory,
+    }

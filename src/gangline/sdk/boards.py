@@ -1,0 +1,41 @@
+"""Where the TensorBoard of a job can be reached."""
+
+from collections.abc import Sequence
+
+from gangline.api.node import Node
+from gangline.api.resources import NODES, SERVICES
+from gangline.api.service import Service
+from gangline.kube.client import Client
+from gangline.kube.errors import Forbidden, NotFound
+
+
+async def board_address(client: Client, namespace: str, job: str) -> str:
+    """Return the address of a job's TensorBoard; nothing if it has none."""
+    try:
+        service = await client.get(SERVICES, f"{job}-tensorboard", namespace)
+    except (NotFound, Forbidden):
+        return ""
+    if service.spec.type != "NodePort":
+        return address_of(service, [])
+    try:
+        nodes = (await client.list(NODES)).items
+    except Forbidden:
+        nodes = []
+    return address_of(service, nodes)
+
+
+def address_of(service: Service, nodes: Sequence[Node]) -> str:
+    """Return the address that reaches furthest: a balancer's, a node's, the cluster's own."""
+    if not service.spec.ports:
+        return ""
+    port = service.spec.ports[0]
+    addresses = [
+        address.address
+        for node in nodes
+        for address in node.status.addresses
+        if address.type == "InternalIP"
+    ]
+    if port.node_port and addresses:
+        return f"http://{addresses[0]}:{port.node_port}"
+    host = service.spec.cluster_ip
+    return f"http://{host}:{port.port}" if host and host != "None" else ""

@@ -1,0 +1,173 @@
+"""Changing jobs that are there: suspend, resume, scale, restart, copy."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from gangline.api.resources import (
+    CONFIG_MAPS,
+    DEPLOYMENTS,
+    PERSISTENT_VOLUME_CLAIMS,
+    SECRETS,
+    SERVICES,
+)
+from gangline.kube.client import PatchKind
+from gangline.kube.errors import Forbidden, NotFound
+from gangline.sdk.client import JobClient, JobError, NoSuchJob
+from gangline.sdk.jobs import Job, State
+from gangline.sdk.written import Manifest, as_written, renamed, replicas_of, scale_patch
+
+BELONGS_ANNOTATION = "gangline.dev/belongs-to"
+_BELONGINGS = (CONFIG_MAPS, SECRETS, SERVICES, DEPLOYMENTS, PERSISTENT_VOLUME_CLAIMS)
+_LOOK_S = 0.2
+
+
+class Changes:
+    """Changes jobs of one cluster."""
+
+    def __init__(self, jobs: JobClient) -> None:
+        self.jobs = jobs
+
+    async def suspend(self, name: str, namespace: str, *, suspended: bool = True) -> bool:
+        """Take a job's pods away and hold it, or let it go on; False if it was so already.
+
+        Raises:
+            NoSuchJob, AmbiguousJob: there is none, or there are several of this name.
+            JobError: it has ended.
+        """
+        job = await self.jobs.get(name, namespace)
+        if job.state.finished:
+            raise JobError(f"job {name!r} has ended ({job.state}): only 'restart' runs it again")
+        stored = await self.jobs.manifest(name, namespace)
+        policy = stored["spec"].get("runPolicy") or {}
+        if bool(policy.get("suspend")) is suspended:
+            return False
+        await self._patch(stored, {"spec": {"runPolicy": {"suspend": suspended}}})
+        return True
+
+    async def scale(
+        self, name: str, namespace: str, replicas: Callable[[int], int], role: str = "worker"
+    ) -> tuple[int, int]:
+        """Change how many replicas a role has; returns the number before and after.
+
+        Raises:
+            NoSuchJob, AmbiguousJob: as ``suspend``.
+            JobError: it has no such role, has ended, or would have less than none.
+        """
+        stored = await self.jobs.manifest(name, namespace)
+        if (job := await self.jobs.get(name, namespace)).state.finished:
+            raise JobError(f"job {name!r} has ended ({job.state})")
+        before = replicas_of(stored, role)
+        after = replicas(before)
+        if after < 0:
+            raise JobError(f"job {name!r} has {before} replicas of {role!r}: not {after}")
+        try:
+            patch = scale_patch(stored, role, after)
+        except KeyError as error:
+            raise JobError(f"job {name!r} has no role {role!r}; it has {error.args[0]}") from error
+        await self._patch(stored, patch)
+        return before, after
+
+    async def collect(self, name: str, namespace: str) -> list[Manifest]:
+        """Return a job and what belongs to it, as they were written.
+
+        Raises:
+            NoSuchJob, AmbiguousJob: as ``suspend``.
+        """
+        stored = await self.jobs.manifest(name, namespace)
+        uid = stored["metadata"]["uid"]
+        found = [as_written(stored)]
+        for each in await self._belongings(name, namespace, uid):
+            found.append(as_written(each))
+        return found
+
+    async def restart(self, name: str, namespace: str) -> Job:
+        """Run a job from its beginning: by new pods while it runs, anew once it has ended.
+
+        Raises:
+            NoSuchJob, AmbiguousJob: as ``suspend``.
+        """
+        job = await self.jobs.get(name, namespace)
+        if job.state.finished:
+            objects = await self.collect(name, namespace)
+            await self.jobs.delete(name, namespace)
+            await self._until_gone(job)
+            await self.create(objects, namespace)
+        else:
+            await self.suspend(name, namespace)
+            await self._until_suspended(name, namespace)
+            await self.suspend(name, namespace, suspended=False)
+        return await self.jobs.get(name, namespace)
+
+    async def copy(self, name: str, new: str, namespace: str) -> list[Manifest]:
+        """Return what to submit for a job like this one with another name.
+
+        Raises:
+            NoSuchJob, AmbiguousJob: as ``suspend``.
+        """
+        return renamed(await self.collect(name, namespace), name, new)
+
+    async def create(self, objects: list[Manifest], namespace: str) -> dict[str, Any]:
+        """Create a job and, with an owner reference to it, what belongs to it."""
+        job, *belongings = objects
+        created = await self.jobs.submit(job, namespace)
+        owner = {
+            "apiVersion": created["apiVersion"],
+            "kind": created["kind"],
+            "name": created["metadata"]["name"],
+            "uid": created["metadata"]["uid"],
+        }
+        for each in belongings:
+            metadata = each["metadata"] | {"ownerReferences": [owner]}
+            await self.jobs.submit(each | {"metadata": metadata}, namespace)
+        return created
+
+    async def _patch(self, stored: Manifest, patch: Manifest) -> None:
+        """Change an object, if it is still the one that was read."""
+        metadata = stored["metadata"]
+        path = await self.jobs.path_of(stored)
+        body = {"metadata": {"uid": metadata["uid"]}, **patch}
+        await self.jobs.client.request_json(
+            "PATCH", path, body=body, content_type=PatchKind.MERGE.value
+        )
+
+    async def _until_suspended(self, name: str, namespace: str) -> None:
+        while True:
+            job = await self.jobs.get(name, namespace)
+            if job.state is State.SUSPENDED and not job.replicas:
+                return
+            await asyncio.sleep(_LOOK_S)
+
+    async def _until_gone(self, old: Job) -> None:
+        """Wait for a deleted job, and for what was called after it, to free their names."""
+        while True:
+            try:
+                if (await self.jobs.get(old.name, old.namespace)).uid != old.uid:
+                    return
+            except NoSuchJob:
+                if not await self._belongings(old.name, old.namespace, old.uid):
+                    return
+            await asyncio.sleep(_LOOK_S)
+
+    async def _belongings(self, name: str, namespace: str, uid: str) -> list[Manifest]:
+        """Return what somebody submitted together with a job."""
+        found: list[Manifest] = []
+        for resource in _BELONGINGS:
+            params = {"labelSelector": f"release={name}"}
+            try:
+                listing = await self.jobs.client.request_json(
+                    "GET", resource.path(namespace), params=params
+                )
+            except (NotFound, Forbidden):
+                continue
+            head = {"apiVersion": resource.api_version, "kind": resource.kind}
+            found += [head | each for each in listing["items"] if _is_owned(each, uid)]
+        return found
+
+
+def _is_owned(stored: Manifest, uid: str) -> bool:
+    """Whether somebody submitted it with the job; what the operator makes it makes again."""
+    metadata = stored["metadata"]
+    owners = metadata.get("ownerReferences") or []
+    marked = BELONGS_ANNOTATION in (metadata.get("annotations") or {})
+    return marked and any(owner["uid"] == uid for owner in owners)

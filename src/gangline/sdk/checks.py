@@ -1,0 +1,246 @@
+"""What usually breaks in a cluster: each check is a function of what the cluster answered. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from gangline.api.conditions import is_true
+from gangline.api.core import Lease
+from gangline.api.node import Node
+from gangline.api.pod import Pod
+from gangline.api.resourcelist import GPU
+from gangline.api.storage import StorageClass
+from gangline.sdk.events import Happening
+from gangline.sdk.jobs import Job
+
+_NOTICED_WITHIN = timedelta(seconds=30)
+_SKEW = timedelta(seconds=5)
+_NODE_SILENCE = timedelta(minutes=2)
+_RECENT = timedelta(hours=1)
+_DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+
+
+class Verdict(StrEnum):
+    """How a check came out."""
+
+    OK = "ok"
+    WARNING = "warning"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+    """The right to look is missing, or there is nothing to judge by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The outcome of one check."""
+
+    name: str
+    verdict: Verdict
+    finding: str
+    remedy: str = ""
+
+
+@dataclass(slots=True)
+class Facts:
+    """What the cluster answered; None where it did not let us look."""
+
+    now: datetime
+    version: str = ""
+    missing_kinds: Sequence[str] | None = None
+    """Kinds of ours that the server does not serve."""
+    denied: Sequence[str] | None = None
+    """What we may not do of what submitting takes, such as ``create pytorchjobs``."""
+    nodes: Sequence[Node] | None = None
+    pods: Sequence[Pod] | None = None
+    jobs: Sequence[Job] = ()
+    storage_classes: Sequence[StorageClass] | None = None
+    leases: Sequence[Lease] | None = None
+    events: Sequence[Happening] | None = None
+    services: Sequence[str] | None = None
+    """Names of the services of kube-system."""
+    metrics: bool = False
+    queues: Sequence[Any] = field(default_factory=tuple)
+
+
+def check_all(facts: Facts) -> list[Check]:
+    """Judge everything."""
+    checks = (
+        _definitions, _rights, _nodes, _gpus, _operator, _scheduler, _storage, _dns, _clock,
+        _images, _metrics,
+    )  # fmt: skip
+    return [Check("API server", Verdict.OK, facts.version), *(check(facts) for check in checks)]
+
+
+def _definitions(facts: Facts) -> Check:
+    name = "Job kinds"
+    if facts.missing_kinds is None:
+        return Check(name, Verdict.UNKNOWN, "discovery is not allowed")
+    if facts.missing_kinds:
+        missing = ", ".join(facts.missing_kinds)
+        remedy = "kubectl apply --server-side -f deploy/crds"
+        return Check(name, Verdict.FAILED, f"the server does not know {missing}", remedy)
+    return Check(name, Verdict.OK, "all are served in the version that we write")
+
+
+def _rights(facts: Facts) -> Check:
+    name = "Rights"
+    if facts.denied is None:
+        return Check(name, Verdict.UNKNOWN, "the server does not say")
+    if facts.denied:
+        remedy = "ask who runs the cluster for a role with these rights"
+        return Check(name, Verdict.FAILED, f"you may not {', '.join(facts.denied)}", remedy)
+    return Check(name, Verdict.OK, "you may submit jobs, read their logs and delete them")
+
+
+def _nodes(facts: Facts) -> Check:
+    name = "Nodes"
+    if facts.nodes is None:
+        return Check(name, Verdict.UNKNOWN, "you may not list nodes")
+    ready = [node for node in facts.nodes if is_true(node.status.conditions, "Ready")]
+    silent = [node.metadata.name for node in facts.nodes if node not in ready]
+    usable = [node for node in ready if not node.spec.unschedulable]
+    if not usable:
+        return Check(name, Verdict.FAILED, "no node is ready", "'kubectl describe node' says why")
+    if silent:
+        found = f"{len(ready)} of {len(facts.nodes)} are ready; not {', '.join(silent[:5])}"
+        return Check(name, Verdict.WARNING, found, f"kubectl describe node {silent[0]}")
+    return Check(name, Verdict.OK, f"{len(usable)} take pods")
+
+
+def _gpus(facts: Facts) -> Check:
+    name = "GPUs"
+    if facts.nodes is None:
+        return Check(name, Verdict.UNKNOWN, "you may not list nodes")
+    labelled = [n for n in facts.nodes if any("gpu" in key for key in n.metadata.labels)]
+    offering = [n for n in facts.nodes if str(n.status.allocatable.get(GPU, "0")) != "0"]
+    if offering:
+        return Check(name, Verdict.OK, f"{len(offering)} of {len(facts.nodes)} nodes offer {GPU}")
+    if labelled:
+        remedy = "look at the pods of the NVIDIA device plugin on these nodes"
+        found = f"{len(labelled)} nodes are labelled as having some, none offers {GPU}"
+        return Check(name, Verdict.FAILED, found, remedy)
+    return Check(name, Verdict.WARNING, f"no node offers {GPU}: only jobs without --gpus can run")
+
+
+def _operator(facts: Facts) -> Check:
+    name = "Operator"
+    ignored = [
+        job.name
+        for job in facts.jobs
+        if not job.noticed and facts.now - job.created > _NOTICED_WITHIN
+    ]
+    if ignored:
+        found = f"nobody has taken up {', '.join(ignored[:3])}"
+        return Check(name, Verdict.FAILED, found, "start one: 'gangline operator'")
+    if any(job.noticed for job in facts.jobs) or _fresh(facts, ("operator",)):
+        return Check(name, Verdict.OK, "takes up jobs")
+    return Check(name, Verdict.UNKNOWN, "there is no job to judge by")
+
+
+def _scheduler(facts: Facts) -> Check:
+    name = "Scheduler"
+    if facts.pods is None:
+        return Check(name, Verdict.UNKNOWN, "you may not list pods")
+    waiting = [
+        pod
+        for pod in facts.pods
+        if not pod.spec.node_name and pod.status.phase == "Pending" and not pod.status.conditions
+        and facts.now - (pod.metadata.creation_timestamp or facts.now) > _NOTICED_WITHIN
+    ]  # fmt: skip
+    if waiting:
+        asked = ", ".join(sorted({pod.spec.scheduler_name or "default" for pod in waiting}))
+        found = f"{len(waiting)} pods wait, and no scheduler {asked!r} has looked at them"
+        return Check(name, Verdict.FAILED, found, "start ours with 'gangline scheduler'")
+    if any(pod.spec.node_name for pod in facts.pods) or _fresh(facts, ("scheduler",)):
+        return Check(name, Verdict.OK, "places pods")
+    return Check(name, Verdict.UNKNOWN, "there is no pod to judge by")
+
+
+def _fresh(facts: Facts, words: Sequence[str]) -> bool:
+    """Whether somebody renews a lease with such a name."""
+    return any(
+        lease.spec.renew_time and facts.now - lease.spec.renew_time < _NODE_SILENCE
+        for lease in facts.leases or ()
+        if any(word in lease.metadata.name for word in words)
+    )
+
+
+def _storage(facts: Facts) -> Check:
+    name = "Storage"
+    if facts.storage_classes is None:
+        return Check(name, Verdict.UNKNOWN, "you may not list storage classes")
+    default = [
+        each.metadata.name
+        for each in facts.storage_classes
+        if each.metadata.annotations.get(_DEFAULT_CLASS) == "true"
+    ]
+    if len(default) == 1:
+        return Check(name, Verdict.OK, f"claims are served by {default[0]}")
+    if default:
+        found = f"several classes are the default: {', '.join(default)}"
+        return Check(name, Verdict.WARNING, found, "leave the mark on one of them")
+    remedy = "name a class in each claim, or mark one as the default"
+    return Check(name, Verdict.WARNING, "claims without a class get no volume", remedy)
+
+
+def _dns(facts: Facts) -> Check:
+    name = "DNS"
+    failing = [
+        each for each in facts.events or ()
+        if "DNS" in each.reason or "name resolution" in each.message
+    ]  # fmt: skip
+    if failing:
+        return Check(name, Verdict.WARNING, failing[-1].message, "look at CoreDNS in kube-system")
+    if facts.services is None:
+        return Check(name, Verdict.UNKNOWN, "you may not look into kube-system")
+    if not facts.services:
+        return Check(name, Verdict.UNKNOWN, "no service in kube-system: the nodes may do it")
+    if not any("dns" in service for service in facts.services):
+        remedy = "install CoreDNS: replicas find each other by name"
+        return Check(name, Verdict.FAILED, "there is no DNS service in kube-system", remedy)
+    return Check(name, Verdict.OK, "a DNS service is there")
+
+
+def _clock(facts: Facts) -> Check:
+    name = "Clocks"
+    times = [
+        lease.spec.renew_time
+        for lease in facts.leases or ()
+        if lease.metadata.namespace == "kube-node-lease" and lease.spec.renew_time
+    ]
+    if not times:
+        return Check(name, Verdict.UNKNOWN, "no node has told its time")
+    newest = max(times)
+    if newest - facts.now > _SKEW:
+        ahead = (newest - facts.now).total_seconds()
+        found = f"a node's clock is {ahead:.0f} s ahead of this machine's"
+        return Check(name, Verdict.WARNING, found, "let both be set by NTP")
+    if facts.now - newest > _NODE_SILENCE:
+        behind = (facts.now - newest).total_seconds()
+        found = f"the newest sign of a node is {behind:.0f} s old"
+        return Check(name, Verdict.WARNING, found, "set the clocks by NTP; see whether nodes live")
+    return Check(name, Verdict.OK, "nodes and this machine agree")
+
+
+def _images(facts: Facts) -> Check:
+    name = "Images"
+    if facts.events is None:
+        return Check(name, Verdict.UNKNOWN, "you may not list events")
+    failed = [
+        each for each in facts.events
+        if facts.now - each.last < _RECENT and each.type == "Warning"
+        and ("pull" in each.message.lower() or each.reason == "ErrImagePull")
+    ]  # fmt: skip
+    if failed:
+        remedy = "check the image's name, the registry, and --image-pull-secret"
+        return Check(name, Verdict.WARNING, failed[-1].message, remedy)
+    return Check(name, Verdict.OK, "none failed to be pulled in the last hour")
+
+
+def _metrics(facts: Facts) -> Check:
+    if facts.metrics:
+        return Check("Metrics", Verdict.OK, "pods are measured")
+    remedy = "install metrics-server, to see CPU and memory in 'gangline top'"
+    return Check("Metrics", Verdict.WARNING, "nobody measures what pods use", remedy)

@@ -1,0 +1,259 @@
+"""Why a job failed or waits: the replica that failed first, what happened to it, what to do.
+
+Pure: from what the cluster holds (status, pods, events) and the ends of the replicas' logs. What
+the cluster did to a pod comes before what the program wrote in its fall; what a program wrote is
+more precise than its exit code; the earliest failure that is no consequence of another counts.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from gangline.api import failure
+from gangline.api.failure import Blame, Failure
+from gangline.api.pod import Pod
+from gangline.api.podstatus import ContainerStateTerminated, ContainerStatus
+from gangline.sdk.events import Happening
+from gangline.sdk.jobs import Job, State
+from gangline.sdk.logs import short_name
+from gangline.sdk.symptoms import Symptom, find_symptom
+from gangline.sdk.waiting import waiting_cause
+
+_LATEST = datetime.max.replace(tzinfo=UTC)
+_OWN_DOING = frozenset(("Error", "Aborted", "Unknown", "Signalled", "UsageError", "CrashLoop"))
+"""Causes that say only that the program ended badly: its log says more."""
+_TOLD_TO_GO = frozenset(("Terminated", "Killed", "Interrupted", "Hangup"))
+_LAST_LINES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What happened to one replica."""
+
+    replica: str
+    cause: str
+    blame: Blame
+    meaning: str
+    remedy: str
+    evidence: str = ""
+    """The line or message that shows it."""
+    node: str = ""
+    exit_code: int | None = None
+    at: datetime | None = None
+    consequence: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What is the matter with a job."""
+
+    job: str
+    state: str
+    root: Finding | None
+    """None: nothing is wrong, or nothing is known."""
+    consequences: tuple[Finding, ...] = ()
+    summary: str = ""
+    next_steps: tuple[str, ...] = ()
+    last_lines: tuple[str, ...] = ()
+    """Of the replica that failed first."""
+
+
+def diagnose(
+    job: Job,
+    pods: Sequence[Pod],
+    events: Sequence[Happening] = (),
+    tails: Mapping[str, str] | None = None,
+) -> Diagnosis:
+    """Find the root cause.
+
+    Args:
+        job: the job.
+        pods: its pods, those that have failed among them.
+        events: what happened to it and its pods.
+        tails: the ends of the logs of its pods, by pod name.
+    """
+    logs = tails or {}
+    found = [each for pod in pods if (each := _of_pod(pod, logs.get(pod.metadata.name, "")))]
+    found += _of_the_gone(events, {pod.metadata.name for pod in pods})
+    # A replica that only noticed that another has gone, or was told to go, is never the root.
+    found.sort(key=lambda each: (each.consequence, each.at or _LATEST, each.replica))
+    if found:
+        return _failed(job, found, logs)
+    if cause := waiting_cause(job, pods, events):
+        finding = Finding("", cause.cause, cause.blame, cause.meaning, cause.remedy, cause.evidence)
+        return Diagnosis(
+            job.name,
+            job.state,
+            finding,
+            summary=_sentence(finding),
+            next_steps=_steps(job, finding),
+        )
+    return Diagnosis(job.name, job.state, None, summary=_nothing(job), next_steps=_steps(job, None))
+
+
+def _failed(job: Job, found: Sequence[Finding], logs: Mapping[str, str]) -> Diagnosis:
+    root, *others = found
+    lines = logs.get(f"{job.name}-{root.replica}", "").strip().splitlines()[-_LAST_LINES:]
+    return Diagnosis(
+        job=job.name,
+        state=job.state,
+        root=root,
+        consequences=tuple(others),
+        summary=_sentence(root),
+        next_steps=_steps(job, root),
+        last_lines=tuple(lines),
+    )
+
+
+def _of_pod(pod: Pod, tail: str) -> Finding | None:
+    """What went wrong with a pod, now or before its last restart."""
+    happened = failure.of_pod(pod)
+    ended = _first_end(pod)
+    if happened is None and ended is not None:
+        happened = failure.of_exit(ended.exit_code, ended.reason, ended.message)
+    if happened is None:
+        return None
+    if happened.blame is Blame.USER and happened.cause in {"ImagePullFailed", "ConfigMissing"}:
+        return None  # it has never run: told with what waits
+    shown = find_symptom(tail) if _may_be_told_by_log(happened) else None
+    if shown is not None:
+        return _by_log(pod, happened, ended, *shown)
+    return Finding(
+        replica=short_name(pod),
+        cause=happened.cause,
+        blame=happened.blame,
+        meaning=happened.explanation,
+        remedy=_REMEDIES.get(happened.cause, ""),
+        evidence=happened.message,
+        node=pod.spec.node_name,
+        exit_code=happened.exit_code,
+        at=ended.finished_at if ended else None,
+        consequence=happened.cause in _TOLD_TO_GO,
+    )
+
+
+def _may_be_told_by_log(happened: Failure) -> bool:
+    return happened.cause in _OWN_DOING | _TOLD_TO_GO | {"BusError", "BrokenPipe"}
+
+
+def _by_log(
+    pod: Pod,
+    happened: Failure,
+    ended: ContainerStateTerminated | None,
+    symptom: Symptom,
+    line: str,
+) -> Finding:
+    # Who was told to go may have written much before; it went because it was told to.
+    told_to_go = happened.cause in _TOLD_TO_GO
+    return Finding(
+        replica=short_name(pod),
+        cause=symptom.cause,
+        blame=symptom.blame,
+        meaning=symptom.meaning,
+        remedy=symptom.remedy,
+        evidence=line,
+        node=pod.spec.node_name,
+        exit_code=happened.exit_code,
+        at=ended.finished_at if ended else None,
+        consequence=symptom.consequence or told_to_go,
+    )
+
+
+def _first_end(pod: Pod) -> ContainerStateTerminated | None:
+    """The end that a container of the pod came to, the present one before earlier ones."""
+    ends = [
+        end
+        for status in (*pod.status.init_container_statuses, *pod.status.container_statuses)
+        for end in _ends(status)
+        if end.exit_code or end.reason == "OOMKilled"
+    ]
+    return min(ends, key=lambda end: end.finished_at or _LATEST, default=None)
+
+
+def _ends(status: ContainerStatus) -> Iterable[ContainerStateTerminated]:
+    return filter(None, (status.state.terminated, status.last_state.terminated))
+
+
+_GONE = {
+    "Evicted": "Evicted",
+    "Preempted": "Preempted",
+    "TaintManagerEviction": "NodeTainted",
+    "NodeNotReady": "NodeLost",
+    "NodeLost": "NodeLost",
+    "OOMKilling": "OutOfMemory",
+}
+
+
+def _of_the_gone(events: Sequence[Happening], there: set[str]) -> Iterable[Finding]:
+    """What happened to pods that are not there any more."""
+    for event in events:
+        kind, _, name = event.subject.partition("/")
+        cause = _GONE.get(event.reason)
+        if kind == "pod" and cause and name not in there:
+            yield Finding(
+                replica="-".join(name.rsplit("-", 2)[-2:]),
+                cause=cause,
+                blame=Blame.USER if cause == "OutOfMemory" else Blame.NODE,
+                meaning=_MEANINGS[cause],
+                remedy=_REMEDIES[cause],
+                evidence=event.message,
+                at=event.last,
+            )
+
+
+_MEANINGS = {
+    "Evicted": "The node ran short of memory or disk and evicted the pod.",
+    "Preempted": "The pod made room for one of higher priority.",
+    "NodeTainted": "The node got a taint that the pod does not tolerate.",
+    "NodeLost": "The node is not heard of any more.",
+    "OutOfMemory": "The container used more memory than its limit.",
+}
+_REMEDIES = {
+    "OutOfMemory": "Raise --memory, or use less.",
+    "Evicted": "Ask for the memory and disk that the job uses, so that nodes are not overbooked.",
+    "Preempted": "Give a higher --priority, or let it run again: nothing is wrong with the job.",
+    "NodeTainted": "Add --toleration, or have the node checked.",
+    "NodeLost": "Have the node checked; with --retry the job goes on elsewhere.",
+    "NodeShutdown": "With --retry the job goes on elsewhere.",
+    "Drained": "With --retry the job goes on elsewhere.",
+    "NodeFull": "With --retry the job is placed anew.",
+    "DeviceUnavailable": "Have the node's devices checked; with --retry the job goes on elsewhere.",
+    "CommandNotFound": "Correct the command, or use an image that has it.",
+    "NotExecutable": "Make the file executable, or name its interpreter.",
+    "CannotStart": "Correct the command, the working folder or the mounts.",
+    "DeadlineExceeded": "Raise --running-timeout, or let the job write checkpoints and resume.",
+    "SegmentationFault": "Look for a broken native library; faulthandler says where.",
+    "IllegalInstruction": "Use an image built for the nodes' processors, or other nodes.",
+    "BusError": "Give more shared memory with --share-memory.",
+    "Killed": "Somebody killed the process; when it was the kernel, raise --memory.",
+    "Error": "The log says why.",
+}
+
+
+def _sentence(finding: Finding) -> str:
+    code = "" if finding.exit_code is None else f" (exit code {finding.exit_code})"
+    where = f"{finding.replica}{f' on {finding.node}' if finding.node else ''}: "
+    return f"{where if finding.replica else ''}{finding.cause}{code}: {finding.meaning}"
+
+
+def _nothing(job: Job) -> str:
+    match job.state:
+        case State.SUCCEEDED:
+            return "The job has succeeded."
+        case State.RUNNING:
+            return "The job runs, and nothing has failed."
+        case State.FAILED:
+            return f"The job has failed, and nothing is left of its replicas. {job.reason}".strip()
+    return job.reason or "Nothing has happened yet that says why the job does not run."
+
+
+def _steps(job: Job, root: Finding | None) -> tuple[str, ...]:
+    where = f"-n {job.namespace}"
+    steps = [root.remedy] if root and root.remedy else []
+    if root and root.replica:
+        steps.append(f"'gangline logs {job.name} -i {root.replica} {where}' prints its log.")
+    if job.state is State.QUEUING:
+        steps.append(f"'gangline explain {job.name} {where}' shows the figures.")
+    if job.state is State.FAILED:
+        steps.append(f"'gangline restart {job.name} {where}' runs it again.")
+    return tuple(steps)

@@ -1,0 +1,128 @@
+"""Asks a cluster what the checks need to know; what may not be asked stays open."""
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from gangline.api.resources import (
+    CUSTOM,
+    LEASES,
+    NODES,
+    PODS,
+    SERVICES,
+    STORAGE_CLASSES,
+)
+from gangline.kube.client import Client
+from gangline.kube.errors import ApiError, Unreachable
+from gangline.sdk.checks import Check, Facts, check_all
+from gangline.sdk.client import JobClient
+from gangline.sdk.events import job_events
+
+T = TypeVar("T")
+
+_NEEDED = (
+    ("create", "kubeflow.org", "pytorchjobs", ""),
+    ("list", "kubeflow.org", "pytorchjobs", ""),
+    ("delete", "kubeflow.org", "pytorchjobs", ""),
+    ("list", "", "pods", ""),
+    ("get", "", "pods", "log"),
+    ("create", "", "pods", "exec"),
+    ("list", "", "events", ""),
+    ("create", "", "secrets", ""),
+)
+"""Verb, group, resource and subresource of what submitting and looking takes."""
+
+
+async def examine(client: Client, namespace: str) -> list[Check]:
+    """Check a cluster.
+
+    Raises:
+        Unreachable: no server answers.
+    """
+    version = await client.request_json("GET", "/version")
+    async with asyncio.TaskGroup() as group:
+
+        def ask(question: Coroutine[Any, Any, T]) -> "asyncio.Task[T | None]":
+            return group.create_task(_allowed(question))
+
+        kinds = ask(_missing_kinds(client))
+        denied = ask(_denied(client, namespace))
+        nodes, pods = ask(client.list(NODES)), ask(client.list(PODS, namespace))
+        classes, leases = ask(client.list(STORAGE_CLASSES)), ask(client.list(LEASES))
+        services = ask(client.list(SERVICES, "kube-system"))
+        events = ask(job_events(client, namespace))
+        jobs = ask(JobClient(client).list(namespace))
+        metrics = ask(client.request_json("GET", "/apis/metrics.k8s.io/v1beta1"))
+    facts = Facts(
+        now=datetime.now(UTC),
+        version=str(version.get("gitVersion", "")),
+        missing_kinds=kinds.result(),
+        denied=denied.result(),
+        nodes=_items(nodes.result()),
+        pods=_items(pods.result()),
+        jobs=jobs.result() or (),
+        storage_classes=_items(classes.result()),
+        leases=_items(leases.result()),
+        events=events.result(),
+        services=_names(services.result()),
+        metrics=metrics.result() is not None,
+    )
+    return check_all(facts)
+
+
+async def _allowed(question: Coroutine[Any, Any, T]) -> T | None:
+    """Return an answer; None where the server gives none."""
+    try:
+        return await question
+    except Unreachable:
+        raise
+    except ApiError:
+        return None
+
+
+def _items(listing: Any) -> Sequence[Any] | None:
+    return None if listing is None else listing.items
+
+
+def _names(listing: Any) -> Sequence[str] | None:
+    return None if listing is None else [each.metadata.name for each in listing.items]
+
+
+async def _missing_kinds(client: Client) -> list[str]:
+    """Return the kinds of ours that the server does not serve in our version."""
+    served: set[tuple[str, str]] = set()
+    for version in sorted({resource.api_version for resource in CUSTOM}):
+        answer = await _allowed(client.request_json("GET", f"/apis/{version}"))
+        resources = (answer or {}).get("resources", [])
+        served |= {(version, each["kind"]) for each in resources}
+    return [each.kind for each in CUSTOM if (each.api_version, each.kind) not in served]
+
+
+async def _denied(client: Client, namespace: str) -> list[str]:
+    answers = await asyncio.gather(*(_may(client, namespace, *need) for need in _NEEDED))
+    return [
+        f"{verb} {resource}{f'/{sub}' if sub else ''}"
+        for (verb, _, resource, sub), allowed in zip(_NEEDED, answers, strict=True)
+        if not allowed
+    ]
+
+
+async def _may(
+    client: Client, namespace: str, verb: str, group: str, resource: str, subresource: str
+) -> bool:
+    attributes = {
+        "namespace": namespace,
+        "verb": verb,
+        "group": group,
+        "resource": resource,
+        "subresource": subresource,
+    }
+    body = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": attributes},
+    }
+    path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    answer = await client.request_json("POST", path, body=body)
+    return bool((answer.get("status") or {}).get("allowed"))

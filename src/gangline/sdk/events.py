@@ -1,0 +1,59 @@
+"""What happened to a job, its pods and what belongs to it."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from gangline.api.core import Event
+from gangline.api.resources import EVENTS
+from gangline.kube.client import Client
+
+_BEGINNING = datetime.min.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """One event, or several that are alike."""
+
+    last: datetime
+    type: str
+    """Normal or Warning."""
+    subject: str
+    """What it happened to, such as ``pod/digits-worker-1``."""
+    reason: str
+    message: str
+    count: int
+    namespace: str = ""
+
+
+async def job_events(client: Client, namespace: str | None, job: str = "") -> list[Happening]:
+    """Return the events of a job (empty: of everything), the oldest first."""
+    listing = await client.list(EVENTS, namespace)
+    return happenings(listing.items, job)
+
+
+def happenings(events: Iterable[Event], job: str = "") -> list[Happening]:
+    """Read events, and leave out those of others than the job and what is called after it."""
+    pattern = re.compile(rf"{re.escape(job)}(-tensorboard.*|-[a-z-]+-\d+)?")
+    found = [
+        _happening(event)
+        for event in events
+        if not job or pattern.fullmatch(event.involved_object.name)
+    ]
+    return sorted(found, key=lambda each: (each.last, each.subject))
+
+
+def _happening(event: Event) -> Happening:
+    series = event.series
+    last = (series and series.last_observed_time) or event.last_timestamp or event.event_time
+    subject = event.involved_object
+    return Happening(
+        last=last or event.metadata.creation_timestamp or _BEGINNING,
+        type=event.type,
+        subject=f"{subject.kind.lower()}/{subject.name}",
+        reason=event.reason,
+        message=event.message,
+        count=max(event.count, series.count if series else 0, 1),
+        namespace=subject.namespace,
+    )

@@ -1,0 +1,79 @@
+"""Gathers what a diagnosis needs: status, pods, events, and the ends of logs."""
+
+import asyncio
+from collections.abc import Sequence
+
+from gangline.api.pod import Pod
+from gangline.api.resources import PODS
+from gangline.kube.client import Client
+from gangline.kube.errors import ApiError, Forbidden
+from gangline.sdk.client import JobClient
+from gangline.sdk.diagnosis import Diagnosis, diagnose
+from gangline.sdk.events import Happening, job_events
+from gangline.sdk.jobs import JOB_NAME_LABEL
+
+TAIL_LINES = 200
+MOST_LOGS = 64
+"""Of so many replicas logs are read: those of a large gang say the same again and again."""
+
+
+async def diagnosed(jobs: JobClient, name: str, namespace: str) -> Diagnosis:
+    """Find out what is the matter with a job.
+
+    Raises:
+        NoSuchJob, AmbiguousJob: there is none, or there are several of this name.
+    """
+    client = jobs.client
+    job = await jobs.get(name, namespace)
+    listing = await client.list(PODS, namespace, labels=f"{JOB_NAME_LABEL}={name}")
+    owners = {pod.metadata.name: pod.metadata.controller for pod in listing.items}
+    pods = [pod for pod in listing.items if (o := owners[pod.metadata.name]) and o.uid == job.uid]
+    events = await _events(client, namespace, name)
+    fallen = [pod for pod in pods if _has_fallen(pod)][:MOST_LOGS]
+    tails = await asyncio.gather(*(_tail(client, pod) for pod in fallen))
+    logs = dict(zip((pod.metadata.name for pod in fallen), tails, strict=True))
+    return diagnose(job, pods, events, logs)
+
+
+async def _events(client: Client, namespace: str, name: str) -> Sequence[Happening]:
+    try:
+        return await job_events(client, namespace, name)
+    except Forbidden:
+        return []
+
+
+def _has_fallen(pod: Pod) -> bool:
+    """Whether a container of the pod has ended badly, now or before."""
+    statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
+    ends = [
+        end
+        for status in statuses
+        for end in (status.state.terminated, status.last_state.terminated)
+        if end is not None
+    ]
+    return any(end.exit_code or end.signal for end in ends)
+
+
+async def _tail(client: Client, pod: Pod) -> str:
+    """The end of what the container wrote that failed."""
+    for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
+        now, before = status.state.terminated, status.last_state.terminated
+        if now is not None and now.exit_code:
+            return await _lines(client, pod, status.name, previous=False)
+        if before is not None and before.exit_code:
+            return await _lines(client, pod, status.name, previous=True)
+    return ""
+
+
+async def _lines(client: Client, pod: Pod, container: str, *, previous: bool) -> str:
+    stream = client.logs(
+        pod.metadata.name,
+        pod.metadata.namespace,
+        container=container,
+        tail=TAIL_LINES,
+        previous=previous,
+    )
+    try:
+        return "\n".join([line.decode(errors="replace") async for line in stream])
+    except ApiError:
+        return ""

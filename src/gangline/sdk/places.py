@@ -1,0 +1,56 @@
+"""Which pod, and which of its ports, is meant by a job, a service or a pod."""
+
+from dataclasses import dataclass
+
+from gangline.api.pod import Pod
+from gangline.api.resources import PODS, SERVICES
+from gangline.kube.client import Client
+from gangline.sdk.client import JobClient, JobError
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a user names."""
+
+    namespace: str
+    what: str
+    """``JOB``, ``svc/SERVICE`` or ``pod/POD``."""
+    kind: str = ""
+    instance: str = ""
+
+
+async def find_place(client: Client, place: Place, port: int) -> tuple[str, int]:
+    """Return the pod and the port in it.
+
+    Raises:
+        JobError: there is none now.
+        NotFound: there is no such service or pod.
+    """
+    prefix, slash, name = place.what.partition("/")
+    if slash and prefix in {"svc", "service", "services"}:
+        return await _behind_service(client, place.namespace, name, port)
+    if slash and prefix in {"pod", "pods", "po"}:
+        return (await client.get(PODS, name, place.namespace)).metadata.name, port
+    job = await JobClient(client, place.kind).get(place.what, place.namespace)
+    for replica in job.replicas:
+        named = place.instance in {replica.name, replica.short_name}
+        if named or (not place.instance and replica.chief):
+            return replica.name, port
+    raise JobError(f"job {job.name!r} has no replica {place.instance or 'yet'}")
+
+
+async def _behind_service(client: Client, namespace: str, name: str, port: int) -> tuple[str, int]:
+    service = await client.get(SERVICES, name, namespace)
+    labels = ",".join(f"{key}={value}" for key, value in service.spec.selector.items())
+    pods = (await client.list(PODS, namespace, labels=labels)).items if labels else []
+    running = sorted((pod for pod in pods if _serves(pod)), key=lambda pod: pod.metadata.name)
+    if not running:
+        raise JobError(f"no pod behind service {name!r} is running")
+    for each in service.spec.ports:
+        if each.port == port and isinstance(each.target_port, int) and each.target_port:
+            return running[0].metadata.name, each.target_port
+    return running[0].metadata.name, port
+
+
+def _serves(pod: Pod) -> bool:
+    return pod.status.phase == "Running" and pod.metadata.deletion_timestamp is None

@@ -1,0 +1,63 @@
+"""What pods use now, from the cluster's metrics API."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gangline.api.quantity import QuantityError, parse_quantity
+from gangline.kube.client import Client
+from gangline.kube.errors import ApiError
+
+_PATH = "/apis/metrics.k8s.io/v1beta1"
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Processor and memory in use."""
+
+    cpu: float = 0.0
+    """Cores."""
+    memory: float = 0.0
+    """Bytes."""
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(self.cpu + other.cpu, self.memory + other.memory)
+
+
+async def pod_usage(client: Client, namespace: str | None) -> Mapping[tuple[str, str], Usage]:
+    """Return what pods use by namespace and name; nothing where the cluster does not measure."""
+    where = f"/namespaces/{namespace}" if namespace else ""
+    return await _read(client, f"{_PATH}{where}/pods")
+
+
+async def node_usage(client: Client) -> Mapping[tuple[str, str], Usage]:
+    """Return what nodes use, likewise; their namespace is empty."""
+    return await _read(client, f"{_PATH}/nodes")
+
+
+async def _read(client: Client, path: str) -> Mapping[tuple[str, str], Usage]:
+    try:
+        listing = await client.request_json("GET", path)
+    except ApiError:
+        return {}
+    return {
+        (item["metadata"].get("namespace", ""), item["metadata"]["name"]): read_usage(item)
+        for item in listing.get("items", [])
+    }
+
+
+def read_usage(item: Mapping[str, Any]) -> Usage:
+    """Add up the containers of a pod, or read what a node uses."""
+    parts = [part["usage"] for part in item.get("containers", [])] or [item.get("usage", {})]
+    return sum((_usage(part) for part in parts), Usage())
+
+
+def _usage(amounts: Mapping[str, str]) -> Usage:
+    return Usage(_amount(amounts.get("cpu", "0")), _amount(amounts.get("memory", "0")))
+
+
+def _amount(text: str) -> float:
+    try:
+        return parse_quantity(text).nano / 1e9
+    except QuantityError:
+        return 0.0

@@ -1,0 +1,102 @@
+"""Jobs as they were written: what to submit to get the same again. Pure.
+
+A server adds to what it stores; this takes away what only it may say, and renames for a copy.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+Manifest = dict[str, Any]
+
+_OF_THE_SERVER = (
+    "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp",
+    "deletionGracePeriodSeconds", "managedFields", "ownerReferences", "selfLink", "finalizers",
+)  # fmt: skip
+_ANNOTATIONS_OF_OTHERS = (
+    "kubectl.kubernetes.io/last-applied-configuration",
+    "deployment.kubernetes.io/revision",
+)
+
+
+def as_written(stored: Mapping[str, Any]) -> Manifest:
+    """Return an object without what the server has added."""
+    found = {key: value for key, value in stored.items() if key != "status"}
+    metadata = {key: v for key, v in stored["metadata"].items() if key not in _OF_THE_SERVER}
+    annotations = metadata.get("annotations") or {}
+    kept = {key: v for key, v in annotations.items() if key not in _ANNOTATIONS_OF_OTHERS}
+    metadata.pop("annotations", None)
+    if kept:
+        metadata["annotations"] = kept
+    found["metadata"] = metadata
+    if stored.get("kind") == "Service":
+        found["spec"] = _service_spec(stored["spec"])
+    return found
+
+
+def _service_spec(spec: Mapping[str, Any]) -> Manifest:
+    """The addresses and ports that a service was given are its own."""
+    found = {key: value for key, value in spec.items() if key not in {"clusterIP", "clusterIPs"}}
+    found["ports"] = [
+        {key: value for key, value in port.items() if key != "nodePort"}
+        for port in spec.get("ports") or []
+    ]
+    return found
+
+
+def renamed(objects: Sequence[Manifest], old: str, new: str) -> list[Manifest]:
+    """Return a job and what belongs to it under another name."""
+    names = {
+        each["metadata"]["name"]: _named(each["metadata"]["name"], old, new) for each in objects
+    }
+    names[old] = new
+    return [_replaced(each, names) for each in objects]
+
+
+def _named(name: str, old: str, new: str) -> str:
+    return new + name.removeprefix(old) if name.startswith(old) else f"{new}-{name}"
+
+
+def _replaced(node: Any, names: Mapping[str, str]) -> Any:
+    """Put new names where a text is one of the old, in references, labels and selectors alike."""
+    if isinstance(node, dict):
+        return {key: _replaced(value, names) for key, value in node.items()}
+    if isinstance(node, list):
+        return [_replaced(value, names) for value in node]
+    return names.get(node, node) if isinstance(node, str) else node
+
+
+def roles(job: Mapping[str, Any]) -> Iterator[tuple[list[str], Mapping[str, Any]]]:
+    """Yield where each role stands in a job of whatever kind, and what it says."""
+    spec = job.get("spec") or {}
+    for key, value in spec.items():
+        if not isinstance(value, dict):
+            continue
+        if key.endswith("eplicaSpecs"):
+            for role, each in value.items():
+                yield ["spec", key, role], each
+        elif isinstance(value.get("template"), dict):
+            yield ["spec", key], value
+
+
+def scale_patch(job: Mapping[str, Any], role: str, replicas: int) -> Manifest:
+    """Return the merge patch that gives a role so many replicas.
+
+    Raises:
+        KeyError: the job has no such role; its argument names those that there are.
+    """
+    for path, _ in roles(job):
+        if path[-1].lower() == role.lower():
+            patch: Manifest = {"replicas": replicas}
+            for step in reversed(path):
+                patch = {step: patch}
+            return patch
+    raise KeyError(", ".join(path[-1] for path, _ in roles(job)))
+
+
+def replicas_of(job: Mapping[str, Any], role: str) -> int:
+    """Return how many replicas a role asks for; 0 if there is none of it."""
+    for path, spec in roles(job):
+        if path[-1].lower() == role.lower():
+            count = spec.get("replicas")
+            return 1 if count is None else int(count)
+    return 0

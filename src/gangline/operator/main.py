@@ -7,7 +7,7 @@ groups are made from the moment the cluster knows them.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -22,6 +22,7 @@ from gangline.operator.adopter import Adopter
 from gangline.operator.cache import Cache, JobKey
 from gangline.operator.decision import EngineSettings
 from gangline.operator.frameworks.base import Framework
+from gangline.operator.frameworks.elastic import KIND as ELASTIC_KIND
 from gangline.operator.frameworks.elastic import Elastic
 from gangline.operator.frameworks.jax import Jax
 from gangline.operator.frameworks.mindspore import MindSpore
@@ -31,6 +32,7 @@ from gangline.operator.frameworks.pytorch import PyTorch
 from gangline.operator.frameworks.tensorflow import TensorFlow
 from gangline.operator.frameworks.xgboost import XGBoost
 from gangline.operator.hands import Hands
+from gangline.operator.scaleplan_runner import ScalePlanRunner
 from gangline.operator.settings import GangScheduling, OperatorSettings
 from gangline.operator.shell import Reconciler
 from gangline.operator.webhook.component import admission
@@ -136,8 +138,13 @@ async def _engine(
             workers=settings.workers,
             describe=partial(describe, cache),
         )
-        cache.on_change(controller.queue.add)
         adopter = Adopter(client, cache, settings.namespaces, gangs=with_groups)
+        listeners: list[Callable[[JobKey], None]] = [controller.queue.add]
+        if ELASTIC_KIND.kind in cache.frameworks:
+            runner = ScalePlanRunner(client, cache, events, settings.namespaces)
+            listeners.append(runner.heard)
+            tasks.create_task(runner.run())
+        cache.on_change(lambda key: _tell(listeners, key))
         tasks.create_task(cache.run())
         tasks.create_task(adopter.run())
         tasks.create_task(_resync(cache, controller.queue.add, settings.resync_s))
@@ -145,6 +152,11 @@ async def _engine(
         await adopter.take_over()
         health.ready = True
         await controller.run()
+
+
+def _tell(listeners: Iterable[Callable[[JobKey], None]], key: JobKey) -> None:
+    for listener in listeners:
+        listener(key)
 
 
 def describe(cache: Cache, key: JobKey) -> Mapping[str, object]:

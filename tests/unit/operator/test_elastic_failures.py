@@ -155,10 +155,10 @@ def test_the_new_pod_asks_for_the_memory_as_request_and_limit() -> None:
 
 
 def test_memory_grows_as_far_as_the_jobs_limits_have_room() -> None:
-    limits = {"memory": "11Gi"}
+    limits = {"memory": "9Gi"}
     world = ElasticWorld(role(2, memory="4Gi"), resourceLimits=limits).up()
     world.break_("worker-0", 137, reason="OOMKilled")
-    # 11 Gi less the other worker's 4 and the master's 2.
+    # 9 Gi less the other worker's 4.
     assert world.status.roles["worker"].nodes["0"].memory == "5Gi"
     assert world.break_("worker-2", 137, reason="OOMKilled").finished
 

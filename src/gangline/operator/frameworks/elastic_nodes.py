@@ -86,8 +86,26 @@ def absent(record: RoleRecord) -> frozenset[int]:
     return indexes.read(record.absent)
 
 
+def current(record: RoleRecord, specified: int) -> RoleRecord:
+    """Forget the size that a plan gave once somebody has changed that of the specification."""
+    if record.over in (None, specified):
+        return record
+    return replace(record, replicas=None, over=None, absent="")
+
+
 def size(record: RoleRecord, specified: int) -> int:
-    """How many ranks there are: a plan's number, until somebody changes the specification."""
-    if record.replicas is not None and record.over == specified:
-        return record.replicas
-    return specified
+    """How many ranks there are, absent ones among them."""
+    return specified if record.replicas is None else record.replicas
+
+
+def resized(record: RoleRecord, wanted: Iterable[int], specified: int) -> RoleRecord:
+    """Have just these ranks."""
+    ranks = frozenset(wanted)
+    count = max(ranks, default=-1) + 1
+    gone = indexes.write(frozenset(range(count)) - ranks)
+    return replace(record, replicas=count, over=specified, absent=gone)
+
+
+def ranks(record: RoleRecord, specified: int) -> frozenset[int]:
+    """The ranks that there are."""
+    return frozenset(range(size(record, specified))) - absent(record)

@@ -53,7 +53,7 @@ class ElasticRules:
     """The rules of one job."""
 
     spec: ElasticJobSpec
-    nodes: NodeRange | None = None
+    node_range: NodeRange | None = None
     """How many workers may train, if anybody says."""
     memory: ElasticMemory = field(default_factory=ElasticMemory)
     records: Mapping[str, RoleRecord] = field(default_factory=dict)
@@ -154,10 +154,10 @@ class ElasticRules:
         memory = status if isinstance(status, ElasticMemory) else ElasticMemory()
         roles, records = [], {}
         for role in job.roles:
-            record = memory.roles.get(role.name, RoleRecord())
+            record = nodes.current(memory.roles.get(role.name, RoleRecord()), role.replicas)
             size = nodes.size(record, role.replicas)
             gone = sum(rank < size for rank in nodes.absent(record))
-            fewest = self.nodes.least if self.nodes and role.name == WORKER else size
+            fewest = self.node_range.least if self.node_range and role.name == WORKER else size
             least = min(fewest, size - gone)
             roles.append(replace(role, replicas=size, least=least))
             records[role.name] = nodes.extended(record, size)
@@ -284,7 +284,9 @@ class ElasticRules:
         return policy in ("Always", "OnFailure")
 
     def _more_memory(self, job: TrainingJob, role: str, rank: int) -> str | None:
-        roles = {each.name: each for each in job.roles}
+        roles = {each.name: each for each in job.roles if each.name != MASTER}
+        if role not in roles:
+            return ""
         limits = self.spec.resource_limits
         return elastic_memory.with_more(roles, self.records, limits, role, rank, CONTAINER)
 

@@ -1,0 +1,226 @@
+"""How a ScalePlan changes what is remembered of an ElasticJob, or why it cannot. Pure.
+
+Everything in a plan is done, or nothing of it. What is removed leaves its rank empty: the others
+keep theirs. New resources are those of pods that are made from now on; ``migratePods`` makes them
+at once.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from gangline.api.checks.parts import MOST_REPLICAS
+from gangline.api.elastic import (
+    CONTAINER,
+    MASTER,
+    PS,
+    WORKER,
+    ElasticMemory,
+    PodMeta,
+    RoleRecord,
+    ScalePlanSpec,
+)
+from gangline.api.fielderror import FieldError, child
+from gangline.api.resourcelist import amounts, quantity_of
+from gangline.operator.frameworks import elastic_memory
+from gangline.operator.frameworks import elastic_nodes as nodes
+from gangline.operator.frameworks.elastic_pod import pod_name
+from gangline.operator.frameworks.elastic_rules import ElasticRules
+from gangline.operator.job import Role, TrainingJob
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Why a plan cannot be carried out: every reason."""
+
+    errors: tuple[FieldError, ...]
+
+    def __str__(self) -> str:
+        """All of them in one line."""
+        return "; ".join(map(str, self.errors))
+
+
+def carried_out(
+    spec: ScalePlanSpec, job: TrainingJob, memory: ElasticMemory
+) -> ElasticMemory | Refused:
+    """Return the status of a job as a plan changes it.
+
+    Args:
+        spec: what to change.
+        job: the job as its specification has it.
+        memory: its status.
+    """
+    draft = _Draft(job, memory)
+    errors = tuple(draft.errors(spec))
+    if errors:
+        return Refused(errors)
+    hosts = spec.ps_hosts or memory.ps_hosts
+    return replace(memory, roles={**memory.roles, **draft.changed}, ps_hosts=hosts)
+
+
+class _Draft:
+    """The records of a job's roles while a plan changes them."""
+
+    def __init__(self, job: TrainingJob, memory: ElasticMemory) -> None:
+        rules = job.rules
+        assert isinstance(rules, ElasticRules)
+        self.job, self.rules = job, rules
+        self.specified = {role.name: role.replicas for role in job.roles}
+        recalled = rules.recalled(job, memory).rules
+        assert isinstance(recalled, ElasticRules)
+        self.records = dict(recalled.records)
+        self.changed: dict[str, RoleRecord] = {}
+
+    def errors(self, spec: ScalePlanSpec) -> Iterator[FieldError]:
+        """Do all that the plan says, and list what cannot be done."""
+        for name, scale in spec.replica_resource_specs.items():
+            path, role = child("spec.replicaResourceSpecs", name), name.lower()
+            if role not in self.records:
+                yield self._no_role(path, name)
+                continue
+            if scale.resource:
+                merged = {**self.records[role].resources, **scale.resource}
+                self._put(role, replace(self.records[role], resources=merged))
+            if scale.replicas is not None:
+                yield from self._resize(role, scale.replicas, f"{path}.replicas")
+        for field, change in (
+            ("removePods", self._remove),
+            ("migratePods", self._migrate),
+            ("createPods", self._create),
+        ):
+            pods: list[PodMeta] = {
+                "removePods": spec.remove_pods,
+                "migratePods": spec.migrate_pods,
+                "createPods": spec.create_pods,
+            }[field]
+            for place, pod in enumerate(pods):
+                path, role = f"spec.{field}[{place}]", pod.type.lower() or WORKER
+                if role not in self.records:
+                    yield self._no_role(f"{path}.type", pod.type)
+                else:
+                    yield from change(role, pod, path)
+        if spec.ps_hosts and PS not in self.records:
+            yield FieldError("spec.psHosts", None, "the job has no parameter servers")
+        yield from self._bounds()
+
+    def _resize(self, role: str, wanted: int, path: str) -> Iterator[FieldError]:
+        """Give a role so many ranks: the last ones go, the first free ones come."""
+        if wanted > MOST_REPLICAS:
+            yield FieldError(path, wanted, f"is more than {MOST_REPLICAS}")
+            return
+        there = sorted(self._ranks(role))[:wanted]
+        rank = 0
+        known = set(there)
+        while len(known) < wanted:
+            known.add(rank)
+            rank += 1
+        self._have(role, known)
+
+    def _remove(self, role: str, pod: PodMeta, path: str) -> Iterator[FieldError]:
+        rank = self._find(role, pod)
+        if rank is None:
+            yield _no_pod(path, pod)
+        else:
+            self._have(role, self._ranks(role) - {rank})
+
+    def _migrate(self, role: str, pod: PodMeta, path: str) -> Iterator[FieldError]:
+        rank = self._find(role, pod)
+        if rank is None:
+            yield _no_pod(path, pod)
+            return
+        record = nodes.relaunched(self.records[role], rank, counted=False)
+        self._put(role, _with_resources(record, rank, pod))
+
+    def _create(self, role: str, pod: PodMeta, path: str) -> Iterator[FieldError]:
+        there = self._ranks(role)
+        rank = pod.rank_index
+        if rank is None:
+            rank = next(index for index in range(len(there) + 1) if index not in there)
+        if rank in there:
+            yield FieldError(f"{path}.rankIndex", rank, "is a rank that has a pod")
+            return
+        if rank >= MOST_REPLICAS:
+            yield FieldError(f"{path}.rankIndex", rank, f"is more than {MOST_REPLICAS}")
+            return
+        self._have(role, there | {rank})
+        self._put(role, _with_resources(self.records[role], rank, pod))
+
+    def _bounds(self) -> Iterator[FieldError]:
+        """The job stays one that can train, within its limits."""
+        counts = {role: len(self._ranks(role)) for role in self.records if role != MASTER}
+        least = self.rules.node_range.least if self.rules.node_range else 1
+        workers = counts.get(WORKER)
+        if workers is not None and WORKER in self.changed and workers < least:
+            problem = f"leaves {workers} workers, and the job trains with {least} or more"
+            yield FieldError("spec", None, problem)
+        elif not sum(counts.values()):
+            yield FieldError("spec", None, "leaves nobody who trains")
+        yield from self._over_limits()
+
+    def _over_limits(self) -> Iterator[FieldError]:
+        limits = amounts(self.rules.spec.resource_limits)
+        if not limits or not self.changed:
+            return
+        roles = {
+            role.name: Role(
+                role.name,
+                nodes.size(self.records[role.name], role.replicas),
+                role.restart,
+                role.template,
+                role.least,
+            )
+            for role in self.job.roles
+            if role.name != MASTER
+        }
+        total = elastic_memory.total(roles, self.records, CONTAINER)
+        for resource, most in limits.items():
+            if total.get(resource, 0) > most:
+                asked = quantity_of(resource, total[resource])
+                given = self.rules.spec.resource_limits[resource]
+                problem = (
+                    f"asks for {asked} of {resource} in all; the job's resourceLimits: {given}"
+                )
+                yield FieldError("spec", None, problem)
+
+    def _find(self, role: str, pod: PodMeta) -> int | None:
+        """Find the rank of a pod that a plan names; None if there is none of them."""
+        record, there = self.records[role], self._ranks(role)
+        for rank in there:
+            number = nodes.node(record, rank).id
+            named = not pod.name or pod.name == pod_name(self.job.name, role, number)
+            numbered = pod.id in (None, number)
+            ranked = pod.rank_index in (None, rank)
+            if named and numbered and ranked:
+                return rank
+        return None
+
+    def _ranks(self, role: str) -> frozenset[int]:
+        return nodes.ranks(self.records[role], self.specified[role])
+
+    def _have(self, role: str, ranks: set[int] | frozenset[int]) -> None:
+        record = nodes.resized(self.records[role], ranks, self.specified[role])
+        self._put(role, nodes.extended(record, nodes.size(record, self.specified[role])))
+
+    def _put(self, role: str, record: RoleRecord) -> None:
+        self.records[role] = self.changed[role] = record
+
+    def _no_role(self, path: str, name: str) -> FieldError:
+        known = ", ".join(role for role in self.records if role != MASTER)
+        return FieldError(path, name, "is a role that the job has not", f"it has {known}")
+
+
+def _with_resources(record: RoleRecord, rank: int, pod: PodMeta) -> RoleRecord:
+    return nodes.changed(record, rank, resources=pod.resource) if pod.resource else record
+
+
+def _no_pod(path: str, pod: PodMeta) -> FieldError:
+    field, value = next(
+        (
+            (name, value)
+            for name, value in (("name", pod.name), ("id", pod.id), ("rankIndex", pod.rank_index))
+            if value not in (None, "")
+        ),
+        ("name", None),
+    )
+    return FieldError(f"{path}.{field}", value, "is no pod of the job now")

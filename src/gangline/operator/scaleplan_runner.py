@@ -1,0 +1,179 @@
+"""Around ScalePlans: watch them, decide, write the job's status and then the plan's.
+
+Runs beside the engine, on a queue of its own. Both write the status of a job; each write names the
+version that it is based on, so the later of two that meet fails and is decided anew.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+
+import msgspec
+
+from gangline.api.elastic import ElasticMemory, ScalePlan
+from gangline.api.resources import SCALE_PLANS
+from gangline.kube.client import Client, PatchKind
+from gangline.kube.controller import After, Controller, Done, Result
+from gangline.kube.errors import NotFound
+from gangline.kube.events import EventRecorder
+from gangline.kube.informer import Informer
+from gangline.operator import build, metrics
+from gangline.operator.cache import Cache, JobKey, Sight, job_resource
+from gangline.operator.decide import MANAGED_BY_US
+from gangline.operator.frameworks.elastic import KIND
+from gangline.operator.job import Manifest
+from gangline.operator.scaleplan import Step, is_over, ordered, step
+
+log = logging.getLogger(__name__)
+
+WORKERS = 4
+_JOB = "job"
+
+
+class ScalePlanRunner:
+    """``run`` it in a task; tell it by ``heard`` when something happens to a job."""
+
+    def __init__(
+        self,
+        client: Client,
+        cache: Cache,
+        events: EventRecorder,
+        namespaces: Sequence[str],
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._client = client
+        self._cache = cache
+        self._events = events
+        self._clock = clock
+        self._plans = Informer(client, SCALE_PLANS, namespaces, indexes={_JOB: _job_of})
+        self._controller: Controller[JobKey] = Controller(
+            "scale-plans", self._reconcile, workers=WORKERS
+        )
+        self._plans.add_listener(self._changed)
+
+    async def run(self) -> None:
+        """Carry out plans until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._plans.run())
+            tasks.create_task(self._controller.run())
+
+    def heard(self, key: JobKey) -> None:
+        """Look at the plans of a job to which something has happened."""
+        if key.kind == KIND.kind and self._open(key):
+            self._controller.queue.add(key)
+
+    def _changed(self, old: ScalePlan | None, new: ScalePlan | None) -> None:
+        plan = new or old
+        if plan is not None and plan.spec.owner_job:
+            key = JobKey(KIND.kind, plan.metadata.namespace, plan.spec.owner_job)
+            self._controller.queue.add(key)
+        elif new is not None and not is_over(new):
+            # Without a job's name it is nobody's turn: it fails by itself.
+            self._controller.queue.add(JobKey(KIND.kind, new.metadata.namespace, ""))
+
+    def _open(self, key: JobKey) -> list[ScalePlan]:
+        plans = self._plans.by_index(_JOB, f"{key.namespace}/{key.name}")
+        return ordered(plan for plan in plans if plan.metadata.deletion_timestamp is None)
+
+    async def _reconcile(self, key: JobKey) -> Result:
+        """Take the next step with the first plan of a job that is not over.
+
+        Raises:
+            ApiError: a write failed; another pass will find out how far this one came.
+        """
+        sight = self._cache.observe(key) if key.name else None
+        if sight and sight.observed.job.policy.managed_by not in (None, MANAGED_BY_US):
+            return Done()
+        decided = step(self._open(key), sight.observed if sight else None, self._clock())
+        if decided is None:
+            return Done()
+        # Gone, with its job or without: then there is nothing to tell.
+        with suppress(NotFound):
+            await self._carry_out(decided, sight)
+        wait = decided.look_again
+        return Done() if wait is None else After(wait.total_seconds())
+
+    async def _carry_out(self, decided: Step, sight: Sight | None) -> None:
+        plan = decided.plan
+        if sight is not None and not _is_owned(plan, sight):
+            plan = await self._own(plan, sight)
+        if sight is not None and decided.memory is not None:
+            await self._store(sight, decided.memory)
+            self._events.event(
+                sight.stored, "Normal", "ScalePlanCarriedOut", f"ScalePlan {plan.metadata.name}"
+            )
+        if decided.status == plan.status:
+            return
+        metrics.WRITES.labels(SCALE_PLANS.kind, "status").inc()
+        await self._client.patch(
+            SCALE_PLANS,
+            plan.metadata.name,
+            [
+                _based_on(plan.metadata.resource_version),
+                {"op": "add", "path": "/status", "value": decided.status},
+            ],
+            plan.metadata.namespace,
+            kind=PatchKind.JSON,
+            subresource="status",
+        )
+        log.info(
+            "scale plan",
+            extra={"plan": plan.metadata.name, "phase": decided.status.phase},
+        )
+
+    async def _own(self, plan: ScalePlan, sight: Sight) -> ScalePlan:
+        """Have the plan go with its job, so that one of the same name does not meet it."""
+        owner = {
+            name: value
+            for name, value in build.owner(sight.observed.job).items()
+            if name not in ("controller", "blockOwnerDeletion")
+        }
+        others = [msgspec.to_builtins(each) for each in plan.metadata.owner_references]
+        metrics.WRITES.labels(SCALE_PLANS.kind, "patch").inc()
+        return await self._client.patch(
+            SCALE_PLANS,
+            plan.metadata.name,
+            [
+                _based_on(plan.metadata.resource_version),
+                {"op": "add", "path": "/metadata/ownerReferences", "value": [*others, owner]},
+            ],
+            plan.metadata.namespace,
+            kind=PatchKind.JSON,
+        )
+
+    async def _store(self, sight: Sight, memory: ElasticMemory) -> None:
+        """Write what the plan changes, and that it was this plan, in one."""
+        stored = sight.stored
+        written: Manifest = msgspec.json.decode(stored.status)
+        metrics.WRITES.labels("Job", "status").inc()
+        after = await self._client.patch(
+            job_resource(KIND),
+            stored.metadata.name,
+            [
+                _based_on(stored.metadata.resource_version),
+                {
+                    "op": "add",
+                    "path": "/status",
+                    "value": {**written, **msgspec.to_builtins(memory)},
+                },
+            ],
+            stored.metadata.namespace,
+            kind=PatchKind.JSON,
+            subresource="status",
+        )
+        self._cache.recent_status.written(stored, after)
+
+
+def _based_on(version: str) -> Manifest:
+    return {"op": "replace", "path": "/metadata/resourceVersion", "value": version}
+
+
+def _is_owned(plan: ScalePlan, sight: Sight) -> bool:
+    uid = sight.stored.metadata.uid
+    return any(each.uid == uid for each in plan.metadata.owner_references)
+
+
+def _job_of(plan: ScalePlan) -> Iterable[str]:
+    return (f"{plan.metadata.namespace}/{plan.spec.owner_job}",)

@@ -7,7 +7,7 @@ to waiting; its gang then comes first in the next decision, since the rest of it
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 from gangline.kube.client import Client
 from gangline.kube.errors import BadRequest, Conflict, Forbidden, Invalid, KubeError, NotFound
@@ -38,12 +38,13 @@ class Binder:
         at_once: int,
         bound: Callable[[Binding], None],
         released: Callable[[], None],
+        prepare: Callable[[Binding], Awaitable[bool]] | None = None,
     ) -> None:
         self._client = client
         self._state = state
         self._tasks = tasks
         self._slots = asyncio.Semaphore(at_once)
-        self._bound, self._released = bound, released
+        self._prepare, self._bound, self._released = prepare, bound, released
         self._refused: dict[str, int] = {}
         """How often in a row, by uid of the pod."""
 
@@ -58,6 +59,9 @@ class Binder:
         wait_s = FIRST_RETRY_S
         for attempt in range(1, GIVE_UP_AFTER + 1):
             try:
+                # What takes long is not done in a slot: other pods are bound meanwhile.
+                if self._prepare is not None and not await self._prepare(binding):
+                    break
                 async with self._slots:
                     await self._client.bind(name, namespace, binding.node, uid=binding.uid)
             except KubeError as error:

@@ -18,6 +18,7 @@ from gangline.scheduler.queues import QueueTree
 from gangline.scheduler.shares import Vector
 from gangline.scheduler.state import ClusterState
 from gangline.scheduler.trial import Trial
+from gangline.scheduler.units import waiting_units
 from gangline.scheduler.victims import Policy
 
 ROOM = "has room"
@@ -130,7 +131,9 @@ def _explain(  # noqa: PLR0913, PLR0917 - who it is, and what it is asked of
 ) -> Explanation:
     decision = decide(state, now, policy)
     tree = QueueTree(state.queues, state.nodes, state.running, state.requested, state.obtainable())
-    waiting = [pod for pod in members if pod.waits]
+    units, _ = waiting_units(state, now)
+    prepared = {pod.key: pod for unit in units for pod in unit.waiting}
+    waiting = [prepared.get(pod.key, pod) for pod in members if pod.waits]
     own = {pod.key for pod in waiting}
     starting = {str(b.pod): str(b.node) for b in decision.bindings if b.pod in own}
     promise = decision.promises.get(name)

@@ -2,19 +2,31 @@
 
 import logging
 from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from msgspec.structs import replace
 
-from gangline.api.core import Namespace, PodDisruptionBudget, PriorityClass
+from gangline.api.core import (
+    Namespace,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    PodDisruptionBudget,
+    PriorityClass,
+    StorageClass,
+)
+from gangline.api.meta import Object
 from gangline.api.node import Node
 from gangline.api.quantity import QuantityError
 from gangline.api.resources import (
     NAMESPACES,
     NODES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
     POD_DISRUPTION_BUDGETS,
     POD_GROUPS,
     PRIORITY_CLASSES,
     QUEUES,
+    STORAGE_CLASSES,
 )
 from gangline.api.scheduling import DEFAULT_QUEUE, PodGroup, Queue
 from gangline.kube.client import Client
@@ -39,6 +51,7 @@ from gangline.scheduler.observe import (
 )
 from gangline.scheduler.observe_pools import quota_facts
 from gangline.scheduler.observe_relations import chooses_namespaces
+from gangline.scheduler.observe_storage import claim_facts, class_facts, volume_facts
 from gangline.scheduler.settings import SchedulerSettings
 from gangline.scheduler.state import ClusterState
 from gangline.scheduler.vacancies import HELD_S
@@ -51,6 +64,8 @@ from gangline.scheduler.wire import (
     ResourceQuota,
     slim,
 )
+
+F = TypeVar("F")
 
 log = logging.getLogger(__name__)
 
@@ -97,6 +112,13 @@ class Feed:
         """The labels of namespaces, for pods that choose others by them."""
         self._choosing: set[PodKey] = set()
         """These pods."""
+        self._claims: Informer[PersistentVolumeClaim] = Informer(client, PERSISTENT_VOLUME_CLAIMS)
+        self._volumes: Informer[PersistentVolume] = Informer(client, PERSISTENT_VOLUMES)
+        self._storage_classes: Informer[StorageClass] = Informer(client, STORAGE_CLASSES)
+        self._claims.add_listener(self._on_claim)
+        self._volumes.add_listener(self._on_volume)
+        self._storage_classes.add_listener(self._on_storage_class)
+        self._storage_listeners: list[Callable[[], None]] = []
         self._quotas.add_listener(self._on_quota)
         self._namespace_informer.add_listener(self._on_namespace)
         self.hypernodes.add_listener(self._on_hypernode)
@@ -125,6 +147,54 @@ class Feed:
     ) -> tuple[Informer[HyperNode], Informer[ResourceQuota], Informer[Namespace]]:
         """Kinds that no decision waits for: a cluster may not have them, or not show them."""
         return (self.hypernodes, self._quotas, self._namespace_informer)
+
+    @property
+    def storage(
+        self,
+    ) -> tuple[Informer[PersistentVolumeClaim], Informer[PersistentVolume], Informer[StorageClass]]:
+        """What claims to storage depend on; where it cannot be read, claims are not looked at."""
+        return (self._claims, self._volumes, self._storage_classes)
+
+    async def learn_storage(self) -> None:
+        """Look at claims from when everything about them has been read."""
+        for informer in self.storage:
+            await informer.synced()
+        self.state.storage.known = True
+        self._storage_changed()
+
+    def on_storage(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` when claims, volumes or classes have changed."""
+        self._storage_listeners.append(listener)
+
+    def _storage_changed(self) -> None:
+        self.state.storage_changed()
+        for listener in self._storage_listeners:
+            listener()
+        self._changed()
+
+    def _on_claim(
+        self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None
+    ) -> None:
+        facts = claim_facts(new) if new is not None else None
+        self._keep(self.state.storage.claims, _key_of(new or old), facts)
+
+    def _on_volume(self, old: PersistentVolume | None, new: PersistentVolume | None) -> None:
+        facts = volume_facts(new) if new is not None else None
+        self._keep(self.state.storage.volumes, _name_of(new or old), facts)
+
+    def _on_storage_class(self, old: StorageClass | None, new: StorageClass | None) -> None:
+        facts = class_facts(new) if new is not None else None
+        self._keep(self.state.storage.classes, _name_of(new or old), facts)
+
+    def _keep(self, table: dict[str, F], key: str, facts: F | None) -> None:
+        """Note a fact about storage, and what follows if it is new."""
+        if table.get(key) == facts:
+            return
+        if facts is None:
+            table.pop(key)
+        else:
+            table[key] = facts
+        self._storage_changed()
 
     def _on_node(self, old: Node | None, new: Node | None) -> None:
         if new is None:
@@ -268,6 +338,16 @@ class Feed:
         for pod in self.pods.items():
             if pod.spec.priority is None:
                 self._on_pod(pod, pod)
+
+
+def _name_of(known: Object | None) -> str:
+    assert known is not None
+    return known.metadata.name
+
+
+def _key_of(known: Object | None) -> str:
+    assert known is not None
+    return f"{known.metadata.namespace}/{known.metadata.name}"
 
 
 def _is_lost(before: PodFacts, after: PodFacts | None) -> bool:

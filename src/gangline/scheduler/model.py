@@ -26,6 +26,12 @@ HOST_PORT = "hostport:"
 """Begins the name of a port of the node (``hostport:tcp:8080``), a resource of which every node
 has one."""
 
+VOLUME = "volume:"
+"""Begins the name of free volumes that fit a claim, a resource of the nodes that reach them."""
+
+NOT_SHARED = (HOST_PORT, VOLUME)
+"""Resources that are no amounts to people, nor anything that queues divide."""
+
 Request = tuple[tuple[str, int], ...]
 """Amounts asked for, sorted by resource: hashable, so that equal pods are recognised."""
 
@@ -174,6 +180,8 @@ class PodFacts:
     """It may be evicted for others."""
     preempts: bool = True
     """Others may be evicted for it."""
+    claims: tuple[str, ...] = ()
+    """Its claims to storage, as ``namespace/name``."""
 
     @property
     def finished(self) -> bool:

@@ -173,6 +173,24 @@ class NodeTable:
             self._demands[request] = demand
         return demand
 
+    def supply(self, resource: str, counts: Mapping[NodeName, int]) -> None:
+        """State how much of a resource nodes have that they do not report themselves.
+
+        It holds for a node until the node changes.
+        """
+        self._ensure_columns(((resource, 0),))
+        column = self.columns[resource]
+        had = self.allocatable[column].copy()
+        self.allocatable[column] = 0
+        for name, count in counts.items():
+            if (row := self.rows.get(name)) is not None:
+                self.allocatable[column, row] = count
+        changed = np.flatnonzero(had != self.allocatable[column]).tolist()
+        for row in changed:
+            self._standing.touch(row)
+        if changed:
+            self.possible.clear()
+
     def eligible(self, constraints: Constraints) -> Eligibility:
         """Return which nodes will do for ``constraints``; evaluated once, then kept up to date."""
         eligible = self._eligible.get(constraints)

@@ -38,6 +38,7 @@ from gangline.scheduler.wire import (
     HyperNode,
     LeanPod,
     LeanPodSpec,
+    LeanVolume,
 )
 
 DEFAULT_SCHEDULER = "default-scheduler"
@@ -98,6 +99,9 @@ def pod_facts(
         labels=tuple(sorted(metadata.labels.items())),
         preemptable=_preemptable(metadata),
         preempts=spec.preemption_policy != "Never",
+        claims=tuple(
+            f"{metadata.namespace}/{name}" for name in _claims(metadata.name, spec.volumes)
+        ),
     )
 
 
@@ -179,6 +183,19 @@ def hypernode_facts(hypernode: HyperNode) -> model.HyperNodeFacts:
             )
             for member in hypernode.spec.members
         ),
+    )
+
+
+def _claims(pod: str, volumes: list[LeanVolume]) -> list[str]:
+    """The names of a pod's claims; one that is made with the pod is named after both."""
+    return sorted(
+        {
+            volume.persistent_volume_claim.claim_name
+            if volume.persistent_volume_claim is not None
+            else f"{pod}-{volume.name}"
+            for volume in volumes
+            if volume.needs_claim
+        }
     )
 
 
@@ -266,8 +283,8 @@ def _constraints(
     preferred = affinity.preferred_during_scheduling_ignored_during_execution if affinity else []
     return model.Constraints(
         selector=tuple(sorted(spec.node_selector.items())),
-        required=tuple(map(_term, required.node_selector_terms)) if required else None,
-        preferred=tuple((term.weight, _term(term.preference)) for term in preferred),
+        required=tuple(map(node_term, required.node_selector_terms)) if required else None,
+        preferred=tuple((term.weight, node_term(term.preference)) for term in preferred),
         tolerations=tuple(
             model.Toleration(t.key, t.operator or "Equal", t.value, t.effect)
             for t in spec.tolerations
@@ -276,7 +293,8 @@ def _constraints(
     )
 
 
-def _term(term: NodeSelectorTerm) -> model.NodeTerm:
+def node_term(term: NodeSelectorTerm) -> model.NodeTerm:
+    """Read conditions on a node."""
     return model.NodeTerm(
         labels=tuple(map(_expression, term.match_expressions)),
         fields=tuple(map(_expression, term.match_fields)),

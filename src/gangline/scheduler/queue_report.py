@@ -14,7 +14,7 @@ from gangline.kube.errors import NotFound
 from gangline.kube.events import EventRecorder
 from gangline.scheduler.feed import Feed
 from gangline.scheduler.group_status import COMPLETED, INQUEUE, PENDING, RUNNING, UNKNOWN
-from gangline.scheduler.model import HOST_PORT
+from gangline.scheduler.model import NOT_SHARED
 from gangline.scheduler.queues import problems
 
 OPEN = "Open"
@@ -79,7 +79,7 @@ class QueueReporter:
         allocated = {
             resource: amount
             for resource, amount in used.items()
-            if amount > 0 and not resource.startswith(HOST_PORT)
+            if amount > 0 and not resource.startswith(NOT_SHARED)
         }
         return msgspec.structs.replace(
             current,

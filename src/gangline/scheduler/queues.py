@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from gangline.api.scheduling import DEFAULT_QUEUE, ROOT_QUEUE
 from gangline.scheduler.ledger import Ledger
 from gangline.scheduler.model import (
-    HOST_PORT,
+    NOT_SHARED,
     Constraints,
     Fence,
     NodeTerm,
@@ -141,7 +141,7 @@ class QueueTree:
         self.columns = {
             name: column
             for column, name in enumerate(
-                sorted(n for n in nodes.columns if n != UNCOUNTED and not n.startswith(HOST_PORT))
+                sorted(n for n in nodes.columns if n != UNCOUNTED and not n.startswith(NOT_SHARED))
             )
         }
         if DEFAULT_QUEUE not in queues:

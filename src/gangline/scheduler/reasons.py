@@ -6,13 +6,19 @@ is short by how much, and what would help.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 
 from gangline.api.resourcelist import PODS
-from gangline.scheduler.model import HOST_PORT, GroupFacts, GroupKey, PartRule, PodFacts, Verdict
+from gangline.scheduler.model import (
+    HOST_PORT,
+    NOT_SHARED,
+    VOLUME,
+    PodFacts,
+)
+from gangline.scheduler.storage import NO_VOLUMES
 
 NOT_ENOUGH_RESOURCES = "NotEnoughResources"
 NOT_ENOUGH_PODS = "NotEnoughTasks"
@@ -113,6 +119,8 @@ def availability(nodes: int, refusals: Mapping[str, int], shortages: Mapping[str
 
 def shortage(resource: str) -> str:
     """Say in Kubernetes' words that a node has too little of something."""
+    if resource.startswith(VOLUME):
+        return NO_VOLUMES
     if resource.startswith(HOST_PORT):
         return "node(s) didn't have free ports for the requested pod ports"
     return "Too many pods" if resource == PODS else f"Insufficient {resource}"
@@ -132,48 +140,6 @@ def explain_pod(attempt: Attempt) -> str:
 def explain_surplus(message: str) -> str:
     """Say why a pod waits whose gang runs without it."""
     return clipped(f"{message} The gang has its minimum and runs without this pod.")
-
-
-def no_such_group(key: GroupKey, pods: Iterable[PodFacts]) -> Verdict:
-    """The pods name a group that does not exist."""
-    message = (
-        f"Pod group {key!r} does not exist: the pods wait until it is created, since only the "
-        "group says how many must start together."
-    )
-    return _verdict(NO_SUCH_GROUP, message, pods, key)
-
-
-def no_such_queue(group: GroupFacts, pods: Iterable[PodFacts]) -> Verdict:
-    """The group names a queue that does not exist."""
-    message = (
-        f"Queue {group.queue!r} does not exist: create it, or name an existing one in the "
-        "group's spec.queue."
-    )
-    return _verdict(NO_SUCH_QUEUE, message, pods, group.key)
-
-
-def queue_not_leaf(group: GroupFacts, pods: Iterable[PodFacts]) -> Verdict:
-    """The group's queue is there for other queues."""
-    message = (
-        f"Queue {group.queue!r} has queues below it and takes no jobs itself: name one of those "
-        "in the group's spec.queue."
-    )
-    return _verdict(QUEUE_NOT_LEAF, message, pods, group.key)
-
-
-def queue_closed(group: GroupFacts, queue: str, pods: Iterable[PodFacts]) -> Verdict:
-    """The group's queue, or one above it, takes nothing new."""
-    message = f"Queue {queue!r} is closed: open it, or move the job to another queue."
-    return _verdict(QUEUE_CLOSED, message, pods, group.key)
-
-
-def over_quota(group: GroupFacts, figures: str, pods: Iterable[PodFacts]) -> Verdict:
-    """A namespace's quota does not let all pods that must start together be made."""
-    message = (
-        f"The namespace does not let the whole gang be made: {figures}. It starts when others of "
-        "the namespace end, or the quota is raised."
-    )
-    return _verdict(QUOTA_EXCEEDED, message, pods, group.key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,38 +173,6 @@ def over_limit(limit: Limit, users: Holders | None = None) -> str:
 def behind(queue: str, first: str) -> str:
     """Say that something waits its turn in a queue that nobody may pass in."""
     return f"Queue {queue!r} is first in, first out: {first} goes first."
-
-
-def too_few_pods(group: GroupFacts, there: int, pods: Iterable[PodFacts]) -> Verdict:
-    """Fewer members exist than must start together."""
-    message = (
-        f"{there} of the {group.min_member} pods that must start together exist: "
-        f"{group.min_member - there} still to be created."
-    )
-    return _verdict(NOT_ENOUGH_PODS, message, pods, group.key)
-
-
-def too_few_of_role(
-    group: GroupFacts, role: str, lacking: int, pods: Iterable[PodFacts]
-) -> Verdict:
-    """A role has fewer members than its minimum."""
-    message = f"The gang lacks {lacking} pod(s) of the role {role!r}: still to be created."
-    return _verdict(NOT_ENOUGH_PODS_OF_ROLE, message, pods, group.key)
-
-
-def too_few_parts(
-    group: GroupFacts, rule: PartRule, able: int, pods: Iterable[PodFacts]
-) -> Verdict:
-    """Fewer small gangs can be whole than must be."""
-    message = (
-        f"{able} of the {rule.minimum} small gangs {rule.name!r} that must start have their "
-        f"{rule.size} pods: the others are still to be created."
-    )
-    return _verdict(NOT_ENOUGH_PODS, message, pods, group.key)
-
-
-def _verdict(reason: str, message: str, pods: Iterable[PodFacts], key: GroupKey) -> Verdict:
-    return Verdict(reason, message, tuple((pod.key, message) for pod in pods), key)
 
 
 def _who(attempt: Attempt) -> str:
@@ -353,7 +287,7 @@ def _never(attempt: Attempt) -> str:
 
 def is_amount(resource: str) -> bool:
     """Say whether a resource is an amount to people, rather than pods or ports."""
-    return resource != PODS and not resource.startswith(HOST_PORT)
+    return resource != PODS and not resource.startswith(NOT_SHARED)
 
 
 def amounts_text(amounts: Mapping[str, int]) -> str:

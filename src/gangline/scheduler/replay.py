@@ -10,10 +10,13 @@ from gangline.api.resource import Resource
 from gangline.api.resources import (
     NAMESPACES,
     NODES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
     POD_DISRUPTION_BUDGETS,
     POD_GROUPS,
     PRIORITY_CLASSES,
     QUEUES,
+    STORAGE_CLASSES,
 )
 from gangline.api.scheduling import DEFAULT_QUEUE, PodGroup
 from gangline.kube.client import Client
@@ -29,7 +32,9 @@ from gangline.scheduler.observe import (
     queue_facts,
 )
 from gangline.scheduler.observe_pools import quota_facts
+from gangline.scheduler.observe_storage import claim_facts, class_facts, volume_facts
 from gangline.scheduler.state import ClusterState
+from gangline.scheduler.storage import Storage
 from gangline.scheduler.wire import HYPERNODES, LEAN_PODS, RESOURCE_QUOTAS, slim
 
 T = TypeVar("T")
@@ -61,6 +66,7 @@ async def observed(client: Client, answers_to: frozenset[str]) -> ClusterState:
         state.budgets[facts.key] = facts
     priorities = _priorities(await _optional(client, PRIORITY_CLASSES))
     _add_groups(state, await _optional(client, POD_GROUPS), priorities)
+    await _read_storage(client, state.storage)
     for quota in await _optional(client, RESOURCE_QUOTAS):
         if (limits := quota_facts(quota)) is not None:
             state.quotas.setdefault(quota.metadata.namespace, {})[quota.metadata.name] = limits
@@ -72,6 +78,20 @@ async def observed(client: Client, answers_to: frozenset[str]) -> ClusterState:
         with suppress(QuantityError):
             state.set_pod(pod_facts(slim(pod), priorities, answers_to, namespaces))
     return state
+
+
+async def _read_storage(client: Client, storage: Storage) -> None:
+    """Read claims, volumes and classes; where not all of them may be read, claims do not count."""
+    try:
+        claims = (await client.list(PERSISTENT_VOLUME_CLAIMS)).items
+        volumes = (await client.list(PERSISTENT_VOLUMES)).items
+        classes = (await client.list(STORAGE_CLASSES)).items
+    except (NotFound, Forbidden):
+        return
+    storage.claims = {facts.key: facts for facts in map(claim_facts, claims)}
+    storage.volumes = {facts.name: facts for facts in map(volume_facts, volumes)}
+    storage.classes = {facts.name: facts for facts in map(class_facts, classes)}
+    storage.known = True
 
 
 async def _optional(client: Client, resource: Resource[T]) -> list[T]:

@@ -17,6 +17,7 @@ from gangline.kube.client import Client
 from gangline.kube.errors import AlreadyExists, KubeError
 from gangline.kube.events import EventRecorder
 from gangline.scheduler.bind import Binder
+from gangline.scheduler.bind_volumes import VolumeBinder
 from gangline.scheduler.decide import decide
 from gangline.scheduler.evict import Evictor
 from gangline.scheduler.feed import Feed
@@ -66,8 +67,11 @@ class Scheduler:
         """Watch, decide, carry out."""
         async with self._events, asyncio.TaskGroup() as tasks:
             feed = self._feed
-            for informer in (*feed.required, *feed.optional, *feed.additional):
+            for informer in (*feed.required, *feed.optional, *feed.storage, *feed.additional):
                 tasks.create_task(informer.run())
+            volumes = VolumeBinder(self._client, feed.state)
+            feed.on_storage(volumes.changed)
+            learning = tasks.create_task(feed.learn_storage())
             tasks.create_task(self._reporter.controller.run())
             tasks.create_task(self._notebook.run())
             tasks.create_task(self._queue_reporter.controller.run())
@@ -77,6 +81,7 @@ class Scheduler:
                 self._feed.state,
                 tasks,
                 at_once=self._settings.bindings_at_once,
+                prepare=volumes.prepare,
                 bound=self._bound,
                 released=self._changed.set,
             )
@@ -87,10 +92,10 @@ class Scheduler:
                 evicted=self._reporter.evicted,
                 refused=self._changed.set,
             )
-            await self._synced()
+            await self._synced(learning)
             await self._decide_on_changes(binder, evictor)
 
-    async def _synced(self) -> None:
+    async def _synced(self, learning: asyncio.Task[None]) -> None:
         """Wait for what a decision needs; for groups and queues only as long as they may be there.
 
         A gang must not be taken for a stray before its group has been read.
@@ -101,6 +106,7 @@ class Scheduler:
             async with asyncio.timeout(OPTIONAL_KINDS_S):
                 for optional in self._feed.optional:
                     await optional.synced()
+                await asyncio.shield(learning)
 
     async def _decide_on_changes(self, binder: Binder, evictor: Evictor) -> None:
         while True:

@@ -30,6 +30,7 @@ from gangline.scheduler.model import (
 )
 from gangline.scheduler.nodes import DEFAULT_WEIGHTS, NodeTable
 from gangline.scheduler.plugins.node_scores import Weights
+from gangline.scheduler.storage import Storage
 
 K = TypeVar("K", bound=str)
 
@@ -65,6 +66,9 @@ class ClusterState:
         """Quotas by namespace and name."""
         self.promises: dict[str, Promise] = {}
         """Room that is planned for units that wait, by their names."""
+        self.storage = Storage()
+        self.supplied: set[str] = set()
+        """Free volumes that are counted on the nodes as they are now."""
         self.memo: dict[GroupKey, object] = {}
         """What decisions have worked out from a group and its members alone; it is dropped when
         these change."""
@@ -90,6 +94,7 @@ class ClusterState:
     def set_node(self, node: NodeFacts) -> None:
         """Add or change a node; pods that were already seen on it are counted."""
         known = node.name in self.nodes.rows
+        self.supplied.clear()
         self.nodes.set(node)
         if not known:
             for pod in self._on_node.get(node.name, {}).values():
@@ -187,6 +192,23 @@ class ClusterState:
         self._forget(pod)
         self._remember(replace(pod, terminating=False))
 
+    def storage_changed(self) -> None:
+        """Work out again what waits for claims, after claims, volumes or classes have changed."""
+        self.supplied.clear()
+        for claim in self.storage.waiting:
+            self._look_again(claim)
+
+    def _look_again(self, claim: str) -> None:
+        for key in self.storage.waiting.get(claim, ()):
+            pod = self.pods.get(key)
+            if pod is not None and pod.group is not None:
+                self.memo.pop(pod.group, None)
+
+    def _note_claims(self, pod: PodFacts, sign: int) -> None:
+        self.storage.note(pod, sign)
+        for claim in pod.claims:
+            self._look_again(claim)
+
     def obtainable(self) -> NDArray[np.bool_]:
         """Say of each row whether queues can have its node: it is usable, and open to somebody.
 
@@ -223,6 +245,8 @@ class ClusterState:
         if pod.group is not None:
             self.members[pod.group][pod.key] = pod
             self.memo.pop(pod.group, None)
+        if pod.claims:
+            self._note_claims(pod, 1)
         if pod.waits:
             self._enqueue(pod)
         if pod.holds_room and pod.node is not None:
@@ -249,6 +273,8 @@ class ClusterState:
         if pod.group is not None:
             _discard(self.members, pod.group, pod.key)
             self.memo.pop(pod.group, None)
+        if pod.claims:
+            self._note_claims(pod, -1)
         if self.waiting.pop(pod.key, None) is not None:
             self._dequeue(pod)
         if pod.holds_room and pod.node is not None:

@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import lru_cache
 
 from gangline.api.scheduling import DEFAULT_QUEUE, ROOT_QUEUE
-from gangline.scheduler import reasons
+from gangline.scheduler import refusals
 from gangline.scheduler.model import (
     EPOCH,
     Fence,
@@ -27,7 +27,7 @@ from gangline.scheduler.model import (
 )
 from gangline.scheduler.parts import Part, divide, enough_whole, in_order, lacking
 from gangline.scheduler.plugins.task_topology import usual_wishes
-from gangline.scheduler.queues import ancestors, pool_of
+from gangline.scheduler.queues import Pool, ancestors, pool_of
 from gangline.scheduler.quotas import exceeded, lacking_request
 from gangline.scheduler.state import ClusterState
 
@@ -111,7 +111,7 @@ class Unit:
 def waiting_units(state: ClusterState, now: float) -> tuple[list[Unit], list[Verdict]]:
     """Return what can be tried, and the verdicts on what cannot even be tried."""
     pool = pool_of(state.queues, DEFAULT_QUEUE)
-    units = [_single(kept_to_nodes(pod, *pool)) for pod in state.waiting_alone.values()]
+    units = [_single(_prepared(state, pod, pool)) for pod in state.waiting_alone.values()]
     refused: list[Verdict] = []
     inner = {queue.parent for queue in state.queues.values()}
     for key, waiting in state.waiting_members.items():
@@ -151,14 +151,14 @@ def _gang(
     """Return the gang's unit, or why it cannot be tried."""
     group = state.groups.get(key)
     if group is None:
-        return reasons.no_such_group(key, waiting.values())
+        return refusals.no_such_group(key, waiting.values())
     if (refused := admission(state, group, waiting.values(), inner)) is not None:
         return refused
     known = state.memo.get(key)
     if not isinstance(known, Unit | Verdict):
         ordered = sorted(waiting.values(), key=_task_order)
         pool = pool_of(state.queues, group.queue)
-        fenced = [kept_to_nodes(pod, *pool) for pod in ordered]
+        fenced = [_prepared(state, pod, pool) for pod in ordered]
         known = gang_unit(group, state.members[key].values(), fenced)
         state.memo[key] = known
     return known
@@ -172,15 +172,15 @@ def gang_unit(
     missing = max(0, group.min_member - len(settled))
     roles = missing_roles(group, settled)
     if missing > len(waiting):
-        return reasons.too_few_pods(group, len(settled) + len(waiting), waiting)
+        return refusals.too_few_pods(group, len(settled) + len(waiting), waiting)
     there = Counter(pod.role for pod in waiting)
     for role, count in roles:
         if there[role] < count:
-            return reasons.too_few_of_role(group, role, count - there[role], waiting)
+            return refusals.too_few_of_role(group, role, count - there[role], waiting)
     ordered = _indispensable_first(waiting, missing, dict(roles))
     parts = divide(group.parts, settled, waiting)
     if (few := lacking(group.parts, parts)) is not None:
-        return reasons.too_few_parts(group, *few, waiting)
+        return refusals.too_few_parts(group, *few, waiting)
     shapes = Counter((pod.shape, pod.role) for pod in waiting)
     near = tuple(sorted({pod.node or "" for pod in settled})) if group.network else ()
     unit = Unit(
@@ -218,6 +218,23 @@ def _in_parts(unit: Unit, rules: tuple[PartRule, ...], parts: tuple[Part, ...]) 
     ends += range(ends[-1] + 1, len(waiting) + 1)
     prefix = next((end for end in ends if divided.satisfied_by(waiting[:end])), len(waiting))
     return replace(divided, prefix=prefix)
+
+
+def _prepared(state: ClusterState, pod: PodFacts, pool: Pool) -> PodFacts:
+    """Return a pod with what its queue and its claims ask of its node."""
+    pod = kept_to_nodes(pod, *pool)
+    if not (pod.claims and state.storage.known):
+        return pod
+    needs = state.storage.needs(pod)
+    if any(name not in state.supplied for name, _ in needs.request):
+        listed = [node for node in state.nodes.facts if node is not None]
+        for name, counts in state.storage.supply(pod, listed).items():
+            state.nodes.supply(name, counts)
+            state.supplied.add(name)
+    if needs.request:
+        request = tuple(sorted((*pod.shape.request, *needs.request)))
+        pod = replace(pod, shape=shape_of(request, pod.shape.constraints))
+    return kept_to_nodes(pod, needs.fences)
 
 
 def kept_to_nodes(
@@ -272,18 +289,18 @@ def admission(
     """
     queue = state.queues.get(group.queue)
     if queue is None:
-        return reasons.no_such_queue(group, waiting)
+        return refusals.no_such_queue(group, waiting)
     if inner is None:
         inner = {each.parent for each in state.queues.values()}
     if group.queue in inner or group.queue == ROOT_QUEUE:
-        return reasons.queue_not_leaf(group, waiting)
+        return refusals.queue_not_leaf(group, waiting)
     for name in (group.queue, *ancestors(state.queues, group.queue)):
         if not state.queues[name].open:
-            return reasons.queue_closed(group, name, waiting)
+            return refusals.queue_closed(group, name, waiting)
     if quotas := state.quotas.get(group.key.partition("/")[0]):
         asked = lacking_request(group, state.members.get(group.key, {}).values())
         if figures := exceeded(quotas.values(), asked):
-            return reasons.over_quota(group, figures, waiting)
+            return refusals.over_quota(group, figures, waiting)
     return None
 
 

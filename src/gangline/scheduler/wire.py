@@ -63,6 +63,29 @@ class LeanGate(Wire):
     name: str = ""
 
 
+class LeanClaimVolume(Wire):
+    """A volume that a claim stands for."""
+
+    claim_name: str = ""
+
+
+class LeanEphemeral(Wire):
+    """A volume whose claim is made with the pod."""
+
+
+class LeanVolume(Wire):
+    """A volume of a pod, as far as claims are concerned."""
+
+    name: str = ""
+    persistent_volume_claim: LeanClaimVolume | None = None
+    ephemeral: LeanEphemeral | None = None
+
+    @property
+    def needs_claim(self) -> bool:
+        """Whether there is a claim to it."""
+        return self.persistent_volume_claim is not None or self.ephemeral is not None
+
+
 class LeanPodSpec(Wire):
     """What a decision about a pod depends on."""
 
@@ -80,6 +103,7 @@ class LeanPodSpec(Wire):
     priority_class_name: str = ""
     priority: int | None = None
     preemption_policy: str = ""
+    volumes: list[LeanVolume] = []
 
 
 class LeanPodStatus(Wire):
@@ -189,7 +213,13 @@ def slim(pod: LeanPod) -> LeanPod:
         finalizers=[],
     )
     conditions = [kept for kept in pod.status.conditions if kept.type in _KEPT_CONDITIONS]
-    return replace(pod, metadata=metadata, status=replace(pod.status, conditions=conditions))
+    volumes = [volume for volume in pod.spec.volumes if volume.needs_claim]
+    return replace(
+        pod,
+        metadata=metadata,
+        spec=replace(pod.spec, volumes=volumes) if pod.spec.volumes else pod.spec,
+        status=replace(pod.status, conditions=conditions),
+    )
 
 
 def _kept(entries: dict[str, str], keys: frozenset[str]) -> dict[str, str]:

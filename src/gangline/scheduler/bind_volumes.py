@@ -1,0 +1,117 @@
+"""Sees to a pod's claims before it is bound: a volume is chosen, or made for its node, first."""
+
+import asyncio
+import logging
+
+from gangline.api.resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES
+from gangline.kube.client import Client
+from gangline.scheduler.model import Binding
+from gangline.scheduler.observe_storage import SELECTED_NODE
+from gangline.scheduler.state import ClusterState
+from gangline.scheduler.storage import ClaimFacts, VolumeFacts
+
+log = logging.getLogger(__name__)
+
+PATIENCE_S = 600.0
+"""How long a volume may take to be made and bound; as long as kube-scheduler waits."""
+BOUND_BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"
+
+
+class VolumeBinder:
+    """Gives claims their volumes on the node that was decided."""
+
+    def __init__(self, client: Client, state: ClusterState) -> None:
+        self._client, self._state = client, state
+        self._changed = asyncio.Event()
+
+    def changed(self) -> None:
+        """Look again: claims or volumes have changed."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def prepare(self, binding: Binding) -> bool:
+        """Return whether all claims of a pod have volumes now; waits until they have.
+
+        False means that they will not have on this node: the pod is to be decided again.
+
+        Raises:
+            KubeError: a claim or volume cannot be written.
+        """
+        pod = self._state.pods.get(binding.pod)
+        if pod is None or not pod.claims or not self._state.storage.known:
+            return True
+        for claim in self._state.storage.pending(pod):
+            if not await self._choose(claim, binding):
+                return False
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                return await self._bound(binding)
+        except TimeoutError:
+            log.warning("volumes not bound in time", extra={"pod": binding.pod})
+            return False
+
+    async def _choose(self, claim: ClaimFacts, binding: Binding) -> bool:
+        """Take a free volume for a claim, or ask for one to be made; False: neither can be."""
+        row = self._state.nodes.rows.get(binding.node)
+        node = self._state.nodes.facts[row] if row is not None else None
+        if node is None:
+            return False
+        storage = self._state.storage
+        if (volume := storage.volume_for(claim, node)) is not None:
+            return volume.claim == claim.key or await self._take(volume, claim)
+        if not storage.provisions(claim):
+            return False
+        if claim.selected != binding.node:
+            namespace, _, name = claim.key.partition("/")
+            metadata = {"uid": claim.uid, "annotations": {SELECTED_NODE: binding.node}}
+            await self._client.patch(
+                PERSISTENT_VOLUME_CLAIMS, name, {"metadata": metadata}, namespace
+            )
+        return True
+
+    async def _take(self, volume: VolumeFacts, claim: ClaimFacts) -> bool:
+        """Keep a volume for a claim; the cluster's volume controller binds the two.
+
+        False: somebody else was faster.
+        """
+        namespace, _, name = claim.key.partition("/")
+        current = await self._client.get(PERSISTENT_VOLUMES, volume.name)
+        taken = current.spec.claim_ref
+        if taken is not None:
+            return (taken.namespace, taken.name) == (namespace, name)
+        owner = {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "namespace": namespace,
+            "name": name,
+            "uid": claim.uid,
+        }
+        body = {
+            # The volume must still be as we saw it.
+            "metadata": {
+                "resourceVersion": current.metadata.resource_version,
+                "annotations": {BOUND_BY_CONTROLLER: "yes"},
+            },
+            "spec": {"claimRef": owner},
+        }
+        await self._client.patch(PERSISTENT_VOLUMES, volume.name, body)
+        return True
+
+    async def _bound(self, binding: Binding) -> bool:
+        """Wait until all claims of a pod are bound; False: the pod, or a claim's way, is gone."""
+        asked: set[str] = set()
+        while True:
+            changed = self._changed
+            pod = self._state.pods.get(binding.pod)
+            if pod is None or pod.uid != binding.uid:
+                return False
+            pending = self._state.storage.pending(pod)
+            if not pending and all(key in self._state.storage.claims for key in pod.claims):
+                return True
+            for claim in pending:
+                if claim.selected == binding.node:
+                    asked.add(claim.key)
+                elif claim.key in asked:
+                    # Who makes volumes takes the node back where it cannot make one.
+                    return False
+            await changed.wait()

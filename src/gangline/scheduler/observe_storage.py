@@ -1,0 +1,102 @@
+"""Claims, volumes and storage classes from API objects to facts."""
+
+from gangline.api.affinity import NodeSelector
+from gangline.api.core import PersistentVolume, PersistentVolumeClaim, StorageClass
+from gangline.api.quantity import QuantityError, whole
+from gangline.api.selectors import EVERYTHING, Selector, SelectorError, from_object
+from gangline.scheduler.model import Expression, NodeTerm
+from gangline.scheduler.observe import node_term
+from gangline.scheduler.storage import ClaimFacts, ClassFacts, VolumeFacts
+
+SELECTED_NODE = "volume.kubernetes.io/selected-node"
+"""Annotation of a claim: the node that its volume is to be made for."""
+_DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+_NO_PROVISIONER = "kubernetes.io/no-provisioner"
+_ZONES = ("topology.kubernetes.io/zone", "topology.kubernetes.io/region")
+_SEVERAL = "__"
+"""Between the zones of one volume."""
+
+
+def claim_facts(claim: PersistentVolumeClaim) -> ClaimFacts:
+    """Read a claim."""
+    metadata, spec = claim.metadata, claim.spec
+    bound = claim.status.phase == "Bound"
+    return ClaimFacts(
+        key=f"{metadata.namespace}/{metadata.name}",
+        uid=metadata.uid,
+        volume=spec.volume_name if bound else "",
+        promised=bool(spec.volume_name) and not bound,
+        storage_class=spec.storage_class_name,
+        modes=frozenset(spec.access_modes),
+        size=_size(spec.resources.requests),
+        block=spec.volume_mode == "Block",
+        selector=_selector(claim),
+        selected=metadata.annotations.get(SELECTED_NODE, ""),
+        going=metadata.deletion_timestamp is not None,
+    )
+
+
+def volume_facts(volume: PersistentVolume) -> VolumeFacts:
+    """Read a volume."""
+    spec = volume.spec
+    owner = spec.claim_ref
+    return VolumeFacts(
+        name=volume.metadata.name,
+        terms=_reached_from(volume),
+        storage_class=spec.storage_class_name,
+        modes=frozenset(spec.access_modes),
+        size=_size(spec.capacity),
+        block=spec.volume_mode == "Block",
+        labels=tuple(sorted(volume.metadata.labels.items())),
+        claim=f"{owner.namespace}/{owner.name}" if owner else "",
+        usable=volume.metadata.deletion_timestamp is None
+        and volume.status.phase not in {"Released", "Failed"},
+    )
+
+
+def class_facts(made_by: StorageClass) -> ClassFacts:
+    """Read a storage class."""
+    terms = []
+    for topology in made_by.allowed_topologies:
+        wanted = topology.get("matchLabelExpressions") or []
+        terms.append(
+            NodeTerm(tuple(Expression(each["key"], "In", tuple(each["values"])) for each in wanted))
+        )
+    return ClassFacts(
+        name=made_by.metadata.name,
+        waits=made_by.volume_binding_mode == "WaitForFirstConsumer",
+        provisions=made_by.provisioner != _NO_PROVISIONER,
+        terms=tuple(terms),
+        default=made_by.metadata.annotations.get(_DEFAULT_CLASS) == "true",
+    )
+
+
+def _reached_from(volume: PersistentVolume) -> tuple[NodeTerm, ...] | None:
+    """The nodes that reach a volume: by its node affinity, and within its zone."""
+    affinity = volume.spec.node_affinity
+    required: NodeSelector | None = affinity.required if affinity else None
+    zone = tuple(
+        Expression(key, "In", tuple(value.split(_SEVERAL)))
+        for key, value in sorted(volume.metadata.labels.items())
+        if key in _ZONES
+    )
+    if required is None:
+        return (NodeTerm(zone),) if zone else None
+    terms = map(node_term, required.node_selector_terms)
+    return tuple(NodeTerm((*term.labels, *zone), term.fields) for term in terms)
+
+
+def _selector(claim: PersistentVolumeClaim) -> Selector:
+    if claim.spec.selector is None:
+        return EVERYTHING
+    try:
+        return from_object(claim.spec.selector)
+    except SelectorError:
+        return Selector(nothing=True)
+
+
+def _size(amounts: dict[str, int | float | str]) -> int:
+    try:
+        return whole(amounts.get("storage", 0))
+    except QuantityError:
+        return 0

@@ -1,0 +1,239 @@
+"""Volumes: to which nodes a pod's claims keep it, and which volume a claim gets on a node. Pure.
+
+A claim that is bound keeps its pods to the nodes that reach its volume. One whose class waits for
+the first pod (``WaitForFirstConsumer``) keeps them to nodes where a free volume is that fits, or
+where the class may make one. Any other claim without a volume keeps them waiting. The words are
+kube-scheduler's.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from gangline.api.selectors import EVERYTHING, Selector
+from gangline.scheduler.model import (
+    VOLUME,
+    Expression,
+    Fence,
+    NodeFacts,
+    NodeName,
+    NodeTerm,
+    PodFacts,
+    PodKey,
+    Request,
+)
+from gangline.scheduler.plugins.node_filters import matches
+
+CONFLICT = "node(s) had volume node affinity conflict"
+NO_VOLUMES = "node(s) didn't find available persistent volumes to bind"
+NOT_ALLOWED = "node(s) did not have the topology that the storage class allows"
+UNBOUND = "pod has unbound immediate PersistentVolumeClaims"
+IN_USE = (
+    "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode"
+)
+ONCE_PER_POD = "ReadWriteOncePod"
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimFacts:
+    """A claim to storage."""
+
+    key: str
+    """``namespace/name``."""
+    uid: str = ""
+    volume: str = ""
+    """Its volume, once it has one for good."""
+    promised: bool = False
+    """It names a volume that is not yet bound to it."""
+    storage_class: str | None = None
+    """None: the default class."""
+    modes: frozenset[str] = frozenset()
+    size: int = 0
+    block: bool = False
+    selector: Selector = EVERYTHING
+    selected: str = ""
+    """The node that its volume is being made for."""
+    going: bool = False
+    """It is being deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeFacts:
+    """A volume."""
+
+    name: str
+    terms: tuple[NodeTerm, ...] | None = None
+    """The nodes that reach it; None: all."""
+    storage_class: str = ""
+    modes: frozenset[str] = frozenset()
+    size: int = 0
+    block: bool = False
+    labels: tuple[tuple[str, str], ...] = ()
+    claim: str = ""
+    """``namespace/name`` of the claim it is kept for; empty: it is free."""
+    usable: bool = True
+
+    def reached_by(self, node: NodeFacts) -> bool:
+        """Say whether a node reaches it."""
+        labels = dict(node.labels)
+        return self.terms is None or any(matches(t, labels, node.name) for t in self.terms)
+
+
+@dataclass(frozen=True, slots=True)
+class ClassFacts:
+    """A storage class."""
+
+    name: str
+    waits: bool = False
+    """Volumes are bound when a pod needs them."""
+    provisions: bool = True
+    terms: tuple[NodeTerm, ...] = ()
+    """Where volumes may be made; empty: anywhere."""
+    default: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a pod's claims ask of its node."""
+
+    fences: tuple[Fence, ...] = ()
+    request: Request = ()
+    """Free volumes that it takes there."""
+
+
+@dataclass(slots=True)
+class Storage:
+    """All claims, volumes and classes, and which pods use which claims."""
+
+    claims: dict[str, ClaimFacts] = field(default_factory=dict)
+    volumes: dict[str, VolumeFacts] = field(default_factory=dict)
+    classes: dict[str, ClassFacts] = field(default_factory=dict)
+    known: bool = False
+    """Everything was read; until then claims are not looked at."""
+    holding: Counter[str] = field(default_factory=Counter)
+    """How many pods that have a node use a claim."""
+    waiting: dict[str, set[PodKey]] = field(default_factory=dict)
+    """The pods that wait, by claim."""
+
+    def note(self, pod: PodFacts, sign: int) -> None:
+        """Count a pod as user of its claims (``sign`` -1: no longer)."""
+        for claim in pod.claims:
+            if pod.holds_room:
+                self.holding[claim] += sign
+            elif sign > 0 and pod.waits:
+                self.waiting.setdefault(claim, set()).add(pod.key)
+            elif sign < 0 and claim in self.waiting:
+                self.waiting[claim].discard(pod.key)
+                if not self.waiting[claim]:
+                    del self.waiting[claim]
+
+    def needs(self, pod: PodFacts) -> Needs:
+        """Return what the claims of a pod that waits ask of its node."""
+        if not self.known:
+            return Needs()
+        fences: list[Fence] = []
+        taken: Counter[str] = Counter()
+        for key in pod.claims:
+            claim = self.claims.get(key)
+            if why := self._refused(pod, key, claim):
+                return Needs((Fence((), why),))
+            assert claim is not None
+            fences += self._fences(claim)
+            if not claim.volume and not self._class_of(claim).provisions:
+                taken[resource_of(claim)] += 1
+        return Needs(tuple(fences), tuple(sorted(taken.items())))
+
+    def supply(self, pod: PodFacts, nodes: Iterable[NodeFacts]) -> dict[str, dict[NodeName, int]]:
+        """Count on each node the free volumes that fit what a pod takes there, by resource."""
+        listed = list(nodes)
+        found: dict[str, dict[NodeName, int]] = {}
+        for key in pod.claims:
+            claim = self.claims.get(key)
+            if claim is not None and not claim.volume:
+                free = self._fitting(claim)
+                found[resource_of(claim)] = {
+                    node.name: count
+                    for node in listed
+                    if (count := sum(volume.reached_by(node) for volume in free))
+                }
+        return found
+
+    def provisions(self, claim: ClaimFacts) -> bool:
+        """Say whether a volume may be made for a claim."""
+        return self._class_of(claim).provisions
+
+    def pending(self, pod: PodFacts) -> list[ClaimFacts]:
+        """Return the claims of a pod that have no volume yet."""
+        found = (self.claims.get(key) for key in pod.claims)
+        return [claim for claim in found if claim is not None and not claim.volume]
+
+    def volume_for(self, claim: ClaimFacts, node: NodeFacts) -> VolumeFacts | None:
+        """Return the smallest free volume for a claim that a node reaches; None: there is none."""
+        fitting = [volume for volume in self._fitting(claim) if volume.reached_by(node)]
+        return min(fitting, key=lambda each: (not each.claim, each.size, each.name), default=None)
+
+    def _refused(self, pod: PodFacts, key: str, claim: ClaimFacts | None) -> str:
+        """Why a claim keeps its pod off all nodes; empty: it does not."""
+        name = key.partition("/")[2]
+        if claim is None:
+            return f'persistentvolumeclaim "{name}" not found'
+        if claim.going:
+            return f'persistentvolumeclaim "{name}" is being deleted'
+        if claim.volume and claim.volume not in self.volumes:
+            return (
+                f'persistentvolumeclaim "{name}" bound to non-existent persistentvolume '
+                f'"{claim.volume}"'
+            )
+        if not claim.volume and (claim.promised or not self._class_of(claim).waits):
+            return UNBOUND
+        if ONCE_PER_POD in claim.modes:
+            first = min(self.waiting.get(key, {pod.key}))
+            if self.holding[key] or first != pod.key:
+                return IN_USE
+        return ""
+
+    def _fences(self, claim: ClaimFacts) -> list[Fence]:
+        if claim.volume:
+            terms = self.volumes[claim.volume].terms
+            return [] if terms is None else [Fence(terms, CONFLICT)]
+        made_by = self._class_of(claim)
+        if made_by.provisions and claim.selected:
+            here = Expression("metadata.name", "In", (claim.selected,))
+            return [Fence((NodeTerm(fields=(here,)),), CONFLICT)]
+        free = self._fitting(claim)
+        anywhere = any(volume.terms is None for volume in free)
+        if anywhere or (made_by.provisions and not made_by.terms):
+            return []
+        terms = tuple(term for volume in free for term in volume.terms or ())
+        if made_by.provisions:
+            return [Fence((*terms, *made_by.terms), NOT_ALLOWED)]
+        return [Fence(terms, NO_VOLUMES)]
+
+    def _class_of(self, claim: ClaimFacts) -> ClassFacts:
+        name = claim.storage_class
+        if name is None:
+            name = min((each.name for each in self.classes.values() if each.default), default="")
+        return self.classes.get(name, ClassFacts(name, provisions=False))
+
+    def _fitting(self, claim: ClaimFacts) -> list[VolumeFacts]:
+        """The free volumes that fit a claim, or one that is kept for it."""
+        wanted = self._class_of(claim).name
+        return [
+            volume
+            for volume in self.volumes.values()
+            if volume.usable
+            and volume.claim in {"", claim.key}
+            and volume.storage_class == wanted
+            and volume.block == claim.block
+            and claim.modes <= volume.modes
+            and claim.size <= volume.size
+            and claim.selector.matches(dict(volume.labels))
+        ]
+
+
+def resource_of(claim: ClaimFacts) -> str:
+    """Name the free volumes that fit a claim, as a resource of nodes: claims alike share it."""
+    modes = "+".join(sorted(claim.modes))
+    kind = "block" if claim.block else "files"
+    chosen = str(claim.selector).replace("/", "|")  # a slash would make it a device
+    return f"{VOLUME}{claim.storage_class}:{claim.size}:{modes}:{kind}:{chosen}"

@@ -1,0 +1,300 @@
+"""``Checkpointer``: what a training script uses.
+
+    checkpointer = Checkpointer("s3://bucket/run", keep=3)
+    loaded = checkpointer.load(state)                 # newest step that is whole, or None
+    for step in range(loaded.step + 1 if loaded else 1, …):
+        …
+        checkpointer.save(step, state)                                # to memory: a copy, no more
+        if step % 500 == 0: checkpointer.save(step, state, "storage")  # and on to storage, behind
+        it
+    checkpointer.close()
+
+All ranks call the same methods in the same order. ``state`` is a dictionary, nested as you like, of
+tensors, ``DTensor``, numbers, strings, and of objects with ``state_dict`` and ``load_state_dict``.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.stateful import Stateful
+
+from gangline.elastic.checkpoint import home as homes
+from gangline.elastic.checkpoint.buffers import Buffers, OutgrownError, Saved
+from gangline.elastic.checkpoint.choice import torn
+from gangline.elastic.checkpoint.errors import CheckpointError, FolderInUseError
+from gangline.elastic.checkpoint.group import Ranks, node_name
+from gangline.elastic.checkpoint.home import Hold, Settings
+from gangline.elastic.checkpoint.interval import AutoInterval
+from gangline.elastic.checkpoint.link import Link
+from gangline.elastic.checkpoint.persist import committed_steps
+from gangline.elastic.checkpoint.plan import Agreement, agree, planner_of, signature_of
+from gangline.elastic.checkpoint.restore import Loaded, Restorer
+from gangline.elastic.checkpoint.target import open_target
+from gangline.elastic.checkpoint.words import Bye, Hello
+from gangline.elastic.checkpoint.words import Saved as SavedWord
+
+log = logging.getLogger(__name__)
+Level = Literal["memory", "storage"]
+
+
+@dataclass(slots=True)
+class Counts:
+    """What happened so far in this process; for metrics."""
+
+    saves: int = 0
+    skipped: int = 0
+    """Saves that found no free buffer. Only with fewer than three buffers."""
+    superseded: int = 0
+    """Steps that were to go to storage but were overtaken by newer ones before their turn."""
+    blocked_s: float = 0.0
+    """Time that training has waited for saves."""
+    failures: list[str] = field(default_factory=list)
+    """Reasons why storage did not take a step."""
+
+
+class Checkpointer:
+    """Saves the state of all ranks to memory, at the cost of a copy, and behind it to storage."""
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        buffers: int = 3,
+        interval: Literal["auto"] | int = 1,
+        environment: Mapping[str, str] = os.environ,
+        **settings: Any,
+    ) -> None:
+        """Join the other ranks; nothing is read or written yet but the job's folder in memory.
+
+        ``folder`` is a path or a URL that fsspec knows. ``buffers`` of the state's size are kept in
+        shared memory for each rank; three never skip a save. ``interval`` is what ``due`` goes by:
+        a number of steps, or ``"auto"``. The other settings are those of ``home.Settings``: keep,
+        keep_every, bandwidth, linger_s, options.
+
+        Raises:
+            FolderInUseError: another job that lives writes into the folder.
+        """
+        self.folder = str(folder)
+        if "://" not in self.folder:
+            self.folder = str(Path(self.folder).absolute())
+        self.ranks = Ranks()
+        self.counts, self.interval, self.pace = Counts(), interval, AutoInterval()
+        base = homes.base_folder(environment)
+        job = self.ranks.share(homes.job_name(environment, self.folder))
+        self.home = homes.open_home(base, job, self.folder)
+        self.node = node_name(base)
+        self.alive = Hold(self.home / "job.lock")
+        self.alive.take(exclusive=False)
+        self._claim(job)
+        if self.ranks.rank == 0:
+            homes.reclaim(base, homes.wall_clock(), but=self.home)
+        self.settings = Settings(target=self.folder, job=job, **settings)
+        homes.write_settings(self.home, self.settings)
+        self.link = Link(self.home, Hello(self.ranks.rank, os.getpid()))
+        self.link.connect()
+        self.buffers = Buffers(self.home, self.ranks.rank, buffers)
+        self.agreement: Agreement | None = None
+        self.pace.failures = int(environment.get("TORCHELASTIC_RESTART_COUNT") or 0)
+        self._asked: set[int] = set()
+
+    def _claim(self, job: str) -> None:
+        """See that no other job of this machine writes to the same folder."""
+        for other in self.home.parent.glob(f"gangline-{os.getuid()}-*"):
+            found = homes.read_settings(other)
+            if other == self.home or found is None or found.target != self.folder:
+                continue
+            if homes.job_lives(other):
+                raise FolderInUseError(
+                    f"job {found.job!r} is writing to {self.folder}; {job!r} needs another one"
+                )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close(finished=kind is None)
+
+    def close(self, finished: bool = True) -> None:
+        """Let go. When the training has ``finished``, its memory is freed once storage has all.
+
+        Without it, or when the process just dies, the newest save is written to storage, and the
+        memory is kept for a restart (``linger_s``).
+        """
+        if finished:
+            self.link.say(Bye())
+        self.buffers.close()
+        self.link.close()
+        self.alive.close()
+        self.ranks.close()
+
+    def due(self, step: int) -> bool:
+        """Whether to save after this step; the same answer on all ranks."""
+        if self.interval == "auto":
+            return self.ranks.share(self.pace.due(time.monotonic()))
+        return step % self.interval == 0
+
+    def prepare(self, state: dict[str, Any]) -> None:
+        """Agree on the layout and have the memory, so that the first save is as quick as the
+        others.
+
+        ``load`` does it too. All ranks call it together.
+
+        Raises:
+            MemoryShortError: the buffers do not fit into shared memory.
+        """
+        planner = planner_of(expanded(state), self.ranks.rank == 0)
+        self.agreement = agree(self.ranks, self.node, planner)
+        self.buffers.prepare(self.agreement)
+
+    def save(self, step: int, state: dict[str, Any], level: Level = "memory") -> bool:
+        """Save the state; returns when it is in memory. False when it was skipped for lack of
+        buffers.
+
+        With ``"storage"`` the saver then writes it to the folder; see ``wait``.
+
+        Raises:
+            MemoryShortError: the state does not fit into shared memory.
+            UnsavableError: a value does not pickle, or would need code to load.
+        """
+        begin = time.monotonic()
+        planner = planner_of(expanded(state), self.ranks.rank == 0)
+        agreement = self._agreement_for(planner)
+        saved = self._to_memory(agreement, planner, step, level == "storage")
+        now = time.monotonic()
+        self._count(step, level, saved, now - begin)
+        self.pace.saved(now, now - begin)
+        self.link.say(SavedWord(step))
+        self._hear()
+        return saved is not None
+
+    def _agreement_for(self, planner: DefaultSavePlanner) -> Agreement:
+        known = self.agreement
+        changed = known is None or known.signature != signature_of(planner)
+        if self.ranks.any(changed):
+            known = self.agreement = agree(self.ranks, self.node, planner)
+        assert known is not None
+        return known
+
+    def _to_memory(
+        self, agreement: Agreement, planner: DefaultSavePlanner, step: int, wanted: bool
+    ) -> Saved | None:
+        def value(number: int) -> object:
+            return planner.lookup_object(agreement.items[number].index)
+
+        try:
+            saved = self.buffers.save(agreement, value, step, wanted)
+            outgrown = False
+        except OutgrownError:
+            saved, outgrown = None, True
+        if self.ranks.any(outgrown):
+            self.agreement = agreement = agree(self.ranks, self.node, planner)
+            saved = self.buffers.save(agreement, value, step, wanted)
+        return saved
+
+    def _count(self, step: int, level: Level, saved: Saved | None, took_s: float) -> None:
+        self.counts.blocked_s += took_s
+        if saved is None:
+            self.counts.skipped += 1
+            log.warning("save skipped: every buffer is needed", extra={"step": step})
+            return
+        self.counts.saves += 1
+        if level == "storage":
+            self._asked.add(step)
+        if saved.superseded is not None:
+            self.counts.superseded += 1
+            self._asked.discard(saved.superseded)
+            log.warning(
+                "storage is slower than saves: a step was overtaken",
+                extra={"step": saved.superseded, "by": step},
+            )
+
+    def _hear(self) -> None:
+        """Take in what the saver reported, without waiting."""
+        while self.link.listen(0):
+            pass
+        for step, outcome in list(self.link.outcomes.items()):
+            if outcome.committed:
+                self._asked = {asked for asked in self._asked if asked > step}
+            else:
+                self.counts.failures.append(f"step {step}: {outcome.reason}")
+            del self.link.outcomes[step]
+
+    def wait(self, timeout_s: float = 1800.0) -> bool:
+        """Wait until every step that was to go to storage is there; whether it is.
+
+        Steps that were overtaken by newer ones are not waited for.
+        """
+        deadline = time.monotonic() + timeout_s
+        self._hear()
+        while self._asked and (left := deadline - time.monotonic()) > 0:
+            if not self.link.listen(min(left, 1.0)):
+                self._look()
+            self._hear()
+        return not self._asked
+
+    def _look(self) -> None:
+        """Look into the folder: another node's saver may have committed, or ours been killed."""
+        try:
+            newest = max(
+                committed_steps(open_target(self.folder, self.settings.options)), default=-1
+            )
+        except OSError:
+            return
+        self._asked = {step for step in self._asked if step > newest}
+
+    def latest(self) -> int | None:
+        """The newest step in storage."""
+        return max(committed_steps(open_target(self.folder, self.settings.options)), default=None)
+
+    def load(self, state: dict[str, Any] | None = None, step: int | None = None) -> Loaded | None:
+        """Restore the newest step that is whole on all ranks, or ``step``; ``None`` when there is
+        none.
+
+        Tensors of ``state`` are overwritten in place; without ``state`` everything that was saved
+        is returned. What is torn or damaged is skipped, with a warning that says why.
+
+        Raises:
+            CheckpointError: checkpoints exist but none could be loaded.
+        """
+        self.buffers.settle()
+        plain = expanded(state) if state is not None else None
+        restorer = Restorer(self.ranks, self.home, self.node, self.settings)
+        for skipped, reason in sorted(torn(restorer.found).items(), reverse=True):
+            log.warning("a step in memory is not whole", extra={"step": skipped, "reason": reason})
+        loaded = restorer.load(plain, step)
+        if state is not None:
+            if loaded is not None:
+                give_back(state, loaded.state)
+            self.prepare(state)
+        return loaded
+
+
+def expanded(state: dict[str, Any]) -> dict[str, Any]:
+    """The state with objects that keep one replaced by theirs."""
+    return {
+        key: value.state_dict() if isinstance(value, Stateful) else value
+        for key, value in state.items()
+    }
+
+
+def give_back(state: dict[str, Any], loaded: dict[str, Any]) -> None:
+    """Put what was loaded into the objects and values of ``state``."""
+    for key, value in state.items():
+        if key not in loaded:
+            raise CheckpointError(f"{key!r} is not in the checkpoint")
+        if isinstance(value, Stateful):
+            value.load_state_dict(loaded[key])
+        else:
+            state[key] = loaded[key]

@@ -1,0 +1,29 @@
+"""Named instants at which a test may kill the process, so that every gap between two writes is
+tried.
+
+``GANGLINE_FAILPOINT`` is ``NAME:N`` (die when NAME is reached for the Nth time) or ``*:N`` (die at
+the Nth point, whatever its name). Unset, a point costs one comparison.
+"""
+
+import os
+import signal
+from functools import cache
+
+VARIABLE = "GANGLINE_FAILPOINT"
+_reached: dict[str, int] = {}
+
+
+@cache
+def _armed() -> tuple[str, int] | None:
+    name, _, count = os.environ.get(VARIABLE, "").partition(":")
+    return (name, int(count or 1)) if name else None
+
+
+def reach(name: str) -> None:
+    """Pass the instant ``name``: kill this process when it is the one that was asked for."""
+    armed = _armed()
+    if armed is None or armed[0] not in {name, "*"}:
+        return
+    _reached[armed[0]] = _reached.get(armed[0], 0) + 1
+    if _reached[armed[0]] == armed[1]:
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,71 @@
+"""The ranks that take checkpoints together: over a process group, or one process alone."""
+
+import socket
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+
+T = TypeVar("T")
+
+
+class Ranks:
+    """All ranks of the job, with the few collectives that checkpoints need.
+
+    They run on a gloo group of their own, so that they never wait in line with the training's.
+    """
+
+    def __init__(self) -> None:
+        self.group: dist.ProcessGroup | None = None
+        self.rank, self.world = 0, 1
+        if dist.is_available() and dist.is_initialized():
+            self.rank, self.world = dist.get_rank(), dist.get_world_size()
+        if self.world > 1:
+            self.group = dist.new_group(backend="gloo")
+
+    def close(self) -> None:
+        """Give the group back."""
+        if self.group is not None and dist.is_initialized():
+            dist.destroy_process_group(self.group)
+        self.group = None
+
+    def gather(self, value: T) -> list[T]:
+        """Everybody's value, on every rank."""
+        if self.group is None:
+            return [value]
+        found: list[T | None] = [None] * self.world
+        dist.all_gather_object(found, value, group=self.group)
+        return found  # type: ignore[return-value]
+
+    def share(self, value: T) -> T:
+        """Rank 0's value, on every rank."""
+        if self.group is None:
+            return value
+        box = [value]
+        dist.broadcast_object_list(box, src=0, group=self.group)
+        return box[0]
+
+    def hand_out(self, values: list[T] | None) -> T:
+        """Each rank's own of rank 0's values."""
+        if self.group is None:
+            assert values is not None
+            return values[0]
+        box: list[T | None] = [None]
+        dist.scatter_object_list(box, values, src=0, group=self.group)
+        return box[0]  # type: ignore[return-value]
+
+    def any(self, claim: bool) -> bool:
+        """Whether the claim is true on any rank."""
+        if self.group is None:
+            return claim
+        flag = torch.tensor([int(claim)])
+        dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=self.group)
+        return bool(flag.item())
+
+
+def node_name(memory: Path) -> str:
+    """What tells machines apart, or rather their shared memories."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    identity = boot.read_text().strip() if boot.exists() else ""
+    return f"{socket.gethostname()}/{identity}/{memory}"

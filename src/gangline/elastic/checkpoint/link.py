@@ -1,0 +1,177 @@
+"""A process's line to the saver of its node; starts the saver when none lives."""
+
+import logging
+import os
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from gangline.elastic.checkpoint import home as homes
+from gangline.elastic.checkpoint import words
+from gangline.elastic.checkpoint.errors import CheckpointError
+from gangline.elastic.checkpoint.words import Flush, Flushed, Outcome, Word
+
+log = logging.getLogger(__name__)
+START_S = 30.0
+"""How long a saver may take to answer after it was started."""
+
+
+def start_saver(home: Path) -> subprocess.Popen[bytes]:
+    """Start a saver for a home, in a session of its own so that it survives its parent's group."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "gangline.elastic.checkpoint.saver", str(home)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        env={key: value for key, value in os.environ.items() if key != "GANGLINE_FAILPOINT"}
+        | {"GANGLINE_FAILPOINT": os.environ.get("GANGLINE_SAVER_FAILPOINT", "")},
+    )
+
+
+class Link:
+    """The connection. It comes back by itself when the saver was killed."""
+
+    def __init__(self, home: Path, introduction: Word | None = None) -> None:
+        self.home, self.introduction = home, introduction
+        self.outcomes: dict[int, Outcome] = {}
+        """What the saver said last of each step."""
+        self.flushed: list[int | None] = []
+        self._socket: socket.socket | None = None
+        self._unread = b""
+        self._started: subprocess.Popen[bytes] | None = None
+
+    def close(self) -> None:
+        """Hang up."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        if self._started is not None:
+            self._started.poll()  # it lives on; had it ended, this would reap it
+            self._started.returncode = self._started.returncode or 0
+            self._started = None
+
+    def connect(self) -> None:
+        """Reach the saver, starting it if there is none.
+
+        Raises:
+            CheckpointError: it does not answer.
+        """
+        deadline = time.monotonic() + START_S
+        while not self._try_connect():
+            if not _saver_lives(self.home) and (
+                self._started is None or self._started.poll() is not None
+            ):
+                self._started = start_saver(self.home)
+            if time.monotonic() > deadline:
+                raise CheckpointError(
+                    f"the saver for {self.home} does not answer; see {self.home}/saver.log"
+                )
+            time.sleep(0.02)
+
+    def _try_connect(self) -> bool:
+        fresh = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            fresh.connect(str(self.home / "saver.sock"))
+            if self.introduction is not None:
+                fresh.sendall(words.encode(self.introduction))
+        except OSError:
+            fresh.close()
+            return False
+        self._socket, self._unread = fresh, b""
+        return True
+
+    def say(self, word: Word) -> None:
+        """Tell the saver; connect again when it is gone."""
+        for _ in range(2):
+            try:
+                if self._socket is not None:
+                    self._socket.sendall(words.encode(word))
+                    return
+            except OSError:
+                self._socket = None
+            self.connect()
+
+    def listen(self, timeout_s: float) -> bool:
+        """Take in what the saver says, for at most so long; whether it said anything."""
+        if self._socket is None:
+            self.connect()
+        assert self._socket is not None
+        if not select.select([self._socket], [], [], timeout_s)[0]:
+            return False
+        try:
+            received = self._socket.recv(1 << 16)
+        except OSError:
+            received = b""
+        if not received:
+            self._socket.close()
+            self._socket = None
+            return False
+        *lines, self._unread = (self._unread + received).split(b"\n")
+        for line in lines:
+            self._take(words.decode(line))
+        return True
+
+    def _take(self, word: Word | None) -> None:
+        match word:
+            case Outcome():
+                if not word.committed:
+                    log.warning(
+                        "checkpoint not in storage yet",
+                        extra={"step": word.step, "reason": word.reason},
+                    )
+                self.outcomes[word.step] = word
+            case Flushed():
+                self.flushed.append(word.step)
+            case _:
+                pass
+
+
+def _saver_lives(home: Path) -> bool:
+    if not (home / "saver.lock").exists():
+        return False
+    hold = homes.Hold(home / "saver.lock")
+    try:
+        return not hold.take(exclusive=True)
+    finally:
+        hold.close()
+
+
+def homes_of_job(environment: Mapping[str, str]) -> list[Path]:
+    """The memory of this environment's job on this machine; a job may write to several folders."""
+    job = homes.job_name(environment, "")
+    found = homes.base_folder(environment).glob(f"gangline-{os.getuid()}-*")
+    return [
+        home
+        for home in sorted(found)
+        if (settings := homes.read_settings(home)) is not None and settings.job == job
+    ]
+
+
+def flush_job(environment: Mapping[str, str], timeout_s: float) -> dict[str, int | None]:
+    """Write the newest complete save of this node to storage, for agents that are told to end.
+
+    Returns for each folder the step that is in storage now, ``None`` where none could be written in
+    time. Works after the training processes have died.
+    """
+    deadline = time.monotonic() + timeout_s
+    found: dict[str, int | None] = {}
+    for home in homes_of_job(environment):
+        settings = homes.read_settings(home)
+        if settings is None:
+            continue  # it ended just now
+        link = Link(home)
+        try:
+            link.say(Flush())
+            while not link.flushed and (left := deadline - time.monotonic()) > 0:
+                link.listen(left)
+        except CheckpointError as error:
+            log.warning("nobody writes the newest save", exc_info=error)
+        finally:
+            link.close()
+        found[settings.target] = link.flushed[0] if link.flushed else None
+    return found

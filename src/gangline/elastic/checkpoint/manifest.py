@@ -1,0 +1,136 @@
+"""What a checkpoint in storage says of itself: the files, their sizes, the checksum of each entry.
+
+    FOLDER/step-000000000120/
+        __0_0.distcp …         one for each rank, as PyTorch's own writer names them
+        .metadata              PyTorch's; the folder opens with plain ``dcp.load``
+        gangline.json          the manifest; without it the step does not exist
+    FOLDER/.partial-000000000120-PLAN/   a step on its way; renamed when all ranks are there
+
+Each rank that has written its part puts a note beside it. Whoever sees the notes of all ranks
+writes the manifest and commits; it does not matter who, nor if two do.
+"""
+
+import re
+from collections.abc import Iterable
+
+import msgspec
+
+from gangline.elastic.checkpoint.errors import CorruptError
+from gangline.elastic.checkpoint.header import checksum
+from gangline.elastic.checkpoint.layout import Layout, end_of, part_name
+
+MANIFEST = "gangline.json"
+METADATA = ".metadata"
+_STEP = re.compile(r"^step-(\d{12,})$")
+_PARTIAL = re.compile(r"^\.partial-(\d{12,})-([0-9a-f]{32})$")
+
+
+class Part(msgspec.Struct, frozen=True):
+    """One rank's file."""
+
+    rank: int
+    bytes: int
+    entries: list[tuple[str, tuple[int, ...] | None, int, int, int, int, int]]
+    """Key, chunk, offset, length, start and length of the raw bytes, checksum."""
+
+    @property
+    def file(self) -> str:
+        """Its name."""
+        return part_name(self.rank)
+
+
+class Note(msgspec.Struct, frozen=True):
+    """What a rank leaves beside its file when all of it is on the disk."""
+
+    plan: str
+    step: int
+    world: int
+    part: Part
+    metadata_sum: int
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """The whole checkpoint."""
+
+    step: int
+    plan: str
+    world: int
+    parts: list[Part]
+    metadata_sum: int
+    sum: int = 0
+    """Checksum of the manifest's own text with this field zero."""
+    format: int = 1
+
+
+def part_of(layout: Layout, sums: list[int]) -> Part:
+    """Describe the file of a rank whose owned entries have these checksums."""
+    owned = layout.entries[: layout.owned]
+    rows = [
+        (e.key, e.chunk, e.offset, e.length, e.raw_offset, e.raw_length, value)
+        for e, value in zip(owned, sums, strict=True)
+    ]
+    return Part(layout.rank, end_of(owned), rows)
+
+
+def note_name(rank: int) -> str:
+    """The file of a rank's note."""
+    return f"rank-{rank:05d}.json"
+
+
+def step_name(step: int) -> str:
+    """The folder of a committed step."""
+    return f"step-{step:012d}"
+
+
+def partial_name(step: int, plan: str) -> str:
+    """The folder of a step on its way."""
+    return f".partial-{step:012d}-{plan}"
+
+
+def step_of(name: str) -> int | None:
+    """The step of a committed folder's name."""
+    match = _STEP.match(name)
+    return int(match[1]) if match else None
+
+
+def partial_of(name: str) -> tuple[int, str] | None:
+    """Step and plan of the name of a folder on its way."""
+    match = _PARTIAL.match(name)
+    return (int(match[1]), match[2]) if match else None
+
+
+def combine(notes: Iterable[Note]) -> Manifest:
+    """The manifest of a step all of whose ranks left a note."""
+    ordered = sorted(notes, key=lambda note: note.part.rank)
+    first = ordered[0]
+    return Manifest(
+        first.step, first.plan, first.world, [note.part for note in ordered], first.metadata_sum
+    )
+
+
+def write_manifest(manifest: Manifest) -> bytes:
+    """The manifest's bytes, with their checksum inside."""
+    return msgspec.json.encode(msgspec.structs.replace(manifest, sum=checksum(_text(manifest))))
+
+
+def _text(manifest: Manifest) -> bytes:
+    return msgspec.json.encode(msgspec.structs.replace(manifest, sum=0))
+
+
+def read_manifest(data: bytes) -> Manifest:
+    """Read a manifest.
+
+    Raises:
+        CorruptError: it is damaged or of a newer format.
+    """
+    try:
+        found = msgspec.json.decode(data, type=Manifest)
+    except msgspec.MsgspecError as error:
+        raise CorruptError(f"{MANIFEST} cannot be read: {error}") from error
+    if found.format != 1:
+        raise CorruptError(f"{MANIFEST} has format {found.format}; this version reads 1")
+    if checksum(_text(found)) != found.sum or msgspec.json.encode(found) != data:
+        raise CorruptError(f"{MANIFEST} is damaged")
+    if [part.rank for part in found.parts] != list(range(found.world)):
+        raise CorruptError(f"{MANIFEST} does not name the parts of {found.world} ranks")
+    return found

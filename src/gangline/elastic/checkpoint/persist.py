@@ -1,0 +1,177 @@
+"""From memory to storage: copy a rank's part with its checksums, commit when all ranks are there.
+
+Each step of it may be killed and done again: a part's file is written whole before its note, all
+notes before the manifest, the manifest before the rename.
+"""
+
+import logging
+import threading
+import time
+from dataclasses import dataclass, field
+
+import msgspec
+
+from gangline.elastic.checkpoint.errors import CorruptError
+from gangline.elastic.checkpoint.failpoints import reach
+from gangline.elastic.checkpoint.header import Header, checksum
+from gangline.elastic.checkpoint.layout import Layout
+from gangline.elastic.checkpoint.manifest import (
+    METADATA,
+    Note,
+    combine,
+    note_name,
+    part_of,
+    partial_of,
+    read_manifest,
+    step_name,
+    step_of,
+    write_manifest,
+)
+from gangline.elastic.checkpoint.segment import Segment
+from gangline.elastic.checkpoint.target import Target
+
+log = logging.getLogger(__name__)
+CHUNK = 1 << 24
+"""Bytes written at once: small enough for a limit on bandwidth to be even."""
+
+
+@dataclass(slots=True)
+class Pace:
+    """Keeps writers of one node together under so many bytes a second."""
+
+    bytes_per_s: float
+    stop: threading.Event
+    _free_at: float = 0.0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def spend(self, size: int) -> None:
+        """Wait until ``size`` more bytes may be written; not at all once told to stop."""
+        if self.bytes_per_s <= 0:
+            return
+        with self._lock:
+            now = time.monotonic()
+            begin = max(now, self._free_at)
+            self._free_at = begin + size / self.bytes_per_s
+        self.stop.wait(max(0.0, begin - now))
+
+
+def sums_of(segment: Segment, header: Header, layout: Layout) -> list[int]:
+    """The checksums of all entries as they are in memory now."""
+    with segment.part(header) as part:
+        return [checksum(part[e.offset : e.offset + e.length]) for e in layout.entries]
+
+
+def seal(segment: Segment, header: Header, layout: Layout) -> list[int]:
+    """The segment's checksums; computed and kept if nobody has yet."""
+    known = segment.seal(header, len(layout.entries))
+    if known is None:
+        known = sums_of(segment, header, layout)
+        segment.put_seal(header, known)
+        reach("sealed")
+    return known
+
+
+def write_part(
+    target: Target, segment: Segment, header: Header, layout: Layout, pace: Pace
+) -> None:
+    """Write a rank's file and its note.
+
+    Raises:
+        OSError: the target did not take it.
+        CorruptError: the memory is not what it was when it was sealed.
+    """
+    folder = target.partial(header.step, layout.plan)
+    known = segment.seal(header, len(layout.entries))
+    sums: list[int] = []
+    with segment.part(header) as part, target.create(f"{folder}/{layout.file}") as stream:
+        for number, entry in enumerate(layout.entries[: layout.owned]):
+            piece = part[entry.offset : entry.offset + entry.length]
+            sums.append(checksum(piece))
+            if known is not None and known[number] != sums[-1]:
+                raise CorruptError(f"{entry.key!r} changed in memory after it was saved")
+            for at in range(0, len(piece), CHUNK):
+                some = piece[at : at + CHUNK]
+                pace.spend(len(some))
+                _write_all(stream, some)
+            reach("part-entry")
+    reach("part-written")
+    blob = layout.metadata
+    if layout.rank == 0:
+        target.put(f"{folder}/{METADATA}", blob)
+        reach("metadata-written")
+    note = Note(layout.plan, header.step, layout.world, part_of(layout, sums), checksum(blob))
+    target.put(f"{folder}/{note_name(layout.rank)}", msgspec.json.encode(note))
+    reach("note-written")
+
+
+def _write_all(stream: object, data: memoryview) -> None:
+    """Write all of it: an unbuffered file may take less than it is given."""
+    write = getattr(stream, "write")  # noqa: B009 - streams of fsspec have no common type
+    while len(data):
+        written = write(data)
+        data = data[written:] if written is not None else data[:0]
+
+
+def missing_ranks(target: Target, step: int, plan: str, world: int) -> list[int]:
+    """The ranks whose notes are not there yet."""
+    present = set(target.names(target.partial(step, plan)))
+    return [rank for rank in range(world) if note_name(rank) not in present]
+
+
+def try_commit(target: Target, step: int, plan: str, world: int) -> bool:
+    """Commit the step if all ranks' parts are there; whether it is committed now.
+
+    Raises:
+        OSError: the target cannot be read or written.
+    """
+    if is_committed(target, step, plan):
+        return True
+    folder = target.partial(step, plan)
+    if missing_ranks(target, step, plan, world):
+        return False
+    try:
+        notes = [
+            msgspec.json.decode(target.read(f"{folder}/{note_name(rank)}"), type=Note)
+            for rank in range(world)
+        ]
+        if {(note.plan, note.step) for note in notes} != {(plan, step)}:
+            return False  # left over from an earlier run, in a store where a step has one folder
+        target.commit(step, plan, write_manifest(combine(notes)))
+    except (FileNotFoundError, msgspec.MsgspecError):
+        # Another node's saver was faster; or a note is not to be read, and then nothing is
+        # committed.
+        return is_committed(target, step, plan)
+    reach("committed")
+    return True
+
+
+def is_committed(target: Target, step: int, plan: str) -> bool:
+    """Whether storage holds the step as this plan made it."""
+    try:
+        return read_manifest(target.read(f"{step_name(step)}/gangline.json")).plan == plan
+    except (FileNotFoundError, CorruptError):
+        return False
+
+
+def committed_steps(target: Target) -> list[int]:
+    """The steps in storage, the oldest first; whether they are whole shows when they are read."""
+    steps = [step for name in target.names("") if (step := step_of(name)) is not None]
+    return sorted(step for step in steps if "gangline.json" in target.names(step_name(step)))
+
+
+def surplus(steps: list[int], keep: int, keep_every: int) -> list[int]:
+    """The steps that may go: all but the newest ``keep`` and the multiples of ``keep_every``."""
+    if keep <= 0:
+        return []
+    return [step for step in sorted(steps)[:-keep] if not (keep_every and step % keep_every == 0)]
+
+
+def tidy(target: Target, keep: int, keep_every: int, newest: int) -> None:
+    """Remove steps that retention lets go, and unfinished ones older than the newest commit."""
+    for step in surplus(committed_steps(target), keep, keep_every):
+        target.remove(step_name(step))
+        reach("removed")
+    for name in target.names(""):
+        unfinished = partial_of(name)
+        if name.startswith(".trash-") or (unfinished and unfinished[0] < newest):
+            target.remove(name)

@@ -1,0 +1,194 @@
+"""All ranks agree who keeps what: PyTorch's planner decides, this lays it out.
+
+The agreement is made once and kept while names, shapes and types stay the same, so that a usual
+save needs no collective but one flag. The planner gives each value to one owner, who writes it to
+storage. On every other node one rank that has the value keeps a copy too, so that a node's own
+memory is enough to restore replicated state from.
+"""
+
+import pickle
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
+from torch.distributed.checkpoint.planner import SavePlan, WriteItem, WriteItemType
+from torch.distributed.tensor import DTensor
+
+from gangline.elastic.checkpoint.envelope import capacity, check_loadable, envelope, pickled
+from gangline.elastic.checkpoint.errors import CheckpointError, UnsavableError
+from gangline.elastic.checkpoint.group import Ranks
+from gangline.elastic.checkpoint.layout import Entry, Layout, aligned, part_name
+
+Signature = tuple[tuple[object, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """What this rank keeps."""
+
+    signature: Signature
+    layout: Layout
+    items: list[WriteItem]
+    """The planner's items, in the order of the layout's entries."""
+
+
+def planner_of(state: dict[str, Any], first: bool) -> DefaultSavePlanner:
+    """A planner that knows ``state``."""
+    planner = DefaultSavePlanner()
+    planner.set_up_planner(state, is_coordinator=first)
+    return planner
+
+
+def signature_of(planner: DefaultSavePlanner) -> Signature:
+    """What must stay the same for a layout to stay: names, kinds, shapes, types, placements."""
+    return tuple(_kind(key, value) for key, value in planner.state_dict.items())
+
+
+def _kind(key: str, value: object) -> tuple[object, ...]:
+    if isinstance(value, DTensor):
+        return key, value.shape, value.dtype, value.placements, value.device_mesh.shape
+    if isinstance(value, torch.Tensor):
+        return key, value.shape, value.dtype
+    return key, type(value).__name__
+
+
+def agree(ranks: Ranks, node: str, planner: DefaultSavePlanner) -> Agreement:
+    """Make the agreement; all ranks call it together.
+
+    Raises:
+        UnsavableError: a value of some rank cannot be saved; all ranks raise.
+    """
+    local = _local_plan(ranks, planner)
+    local_plans = ranks.gather((node, local))
+    metadata: Metadata | None = None
+    shares: list[tuple[SavePlan, list[WriteItem]]] | None = None
+    problem: str | None = None
+    if ranks.rank == 0:
+        plans = [plan for _, plan in local_plans]
+        try:
+            # The planner changes the lists it is given; the copies need to know the first ones.
+            owned, metadata = planner.create_global_plan(
+                [replace(plan, items=list(plan.items)) for plan in plans]
+            )
+            copies = copies_for_nodes([name for name, _ in local_plans], plans, owned)
+            shares = list(zip(owned, copies, strict=True))
+        except (ValueError, RuntimeError) as error:
+            problem = str(error)
+    if problem := ranks.share(problem):
+        raise CheckpointError(f"the ranks' states do not make one checkpoint: {problem}")
+    mine, held = ranks.hand_out(shares)
+    items = [*planner.finish_plan(mine).items, *held]
+    entries = entries_of(planner, items)
+    parts = ranks.gather((entries, len(mine.items)))
+    blob = b""
+    if metadata is not None:
+        metadata.storage_data = storage_data(parts)
+        blob = pickle.dumps(metadata)
+    name, blob = ranks.share((uuid.uuid4().hex, blob))
+    layout = Layout(
+        name, ranks.rank, ranks.world, entries, len(mine.items), blob, holder_sets(parts)
+    )
+    return Agreement(signature_of(planner), layout, items)
+
+
+def _local_plan(ranks: Ranks, planner: DefaultSavePlanner) -> SavePlan:
+    """This rank's wishes; fails on all ranks when it fails on one."""
+    problem = None
+    plan = SavePlan([])
+    try:
+        _check_values(planner)
+        plan = planner.create_local_plan()
+    except (UnsavableError, ValueError, TypeError, RuntimeError) as error:
+        problem = str(error)
+    for rank, found in enumerate(ranks.gather(problem)):
+        if found:
+            raise UnsavableError(found if ranks.world == 1 else f"rank {rank}: {found}")
+    return plan
+
+
+def _check_values(planner: DefaultSavePlanner) -> None:
+    for key, value in planner.state_dict.items():
+        if isinstance(value, torch.Tensor):
+            if value.layout != torch.strided or value.is_quantized or value.is_meta:
+                raise UnsavableError(f"{key!r} is a tensor that is sparse, quantized or on meta")
+        else:
+            check_loadable(key, value, pickled(key, value))
+
+
+def copies_for_nodes(
+    nodes: Sequence[str], wishes: Sequence[SavePlan], owned: Sequence[SavePlan]
+) -> list[list[WriteItem]]:
+    """For each rank the items that it keeps for its node because their owner is elsewhere."""
+    at = {item.index: nodes[rank] for rank, plan in enumerate(owned) for item in plan.items}
+    load = [sum(map(_weight, plan.items)) for plan in owned]
+    askers: dict[tuple[str, MetadataIndex], list[tuple[int, WriteItem]]] = {}
+    for rank, plan in enumerate(wishes):
+        for item in plan.items:
+            if at[item.index] != nodes[rank]:
+                askers.setdefault((nodes[rank], item.index), []).append((rank, item))
+    kept: list[list[WriteItem]] = [[] for _ in nodes]
+    for wanting in askers.values():
+        rank, item = min(wanting, key=lambda pair: (load[pair[0]], pair[0]))
+        load[rank] += _weight(item)
+        kept[rank].append(item)
+    return kept
+
+
+def _weight(item: WriteItem) -> int:
+    return item.tensor_storage_size() or 1
+
+
+def entries_of(planner: DefaultSavePlanner, items: Sequence[WriteItem]) -> list[Entry]:
+    """Lay out a rank's items one after the other."""
+    entries: list[Entry] = []
+    at = 0
+    for item in items:
+        key, chunk = item.index.fqn, item.index.offset
+        if item.type is WriteItemType.BYTE_IO:
+            size = aligned(capacity(len(pickled(key, planner.lookup_object(item.index)))))
+            entry = Entry(key, None, at, size, size, 0, 0)
+        else:
+            assert item.tensor_data is not None
+            around = envelope(
+                item.tensor_data.properties.dtype, tuple(item.tensor_data.chunk.sizes)
+            )
+            entry = Entry(
+                key,
+                tuple(chunk) if chunk is not None else (),
+                at,
+                aligned(around.length),
+                around.length,
+                len(around.before),
+                around.raw_length,
+            )
+        entries.append(entry)
+        at += entry.length
+    return entries
+
+
+def index_of(entry: Entry) -> MetadataIndex:
+    """How PyTorch names the entry."""
+    return MetadataIndex(entry.key, entry.chunk)
+
+
+def storage_data(parts: Sequence[tuple[list[Entry], int]]) -> dict[MetadataIndex, _StorageInfo]:
+    """Where in which file PyTorch's reader finds each entry."""
+    return {
+        index_of(entry): _StorageInfo(part_name(rank), entry.offset, entry.archive)
+        for rank, (entries, owned) in enumerate(parts)
+        for entry in entries[:owned]
+    }
+
+
+def holder_sets(parts: Sequence[tuple[list[Entry], int]]) -> list[list[int]]:
+    """The distinct sets of ranks that keep the same thing."""
+    holders: dict[tuple[str, tuple[int, ...] | None], list[int]] = {}
+    for rank, (entries, _) in enumerate(parts):
+        for entry in entries:
+            holders.setdefault((entry.key, entry.chunk), []).append(rank)
+    return [list(ranks) for ranks in sorted({tuple(ranks) for ranks in holders.values()})]

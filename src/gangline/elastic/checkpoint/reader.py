@@ -1,0 +1,196 @@
+"""PyTorch's side of loading: a planner that runs no code, and a storage reader over a source.
+
+``FlashReader`` works with plain ``torch.distributed.checkpoint.load`` too; the checkpointer uses it
+with ``SafePlanner``, which loads pickled values with the restricted unpickler.
+"""
+
+import io
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future as ThreadFuture
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.metadata import (
+    Metadata,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem
+from torch.distributed.checkpoint.storage import StorageReader
+from torch.futures import Future
+
+from gangline.elastic.checkpoint.safety import safe_load
+from gangline.elastic.checkpoint.source import Key, Source, StorageSource, key_of, tensor_of
+from gangline.elastic.checkpoint.target import open_target
+
+AHEAD = 4
+"""Entries that are read and verified while the one before is being copied."""
+
+
+class SafePlanner(DefaultLoadPlanner):
+    """PyTorch's planner for loading in place, but that pickled values run no code."""
+
+    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
+        """Put a pickled value into the state."""
+        loaded = safe_load(value)
+        path = self.mappings.get(read_item.dest_index.fqn, (read_item.dest_index.fqn,))
+        put(self.original_state_dict, path, loaded)
+
+
+class WholePlanner(SafePlanner):
+    """Loads everything there is into an empty dictionary."""
+
+    def set_up_planner(
+        self,
+        state_dict: dict[str, Any],
+        metadata: Metadata | None = None,
+        is_coordinator: bool = False,
+    ) -> None:
+        """Fill the dictionary with empty tensors of the shapes that were saved."""
+        assert metadata is not None
+        paths = metadata.planner_data or {}
+        for key, kind in metadata.state_dict_metadata.items():
+            value: object = None
+            if isinstance(kind, TensorStorageMetadata):
+                value = torch.empty(kind.size, dtype=kind.properties.dtype)
+            put(state_dict, paths.get(key, (key,)), value)
+        super().set_up_planner(state_dict, metadata, is_coordinator)
+
+
+def put(state: Any, path: Sequence[str | int], value: object) -> None:
+    """Set a value deep in nested dictionaries and lists, making what is missing on the way.
+
+    PyTorch writes whole numbers that are keys as text; a key that is there as a number is found.
+    """
+    for name, following in pairwise(path):
+        at = _existing(state, name)
+        if isinstance(state, list):
+            assert isinstance(at, int)
+            state.extend([None] * (at + 1 - len(state)))
+            missing = state[at] is None
+        else:
+            missing = at not in state or state[at] is None
+        if missing:
+            state[at] = [] if isinstance(following, int) else {}
+        state = state[at]
+    last = _existing(state, path[-1])
+    if isinstance(state, list):
+        assert isinstance(last, int)
+        state.extend([None] * (last + 1 - len(state)))
+    state[last] = value
+
+
+def _existing(state: Any, key: str | int) -> str | int:
+    if isinstance(state, dict) and key not in state and isinstance(key, str) and key.isdigit():
+        return int(key) if int(key) in state else key
+    return key
+
+
+class FlashReader(StorageReader):
+    """Reads one step from memory or storage for PyTorch's planners."""
+
+    def __init__(self, source: Source) -> None:
+        super().__init__()
+        self.source = source
+
+    @classmethod
+    def of_step(cls, folder: str, step: int) -> "FlashReader":
+        """A reader of a committed step in a folder or URL."""
+        return cls(StorageSource(open_target(folder), step))
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """The source was chosen at construction; nothing changes."""
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """Any name will do; it is not looked at."""
+        del checkpoint_id
+        return True
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        """The checkpoint's metadata."""
+        return self.source.metadata
+
+    def set_up_storage_reader(
+        self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
+    ) -> None:
+        """Nothing to set up."""
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        """The plan as it is."""
+        return plan
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        """The plans as they are."""
+        return plans
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        """Read, verify and put into place all that the plan names.
+
+        Raises:
+            CorruptError: something is damaged or missing. Some of the state may be overwritten.
+        """
+        sizes = _chunk_sizes(self.source.metadata)
+        keys = [key_of(item.storage_index) for item in plan.items]
+        self.source.obtain(keys)
+        for item, raw in zip(plan.items, ahead(self.source.raw, keys), strict=True):
+            if item.type is LoadItemType.BYTE_IO:
+                planner.load_bytes(item, io.BytesIO(raw))
+            else:
+                self._put_tensor(item, raw, planner, sizes)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    def _put_tensor(
+        self, item: ReadItem, raw: memoryview, planner: LoadPlanner, sizes: dict[Key, torch.Size]
+    ) -> None:
+        tensor = tensor_of(raw, self.source.metadata, item.storage_index, sizes)
+        for dimension, (start, length) in enumerate(
+            zip(item.storage_offsets, item.lengths, strict=True)
+        ):
+            tensor = tensor.narrow(dimension, start, length)
+        target = planner.resolve_tensor(item).detach()
+        target.copy_(tensor)
+        planner.commit_tensor(item, target)
+
+
+def ahead(read: Callable[[Key], memoryview], keys: Sequence[Key]) -> Iterator[memoryview]:
+    """What ``read`` gives for each key, in order, while the next ones are being read."""
+    with ThreadPoolExecutor(2, thread_name_prefix="read") as pool:
+        waiting: deque[ThreadFuture[memoryview]] = deque()
+        for key in keys:
+            waiting.append(pool.submit(read, key))
+            if len(waiting) > AHEAD:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def _chunk_sizes(metadata: Metadata) -> dict[Key, torch.Size]:
+    return {
+        (key, tuple(chunk.offsets)): chunk.sizes
+        for key, kind in metadata.state_dict_metadata.items()
+        if isinstance(kind, TensorStorageMetadata)
+        for chunk in kind.chunks
+    }
+
+
+def load_into(source: Source, state: dict[str, Any] | None) -> dict[str, Any]:
+    """Load a step in place, or everything there is when no state is given; returns the state.
+
+    Raises:
+        CorruptError: something is damaged or missing.
+        RuntimeError: the state has names that the checkpoint does not have.
+        ValueError: shapes differ.
+    """
+    planner = SafePlanner() if state is not None else WholePlanner()
+    filled: dict[str, Any] = state if state is not None else {}
+    planner.set_up_planner(filled, source.metadata, is_coordinator=True)
+    plan = planner.finish_plan(planner.create_local_plan())
+    FlashReader(source).read_data(plan, planner)
+    return filled

@@ -1,0 +1,159 @@
+"""Restoring: all ranks look at what there is, agree on a step, load it, and agree that they did."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from gangline.elastic.checkpoint import pending, persist
+from gangline.elastic.checkpoint.choice import Candidate, Holding, candidates, holdings
+from gangline.elastic.checkpoint.errors import CheckpointError, CorruptError, StorageError
+from gangline.elastic.checkpoint.failpoints import reach
+from gangline.elastic.checkpoint.group import Ranks
+from gangline.elastic.checkpoint.header import State
+from gangline.elastic.checkpoint.home import Settings
+from gangline.elastic.checkpoint.pending import Held
+from gangline.elastic.checkpoint.reader import load_into
+from gangline.elastic.checkpoint.segment import Segment
+from gangline.elastic.checkpoint.source import Key, MemorySource, Source, StorageSource
+from gangline.elastic.checkpoint.target import Target, open_target
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What was restored."""
+
+    step: int
+    state: dict[str, Any]
+    source: Literal["memory", "peer", "storage"]
+    """Where this rank had it from."""
+
+
+class Restorer:
+    """What there is to restore, seen by all ranks."""
+
+    def __init__(self, ranks: Ranks, home: Path, node: str, settings: Settings) -> None:
+        self.ranks, self.home, self.settings = ranks, home, settings
+        self.held = _newest_of_each(pending.survey(home))
+        views = ranks.gather(holdings(node, settings.address, self.held))
+        self.found: list[Holding] = sorted({one for view in views for one in view})
+        self.target: Target | None = None
+        self.stored: list[int] = []
+        self.fetched = False
+
+    def load(self, state: dict[str, Any] | None, step: int | None) -> Loaded | None:
+        """Load the best candidate that all ranks can load.
+
+        Raises:
+            CheckpointError: there are candidates but none of them could be loaded.
+        """
+        reasons: list[str] = []
+        options = candidates(self.found, self._stored())
+        for candidate in options:
+            if step is not None and candidate.step != step:
+                continue
+            loaded = self._try(candidate, state, reasons)
+            if loaded is not None:
+                self._forget_newer(candidate.step)
+                return loaded
+        if step is not None and not reasons:
+            raise CheckpointError(f"step {step} is neither in memory nor in storage")
+        if reasons:
+            raise CheckpointError("no checkpoint could be loaded: " + "; ".join(reasons))
+        return None
+
+    def _stored(self) -> list[int]:
+        """The steps in storage as rank 0 sees them."""
+        problem, steps = "", list[int]()
+        try:
+            self.target = open_target(self.settings.target, self.settings.options)
+            if self.ranks.rank == 0:
+                steps = persist.committed_steps(self.target)
+        except (OSError, StorageError) as error:
+            problem = str(error)
+            log.warning("storage cannot be read", extra={"reason": problem})
+        return self.ranks.share(steps)
+
+    def _try(
+        self, candidate: Candidate, state: dict[str, Any] | None, reasons: list[str]
+    ) -> Loaded | None:
+        """Load one candidate on all ranks, or on none."""
+        problem, fatal, filled = "", "", dict[str, Any]()
+        source: Source | None = None
+        self.fetched = False
+        try:
+            source = self._source(candidate)
+            reach("restore-source")
+            filled = load_into(source, state)
+            reach("restore-loaded")
+        except (CorruptError, OSError, StorageError) as error:
+            problem = str(error) or type(error).__name__
+        except (ValueError, RuntimeError) as error:
+            fatal = str(error)  # the state does not fit to what was saved: no other step would
+        finally:
+            if source is not None:
+                source.close()
+        answers = self.ranks.gather((problem, fatal))
+        if mismatch := [text for _, text in answers if text]:
+            raise CheckpointError(f"the state does not fit step {candidate.step}: {mismatch[0]}")
+        where = "memory" if candidate.plan else "storage"
+        for rank, (text, _) in enumerate(answers):
+            if text:
+                reason = f"step {candidate.step} from {where}: rank {rank}: {text}"
+                reasons.append(reason)
+                log.warning("checkpoint skipped", extra={"reason": reason})
+        if any(text for text, _ in answers):
+            return None
+        if candidate.plan is None:
+            return Loaded(candidate.step, filled, "storage")
+        return Loaded(candidate.step, filled, "peer" if self.fetched else "memory")
+
+    def _source(self, candidate: Candidate) -> Source:
+        if candidate.plan is None:
+            if self.target is None:
+                raise StorageError(f"{self.settings.target} cannot be used here")
+            return StorageSource(self.target, candidate.step)
+        mine = self._of(candidate)
+
+        def fetch(keys: Sequence[Key]) -> list[Held]:
+            return self._fetch(candidate, keys)
+
+        if not mine:
+            mine = fetch([])
+        return MemorySource(mine, fetch)
+
+    def _of(self, candidate: Candidate) -> list[Held]:
+        return [
+            one
+            for one in self.held
+            if (one.step, one.layout.plan) == (candidate.step, candidate.plan)
+        ]
+
+    def _fetch(self, candidate: Candidate, keys: Sequence[Key]) -> list[Held]:
+        """Have parts that only other nodes hold."""
+        del keys
+        raise CorruptError(f"step {candidate.step} is not in the memory of this node")
+
+    def _forget_newer(self, step: int) -> None:
+        """Saves newer than the step that training goes on from belong to a past that is no more."""
+        for held in pending.survey(self.home):
+            if held.step > step:
+                segment = Segment(held.path)
+                if segment.header() == held.header and segment.try_lock(exclusive=True):
+                    segment.put_header(replace(held.header, state=State.CORRUPT))
+                    segment.unlock()
+                segment.close()
+
+
+def _newest_of_each(held: Sequence[Held]) -> list[Held]:
+    """One save for each step, plan and rank: a rank's own before a copy, the newest of its own."""
+    best: dict[tuple[int, str, int], Held] = {}
+    for one in held:
+        key = (one.step, one.layout.plan, one.rank)
+        known = best.get(key)
+        if known is None or (one.own, one.header.generation) > (known.own, known.header.generation):
+            best[key] = one
+    return list(best.values())

@@ -1,0 +1,180 @@
+"""The process that takes checkpoints from memory to storage, and outlives the training processes.
+
+One for each job on each node, whoever starts it: the agent, or the first ``Checkpointer``. It is
+woken by words over a socket but decides by what lies in memory, so it may be killed and started
+again at any time. When a training process dies it writes the newest complete save to storage; when
+all are gone for good it takes the memory away and ends.
+
+    python -m gangline.elastic.checkpoint.saver HOME
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+from gangline.elastic.checkpoint import home as homes
+from gangline.elastic.checkpoint import pending, words
+from gangline.elastic.checkpoint.home import Hold, Settings
+from gangline.elastic.checkpoint.words import Bye, Flush, Flushed, Hello, Outcome, Saved
+from gangline.elastic.checkpoint.writing import Writer
+
+log = logging.getLogger(__name__)
+LOOK_S = 1.0
+"""How often it looks without being woken: other nodes' parts appear without a word."""
+LONGEST_WAIT_S = 30.0
+"""Longest pause before a write that failed is tried again."""
+
+
+class Saver:
+    """The state of a saver: who is connected, what was asked, when all were gone."""
+
+    def __init__(self, home: Path, settings: Settings) -> None:
+        self.home, self.settings = home, settings
+        self.loop = asyncio.get_running_loop()
+        self.clients: dict[asyncio.StreamWriter, bool] = {}
+        """Connections, and whether a training process introduced itself there."""
+        self.wake, self.sealing = asyncio.Event(), asyncio.Event()
+        self.wake.set()
+        self.deaths = 0
+        """Training processes that died and whose saves nobody has rescued yet."""
+        self.flushers: list[asyncio.StreamWriter] = []
+        self.seen_any = False
+        self.clean = True
+        self.alone_since = time.monotonic()
+        self.ending = False
+        self.writer = Writer(home, self._report_from_thread)
+
+    def _report_from_thread(self, outcome: Outcome) -> None:
+        self.loop.call_soon_threadsafe(self._tell_all, outcome)
+
+    def _tell_all(self, outcome: Outcome) -> None:
+        for client in self.clients:
+            client.write(words.encode(outcome))
+
+    async def serve(self, reader: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
+        """Listen to one connection until it ends."""
+        trains = said_bye = False
+        self.clients[client] = False
+        with contextlib.suppress(ConnectionError):
+            while line := await reader.readline():
+                match words.decode(line):
+                    case Hello():
+                        trains = self.clients[client] = self.seen_any = True
+                        # A process that starts makes what was left by one that died its own.
+                        self.settings = homes.read_settings(self.home) or self.settings
+                    case Saved():
+                        self.sealing.set()
+                    case Bye():
+                        said_bye = True
+                    case Flush():
+                        self.flushers.append(client)
+                    case _:
+                        log.warning("unknown word", extra={"line": line[:100]})
+                self.wake.set()
+        del self.clients[client]
+        client.close()
+        if trains:
+            self.alone_since = time.monotonic()
+            self.clean = self.clean and said_bye
+            self.deaths += not said_bye
+        self.wake.set()
+
+    async def write_for_ever(self) -> None:
+        """Write and commit until there is nobody left to write for."""
+        while not await self._finished():
+            pause = LOOK_S
+            if self.writer.troubles:
+                pause = min(LONGEST_WAIT_S, 2.0 ** min(self.writer.troubles, 5))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.wake.wait(), pause)
+            self.wake.clear()
+            await self._round()
+
+    async def _round(self) -> None:
+        rescue = self.deaths > 0 or self.ending or bool(self.flushers)
+        held = await asyncio.to_thread(pending.survey, self.home)
+        await asyncio.to_thread(self.writer.write, self.settings, pending.asked_for(held))
+        await asyncio.to_thread(self.writer.commit, self.settings)
+        if rescue:
+            deaths, flushers = self.deaths, self.flushers
+            self.flushers = []
+            step = await asyncio.to_thread(self.writer.rescue, self.settings)
+            self.deaths -= deaths
+            log.info("newest save written after a death or on demand", extra={"step": step})
+            for client in flushers:
+                client.write(words.encode(Flushed(step)))
+
+    async def seal_for_ever(self) -> None:
+        """Give each new save its checksums, soon after it was taken."""
+        while True:
+            await self.sealing.wait()
+            self.sealing.clear()
+            await asyncio.to_thread(self.writer.seal)
+
+    async def _finished(self) -> bool:
+        if self.ending:
+            return True
+        if any(self.clients.values()) or homes.job_lives(self.home):
+            self.alone_since = time.monotonic()
+            return False
+        alone = time.monotonic() - self.alone_since
+        if self.seen_any and self.clean and not self.writer.waiting and not self.deaths:
+            held = await asyncio.to_thread(pending.survey, self.home)
+            if not pending.asked_for(held):
+                return True
+        return alone > self.settings.linger_s
+
+    def end(self) -> None:
+        """Write the newest save, then end: the node is being taken away."""
+        self.ending = True
+        self.wake.set()
+
+
+async def run(home: Path, settings: Settings) -> bool:
+    """Serve until the job is over; whether its memory may be taken away."""
+    saver = Saver(home, settings)
+    saver.loop.add_signal_handler(signal.SIGTERM, saver.end)
+    socket = home / "saver.sock"
+    socket.unlink(missing_ok=True)
+    server = await asyncio.start_unix_server(saver.serve, socket)
+    sealer = asyncio.create_task(saver.seal_for_ever())
+    saver.sealing.set()
+    try:
+        await saver.write_for_ever()
+        if saver.ending:
+            await saver._round()
+    finally:
+        server.close()
+        sealer.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await sealer
+        for client in list(saver.clients):
+            client.close()
+        await asyncio.to_thread(saver.writer.close)
+    return not saver.ending
+
+
+def main() -> None:
+    """Run for the home that is named, unless another saver does."""
+    home = Path(sys.argv[1])
+    logging.basicConfig(
+        filename=home / "saver.log", format="%(asctime)s %(levelname)s %(message)s", level="INFO"
+    )
+    hold = Hold(home / "saver.lock")
+    settings = homes.read_settings(home)
+    if settings is None or not hold.take(exclusive=True):
+        return
+    os.nice(5)  # training goes first
+    over = asyncio.run(run(home, settings))
+    if over and not homes.job_lives(home):
+        shutil.rmtree(home, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

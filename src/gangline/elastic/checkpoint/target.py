@@ -1,0 +1,193 @@
+"""Where checkpoints are kept: a folder of this machine, or anything that fsspec reaches.
+
+A local folder (also NFS) commits by renaming a folder, after everything in it is on the disk. A
+store without renames commits by the manifest, which is put last: a step without it does not exist.
+"""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from gangline.elastic.checkpoint.errors import StorageError
+from gangline.elastic.checkpoint.failpoints import reach
+from gangline.elastic.checkpoint.manifest import MANIFEST, partial_name, step_name
+
+
+class Target(Protocol):
+    """What checkpoints are written to. Paths are relative to it. Failures raise ``OSError``."""
+
+    def partial(self, step: int, plan: str) -> str:
+        """The folder in which a step is made."""
+
+    def create(self, path: str) -> contextlib.AbstractContextManager[IO[bytes]]:
+        """A file to write to, which is on the disk when the block ends."""
+
+    def put(self, path: str, data: bytes) -> None:
+        """Write a small file at once or not at all."""
+
+    def read(self, path: str) -> bytes:
+        """A whole file."""
+
+    def open(self, path: str) -> IO[bytes]:
+        """A file to read from."""
+
+    def names(self, folder: str) -> list[str]:
+        """What is in a folder; nothing when it does not exist."""
+
+    def commit(self, step: int, plan: str, manifest: bytes) -> None:
+        """Make the step exist. A second time is no harm."""
+
+    def remove(self, folder: str) -> None:
+        """Take away a folder with all that is in it."""
+
+
+class LocalTarget:
+    """A folder of a file system that renames."""
+
+    def __init__(self, folder: str) -> None:
+        self.root = Path(folder)
+
+    def partial(self, step: int, plan: str) -> str:
+        """The folder in which a step is made."""
+        return partial_name(step, plan)
+
+    @contextlib.contextmanager
+    def create(self, path: str) -> Iterator[IO[bytes]]:
+        """A file to write to, which is on the disk when the block ends."""
+        whole = self.root / path
+        whole.parent.mkdir(parents=True, exist_ok=True)
+        with open(whole, "wb", buffering=0) as stream:
+            yield stream
+            os.fsync(stream.fileno())
+
+    def put(self, path: str, data: bytes) -> None:
+        """Write a small file at once or not at all."""
+        fresh = f"{path}.{os.getpid()}.new"
+        with self.create(fresh) as stream:
+            stream.write(data)
+        reach("put-written")
+        (self.root / fresh).rename(self.root / path)
+
+    def read(self, path: str) -> bytes:
+        """A whole file."""
+        return (self.root / path).read_bytes()
+
+    def open(self, path: str) -> IO[bytes]:
+        """A file to read from."""
+        return open(self.root / path, "rb", buffering=0)
+
+    def names(self, folder: str) -> list[str]:
+        """What is in a folder; nothing when it does not exist."""
+        try:
+            return sorted(os.listdir(self.root / folder))
+        except FileNotFoundError:
+            return []
+
+    def commit(self, step: int, plan: str, manifest: bytes) -> None:
+        """Make the step exist. A second time is no harm."""
+        partial, final = self.root / partial_name(step, plan), self.root / step_name(step)
+        self.put(f"{partial.name}/{MANIFEST}", manifest)
+        _sync_folder(partial)
+        reach("commit-manifest")
+        if final.exists():
+            self.remove(final.name)  # the same step, saved again after a restart from an older one
+        partial.rename(final)
+        reach("commit-renamed")
+        _sync_folder(self.root)
+
+    def remove(self, folder: str) -> None:
+        """Take away a folder with all that is in it; under another name first, as it takes time."""
+        trash = self.root / f".trash-{os.getpid()}-{folder.lstrip('.')}"
+        with contextlib.suppress(FileNotFoundError):
+            (self.root / folder).rename(trash)
+            shutil.rmtree(trash, ignore_errors=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class RemoteTarget:
+    """A store that fsspec reaches: objects appear whole when closed; nothing is renamed."""
+
+    def __init__(self, filesystem: Any, root: str) -> None:
+        self.files, self.root = filesystem, root.rstrip("/")
+
+    def _at(self, path: str) -> str:
+        return f"{self.root}/{path}" if path else self.root
+
+    def partial(self, step: int, plan: str) -> str:
+        """The folder in which a step is made: at once the last one, made valid by its manifest."""
+        del plan
+        return step_name(step)
+
+    @contextlib.contextmanager
+    def create(self, path: str) -> Iterator[IO[bytes]]:
+        """A file to write to, which is there when the block ends."""
+        self.files.makedirs(self._at(path).rpartition("/")[0], exist_ok=True)
+        with self.files.open(self._at(path), "wb") as stream:
+            yield stream
+
+    def put(self, path: str, data: bytes) -> None:
+        """Write a small object."""
+        with self.create(path) as stream:
+            stream.write(data)
+
+    def read(self, path: str) -> bytes:
+        """A whole object."""
+        with self.open(path) as stream:
+            return stream.read()
+
+    def open(self, path: str) -> IO[bytes]:
+        """An object to read from."""
+        found: IO[bytes] = self.files.open(self._at(path), "rb")
+        return found
+
+    def names(self, folder: str) -> list[str]:
+        """What is under a prefix."""
+        self.files.invalidate_cache()
+        try:
+            found = self.files.ls(self._at(folder), detail=False)
+        except FileNotFoundError:
+            return []
+        return sorted(str(name).rstrip("/").rpartition("/")[2] for name in found)
+
+    def commit(self, step: int, plan: str, manifest: bytes) -> None:
+        """Make the step exist by putting its manifest, the last of its objects."""
+        del plan
+        self.put(f"{step_name(step)}/{MANIFEST}", manifest)
+        reach("commit-manifest")
+
+    def remove(self, folder: str) -> None:
+        """Take away what is under a prefix, the manifest first: half a step is no step."""
+        with contextlib.suppress(FileNotFoundError):
+            self.files.rm(self._at(f"{folder}/{MANIFEST}"))
+        with contextlib.suppress(FileNotFoundError):
+            self.files.rm(self._at(folder), recursive=True)
+
+
+def open_target(address: str, options: Mapping[str, str] | None = None) -> Target:
+    """The target that a folder or URL names.
+
+    Raises:
+        StorageError: the URL's kind needs a package that is not installed.
+    """
+    scheme, separator, rest = address.partition("://")
+    if not separator:
+        return LocalTarget(address)
+    if scheme == "file":
+        return LocalTarget(rest)
+    try:
+        fsspec: Any = import_module("fsspec")
+        filesystem, root = fsspec.core.url_to_fs(address, **dict(options or {}))
+    except (ImportError, ValueError) as error:
+        raise StorageError(f"{address} cannot be used: {error}") from error
+    return RemoteTarget(filesystem, root)

@@ -1,0 +1,171 @@
+"""The saver's hands: writing what is asked for, committing, keeping checksums; all blocking calls.
+
+Every call looks at the segments anew. Nothing is remembered that could not be found again, but for
+the commits that wait for other nodes.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from gangline.elastic.checkpoint import pending, persist
+from gangline.elastic.checkpoint.errors import CorruptError, StorageError
+from gangline.elastic.checkpoint.header import State
+from gangline.elastic.checkpoint.home import Settings
+from gangline.elastic.checkpoint.manifest import Note, partial_of
+from gangline.elastic.checkpoint.pending import Held
+from gangline.elastic.checkpoint.segment import Segment
+from gangline.elastic.checkpoint.target import Target, open_target
+from gangline.elastic.checkpoint.words import Outcome
+
+log = logging.getLogger(__name__)
+OTHERS_S = 10.0
+"""How long a step waits for the other nodes before an older one is tried as well."""
+
+
+class Writer:
+    """Writes the saves of one home to its target."""
+
+    def __init__(self, home: Path, report: Callable[[Outcome], None]) -> None:
+        self.home, self.report = home, report
+        self.stop = threading.Event()
+        self.waiting: dict[tuple[int, str], int] = {}
+        """Steps and plans that wait for other ranks, and the number of ranks."""
+        self.troubles = 0
+        """Attempts that failed, one after the other."""
+        self._target: tuple[Settings, Target, persist.Pace] | None = None
+        self._pool = ThreadPoolExecutor(4, thread_name_prefix="write")
+
+    def close(self) -> None:
+        """Stop waiting for bandwidth and end the threads."""
+        self.stop.set()
+        self._pool.shutdown()
+
+    def _open(self, settings: Settings) -> tuple[Target, persist.Pace]:
+        if self._target is None or self._target[0] != settings:
+            target = open_target(settings.target, settings.options)
+            self._target = (settings, target, persist.Pace(settings.bandwidth, self.stop))
+            self._find_unfinished(target)
+        return self._target[1:]
+
+    def _find_unfinished(self, target: Target) -> None:
+        """Take up the commits that an earlier saver left."""
+        for name in target.names(""):
+            if (unfinished := partial_of(name)) is None:
+                continue
+            notes = [one for one in target.names(name) if one.startswith("rank-")]
+            for one in notes[:1]:
+                try:
+                    note = msgspec.json.decode(target.read(f"{name}/{one}"), type=Note)
+                except (msgspec.MsgspecError, FileNotFoundError):
+                    continue
+                self.waiting[unfinished] = note.world
+
+    def write(self, settings: Settings, wishes: Sequence[Held]) -> bool:
+        """Write these saves; whether all of them are in storage now."""
+        if not wishes:
+            return True
+        try:
+            target, pace = self._open(settings)
+            done = list(self._pool.map(lambda one: self._write_one(target, pace, one), wishes))
+        except (OSError, StorageError, CorruptError) as error:
+            self.troubles += 1
+            log.warning("checkpoint not written", extra={"step": wishes[0].step}, exc_info=error)
+            self.report(Outcome(wishes[0].step, committed=False, reason=_words(error)))
+            return False
+        self.troubles = 0
+        return all(done)
+
+    def _write_one(self, target: Target, pace: persist.Pace, wish: Held) -> bool:
+        segment = Segment(wish.path)
+        try:
+            with segment.reading() as free:
+                if not free or segment.header() != wish.header:
+                    return False  # a newer save is taking its place, and will be asked for itself
+                if not persist.is_committed(target, wish.step, wish.layout.plan):
+                    persist.write_part(target, segment, wish.header, wish.layout, pace)
+                    self.waiting[wish.step, wish.layout.plan] = wish.layout.world
+                segment.mark_persisted(wish.header.generation)
+        except CorruptError:
+            segment.put_header(replace(wish.header, state=State.CORRUPT))
+            raise
+        finally:
+            segment.close()
+        return True
+
+    def commit(self, settings: Settings) -> list[int]:
+        """Commit what can be; returns the steps. What waits for others stays waiting."""
+        done = []
+        for (step, plan), world in sorted(self.waiting.items(), reverse=True):
+            try:
+                target, _ = self._open(settings)
+                if not persist.try_commit(target, step, plan, world):
+                    continue
+                del self.waiting[step, plan]
+                done.append(step)
+                self.report(Outcome(step, committed=True))
+                persist.tidy(target, settings.keep, settings.keep_every, step)
+            except (OSError, StorageError) as error:
+                self.troubles += 1
+                self.report(Outcome(step, committed=False, reason=_words(error)))
+        if done:
+            self.waiting = {key: n for key, n in self.waiting.items() if key[0] > max(done)}
+        return done
+
+    def rescue(self, settings: Settings) -> int | None:
+        """Write the newest save that this node's ranks all hold, and get it committed.
+
+        When other nodes do not hold it, the next older one is tried as well.
+        """
+        for step in pending.common_steps(pending.survey(self.home)):
+            held = pending.at_step(pending.survey(self.home), step)
+            if not self.write(settings, held):
+                return None
+            if self._committed_in_time(settings, step, held[0].layout.plan):
+                return step
+        return None
+
+    def _committed_in_time(self, settings: Settings, step: int, plan: str) -> bool:
+        begin = time.monotonic()
+        while (step, plan) in self.waiting:
+            self.commit(settings)
+            if (step, plan) not in self.waiting:
+                break
+            passed = time.monotonic() - begin
+            if passed > OTHERS_S or self.stop.is_set():
+                return False
+            if passed > OTHERS_S / 4:
+                self._stand_in(settings, step, plan)
+            self.stop.wait(min(1.0, 0.05 + passed / 10))
+        return True
+
+    def _stand_in(self, settings: Settings, step: int, plan: str) -> None:
+        """Write, from copies kept here, the parts of ranks whose nodes are gone."""
+        target, _ = self._open(settings)
+        missing = persist.missing_ranks(target, step, plan, self.waiting[step, plan])
+        held = pending.stand_ins(pending.survey(self.home), step, plan, missing)
+        for one in held:
+            log.warning("writing the part of a lost rank", extra={"rank": one.rank, "step": step})
+        self.write(settings, held)
+
+    def seal(self) -> int:
+        """Give each complete save its checksums; returns how many were missing."""
+        count = 0
+        for held in pending.survey(self.home):
+            segment = Segment(held.path)
+            with segment.reading() as free:
+                if free and segment.header() == held.header:
+                    count += segment.seal(held.header, len(held.layout.entries)) is None
+                    persist.seal(segment, held.header, held.layout)
+            segment.close()
+        return count
+
+
+def _words(error: Exception) -> str:
+    return str(error) or type(error).__name__

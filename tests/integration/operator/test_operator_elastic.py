@@ -1,0 +1,219 @@
+"""ElasticJobs and ScalePlans on a real API server: rights, kills, names, namespaces."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gangline.api.elastic import ElasticJob, ScalePlan
+from gangline.api.resources import (
+    CONFIG_MAPS,
+    ELASTIC_JOBS,
+    NAMESPACES,
+    PODS,
+    SCALE_PLANS,
+    SECRETS,
+    SERVICES,
+)
+from gangline.kube.errors import NotFound
+from gangline.local.apiserver.server import ApiServer
+from integration.operator.cluster import NAMESPACE, Scene
+from integration.operator.faults import FaultyTransport, faulty
+from integration.operator.process import apply, deployed, kubeconfig_of, operator
+from unit.operator.elastic_jobs import MASTER, manifest, role, short_name
+
+ACCOUNT = "gangline-system/gangline-operator"
+ELASTIC = "dlrover-run --nnodes=1:10 train.py"
+
+
+class Elastic:
+    """ElasticJobs called ``train``, and their plans."""
+
+    def __init__(self, stage: Scene, namespace: str = NAMESPACE) -> None:
+        self.stage, self.client, self.namespace = stage, stage.client, namespace
+
+    async def submit(self, workers: int, **spec: Any) -> None:
+        written = manifest({"worker": role(workers, ELASTIC)}, **spec)
+        written["metadata"] = {"name": "train"}
+        await self.client.create(ELASTIC_JOBS, written, self.namespace)
+
+    async def job(self) -> ElasticJob:
+        return await self.client.get(ELASTIC_JOBS, "train", self.namespace)
+
+    async def names(self) -> set[str]:
+        pods = await self.client.list(PODS, self.namespace)
+        return {short_name(pod.metadata.name) for pod in pods.items}
+
+    async def until_pods(self, *names: str) -> None:
+        async def there() -> bool:
+            return await self.names() == set(names)
+
+        await self.stage.until(there, f"the pods are {names}")
+
+    async def until_phase(self, phase: str) -> None:
+        async def reached() -> bool:
+            return (await self.job()).status.phase == phase
+
+        await self.stage.until(reached, f"the job is {phase}")
+
+    async def delete_pod(self, short: str) -> None:
+        name = f"{MASTER}-{short[7:]}" if short.startswith("master") else f"train-edljob-{short}"
+        await self.client.delete(PODS, name, self.namespace)
+
+    async def plan(self, name: str, **spec: Any) -> None:
+        written = {
+            "apiVersion": "elastic.iml.github.io/v1alpha1",
+            "kind": "ScalePlan",
+            "metadata": {"name": name, "labels": {"scale-type": "manual"}},
+            "spec": {"ownerJob": "train", **spec},
+        }
+        await self.client.create(SCALE_PLANS, written, self.namespace)
+
+    async def until_plan(self, name: str, phase: str) -> ScalePlan:
+        async def reached() -> bool:
+            found = await self.client.get(SCALE_PLANS, name, self.namespace)
+            return found.status.phase == phase
+
+        await self.stage.until(reached, f"plan {name} is {phase}")
+        return await self.client.get(SCALE_PLANS, name, self.namespace)
+
+    async def secret(self) -> str:
+        return (await self.client.get(SECRETS, "train-edljob-secret", self.namespace)).data[
+            "secret"
+        ]
+
+
+@pytest.fixture
+def elastic(stage: Scene) -> Elastic:
+    return Elastic(stage)
+
+
+async def test_a_whole_life_with_the_rights_of_the_shipped_manifests(
+    elastic: Elastic, api_server: ApiServer, tmp_path: Path
+) -> None:
+    client = elastic.client
+    for shipped in deployed():
+        await apply(client, shipped)
+    limited = await kubeconfig_of(client, ACCOUNT, api_server.kubeconfig, tmp_path / "limited")
+    async with operator(limited) as running:
+        await elastic.submit(2)
+        await elastic.until_pods("master-0", "worker-0", "worker-1")
+        await elastic.until_phase("Running")
+        secret = await elastic.secret()
+        assert len(secret) > 64, "in base64"
+        master = await client.get(PODS, f"{MASTER}-0", NAMESPACE)
+        assert (await client.get(CONFIG_MAPS, MASTER, NAMESPACE)).metadata.controller
+        journal = {"data": {"journal": "what the master wrote"}}
+        await client.patch(CONFIG_MAPS, MASTER, journal, NAMESPACE)
+
+        await elastic.delete_pod("worker-1")
+        await elastic.until_pods("master-0", "worker-0", "worker-2")
+        await elastic.delete_pod("master-0")
+        await elastic.until_pods("master-1", "worker-0", "worker-2")
+        service = await client.get(SERVICES, MASTER, NAMESPACE)
+        assert service.metadata.controller == master.metadata.controller
+
+        await elastic.plan("more", replicaResourceSpecs={"worker": {"replicas": 3}})
+        done = await elastic.until_plan("more", "Succeeded")
+        assert done.status.create_time
+        assert done.status.finish_time
+        assert [owner.kind for owner in done.metadata.owner_references] == ["ElasticJob"]
+        await elastic.plan("bad", removePods=[{"name": "nobody"}])
+        failed = await elastic.until_plan("bad", "Failed")
+        assert "spec.removePods[0].name: 'nobody'" in failed.status.message
+        await elastic.until_pods("master-1", "worker-0", "worker-2", "worker-3")
+
+        for name in ("worker-0", "worker-2", "worker-3"):
+            await elastic.stage.kubelets.end(f"train-edljob-{name}", 0)
+        await elastic.until_phase("Succeeded")
+        await elastic.until_pods("worker-0", "worker-2", "worker-3")
+        assert await elastic.secret() == secret, "made once"
+        written = await client.get(CONFIG_MAPS, MASTER, NAMESPACE)
+        assert written.data == journal["data"], "the master's, and nobody else's"
+        assert [line for line in running.lines if "forbidden" in line.lower()] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["stop", "hang"])
+async def test_an_operator_killed_at_any_write_carries_out_each_plan_once(
+    elastic: Elastic, how: str
+) -> None:
+    """``stop``: just before the write takes effect; ``hang``: just after."""
+    stage, number = elastic.stage, 0
+    await stage.start_operator()
+    await elastic.submit(1)
+    await elastic.until_phase("Running")
+    workers = 1
+    while True:
+        number += 1
+        await stage.kill_operator()
+
+        def fault(_: object, count: int, number: int = number) -> str:
+            return "" if count < number else how
+
+        async with faulty(stage.client.config, fault) as (client, transport):
+            await stage.start_operator(client)
+            await elastic.plan(f"plan-{number}", createPods=[{"type": "worker"}])
+            killed = await hit_or_done(elastic, transport, f"plan-{number}")
+            await stage.kill_operator()
+        await stage.start_operator()
+        await elastic.until_plan(f"plan-{number}", "Succeeded")
+        workers += 1
+        found = await elastic.names()
+        assert len(found) == workers + 1, found
+        if not killed:
+            break
+    assert number > 4
+
+
+async def hit_or_done(elastic: Elastic, transport: FaultyTransport, plan: str) -> bool:
+    async def settled() -> bool:
+        found = await elastic.client.get(SCALE_PLANS, plan, NAMESPACE)
+        return transport.hanging.is_set() or found.status.phase == "Succeeded"
+
+    await elastic.stage.until(settled, "the write hangs or the plan is carried out")
+    return transport.hanging.is_set()
+
+
+async def test_jobs_of_one_name_in_two_namespaces_do_not_mix(elastic: Elastic) -> None:
+    await elastic.client.create(NAMESPACES, {"kind": "Namespace", "metadata": {"name": "other"}})
+    other = Elastic(elastic.stage, "other")
+    await elastic.stage.start_operator()
+    await elastic.submit(1)
+    await other.submit(2)
+    await elastic.until_pods("master-0", "worker-0")
+    await other.until_pods("master-0", "worker-0", "worker-1")
+    await other.plan("grow", replicaResourceSpecs={"worker": {"replicas": 3}})
+    await other.until_plan("grow", "Succeeded")
+    await other.delete_pod("worker-0")
+    await other.until_pods("master-0", "worker-1", "worker-2", "worker-3")
+    assert await elastic.names() == {"master-0", "worker-0"}
+    assert await elastic.secret() != await other.secret()
+
+
+async def test_a_plan_whose_job_does_not_come_says_what_it_waits_for(elastic: Elastic) -> None:
+    await elastic.stage.start_operator()
+    await elastic.plan("early", replicaResourceSpecs={"worker": {"replicas": 3}})
+    waiting = await elastic.until_plan("early", "Pending")
+    assert "spec.ownerJob: 'train' is no ElasticJob here" in waiting.status.message
+    await elastic.submit(1)
+    await elastic.until_plan("early", "Succeeded")
+    await elastic.until_pods("master-0", "worker-0", "worker-1", "worker-2")
+
+
+async def test_a_job_with_mistakes_names_them_all(elastic: Elastic) -> None:
+    await elastic.stage.start_operator()
+    limits = {"memory": "10 Gi"}
+    await elastic.submit(1, resourceLimits=limits, annotations={"gangline.dev/nodes": "2:1"})
+    written = manifest({"worker": role(1, priority="7")}, resourceLimits=limits)
+    written["metadata"] = {"name": "wrong"}
+    await elastic.client.create(ELASTIC_JOBS, written, NAMESPACE)
+
+    async def told() -> bool:
+        found = await elastic.client.get(ELASTIC_JOBS, "wrong", NAMESPACE)
+        messages = [c.message for c in found.status.conditions if c.type == "InvalidSpec"]
+        return bool(messages) and "priority" in messages[0] and "resourceLimits" in messages[0]
+
+    await elastic.stage.until(told, "all mistakes are told")
+    with pytest.raises(NotFound):
+        await elastic.client.get(PODS, "wrong-edljob-worker-0", NAMESPACE)

@@ -19,6 +19,7 @@ from gangline.api.apiextensions import (
 from gangline.api.resource import Resource
 from gangline.api.resources import (
     ELASTIC_JOBS,
+    HYPERNODES,
     JAX_JOBS,
     MPI_JOBS,
     MS_JOBS,
@@ -166,6 +167,16 @@ _DEFINITIONS = (
             _column("STATE", ".status.state"),
             _column("RUNNING", ".status.running", "integer"),
             _column("PENDING", ".status.pending", "integer"),
+        ],
+    ),
+    _Definition(
+        HYPERNODES,
+        short_names=["hn"],
+        columns=[
+            _column("Tier", ".spec.tier", "integer"),
+            _column("TierName", ".spec.tierName"),
+            _column("NodeCount", ".status.nodeCount", "integer"),
+            _AGE,
         ],
     ),
 )

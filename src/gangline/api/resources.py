@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gangline.api import admission, autoscaling, core, rbac
+from gangline.api import admission, autoscaling, core, rbac, topology
 from gangline.api.apiextensions import CustomResourceDefinition
 from gangline.api.elastic import ElasticJob, ScalePlan
 from gangline.api.jax import JAXJob
@@ -114,6 +114,14 @@ ELASTIC_JOBS = Resource(
 SCALE_PLANS = Resource(ScalePlan, "elastic.iml.github.io", "v1alpha1", "scaleplans", "ScalePlan")
 POD_GROUPS = Resource(PodGroup, _VOLCANO, "v1beta1", "podgroups", "PodGroup")
 QUEUES = Resource(Queue, _VOLCANO, "v1beta1", "queues", "Queue", namespaced=False)
+HYPERNODES = Resource(
+    topology.HyperNode,
+    topology.GROUP,
+    topology.VERSION,
+    "hypernodes",
+    "HyperNode",
+    namespaced=False,
+)
 
 BUILT_IN: tuple[Resource[Any], ...] = (
     NAMESPACES,
@@ -158,5 +166,6 @@ CUSTOM: tuple[Resource[Any], ...] = (
     SCALE_PLANS,
     POD_GROUPS,
     QUEUES,
+    HYPERNODES,
 )
 """Kinds that Gangline brings as CustomResourceDefinitions."""

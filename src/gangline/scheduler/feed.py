@@ -18,6 +18,7 @@ from gangline.api.meta import Object
 from gangline.api.node import Node
 from gangline.api.quantity import QuantityError
 from gangline.api.resources import (
+    HYPERNODES,
     NAMESPACES,
     NODES,
     PERSISTENT_VOLUME_CLAIMS,
@@ -29,6 +30,7 @@ from gangline.api.resources import (
     STORAGE_CLASSES,
 )
 from gangline.api.scheduling import DEFAULT_QUEUE, PodGroup, Queue
+from gangline.api.topology import HyperNode
 from gangline.kube.client import Client
 from gangline.kube.informer import Informer
 from gangline.scheduler.model import (
@@ -56,10 +58,8 @@ from gangline.scheduler.settings import SchedulerSettings
 from gangline.scheduler.state import ClusterState
 from gangline.scheduler.vacancies import HELD_S
 from gangline.scheduler.wire import (
-    HYPERNODES,
     LEAN_PODS,
     RESOURCE_QUOTAS,
-    HyperNode,
     LeanPod,
     ResourceQuota,
     slim,

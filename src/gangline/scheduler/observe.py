@@ -25,6 +25,7 @@ from gangline.api.scheduling import (
     SubGroupPolicy,
 )
 from gangline.api.selectors import Selector, SelectorError, from_object
+from gangline.api.topology import HyperNode
 from gangline.scheduler import model
 from gangline.scheduler.model import GroupKey, NodeName, PodKey, Request, shape_of
 from gangline.scheduler.observe_pools import node_group_fences, node_group_wishes
@@ -35,7 +36,6 @@ from gangline.scheduler.wire import (
     ANTI_AFFINITY_KEY,
     PREEMPTABLE_KEY,
     ROLE_KEY,
-    HyperNode,
     LeanPod,
     LeanPodSpec,
     LeanVolume,

@@ -8,6 +8,7 @@ from gangline.api.core import PriorityClass
 from gangline.api.quantity import QuantityError
 from gangline.api.resource import Resource
 from gangline.api.resources import (
+    HYPERNODES,
     NAMESPACES,
     NODES,
     PERSISTENT_VOLUME_CLAIMS,
@@ -35,7 +36,7 @@ from gangline.scheduler.observe_pools import quota_facts
 from gangline.scheduler.observe_storage import claim_facts, class_facts, volume_facts
 from gangline.scheduler.state import ClusterState
 from gangline.scheduler.storage import Storage
-from gangline.scheduler.wire import HYPERNODES, LEAN_PODS, RESOURCE_QUOTAS, slim
+from gangline.scheduler.wire import LEAN_PODS, RESOURCE_QUOTAS, slim
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ from gangline.api.affinity import (
     TopologySpreadConstraint,
 )
 from gangline.api.describe import FreeForm, ResourceList
-from gangline.api.meta import Condition, LabelSelector, Object, Wire
+from gangline.api.meta import Condition, Object, Wire
 from gangline.api.resource import Resource
 from gangline.api.resources import PODS
 from gangline.api.scheduling import GROUP_NAME_ANNOTATION
@@ -120,47 +120,6 @@ class LeanPod(Object):
     status: LeanPodStatus = LeanPodStatus()
 
 
-class ExactMatch(Wire):
-    """A member by its name."""
-
-    name: str = ""
-
-
-class RegexMatch(Wire):
-    """Members by a pattern of their names."""
-
-    pattern: str = ""
-
-
-class MemberSelector(Wire):
-    """Which nodes or domains are meant: one of three ways."""
-
-    exact_match: ExactMatch | None = None
-    regex_match: RegexMatch | None = None
-    label_match: LabelSelector | None = None
-
-
-class HyperNodeMember(Wire):
-    """Members of a network domain."""
-
-    type: str = ""
-    selector: MemberSelector = MemberSelector()
-
-
-class HyperNodeSpec(Wire):
-    """What a network domain consists of."""
-
-    tier: int = 0
-    tier_name: str = ""
-    members: list[HyperNodeMember] = []
-
-
-class HyperNode(Object):
-    """A network domain, as Volcano describes it."""
-
-    spec: HyperNodeSpec = HyperNodeSpec()
-
-
 class ResourceQuotaSpec(Wire):
     """What a namespace may have at most."""
 
@@ -184,9 +143,6 @@ class ResourceQuota(Object):
 
 
 RESOURCE_QUOTAS = Resource(ResourceQuota, "", "v1", "resourcequotas", "ResourceQuota")
-HYPERNODES = Resource(
-    HyperNode, "topology.volcano.sh", "v1alpha1", "hypernodes", "HyperNode", namespaced=False
-)
 LEAN_PODS = Resource(LeanPod, PODS.group, PODS.version, PODS.plural, PODS.kind)
 
 ROLE_KEY = "volcano.sh/task-spec"

@@ -1,0 +1,62 @@
+"""HyperNode: nodes that are close together in the network, as Volcano has it."""
+
+from typing import Annotated
+
+from gangline.api.describe import about
+from gangline.api.meta import Condition, LabelSelector, Object, Wire
+
+GROUP = "topology.volcano.sh"
+VERSION = "v1alpha1"
+
+
+class ExactMatch(Wire):
+    """A member by its name."""
+
+    name: Annotated[str, about("Its name.", required=True)] = ""
+
+
+class RegexMatch(Wire):
+    """Members by a pattern of their names."""
+
+    pattern: Annotated[str, about("Regular expression found in the names.", required=True)] = ""
+
+
+class MemberSelector(Wire):
+    """Which nodes or domains are meant: one of three ways."""
+
+    exact_match: Annotated[ExactMatch | None, about("The one of this name.")] = None
+    regex_match: Annotated[RegexMatch | None, about("Those with names like this.")] = None
+    label_match: Annotated[LabelSelector | None, about("Nodes with these labels.")] = None
+
+
+class HyperNodeMember(Wire):
+    """Members of a network domain."""
+
+    type: Annotated[
+        str, about("Nodes, or network domains.", required=True, values=("Node", "HyperNode"))
+    ] = ""
+    selector: Annotated[MemberSelector, about("Which ones.", required=True)] = MemberSelector()
+
+
+class HyperNodeSpec(Wire):
+    """What a network domain consists of."""
+
+    tier: Annotated[
+        int, about("How far apart its nodes are: 1 is the closest.", required=True, minimum=0)
+    ] = 0
+    tier_name: Annotated[str, about("Name of the tier, such as rack.", maxLength=253)] = ""
+    members: Annotated[list[HyperNodeMember], about("What belongs to it.")] = []
+
+
+class HyperNodeStatus(Wire):
+    """What was found of a network domain."""
+
+    conditions: Annotated[list[Condition], about("What holds of it.", keys=("type",))] = []
+    node_count: Annotated[int, about("How many nodes it has.")] = 0
+
+
+class HyperNode(Object):
+    """A network domain: nodes that are close together."""
+
+    spec: Annotated[HyperNodeSpec, about("What belongs to it.")] = HyperNodeSpec()
+    status: Annotated[HyperNodeStatus, about("What was found of it.")] = HyperNodeStatus()

@@ -61,7 +61,7 @@ def decide(state: ClusterState, now: float, policy: Policy = ANY_EVICTION) -> De
     units, verdicts = waiting_units(state, now)
     claims = standing_claims(state, units, now)
     current = _Pass(state, [claims.unit(unit) for unit in units], now, policy)
-    current.keep_claims(claims)
+    current.keep_claims(claims, units)
     for held in held_places(state, now):
         current.keep(held)
     current.run()
@@ -115,11 +115,14 @@ class _Pass:
         self._given: dict[GroupKey, Counter[str]] = {}
         """What this pass has given to gangs."""
 
-    def keep_claims(self, claims: "Claims") -> None:
+    def keep_claims(self, claims: "Claims", units: Iterable[Unit]) -> None:
         """Hold the room that others were evicted from, for whom they were."""
         self._claims = claims.placements
         for name, placements in claims.placements.items():
             self._hold(placements, name)
+        for unit in units:
+            if unit.name in claims.placements:
+                self._candidates.outlook.expect(unit.name, unit.queue, unit.asked)
 
     def keep(self, held: HeldPlace) -> None:
         """Keep a place for a gang from the start, unless its room was cleared for somebody."""
@@ -247,6 +250,7 @@ class _Pass:
 
     def _accept(self, unit: Unit, placements: list[Placement]) -> None:
         given = self._bind(unit, placements)
+        self._candidates.outlook.arrived(unit.name)
         if unit.group is not None:
             self.placed.add(unit.group)
         left = [pod for pod in unit.waiting if pod.key not in given]

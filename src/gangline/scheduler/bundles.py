@@ -1,0 +1,75 @@
+"""Who could go: gangs that run, in bundles of pods that go together. Pure."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gangline.scheduler.model import GroupFacts, PodFacts
+
+SYSTEM_PRIORITY = 2_000_000_000
+"""Pods of this priority and above belong to the cluster itself: they are never evicted."""
+SYSTEM_NAMESPACE = "kube-system"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gang:
+    """A gang that runs, as a candidate."""
+
+    name: str
+    queue: str
+    priority: int
+    pods: tuple[PodFacts, ...]
+    facts: GroupFacts | None
+
+    @property
+    def spare(self) -> tuple[PodFacts, ...]:
+        """Pods that it can do without, the newest of the lowest priority first."""
+        if self.facts is None or self.facts.parts:
+            # A small gang within it would be left with too few.
+            return ()
+        allowed = len(self.pods) - self.facts.min_member
+        roles = Counter(pod.role for pod in self.pods)
+        keep = dict(self.facts.min_task_member)
+        spare: list[PodFacts] = []
+        for pod in sorted(self.pods, key=least_loss):
+            if len(spare) >= allowed:
+                break
+            if pod.preemptable and roles[pod.role] > keep.get(pod.role, 0):
+                roles[pod.role] -= 1
+                spare.append(pod)
+        return tuple(spare)
+
+    def lost_work(self, now: float) -> float:
+        """Pod-seconds that would be lost."""
+        saved = self.facts.checkpointed if self.facts is not None else 0.0
+        return sum(max(0.0, now - max(saved, pod.created.timestamp())) for pod in self.pods)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bundle:
+    """Pods that go together."""
+
+    gang: Gang
+    pods: tuple[PodFacts, ...]
+    breaks: bool
+    cost: tuple[object, ...]
+
+
+def least_loss(pod: PodFacts) -> tuple[int, float, str]:
+    """Return a sort key: the newest of the lowest priority go first."""
+    return (pod.priority, -pod.created.timestamp(), pod.key)
+
+
+def may_be_evicted(pod: PodFacts) -> bool:
+    """Say whether a pod is neither the cluster's own nor somebody else's."""
+    system = pod.priority >= SYSTEM_PRIORITY or pod.key.startswith(f"{SYSTEM_NAMESPACE}/")
+    return not system and (pod.ours or pod.group is not None)
+
+
+def victims_of(chosen: Iterable[Bundle]) -> tuple[PodFacts, ...]:
+    """All pods that go: of a gang that is broken, every one."""
+    pods: dict[str, PodFacts] = {}
+    for bundle in chosen:
+        for pod in bundle.gang.pods if bundle.breaks else bundle.pods:
+            pods[pod.key] = pod
+    return tuple(pods[key] for key in sorted(pods))

@@ -1,0 +1,111 @@
+"""How many have to go: the fewest of those that may, in whose room a unit can be placed. Pure."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import numpy as np
+
+from gangline.scheduler.bundles import Bundle
+from gangline.scheduler.model import NodeName
+from gangline.scheduler.place import place_unit, pods_of
+from gangline.scheduler.plugins.node_scores import Amounts
+from gangline.scheduler.trial import Placement, Trial
+from gangline.scheduler.units import Unit
+
+
+def orders(bundles: list[Bundle]) -> Iterator[list[Bundle]]:
+    """Ways to go through the candidates: by cost, and the largest of the cheapest kind first."""
+    if not bundles:
+        return
+    yield bundles
+    safe = [bundle for bundle in bundles if not bundle.breaks]
+    whole = [bundle for bundle in bundles if bundle.breaks]
+    size: Callable[[Bundle], tuple[object, ...]] = lambda b: (b.cost[:2], -len(b.pods), b.cost)  # noqa: E731
+    yield [*safe, *sorted(whole, key=size)]
+
+
+def cheapest_prefix(
+    trial: Trial, unit: Unit, bundles: Sequence[Bundle]
+) -> tuple[list[Bundle], list[Placement]] | None:
+    """Find by halving how many of the first bundles have to go; None: all are not enough."""
+
+    freeing = _Freeing(trial, bundles)
+
+    def attempt(count: int) -> list[Placement] | None:
+        cleared = trial.fork(freeing.free_after(count))
+        mark = cleared.mark()
+        place_unit(cleared, unit, unit.waiting[: unit.needed])
+        placed = cleared.since(mark)
+        return placed if unit.satisfied_by(pods_of(placed)) else None
+
+    found = attempt(len(bundles))
+    if found is None:
+        return None
+    low, high = 0, len(bundles)
+    while high - low > 1:
+        middle = (low + high) // 2
+        placed = attempt(middle)
+        if placed is None:
+            low = middle
+        else:
+            high, found = middle, placed
+    return list(bundles[:high]), found
+
+
+class _Freeing:
+    """The free amounts once the first so many bundles have gone."""
+
+    def __init__(self, trial: Trial, bundles: Sequence[Bundle]) -> None:
+        self._free = trial.free
+        cells: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+        for index, bundle in enumerate(bundles):
+            for placement in _room_of(trial, bundle):
+                for column, amount, _ in placement.demand.parts:
+                    cells[column].append((index, placement.row, amount))
+        self._cells = {column: np.array(listed).T for column, listed in cells.items()}
+
+    def free_after(self, count: int) -> Amounts:
+        free = self._free.copy()
+        for column, (indices, rows, amounts) in self._cells.items():
+            gone = int(np.searchsorted(indices, count))
+            np.add.at(free[column], rows[:gone], amounts[:gone])
+        return free
+
+
+def without_the_needless(
+    trial: Trial, bundles: list[Bundle], placements: Sequence[Placement]
+) -> list[Bundle]:
+    """Spare, from the dearest on, whoever's room the placements do not need."""
+    short: dict[int, Counter[int]] = defaultdict(Counter)
+    for placement in placements:
+        for column, amount, _ in placement.demand.parts:
+            short[placement.row][column] += amount * placement.count
+    for row, amounts in short.items():
+        for column in amounts:
+            amounts[column] -= int(trial.free[column, row])
+    freed = {id(bundle): list(_room_of(trial, bundle)) for bundle in bundles}
+    for bundle in bundles:
+        _add(short, freed[id(bundle)], -1)
+    needed: list[Bundle] = []
+    for bundle in reversed(bundles):
+        _add(short, freed[id(bundle)], 1)
+        if any(short[p.row][c] > 0 for p in freed[id(bundle)] for c in short[p.row]):
+            _add(short, freed[id(bundle)], -1)
+            needed.append(bundle)
+    return needed[::-1]
+
+
+def _add(short: dict[int, Counter[int]], freed: Iterable[Placement], sign: int) -> None:
+    for placement in freed:
+        if placement.row in short:
+            for column, amount, _ in placement.demand.parts:
+                if column in short[placement.row]:
+                    short[placement.row][column] += sign * amount * placement.count
+
+
+def _room_of(trial: Trial, bundle: Bundle) -> Iterator[Placement]:
+    """The room that a bundle's pods hold."""
+    for pod in bundle.pods:
+        row = trial.nodes.rows.get(pod.node or NodeName(""))
+        if row is not None:
+            yield Placement((pod,), row, trial.nodes.demand(pod.shape.request))

@@ -1,0 +1,131 @@
+"""Who may take back from whom, between queues. Pure.
+
+Who asks counts what has been cleared for others of his queue already, and who gives counts what
+has been taken from him already, though neither is done yet. Else several who ask at once would each
+take what only one of them may, and be made to give it back.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+
+import numpy as np
+
+from gangline.scheduler.model import PodFacts, Request
+from gangline.scheduler.queues import Account, QueueTree
+from gangline.scheduler.shares import Vector
+
+SLACK = 1 + 1e-9
+"""Shares are fractions: so much above one is not above it."""
+
+
+class Outlook:
+    """What queues will use besides what they use, and what they are about to lose."""
+
+    def __init__(self, tree: QueueTree) -> None:
+        self.tree = tree
+        self._expected: dict[str, tuple[str, Request]] = {}
+        """By name of who will start: his queue, and what he asks for."""
+        self._leaving: dict[str, Counter[str]] = defaultdict(Counter)
+
+    def expect(self, name: str, queue: str, asked: Request) -> None:
+        """Count somebody as using what is being cleared for him."""
+        self._expected[name] = (queue, asked)
+
+    def arrived(self, name: str) -> None:
+        """Count him no more: he has started, and what he uses is seen."""
+        self._expected.pop(name, None)
+
+    def leave(self, queue: str, pod: PodFacts) -> None:
+        """Count a pod as gone."""
+        self._leaving[queue].update(dict(pod.shape.request))
+
+    def takings(self, queue: str, asked: Request) -> "Takings":
+        """Return what a queue may take back for somebody who asks for so much."""
+        more = {name: np.zeros(len(self.tree.columns)) for name in self.tree.accounts}
+        less = {name: np.zeros(len(self.tree.columns)) for name in self.tree.accounts}
+        for own, request in self._expected.values():
+            self._add(more, own, self.tree.amount(request))
+        for own, amounts in self._leaving.items():
+            self._add(less, own, self.tree.vector(amounts))
+        return Takings(self.tree, (more, less), queue, self.tree.amount(asked))
+
+    def _add(self, change: dict[str, Vector], queue: str, amount: Vector) -> None:
+        account = self.tree.accounts.get(queue)
+        for each in account.path() if account is not None else ():
+            change[each.facts.name] = change[each.facts.name] + amount
+
+
+class Takings:
+    """What one queue takes back from others, bundle by bundle."""
+
+    def __init__(
+        self,
+        tree: QueueTree,
+        outlook: tuple[dict[str, Vector], dict[str, Vector]],
+        queue: str,
+        asked: Vector,
+    ) -> None:
+        self._tree = tree
+        self._more, self._less = outlook
+        """What each queue will use besides what it uses, and what it will lose."""
+        self._queue = queue
+        self._asked = asked
+        self._claims: dict[str, bool] = {}
+
+    def may_have(self, other: str, pods: Iterable[PodFacts]) -> bool:
+        """Say whether these pods of another queue may go: it has too much, and owes it."""
+        if other not in self._claims:
+            self._claims[other] = self._claim(other)
+        return self._claims[other] and self._gives(other, self._amount(pods))
+
+    def take(self, other: str, pods: Iterable[PodFacts]) -> None:
+        """Count pods of another queue as gone."""
+        amount = self._amount(pods)
+        for account in self._tree.accounts[other].path():
+            name = account.facts.name
+            self._less[name] = self._less[name] + amount
+
+    def _claim(self, other: str) -> bool:
+        """Say whether the queue, and those above it up to where the two meet, may claim."""
+        mine, theirs = self._apart(other)
+        if not all(account.facts.reclaimable for account in theirs):
+            return False
+        for account in mine:
+            # What it is about to lose counts as long as it is there.
+            used = account.used + self._more[account.facts.name] + self._asked
+            if (used > account.entitled * SLACK)[self._asked > 0].any():
+                return False
+        return True
+
+    def _gives(self, other: str, amount: Vector) -> bool:
+        """Say whether a queue has too much, and keeps its guarantee without so much."""
+        relevant = (self._asked > 0) & (amount > 0)
+        if not relevant.any():
+            return False
+        # All of them, up to where the two queues meet, must have too much of the same: a queue
+        # within its part pays for no sibling, and siblings settle what is within the part of all.
+        over = relevant
+        for account in self._apart(other)[1]:
+            # What is still to come counts once it is there.
+            left = account.used - self._less[account.facts.name]
+            over = over & (left > account.entitled * SLACK)
+            guarantee = self._tree.vector(dict(account.facts.guarantee))
+            if ((left - amount < guarantee) & (guarantee > 0))[relevant].any():
+                return False
+        return bool(over.any())
+
+    def _amount(self, pods: Iterable[PodFacts]) -> Vector:
+        total: Counter[str] = Counter()
+        for pod in pods:
+            total.update(dict(pod.shape.request))
+        return self._tree.vector(total)
+
+    def _apart(self, other: str) -> tuple[list[Account], list[Account]]:
+        """Return the paths of the two queues, up to where they meet."""
+        mine = list(self._tree.accounts[self._queue].path())
+        theirs = list(self._tree.accounts[other].path())
+        shared = {account.facts.name for account in mine} & {a.facts.name for a in theirs}
+        return (
+            [account for account in mine if account.facts.name not in shared],
+            [account for account in theirs if account.facts.name not in shared],
+        )

@@ -1,0 +1,112 @@
+"""A data loader whose batch size can be set from outside while the job runs.
+
+The file is what DLRover's tuning writes, JSON of this form; a part that is missing stays as it is::
+
+    {"dataloader": {"version": 3, "batch_size": 64, "num_workers": 4, "pin_memory": false}}
+
+It is read at the beginning of each pass through the data, and taken over if its version is higher
+than the last one. Batches of one pass all have the same size.
+"""
+
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+from torch.utils.data import DataLoader, Dataset
+
+from gangline.elastic.trainer.sampler import ElasticBatchSampler, ElasticDistributedSampler
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+CONFIG_VARIABLES = ("GANGLINE_PARALLEL_CONFIG", "DLROVER_PARAL_CONFIG_PATH")
+"""Environment variables that may name the file; the first that is set counts."""
+
+
+class LoaderConfig(msgspec.Struct, frozen=True):
+    """What may be set. Zero and None: leave it as it is."""
+
+    version: int = 0
+    batch_size: int = 0
+    num_workers: int | None = None
+    pin_memory: bool | None = None
+
+
+class _File(msgspec.Struct):
+    dataloader: LoaderConfig = LoaderConfig()
+
+
+class ElasticDataLoader(DataLoader[T]):
+    """A ``DataLoader`` over an elastic sampler, with its batch size from a file."""
+
+    def __init__(
+        self,
+        dataset: Dataset[T],
+        batch_size: int = 1,
+        sampler: ElasticDistributedSampler | None = None,
+        config_file: str | os.PathLike[str] | None = None,
+        **settings: Any,
+    ) -> None:
+        """Take any of ``DataLoader``'s settings but ``batch_sampler``, ``drop_last``, ``shuffle``.
+
+        Those are the sampler's; without one, an `ElasticDistributedSampler` that shuffles is made
+        if ``shuffle`` is given as true.
+        """
+        shuffle = bool(settings.pop("shuffle", False))
+        if sampler is None:
+            drop_last = bool(settings.pop("drop_last", False))
+            sized: Any = dataset
+            sampler = ElasticDistributedSampler(sized, shuffle=shuffle, drop_last=drop_last)
+        batches = ElasticBatchSampler(sampler, batch_size)
+        super().__init__(dataset, batch_sampler=batches, **settings)
+        self.batches = batches
+        self._config_file = Path(config_file) if config_file else _named_file()
+        self._version = 0
+        self.load_config()
+
+    def __iter__(self) -> Iterator[T]:  # type: ignore[override] # torch names a private class
+        """Go through what is left of the epoch."""
+        self.load_config()
+        return super().__iter__()
+
+    def load_config(self) -> None:
+        """Take over the file's values if they are new."""
+        config = self._read()
+        if config is None or config.version <= self._version:
+            return
+        self._version = config.version
+        if config.batch_size > 0:
+            self.update_batch_size(config.batch_size)
+        if config.num_workers is not None and not self.persistent_workers:
+            self.num_workers = config.num_workers
+        if config.pin_memory is not None:
+            self.pin_memory = config.pin_memory
+
+    def update_batch_size(self, batch_size: int) -> None:
+        """Use batches of this size from the next pass through the data."""
+        if batch_size < 1:
+            raise ValueError(f"a batch has at least one record, not {batch_size}")
+        self.batches.batch_size = batch_size
+
+    def _read(self) -> LoaderConfig | None:
+        if self._config_file is None:
+            return None
+        try:
+            return msgspec.json.decode(self._config_file.read_bytes(), type=_File).dataloader
+        except FileNotFoundError:
+            return None
+        except (OSError, msgspec.DecodeError) as error:
+            log.warning(
+                "the loader's settings cannot be read, they stay as they are",
+                extra={"file": str(self._config_file), "error": str(error)},
+            )
+            return None
+
+
+def _named_file() -> Path | None:
+    named = [os.environ[one] for one in CONFIG_VARIABLES if os.environ.get(one)]
+    return Path(named[0]) if named else None

@@ -1,0 +1,185 @@
+"""Keeps the global batch, and with it the training, the same at any number of processes.
+
+A script wraps its optimizer and each micro-batch, and else stays as it is::
+
+    sampler = ElasticDistributedSampler(data, global_batch_size=512)
+    loader = ElasticDataLoader(data, batch_size=32, sampler=sampler)
+    trainer = ElasticTrainer(DistributedDataParallel(model), loader)
+    optimizer, scheduler = trainer.prepare(optimizer, scheduler)
+    for inputs, targets in loader:
+        with trainer.step():
+            optimizer.zero_grad()
+            loss(model(inputs), targets).backward()
+            optimizer.step()
+            scheduler.step()
+
+Within a global batch only the first ``zero_grad`` and the last ``step`` do something, gradients are
+exchanged once, and every gradient is weighted as it is computed, so that clipping sees the true
+ones. The loss must be a mean over the records of its micro-batch.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import torch
+from torch.optim.lr_scheduler import LRScheduler
+
+from gangline.elastic.trainer.loader import ElasticDataLoader
+from gangline.elastic.trainer.share import Share, ShareError
+
+T = TypeVar("T")
+
+
+class ElasticTrainer:
+    """Counts micro-batches and decides what takes effect when.
+
+    Raises:
+        ShareError: the loader's sampler has no ``global_batch_size``.
+    """
+
+    def __init__(self, model: torch.nn.Module, dataloader: ElasticDataLoader[T]) -> None:
+        self.model = model
+        self._batches = dataloader.batches
+        self._sampler = dataloader.batches.sampler
+        self._share: Share = self._sampler.share(self._batches.batch_size)
+        self._sizes: tuple[int, ...] = ()
+        self._place = 0
+        """Of the present micro-batch in the global batch."""
+        self._weight = 1.0
+        self._is_within = False
+        self.num_steps = 0
+        """Global batches done."""
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.register_hook(self._weighted)  # type: ignore[no-untyped-call]
+
+    def _weighted(self, gradient: torch.Tensor) -> torch.Tensor | None:
+        """Weight a gradient before it is accumulated and exchanged."""
+        if not self._is_within or self._weight == 1.0:
+            return None
+        return gradient * self._weight
+
+    @property
+    def gradient_accumulation_steps(self) -> int:
+        """Micro-batches of this process in a global batch."""
+        return len(self._sampler.share(self._batches.batch_size).micro_batches)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether the present micro-batch begins a global batch."""
+        return self._place == 0
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the present micro-batch ends a global batch."""
+        return self._place == len(self._sizes) - 1
+
+    def prepare(
+        self, optimizer: torch.optim.Optimizer, lr_scheduler: LRScheduler | None = None
+    ) -> Any:
+        """Return the optimizer, or it and the scheduler, as to be used from now on."""
+        wrapped = ElasticOptimizer(optimizer, self)
+        if lr_scheduler is None:
+            return wrapped
+        return wrapped, ElasticScheduler(lr_scheduler, self)
+
+    @contextlib.contextmanager
+    def step(self) -> Iterator[None]:
+        """Surround the work on one micro-batch."""
+        if self._is_within:
+            raise RuntimeError("the steps of a trainer do not nest")
+        if self.is_first:
+            self._share = self._sampler.share(self._batches.batch_size)
+            self._sizes = self._share.micro_batches
+        self._weight = self._share.weight(self._sizes[self._place])
+        self._is_within = True
+        try:
+            with self._synchronised():
+                yield
+        finally:
+            self._is_within = False
+        self._go_on()
+
+    def _synchronised(self) -> contextlib.AbstractContextManager[None]:
+        quiet: Callable[[], contextlib.AbstractContextManager[None]] | None
+        quiet = getattr(self.model, "no_sync", None)
+        return contextlib.nullcontext() if self.is_last or quiet is None else quiet()
+
+    def _go_on(self) -> None:
+        if not self.is_last:
+            self._place += 1
+            return
+        self._place = 0
+        self.num_steps += 1
+        self._sampler.advance(self._share.global_batch)
+
+    @contextlib.contextmanager
+    def epoch(self, epoch: int) -> Iterator[None]:
+        """Surround one epoch: goes on in it if it is under way."""
+        self._sampler.set_epoch(epoch)
+        self.reset()
+        yield
+
+    def reset(self) -> None:
+        """Forget a global batch that was begun: the next micro-batch is a first one."""
+        self._place = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the training stands; to be kept with the model's state."""
+        return {"num_steps": self.num_steps, "sampler": self._sampler.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where a `state_dict` of any world size was taken."""
+        self.num_steps = int(state["num_steps"])
+        self._sampler.load_state_dict(state["sampler"])
+        self.reset()
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether steps of optimizer and scheduler have no effect now."""
+        return self._is_within and not self.is_last
+
+    @property
+    def keeps_gradients(self) -> bool:
+        """Whether gradients of this global batch are there already."""
+        return self._is_within and not self.is_first
+
+
+class ElasticOptimizer:
+    """An optimizer that steps once for each global batch; all else is the wrapped one's."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, trainer: ElasticTrainer) -> None:
+        self.optimizer, self._trainer = optimizer, trainer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.optimizer, name)
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Step at the end of a global batch."""
+        if self._trainer.is_quiet:
+            return None
+        if closure is not None:
+            raise ShareError("optimizers that call back for a loss cannot accumulate gradients")
+        self.optimizer.step()
+        return None
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear gradients at the beginning of a global batch."""
+        if not self._trainer.keeps_gradients:
+            self.optimizer.zero_grad(set_to_none)
+
+
+class ElasticScheduler:
+    """A learning rate scheduler that steps once for each global batch."""
+
+    def __init__(self, scheduler: LRScheduler, trainer: ElasticTrainer) -> None:
+        self.scheduler, self._trainer = scheduler, trainer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.scheduler, name)
+
+    def step(self) -> None:
+        """Step at the end of a global batch; outside of ``step()``, always."""
+        if not self._trainer.is_quiet:
+            self.scheduler.step()

@@ -54,6 +54,7 @@ COMMANDS = {
     "top": Entry("top", "Show what nodes and jobs have and use."),
     "data": Entry("data", "Show the claims that jobs can mount."),
     "doctor": Entry("doctor", "Check what usually breaks, and say what to do."),
+    "queue": Entry("queues", "Show queues; open and close them."),
     "up": Entry("cluster", "Start a cluster on this machine."),
     "down": Entry("cluster", "Stop the cluster that 'up' has started."),
     "status": Entry("cluster", "Show whether the cluster runs, and its nodes."),
@@ -61,6 +62,7 @@ COMMANDS = {
     "run": Entry("run_command", "Start a training script on this node, as torchrun does."),
     "operator": Entry("operator_command", "Run the operator alone."),
     "scheduler": Entry("components", "Run the scheduler alone."),
+    "master": Entry("master_command", "Run the master of one elastic job alone."),
     "apiserver": Entry("components", "Run the API server of the local cluster alone."),
     "simulate": Entry("simulate", "Try the scheduler on a trace of jobs, on virtual time."),
     "version": Entry("version", "Print the version."),
@@ -153,6 +155,8 @@ def run(arguments: list[str] | None = None) -> int:
         # The reader of a pipe such as `gangline list | head` has seen enough: not an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.DONE
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else ExitCode(bool(end.code))
     except (Exception, KeyboardInterrupt) as error:
         return _report(error, session)
     return int(status) if isinstance(status, int) else ExitCode.DONE

@@ -40,12 +40,16 @@ class Rendezvous:
         self.orders: list[tuple[int, Restart]] = []
         """What nodes must be told since this was last emptied."""
 
+    def parameters_of(self, join: Join) -> Parameters:
+        """Return the parameters in force; the first Join brings them."""
+        return self.state.parameters or Parameters.of(join)
+
     # What happens
 
     def join(self, join: Join, now: float) -> bool:
         """A node wants to be in the next world. Returns whether that is news."""
         state = self.state
-        state.parameters = state.parameters or Parameters.of(join)
+        state.parameters = self.parameters_of(join)
         node = join.node_id
         if self._is_old(join) or state.is_over:
             return False

@@ -15,7 +15,7 @@ import random
 import uuid
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
-from typing import Self, TypeVar
+from typing import Self, TypeVar, cast
 
 from gangline.elastic.protocol import envelope, seal
 from gangline.elastic.protocol.errors import MasterUnreachableError, RequestRefusedError
@@ -95,8 +95,8 @@ class _Link(asyncio.Protocol):
         self._ends: seal.Ends | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's transports are none of asyncio's class, though they do the same.
+        self._transport = transport = cast(asyncio.Transport, transport)
         transport.write(self._mine)
 
     def connection_lost(self, exc: Exception | None) -> None:

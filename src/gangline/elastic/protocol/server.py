@@ -8,7 +8,7 @@ with the service's pages (health, metrics), so that probes need no other.
 import asyncio
 import logging
 from http import HTTPStatus
-from typing import Protocol
+from typing import Protocol, cast
 
 from gangline.elastic.protocol import envelope, seal
 from gangline.elastic.protocol.messages import (
@@ -63,8 +63,8 @@ class Peer(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin: the other end has some seconds to greet."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's transports are none of asyncio's class, though they do the same.
+        self._transport = transport = cast(asyncio.Transport, transport)
         transport.set_write_buffer_limits(high=_WRITE_HIGH)
         self._server.arrived(self)
 

@@ -1,0 +1,180 @@
+"""The journal in a ConfigMap: the whole state, compressed, written a moment after it changed.
+
+Nobody waits for the API server: what a killed master had not written yet, agents say again when
+they come back. The version of the object is the fence: a master that finds that somebody else has
+written is not the job's master any more, and ends.
+"""
+
+import asyncio
+import base64
+import logging
+import zlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import msgspec
+
+from gangline.api.resource import Resource
+from gangline.elastic.master.journal import JournalError
+from gangline.kube.client import Client
+from gangline.kube.config import load_config
+from gangline.kube.errors import AlreadyExists, ApiError, Conflict, NotFound
+
+log = logging.getLogger(__name__)
+
+PAUSE_S = 0.5
+"""Changes gather so long before they are written."""
+LONGEST_PAUSE_S = 5.0
+"""Between tries while the API server does not answer."""
+LARGEST = 1_000_000
+"""Kubernetes refuses ConfigMaps of more than a mebibyte."""
+_KEY = "state"
+
+
+class _Meta(msgspec.Struct, rename="camel"):
+    resource_version: str = ""
+
+
+class _Stored(msgspec.Struct, rename="camel"):
+    metadata: _Meta = msgspec.field(default_factory=_Meta)
+    binary_data: dict[str, str] = {}
+
+
+_CONFIG_MAPS = Resource(_Stored, "", "v1", "configmaps", "ConfigMap")
+
+
+class ClusterJournal:
+    """A journal in a ConfigMap that exists already; see ``cluster_journal``."""
+
+    is_dirty = False  # replies never wait for it
+    wants_snapshot = False
+
+    def __init__(self, client: Client, namespace: str, name: str, stored: _Stored) -> None:
+        self._client, self._namespace, self._name = client, namespace, name
+        self._version = stored.metadata.resource_version
+        self._content = stored.binary_data.get(_KEY, "")
+        self._snapshot: Callable[[], bytes] | None = None
+        self._changed = asyncio.Event()
+
+    def read(self) -> tuple[bytes, list[bytes]]:
+        """Return what was stored.
+
+        Raises:
+            JournalError: it is no state of a master.
+        """
+        try:
+            return (zlib.decompress(base64.b64decode(self._content)) if self._content else b""), []
+        except (ValueError, zlib.error) as error:
+            place = f"{self._namespace}/{self._name}"
+            raise JournalError(f"the ConfigMap {place} holds no master's state: {error}") from error
+
+    def begin(self, snapshot: Callable[[], bytes]) -> None:
+        """Say where the state comes from."""
+        self._snapshot = snapshot
+
+    def append(self, record: bytes) -> None:
+        """Note that there is something to write."""
+        del record
+        self._changed.set()
+
+    async def commit(self) -> None:
+        """Wait for nothing."""
+
+    async def shorten(self, snapshot: bytes) -> None:
+        """Wait for nothing: there is only ever a snapshot."""
+        del snapshot
+
+    async def close(self) -> None:
+        """Write what is left, once."""
+        if self._changed.is_set():
+            with suppress(ApiError):
+                await self._write()
+
+    async def keep(self, on_fenced: Callable[[], None]) -> None:
+        """Write what changes, until another master has written."""
+        pause = PAUSE_S
+        while True:
+            await self._changed.wait()
+            await asyncio.sleep(pause)
+            try:
+                await self._write()
+                pause = PAUSE_S
+            except Conflict:
+                log.error("another master has taken over", extra={"journal": self._name})
+                self._changed.clear()
+                on_fenced()
+                return
+            except ApiError as error:
+                log.warning("the state is not written yet", extra={"reason": str(error)})
+                pause = min(pause * 2, LONGEST_PAUSE_S)
+
+    async def _write(self) -> None:
+        if self._snapshot is None:
+            return
+        content = base64.b64encode(zlib.compress(self._snapshot(), 1)).decode()
+        if len(content) > LARGEST:
+            self._changed.clear()
+            log.error("the state is too large for a ConfigMap", extra={"bytes": len(content)})
+            return
+        patch: dict[str, Any] = {
+            "metadata": {"resourceVersion": self._version},
+            "binaryData": {_KEY: content},
+        }
+        self._changed.clear()
+        try:
+            stored = await self._client.patch(_CONFIG_MAPS, self._name, patch, self._namespace)
+        except NotFound:
+            stored = await self._create({_KEY: content})
+        except ApiError:
+            self._changed.set()
+            raise
+        self._version = stored.metadata.resource_version
+
+    async def _create(self, content: dict[str, str]) -> _Stored:
+        return await create(self._client, self._namespace, self._name, content)
+
+
+async def create(client: Client, namespace: str, name: str, content: dict[str, str]) -> _Stored:
+    """Make the ConfigMap."""
+    body = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": name, "namespace": namespace},
+        "binaryData": content,
+    }
+    return await client.create(_CONFIG_MAPS, body, namespace)
+
+
+@asynccontextmanager
+async def cluster_journal(
+    namespace: str, name: str, on_fenced: Callable[[], None]
+) -> AsyncIterator[ClusterJournal]:
+    """Open the journal in a ConfigMap, which is made if it is not there.
+
+    Args:
+        namespace: the ConfigMap's namespace.
+        name: its name.
+        on_fenced: called when another master has written: this one must end.
+
+    Raises:
+        JournalError: the API server does not give it; the message says why.
+    """
+    async with Client(load_config(), "gangline-master") as client:
+        try:
+            try:
+                stored = await client.get(_CONFIG_MAPS, name, namespace)
+            except NotFound:
+                with suppress(AlreadyExists):
+                    await create(client, namespace, name, {})
+                stored = await client.get(_CONFIG_MAPS, name, namespace)
+        except ApiError as error:
+            place = f"{namespace}/{name}"
+            raise JournalError(f"the ConfigMap {place} cannot be used: {error}") from error
+        journal = ClusterJournal(client, namespace, name, stored)
+        keeper = asyncio.create_task(journal.keep(on_fenced), name="journal")
+        try:
+            yield journal
+        finally:
+            keeper.cancel()
+            await asyncio.gather(keeper, return_exceptions=True)

@@ -1,0 +1,149 @@
+"""The master's flags. Those of DLRover's master are taken too, so that its manifests serve.
+
+    gangline master --job-name train --port 50001 --journal /var/run/train.journal
+    python -m gangline.elastic.master --job_name train --namespace ml --platform pyk8s \\
+        --journal-configmap ml/train-journal
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+
+import click
+
+from gangline.elastic.master.journal import FileJournal, Journal, JournalError, NoJournal
+from gangline.elastic.master.settings import MasterSettings
+
+CANNOT_START = 3
+"""Exit code when port or journal are another's: starting again at once will not help."""
+
+_UPSTREAM_IGNORED = (
+    "node_num", "pending_timeout", "pending_fail_strategy", "service_type", "pre_check_ops",
+    "pre_check_bypass", "hang_detection", "hang_downtime", "max_hang_downtime",
+    "xpu_type", "training_elastic_mode", "dynamic_failover_extension", "enable_dashboard",
+    "dashboard_port", "task_process_timeout",
+)  # fmt: skip
+"""Flags of DLRover's master: what they set is the operator's, the agent's or nobody's here."""
+
+
+def _upstream_flags(command: click.Command) -> click.Command:
+    for name in _UPSTREAM_IGNORED:
+        spellings = dict.fromkeys((f"--{name}", f"--{name.replace('_', '-')}"))
+        command.params.append(click.Option([*spellings], hidden=True, expose_value=False))
+    return command
+
+
+@click.command("master")
+@click.option("--job-name", "--job_name", "job", envvar="ELASTIC_JOB_NAME", default="",
+              help="The job's name; clients of another one are refused.")  # fmt: skip
+@click.option("--namespace", envvar="GANGLINE_NAMESPACE", default="default",
+              help="The job's namespace, for a --journal-configmap without one.")  # fmt: skip
+@click.option("--platform", type=click.Choice(["local", "pyk8s", "k8s"]), default="local",
+              help="Taken for DLRover's sake: the journal says where the master is.")  # fmt: skip
+@click.option("--host", default=None, help="The address to listen on; all by default.")
+@click.option("--port", type=click.IntRange(0, 65535), default=50001, show_default=True,
+              help="0: any free one.")  # fmt: skip
+@click.option("--journal", type=click.Path(dir_okay=False, path_type=Path), default=None,
+              help="A file that keeps the master's state.")  # fmt: skip
+@click.option("--journal-configmap", metavar="[NAMESPACE/]NAME", default=None,
+              help="A ConfigMap that keeps it, made if it is not there.")  # fmt: skip
+@click.option("--heartbeat", "heartbeat_s", type=float, default=1.0, show_default=True,
+              help="Seconds between the reports of an agent.")  # fmt: skip
+@click.option("--silence", "silence_s", type=float, default=15.0, show_default=True,
+              help="Seconds after which a silent node is dead.")  # fmt: skip
+@click.option("--grace", "grace_s", type=float, default=2.0, show_default=True,
+              help="Seconds that a broken connection may take to come back.")  # fmt: skip
+@click.option("--linger", "linger_s", type=float, default=None,
+              help="End so many seconds after all workers ended well; else never.")  # fmt: skip
+@click.option("--metrics/--no-metrics", "serves_metrics", default=True, show_default=True,
+              help="Answer GET /metrics on the port.")  # fmt: skip
+@click.option("--port-file", type=click.Path(dir_okay=False, path_type=Path), default=None,
+              help="A file to write the port to once it is open.")  # fmt: skip
+@click.option("--log-level", default="info", show_default=True,
+              type=click.Choice(["debug", "info", "warning", "error"]))  # fmt: skip
+def master_command(
+    namespace: str,
+    platform: str,
+    journal: Path | None,
+    journal_configmap: str | None,
+    port_file: Path | None,
+    log_level: str,
+    **settings: object,
+) -> None:
+    """Run the master of one elastic job: rendezvous, data shards, keys, the account of time.
+
+    The job's secret is read from GANGLINE_JOB_SECRET (hexadecimal digits). Flags of DLRover's
+    master that have no meaning here are taken and ignored.
+    """
+    del platform
+    if journal is not None and journal_configmap is not None:
+        raise click.UsageError("--journal and --journal-configmap exclude each other")
+    logging.basicConfig(
+        level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    kept: Journal = FileJournal(journal) if journal is not None else NoJournal()
+    wanted = MasterSettings(**settings)  # type: ignore[arg-type]
+    sys.exit(_run(wanted, kept, _place(journal_configmap, namespace), port_file))
+
+
+_upstream_flags(master_command)
+
+
+def _place(configmap: str | None, namespace: str) -> tuple[str, str] | None:
+    """Read [NAMESPACE/]NAME."""
+    if configmap is None:
+        return None
+    before, _, name = configmap.rpartition("/")
+    return before or namespace, name
+
+
+def _run(
+    settings: MasterSettings,
+    journal: Journal,
+    configmap: tuple[str, str] | None,
+    port_file: Path | None,
+) -> int:
+    from gangline.elastic.protocol.seal import secret_of  # noqa: PLC0415 - --help needs it not
+
+    try:
+        secret = secret_of(os.environ, settings.job)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    if not secret.is_private:
+        logging.getLogger(__name__).warning(
+            "GANGLINE_JOB_SECRET is not set: the key follows from the job's name and is no secret"
+        )
+
+    def listening(port: int) -> None:
+        if port_file is not None:
+            new = port_file.with_name(port_file.name + ".new")
+            new.write_text(f"{port}\n", encoding="utf-8")
+            new.replace(port_file)
+        click.echo(f"master of {settings.job or 'a job'} listens on port {port}")
+
+    async def serve() -> None:
+        from gangline.elastic.master.main import run  # noqa: PLC0415
+
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        if configmap is None:
+            await run(settings, secret, journal, stop, listening)
+            return
+        from gangline.elastic.master.cluster_journal import cluster_journal  # noqa: PLC0415
+
+        async with cluster_journal(*configmap, on_fenced=stop.set) as kept:
+            await run(settings, secret, kept, stop, listening)
+
+    import uvloop  # noqa: PLC0415
+
+    try:
+        uvloop.run(serve())
+    except (JournalError, OSError) as error:
+        click.echo(f"Error: {error}", err=True)
+        return CANNOT_START
+    return 0

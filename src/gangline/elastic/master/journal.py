@@ -1,0 +1,244 @@
+"""The journal in a file: a snapshot and the records since, each with its length and checksum.
+
+A record that was cut off by the death of process or machine ends the reading; what stands before it
+counts. When the records have grown beyond the snapshot's own size, a new file takes the old one's
+place in one step. The file is locked: two masters never write one journal.
+
+    MAGIC | length crc32 snapshot | length crc32 record | …          (length 0: no snapshot yet)
+"""
+
+import asyncio
+import fcntl
+import logging
+import os
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+log = logging.getLogger(__name__)
+
+MAGIC = b"gangline master journal 1\n"
+_HEAD = struct.Struct(">II")
+SMALLEST_TO_SHORTEN = 4 * 2**20
+"""Fewer bytes of records are never worth a new snapshot."""
+
+
+class JournalError(Exception):
+    """The journal cannot be used; the message says which and why."""
+
+
+class Journal(Protocol):
+    """Where records survive the master."""
+
+    def read(self) -> tuple[bytes, list[bytes]]:
+        """Return the last snapshot (empty: none) and the records since. Call it once, first."""
+
+    def begin(self, snapshot: Callable[[], bytes]) -> None:
+        """Say where the whole state comes from, for a journal that writes it by itself."""
+
+    def append(self, record: bytes) -> None:
+        """Note a record; ``commit`` makes it last."""
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether there are records that ``commit`` has not written."""
+
+    @property
+    def wants_snapshot(self) -> bool:
+        """Whether it has grown so much that ``shorten`` is due."""
+
+    async def commit(self) -> None:
+        """Write what was appended so that it outlives the process.
+
+        Raises:
+            OSError: it could not be written; it is tried again with the next commit.
+        """
+
+    async def shorten(self, snapshot: bytes) -> None:
+        """Replace all that was written by a snapshot.
+
+        Raises:
+            OSError: it could not be written; the old records still stand.
+        """
+
+    async def close(self) -> None:
+        """Write what is left and let go."""
+
+
+class NoJournal:
+    """Forgets everything: a restarted master knows what agents tell it."""
+
+    is_dirty = False
+    wants_snapshot = False
+
+    def read(self) -> tuple[bytes, list[bytes]]:
+        """Return nothing."""
+        return b"", []
+
+    def begin(self, snapshot: Callable[[], bytes]) -> None:
+        """Do nothing."""
+
+    def append(self, record: bytes) -> None:
+        """Forget the record."""
+
+    async def commit(self) -> None:
+        """Do nothing."""
+
+    async def shorten(self, snapshot: bytes) -> None:
+        """Do nothing."""
+
+    async def close(self) -> None:
+        """Do nothing."""
+
+
+class FileJournal:
+    """A journal in a file of its own."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._pending: list[bytes] = []
+        self._file = -1
+        self._size = 0
+        self._snapshot_size = 0
+
+    def read(self) -> tuple[bytes, list[bytes]]:
+        """Open, lock and read the file; make it if it is not there.
+
+        Raises:
+            JournalError: another master uses it, or it is something else.
+        """
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._open_locked()
+            content = self._path.read_bytes()
+        except OSError as error:
+            raise JournalError(f"the journal {self._path} cannot be used: {error}") from error
+        if not content.startswith(MAGIC[: len(content)]):
+            raise JournalError(f"{self._path} is no journal of a gangline master")
+        entries, end = _entries(content)
+        if end == 0:
+            self._begin()
+            return b"", []
+        if end < len(content):
+            said = {"journal": str(self._path), "bytes": len(content) - end}
+            log.warning("the journal's end was not whole and is left out", extra=said)
+        os.ftruncate(self._file, end)
+        self._size, self._snapshot_size = end, len(entries[0])
+        return entries[0], entries[1:]
+
+    def begin(self, snapshot: Callable[[], bytes]) -> None:
+        """Do nothing: it writes records, and asks for a snapshot by ``wants_snapshot``."""
+
+    def append(self, record: bytes) -> None:
+        """Note a record."""
+        self._pending.append(_entry(record))
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether ``commit`` has something to do."""
+        return bool(self._pending)
+
+    @property
+    def wants_snapshot(self) -> bool:
+        """Whether the records outweigh the snapshot."""
+        records = self._size - self._snapshot_size
+        return records > max(SMALLEST_TO_SHORTEN, 2 * self._snapshot_size)
+
+    async def commit(self) -> None:
+        """Write and flush to the disk, beside the event loop."""
+        pending, self._pending = self._pending, []
+        chunk = b"".join(pending)
+        try:
+            await asyncio.get_running_loop().run_in_executor(None, self._write, chunk)
+        except OSError:
+            self._pending = [*pending, *self._pending]
+            raise
+
+    async def shorten(self, snapshot: bytes) -> None:
+        """Write a new file with the snapshot and put it in the place of the old one."""
+        self._pending.clear()  # the snapshot holds them
+        await asyncio.get_running_loop().run_in_executor(None, self._replace, snapshot)
+
+    async def close(self) -> None:
+        """Write what is left, unlock."""
+        if self._file < 0:
+            return
+        try:
+            if self._pending:
+                await self.commit()
+        finally:
+            os.close(self._file)
+            self._file = -1
+
+    def _open_locked(self) -> int:
+        """Open the file and lock it; again if it was replaced in between."""
+        while True:
+            file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                os.close(file)
+                raise JournalError(f"another master uses the journal {self._path}") from error
+            if os.fstat(file).st_ino == os.stat(self._path).st_ino:
+                return file
+            os.close(file)
+
+    def _begin(self) -> None:
+        head = MAGIC + _entry(b"")
+        os.ftruncate(self._file, 0)
+        os.pwrite(self._file, head, 0)
+        os.fdatasync(self._file)
+        self._size = len(head)
+
+    def _write(self, chunk: bytes) -> None:
+        # At a place, not at the end: what a full disk has cut short is written over next time.
+        written = 0
+        while written < len(chunk):
+            written += os.pwrite(self._file, chunk[written:], self._size + written)
+        os.fdatasync(self._file)
+        self._size += len(chunk)
+
+    def _replace(self, snapshot: bytes) -> None:
+        content = MAGIC + _entry(snapshot)
+        new = self._path.with_name(self._path.name + ".new")
+        file = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            written = 0
+            while written < len(content):
+                written += os.pwrite(file, content[written:], written)
+            os.fsync(file)
+            new.replace(self._path)
+        except OSError:
+            os.close(file)
+            raise
+        folder = os.open(self._path.parent, os.O_RDONLY)
+        os.fsync(folder)
+        os.close(folder)
+        os.close(self._file)
+        self._file, self._size, self._snapshot_size = file, len(content), len(snapshot)
+
+
+def _entry(content: bytes) -> bytes:
+    return _HEAD.pack(len(content), zlib.crc32(content)) + content
+
+
+def _entries(content: bytes) -> tuple[list[bytes], int]:
+    """Return the whole entries, and where they end; 0 if there is not even a snapshot's place."""
+    found, start = list(_walk(content)), len(MAGIC)
+    if not found:
+        return [], 0
+    return found, start + sum(_HEAD.size + len(entry) for entry in found)
+
+
+def _walk(content: bytes) -> Iterator[bytes]:
+    start = len(MAGIC)
+    while start + _HEAD.size <= len(content):
+        length, checksum = _HEAD.unpack_from(content, start)
+        entry = content[start + _HEAD.size : start + _HEAD.size + length]
+        if len(entry) < length or zlib.crc32(entry) != checksum:
+            return
+        yield entry
+        start += _HEAD.size + length

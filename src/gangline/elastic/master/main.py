@@ -1,0 +1,104 @@
+"""Puts a master together: journal, state, service, server."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from gangline.elastic.master import records as rec
+from gangline.elastic.master.clock import JobClock
+from gangline.elastic.master.core import Core
+from gangline.elastic.master.journal import Journal, JournalError
+from gangline.elastic.master.outbox import Outbox
+from gangline.elastic.master.service import MasterService
+from gangline.elastic.master.settings import MasterSettings
+from gangline.elastic.master.state import MasterState
+from gangline.elastic.protocol.seal import Secret
+from gangline.elastic.protocol.server import Server
+
+log = logging.getLogger(__name__)
+
+
+async def run(
+    settings: MasterSettings,
+    secret: Secret,
+    journal: Journal,
+    stop: asyncio.Event,
+    listening: Callable[[int], None] = lambda port: None,
+) -> None:
+    """Serve a job until told to stop, or until it is over for the time that is set.
+
+    Raises:
+        JournalError: the journal cannot be used.
+        OSError: the port is taken.
+    """
+    try:
+        await _serve(settings, secret, journal, stop, listening)
+    finally:
+        await journal.close()
+
+
+async def _serve(
+    settings: MasterSettings,
+    secret: Secret,
+    journal: Journal,
+    stop: asyncio.Event,
+    listening: Callable[[int], None],
+) -> None:
+    core, at = replayed(journal)
+    wall = time.time()  # compared with what this clock said to the master before, on no other host
+    down_s = max(0.0, wall - at - core.state.kept.down_s) if at else 0.0
+    clock = JobClock(at or wall)
+    outbox = Outbox(journal)
+    service = MasterService(settings, core, clock, outbox)
+    outbox.serve(service.snapshot, service.journal_failed)
+    journal.begin(service.snapshot)
+    server = Server(service, secret)
+    port = await server.start(settings.host, settings.port)
+    log.info("master serves", extra={"job": settings.job, "port": port, "master": service.name})
+    service.start(down_s)
+    listening(port)
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(outbox.run()), group.create_task(service.run())]
+        await _end(settings, service, stop)
+        for task in tasks:
+            task.cancel()
+    service.note()
+    await outbox.flush()
+    await server.stop()
+
+
+async def _end(settings: MasterSettings, service: MasterService, stop: asyncio.Event) -> None:
+    """Wait until it is time to go."""
+    if settings.linger_s is None:
+        await stop.wait()
+        return
+    waits = [asyncio.create_task(stop.wait()), asyncio.create_task(service.is_over.wait())]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        if not stop.is_set():
+            await asyncio.wait({waits[0]}, timeout=settings.linger_s)
+    finally:
+        for wait in waits:
+            wait.cancel()
+
+
+def replayed(journal: Journal) -> tuple[Core, float]:
+    """Read the journal: the state, and the time at which it ends (0: it is new).
+
+    Raises:
+        JournalError: it cannot be used, or a newer version wrote it.
+    """
+    snapshot, lines = journal.read()
+    try:
+        state, at = MasterState.restored(snapshot) if snapshot else (MasterState(), 0.0)
+        core = Core(state)
+        for line in lines:
+            record = rec.decode(line)
+            core.apply(record)
+            at = record.at
+    except (ValueError, msgspec.MsgspecError) as error:
+        raise JournalError(f"the journal cannot be understood: {error}") from error
+    return core, at

@@ -1,0 +1,45 @@
+"""The master's numbers as Prometheus reads them. Imported libraries wait until somebody asks."""
+
+from gangline.elastic.master.core import Core
+
+
+def page_of(core: Core, now: float) -> bytes:
+    """Return the page: numbers only, no content of the job."""
+    # Only masters that are scraped pay for the import.
+    from prometheus_client import CollectorRegistry, Gauge, generate_latest  # noqa: PLC0415
+
+    registry = CollectorRegistry(auto_describe=False)
+    goodput = core.state.kept.account.goodput(now)
+    state = core.rendezvous.state
+
+    def gauge(name: str, text: str, value: float) -> None:
+        Gauge(f"gangline_master_{name}", text, registry=registry).set(value)
+
+    gauge("goodput_ratio", "Productive share of the job's wall time.", goodput.share)
+    gauge("wall_seconds", "The job's wall time so far.", goodput.wall_s)
+    gauge("productive_seconds", "Time that went into steps that count.", goodput.productive_s)
+    parts = Gauge(
+        "gangline_master_unproductive_seconds",
+        "Time that went elsewhere, by what it went into.",
+        ["phase"],
+        registry=registry,
+    )
+    for phase, seconds in goodput.parts_s.items():
+        parts.labels(phase).set(seconds)
+    gauge("step", "The last step reported.", goodput.step or 0)
+    gauge("steps_lost", "Steps that were made a second time.", goodput.steps_lost)
+    gauge("restarts", "Worlds formed after the first.", goodput.restarts)
+    gauge("failures", "Failures of workers that agents reported.", goodput.failures)
+    gauge("round", "The round of the last world.", state.round)
+    gauge("members", "Nodes in the world.", len(state.members))
+    gauge("waiting_nodes", "Nodes that wait for a world.", len(state.waiting))
+    gauge("gone_nodes", "Nodes that died or left.", len(state.gone))
+    for name, text in (
+        ("leased", "Shards on loan."),
+        ("done_shards", "Shards that are done."),
+        ("done_records", "Records that are done."),
+    ):
+        family = Gauge(f"gangline_master_{name}", text, ["dataset"], registry=registry)
+        for dataset in core.state.ledger.states():
+            family.labels(dataset.name).set(getattr(dataset, name))
+    return generate_latest(registry)

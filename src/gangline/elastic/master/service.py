@@ -1,0 +1,382 @@
+"""What the master does with requests: applies them, writes them down, lets some of them wait.
+
+Between the pure ``core`` and the connections. It keeps no state that matters: what it holds are
+open questions, which clients repeat to the next master, and the times at which nodes were heard of.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from typing import Any
+
+from gangline.elastic.data import events as shard_events
+from gangline.elastic.master import core as topic
+from gangline.elastic.master import records as rec
+from gangline.elastic.master.clock import JobClock
+from gangline.elastic.master.core import CHANGING, Applied, Core
+from gangline.elastic.master.inquiries import answer_to
+from gangline.elastic.master.lives import Lives
+from gangline.elastic.master.metrics import page_of
+from gangline.elastic.master.outbox import Outbox
+from gangline.elastic.master.polls import Poll, Polls
+from gangline.elastic.master.settings import MasterSettings
+from gangline.elastic.protocol import envelope
+from gangline.elastic.protocol import messages as msg
+from gangline.elastic.protocol.release import release
+from gangline.elastic.protocol.server import Peer, negotiated
+
+NOTE_EVERY_S = 30.0
+"""How often the account of time is written down; so much of it a killed master forgets."""
+
+
+class MasterService:
+    """Answers the clients of one job."""
+
+    def __init__(
+        self, settings: MasterSettings, core: Core, clock: JobClock, outbox: Outbox
+    ) -> None:
+        self.settings, self.core = settings, core
+        self.name = uuid.uuid4().hex
+        self.is_over = asyncio.Event()
+        self._clock, self._outbox = clock, outbox
+        self._lives = Lives(settings.silence_s, settings.grace_s, self._lost)
+        self._joins: Polls[int] = Polls(self._join_expired)
+        self._finishing: Polls[int] = Polls(self._answer_waiting)
+        self._commands: Polls[int] = Polls(self._answer_no_commands)
+        self._keys: Polls[str] = Polls(self._answer_timed_out)
+        self._shards: Polls[str] = Polls(self._answer_shards)
+        self._world: tuple[int, bytes] = (0, b"")
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at = 0.0
+
+    # The life of the process
+
+    def start(self, down_s: float) -> None:
+        """Begin: all nodes known get the full time to be heard of again."""
+        self.happened(rec.Started(master=self.name, down_s=down_s))
+        state = self.core.rendezvous.state
+        for node in [*state.members, *state.waiting]:
+            self._lives.expect(node)
+        if state.is_over:
+            self.is_over.set()
+
+    async def run(self) -> None:
+        """Look after nodes that fall silent, and note the account, for ever."""
+        noted = self._clock.now()
+        while True:
+            await asyncio.sleep(min(1.0, self.settings.silence_s / 4))
+            self._lives.check()
+            self._book()
+            if self._clock.now() - noted >= NOTE_EVERY_S:
+                self.note()
+                noted = self._clock.now()
+
+    def note(self) -> None:
+        """Write the account of time down."""
+        self.happened(rec.Noted(account=self.core.state.kept.account))
+
+    def snapshot(self) -> bytes:
+        """Return the whole state."""
+        return self.core.state.snapshot(self._clock.now())
+
+    def journal_failed(self, error: OSError) -> None:
+        """Tell people that the journal cannot be written."""
+        self.happened(msg.JobEvent(reason="JournalFailed", message=str(error)))
+
+    # What the server calls
+
+    def welcome(self, peer: Peer, hello: msg.Hello) -> msg.Welcome | msg.Refused:
+        """Take a connection of this job."""
+        job = self.settings.job
+        if hello.job and job and hello.job != job:
+            said = f"this is the master of {job}, not of {hello.job}"
+            return msg.Refused(reason="WrongJob", message=said)
+        if hello.node_id is not None and hello.node_id not in self.core.rendezvous.state.gone:
+            self._lives.heard(hello.node_id, peer)
+        return msg.Welcome(
+            protocol=negotiated(hello),
+            version=release(),
+            master=self.name,
+            job=job,
+            heartbeat_s=self.settings.heartbeat_s,
+            silence_s=self.settings.silence_s,
+        )
+
+    def handle(self, peer: Peer, number: int, request: msg.Request) -> None:
+        """Answer a request now or later."""
+        handler = _HANDLERS.get(type(request))
+        if handler is not None:
+            handler(self, peer, number, request)
+        elif type(request) in CHANGING:
+            applied = self._apply(request, self._client(peer), number)
+            assert applied.reply is not None
+            self._send(peer, number, applied.reply)
+        else:
+            said = f"{type(request).__name__} is not understood here"
+            self._send(peer, number, msg.Refused(reason="BadRequest", message=said))
+
+    def lost(self, peer: Peer) -> None:
+        """A connection has ended."""
+        for polls in (self._joins, self._finishing, self._commands):
+            polls.drop(peer)
+        self._keys.drop(peer)
+        self._shards.drop(peer)
+        self._lives.disconnected(peer)
+
+    def page(self, path: str) -> tuple[HTTPStatus, bytes]:
+        """Answer probes and Prometheus."""
+        path = path.split("?", 1)[0]
+        if path in ("/healthz", "/readyz"):
+            return HTTPStatus.OK, b"ok\n"
+        if path == "/metrics" and self.settings.serves_metrics:
+            self._book()
+            return HTTPStatus.OK, page_of(self.core, self._clock.now())
+        return HTTPStatus.NOT_FOUND, b"there is /healthz, /readyz and /metrics\n"
+
+    # Records
+
+    def happened(self, what: rec.Happening) -> None:
+        """Apply something that the master found out by itself."""
+        self._apply(what, "", 0)
+
+    def _apply(self, what: rec.Happening, client: str, number: int) -> Applied:
+        record = rec.Record(self._clock.now(), what, client, number)
+        applied = self.core.apply(record)
+        if applied.changed:
+            self._outbox.record(rec.encode(record))
+            self._set_alarm()
+        if applied.topics:
+            self._serve_waiting(applied.topics)
+        return applied
+
+    def _lost(self, node: int, reason: str) -> None:
+        self.happened(rec.Lost(node_id=node, reason=reason))
+
+    def _set_alarm(self) -> None:
+        """Be called when time alone changes something."""
+        deadline = self.core.deadline()
+        if self._alarm is not None:
+            if deadline == self._alarm_at:
+                return
+            self._alarm.cancel()
+            self._alarm = None
+        if deadline is not None:
+            delay = max(0.0, deadline - self._clock.now()) + 0.001
+            self._alarm = asyncio.get_running_loop().call_later(delay, self._on_alarm)
+            self._alarm_at = deadline
+
+    def _on_alarm(self) -> None:
+        self._alarm = None
+        self.happened(rec.Passed())
+        self._set_alarm()
+
+    def _book(self) -> None:
+        """Book time under what goes on now."""
+        account, state = self.core.state.kept.account, self.core.rendezvous.state
+        phase = account.phase
+        if state.is_broken:
+            phase = msg.Phase.RESTARTING
+        elif not state.members:
+            phase = msg.Phase.RESTARTING if state.world else msg.Phase.WAITING
+        account.move(self._clock.now(), phase)
+
+    # Requests that wait
+
+    def _join(self, peer: Peer, number: int, join: msg.Join) -> None:
+        self._lives.heard(
+            join.node_id, peer if peer.hello and peer.hello.node_id is not None else None
+        )
+        applied = self._apply(join, self._client(peer), number)
+        answer = applied.reply or self.core.join_answer(join)
+        if answer is None:
+            self._joins.add(join.node_id, Poll(peer, number, join), join.wait_s)
+        else:
+            self._send_world(peer, number, answer)
+        self._book()
+
+    def _finished(self, peer: Peer, number: int, wish: msg.Finished) -> None:
+        self._apply(wish, self._client(peer), number)
+        answer = self.core.finished_answer(wish)
+        if answer is None:
+            self._finishing.add(wish.node_id, Poll(peer, number, wish), wish.wait_s)
+        else:
+            self._send(peer, number, answer)
+
+    def _leave(self, peer: Peer, number: int, leave: msg.Leave) -> None:
+        self._lives.forget(leave.node_id if leave.known_dead is None else leave.known_dead)
+        self._apply(leave, self._client(peer), number)
+        self._send(peer, number, msg.Done())
+
+    def _heartbeat(self, peer: Peer, number: int, beat: msg.Heartbeat) -> None:
+        node, kept = beat.node_id, self.core.state.kept
+        self._lives.heard(node, peer)
+        if beat.round > 0:
+            self._check_round(beat)
+        self._check_seen(node, beat.commands_seen)
+        state = self.core.rendezvous.state
+        if state.world is None or state.world.members[0].node_id == node:
+            self._book()
+            if not state.is_broken and state.members:
+                kept.account.phase = beat.phase
+            if beat.step is not None:
+                kept.account.reach(beat.step)
+        commands = self.core.commands_for(node, beat.commands_seen)
+        self._send(peer, number, commands or msg.Commands())
+
+    def _check_round(self, beat: msg.Heartbeat) -> None:
+        """Notice what the rendezvous does not know: a lost world, a restart in place."""
+        adopted = rec.Adopted(node_id=beat.node_id, incarnation=beat.incarnation, round=beat.round)
+        self._apply(adopted, "", 0)
+        attempt = (beat.round, beat.attempt)
+        if self.core.state.kept.attempts.get(beat.node_id) != attempt:
+            self.happened(
+                rec.RestartedInPlace(node_id=beat.node_id, round=beat.round, attempt=beat.attempt)
+            )
+
+    def _get_commands(self, peer: Peer, number: int, wish: msg.GetCommands) -> None:
+        self._lives.heard(wish.node_id, peer)
+        self._check_seen(wish.node_id, wish.seen)
+        commands = self.core.commands_for(wish.node_id, wish.seen)
+        if commands is not None:
+            self._send(peer, number, commands)
+        else:
+            self._commands.add(wish.node_id, Poll(peer, number, wish), wish.wait_s)
+
+    def _check_seen(self, node: int, seen: int) -> None:
+        kept = self.core.state.kept
+        known = kept.commands.get(node)
+        if seen >= kept.next_command or (known and known[0].number <= seen):
+            self.happened(rec.CommandsSeen(node_id=node, seen=seen))
+
+    def _wait_for_keys(self, peer: Peer, number: int, wish: msg.KeyValueWait) -> None:
+        missing = self._first_missing(wish)
+        if missing is None:
+            self._send(peer, number, self.core.values_of(wish.keys))
+        else:
+            self._keys.add(missing, Poll(peer, number, wish), wish.wait_s)
+
+    def _first_missing(self, wish: msg.KeyValueWait) -> str | None:
+        values = self.core.state.kept.values
+        return next((key for key in wish.keys if key not in values), None)
+
+    def _shard_event(self, peer: Peer, number: int, wish: msg.ShardEvent) -> None:
+        reply = self._apply(wish, self._client(peer), number).reply
+        event = wish.event
+        waits = (
+            wish.wait_s > 0
+            and isinstance(event, shard_events.Take)
+            and isinstance(reply, msg.ShardAnswer)
+            and isinstance(reply.answer, shard_events.Taken)
+            and reply.answer.supply is shard_events.Supply.WAIT
+        )
+        assert reply is not None
+        if waits and isinstance(event, shard_events.Take):
+            self._shards.add(event.dataset, Poll(peer, number, wish), wish.wait_s)
+        else:
+            self._send(peer, number, reply)
+
+    def _inquiry(self, peer: Peer, number: int, wish: msg.Request) -> None:
+        self._book()
+        self._send(peer, number, answer_to(wish, self.core, self.settings.job, self._clock.now()))
+
+    # Answers to those who waited
+
+    def _serve_waiting(self, topics: frozenset[str]) -> None:
+        if topic.WORLD in topics:
+            for node, poll in self._joins.all():
+                assert isinstance(poll.request, msg.Join)
+                answer = self.core.join_answer(poll.request)
+                if answer is not None:
+                    self._joins.remove(node, poll)
+                    self._send_world(poll.peer, poll.number, answer)
+            self._finish_waiting()
+            if self.core.rendezvous.state.is_over:
+                self.is_over.set()
+        if topic.COMMANDS in topics:
+            for node, poll in self._commands.all():
+                assert isinstance(poll.request, msg.GetCommands)
+                commands = self.core.commands_for(node, poll.request.seen)
+                if commands is not None:
+                    self._commands.remove(node, poll)
+                    self._send(poll.peer, poll.number, commands)
+        if topic.KEYS in topics:
+            self._serve_keys()
+        if topic.SHARDS in topics:
+            for dataset, poll in self._shards.all():
+                self._shards.remove(dataset, poll)
+                asyncio.get_running_loop().call_soon(self._ask_again, poll)
+
+    def _finish_waiting(self) -> None:
+        for node, poll in self._finishing.all():
+            assert isinstance(poll.request, msg.Finished)
+            answer = self.core.finished_answer(poll.request)
+            if answer is not None:
+                self._finishing.remove(node, poll)
+                self._send(poll.peer, poll.number, answer)
+
+    def _serve_keys(self) -> None:
+        values = self.core.state.kept.values
+        for key, poll in self._keys.all():
+            if key in values:
+                assert isinstance(poll.request, msg.KeyValueWait)
+                self._keys.remove(key, poll)
+                self._wait_for_keys(poll.peer, poll.number, poll.request)
+
+    def _ask_again(self, poll: Poll) -> None:
+        assert isinstance(poll.request, msg.ShardEvent)
+        if poll.peer.is_open:
+            self._shard_event(poll.peer, poll.number, poll.request)
+
+    # Patience that has ended
+
+    def _join_expired(self, poll: Poll) -> None:
+        self._send(poll.peer, poll.number, self.core.rendezvous.waiting())
+
+    def _answer_waiting(self, poll: Poll) -> None:
+        self._send(poll.peer, poll.number, msg.Waiting(message="others have not finished"))
+
+    def _answer_no_commands(self, poll: Poll) -> None:
+        self._send(poll.peer, poll.number, msg.Commands())
+
+    def _answer_timed_out(self, poll: Poll) -> None:
+        said = msg.Refused(reason="TimedOut", message="the keys have not come")
+        self._send(poll.peer, poll.number, said)
+
+    def _answer_shards(self, poll: Poll) -> None:
+        taken = shard_events.Taken(shard_events.Supply.WAIT)
+        self._send(poll.peer, poll.number, msg.ShardAnswer(answer=taken))
+
+    # Sending
+
+    def _send(self, peer: Peer, number: int, reply: msg.Reply) -> None:
+        self._outbox.send(peer, number, envelope.encode_body(reply))
+
+    def _send_world(self, peer: Peer, number: int, reply: msg.Reply) -> None:
+        """Send a reply; a world is encoded once for all its members."""
+        if not isinstance(reply, msg.World):
+            self._send(peer, number, reply)
+            return
+        if self._world[0] != reply.round:
+            self._world = (reply.round, envelope.encode_body(reply))
+        self._outbox.send(peer, number, self._world[1])
+
+    @staticmethod
+    def _client(peer: Peer) -> str:
+        return peer.hello.client if peer.hello else ""
+
+
+_HANDLERS: Mapping[type, Callable[[MasterService, Peer, int, Any], None]] = {
+    msg.Join: MasterService._join,
+    msg.Finished: MasterService._finished,
+    msg.Leave: MasterService._leave,
+    msg.Heartbeat: MasterService._heartbeat,
+    msg.GetCommands: MasterService._get_commands,
+    msg.KeyValueWait: MasterService._wait_for_keys,
+    msg.ShardEvent: MasterService._shard_event,
+    msg.GoodputWanted: MasterService._inquiry,
+    msg.StatusWanted: MasterService._inquiry,
+    msg.ShardCheckpointWanted: MasterService._inquiry,
+    msg.DatasetStateWanted: MasterService._inquiry,
+    msg.KeyValueGet: MasterService._inquiry,
+}

@@ -6,7 +6,8 @@ back: its deserved amount where it states one, else its part by weight of what o
 What nobody claims may be borrowed up to the ceiling.
 """
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -46,7 +47,28 @@ def problems(queues: Mapping[str, QueueFacts]) -> dict[str, str]:
     for name, queue in queues.items():
         if over := _above(queue.guarantee, queue.capability):
             found.setdefault(name, f"its guarantee of {over} is above its capability, which counts")
+        if over := _above(queue.deserved, queue.capability):
+            found.setdefault(name, f"its deserved {over} is above its capability, which counts")
+        parent = queues.get(queue.parent)
+        if parent is not None and (over := _above(queue.capability, parent.capability)):
+            why = f"its capability of {over} is above that of {parent.name!r}, which counts"
+            found.setdefault(name, why)
+        for why in _promised_twice(queue, [q for q in queues.values() if q.parent == name]):
+            found.setdefault(name, why)
     return found
+
+
+def _promised_twice(queue: QueueFacts, below: Iterable[QueueFacts]) -> Iterator[str]:
+    """Say what the queues below one are promised beyond what it has itself."""
+    guaranteed: Counter[str] = Counter()
+    deserved: Counter[str] = Counter()
+    for each in below:
+        guaranteed.update(dict(each.guarantee))
+        deserved.update(dict(each.deserved))
+    if over := _above(tuple(sorted(guaranteed.items())), queue.capability):
+        yield f"the guarantees of the queues below it add up to more {over} than its capability"
+    if over := _above(tuple(sorted(deserved.items())), queue.deserved):
+        yield f"the queues below it deserve more {over} than it does"
 
 
 def ancestors(queues: Mapping[str, QueueFacts], name: str) -> list[str]:

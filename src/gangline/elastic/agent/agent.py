@@ -38,6 +38,8 @@ class Outcome:
     """The signal that ended the agent."""
     notice: Notice | None = None
     """Why others wanted the end."""
+    is_success: bool = False
+    """Whether all workers of all nodes ended well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +63,15 @@ class Agent:
     """One node's part in a job."""
 
     def __init__(
-        self, settings: AgentSettings, rendezvous: Rendezvous, base: Mapping[str, str]
+        self,
+        settings: AgentSettings,
+        rendezvous: Rendezvous,
+        base: Mapping[str, str],
+        folder: LogFolder,
     ) -> None:
-        """Take settings, where worlds come from, and the variables that workers inherit."""
+        """Take settings, where worlds come from, what workers inherit, and where files go."""
         self._settings, self._rendezvous, self._base = settings, rendezvous, base
-        self._folder = LogFolder(settings.logs, settings.run_id)
+        self._folder = folder
         self._spares: Spares | None = None
         if settings.command.is_python and settings.standby.enabled:
             self._spares = Spares(
@@ -76,11 +82,7 @@ class Agent:
             )
         self._signal: asyncio.Future[signal.Signals] | None = None
         self._group: Group | None = None
-
-    @property
-    def folder(self) -> LogFolder:
-        """Where this run's files are."""
-        return self._folder
+        self._starts = 0
 
     async def run(self) -> Outcome:
         """Run until all is done, nothing more helps, or a signal comes.
@@ -91,6 +93,7 @@ class Agent:
         """
         async with self._signals():
             watch = asyncio.create_task(self._watch_memory())
+            outcome = Outcome()
             try:
                 outcome = await self._attempts()
             except _Received as received:
@@ -101,7 +104,7 @@ class Agent:
                 await self._end(signal.SIGTERM)
                 if self._spares:
                     await self._spares.close()
-            await self._rendezvous.leave(_farewell(outcome))
+                await self._rendezvous.leave(_farewell(outcome))
             return outcome
 
     async def _attempts(self) -> Outcome:
@@ -111,7 +114,7 @@ class Agent:
             if end.notice is None and end.failure is None:
                 end = _End(notice=await self._or_signal(self._rendezvous.finished(world)))
                 if end.notice is None:
-                    return Outcome()
+                    return Outcome(is_success=True)
             if end.notice and end.notice.stops:
                 return Outcome(notice=end.notice)
             if end.failure:
@@ -122,7 +125,8 @@ class Agent:
             world = await self._or_signal(self._rendezvous.restart(world, end.failure))
 
     async def _attempt(self, world: World) -> _End:
-        self._group = group = Group(self._settings, world, self._folder, self._spares)
+        number, self._starts = self._starts, self._starts + 1
+        self._group = group = Group(self._settings, world, self._folder, self._spares, number)
         await group.start(self._base)
         log.debug("workers started", extra={"attempt": world.attempt})
         end = await self._or_signal(self._first_end(group))
@@ -203,4 +207,8 @@ class Agent:
 def _farewell(outcome: Outcome) -> str:
     if outcome.received:
         return f"received {outcome.received.name}"
-    return str(outcome.failure) if outcome.failure else "done"
+    if outcome.notice:
+        return outcome.notice.reason
+    if outcome.failure:
+        return str(outcome.failure)
+    return "done" if outcome.is_success else "the agent failed"

@@ -48,10 +48,16 @@ class Group:
     """All workers of this node in one attempt."""
 
     def __init__(
-        self, settings: AgentSettings, world: World, folder: LogFolder, spares: Spares | None
+        self,
+        settings: AgentSettings,
+        world: World,
+        folder: LogFolder,
+        spares: Spares | None,
+        number: int,
     ) -> None:
+        """Prepare the start of that number of this agent's, from 0."""
         self._settings, self._world = settings, world
-        self._folder, self._spares = folder, spares
+        self._folder, self._spares, self._number = folder, spares, number
         self._tee = Tee(settings.logs, settings.role)
         self._kills_before = out_of_memory_kills()
         self.workers: list[Worker] = []
@@ -65,7 +71,7 @@ class Group:
         """
         environments = {}
         for local_rank in range(self._settings.local_world_size):
-            streams = self._folder.streams(self._world.attempt, local_rank)
+            streams = self._folder.streams(self._number, local_rank)
             environment = worker_environment(self._settings, self._world, local_rank, base)
             environment |= reporting_environment(self._settings, streams, base)
             environments[local_rank] = environment
@@ -124,7 +130,7 @@ class Group:
         )
         if not self._settings.command.is_python:
             return run(env)
-        learns = self._spares is not None and local_rank == 0 and self._world.attempt == 0
+        learns = self._spares is not None and local_rank == 0 and self._number == 0
         ours, theirs = socket.socketpair()
         stacks = {STACKS_VARIABLE: f"{int(STACKS_SIGNAL)}:{streams.stacks}"}
         hook = hooked({**env, **stacks}, "learn" if learns else "plain", theirs)

@@ -19,7 +19,7 @@ def exit_code(outcome: Outcome) -> int:
     if outcome.notice and outcome.notice.stops:
         return 1
     if outcome.failure is None:
-        return 0
+        return 0 if outcome.is_success else 1
     code = outcome.failure.exit_code
     if not code:
         code = _SIGNAL_BASE + signal.SIGABRT  # a hang: as when collectives give up

@@ -16,6 +16,10 @@ class PortsTakenError(OSError):
     """No port could be had for the store of the workers."""
 
 
+class MeetingError(Exception):
+    """No world could be had."""
+
+
 @dataclass(frozen=True, slots=True)
 class World:
     """One attempt: the members, and where rank 0 opens the store."""

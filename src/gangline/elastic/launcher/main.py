@@ -1,6 +1,7 @@
 """The edge of the launcher: flags in, exit code out."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
@@ -9,11 +10,11 @@ from collections.abc import Sequence
 
 from gangline.elastic.agent.agent import Agent
 from gangline.elastic.agent.environment import DevicesError
-from gangline.elastic.agent.logs import LogFolderError
+from gangline.elastic.agent.logs import LogFolder, LogFolderError
 from gangline.elastic.agent.process import StartError
 from gangline.elastic.agent.report import exit_code, report
 from gangline.elastic.agent.settings import AgentSettings
-from gangline.elastic.agent.world import OneNode, PortsTakenError
+from gangline.elastic.agent.world import MeetingError, OneNode, PortsTakenError, Rendezvous
 from gangline.elastic.launcher.devices import device_count
 from gangline.elastic.launcher.meeting import Meeting
 from gangline.elastic.launcher.parsing import FlagError, parse
@@ -42,7 +43,7 @@ def main(arguments: Sequence[str] | None = None, program: str = "gangline run") 
         return _complain(str(error), USAGE_ERROR)
     except StartError as error:
         return _complain(str(error), error.exit_code)
-    except (DevicesError, LogFolderError, PortsTakenError) as error:
+    except (DevicesError, LogFolderError, MeetingError, PortsTakenError) as error:
         return _complain(str(error), 1)
 
 
@@ -52,15 +53,38 @@ def dlrover_run() -> int:
 
 
 async def _run(settings: AgentSettings, meet: Meeting, base: dict[str, str]) -> int:
-    rendezvous = OneNode(settings.local_world_size, meet.store_host, meet.store_port)
-    agent = Agent(settings, rendezvous, base)
-    outcome = await agent.run()
+    folder = LogFolder(settings.logs, settings.run_id)
+    async with contextlib.AsyncExitStack() as stack:
+        rendezvous = await _rendezvous(stack, settings, meet, folder)
+        outcome = await Agent(settings, rendezvous, base, folder).run()
     told = report(settings, outcome)
     if told:
         sys.stdout.flush()
         print(told, file=sys.stderr, flush=True)
-    agent.folder.remove_if_temporary()
+    folder.remove_if_temporary()
     return exit_code(outcome)
+
+
+async def _rendezvous(
+    stack: contextlib.AsyncExitStack, settings: AgentSettings, meet: Meeting, folder: LogFolder
+) -> Rendezvous:
+    if meet.address is None:
+        return OneNode(settings.local_world_size, meet.store_host, meet.store_port)
+    # What one node does without takes time to import.
+    from gangline.elastic.agent.membership import Membership  # noqa: PLC0415
+    from gangline.elastic.launcher.host import MasterHost, is_own_address  # noqa: PLC0415
+    from gangline.elastic.launcher.place import place_of  # noqa: PLC0415
+    from gangline.elastic.protocol.seal import secret_of  # noqa: PLC0415
+
+    try:
+        secret = secret_of(os.environ, settings.run_id)
+    except ValueError as error:
+        raise FlagError(str(error)) from error
+    if not secret.is_private:
+        log.warning("GANGLINE_JOB_SECRET is not set: whoever knows --rdzv-id can join and listen")
+    if meet.hosts or (meet.hosts is None and is_own_address(meet.address)):
+        await stack.enter_async_context(MasterHost(settings.run_id, meet.address, folder.path))
+    return Membership(place_of(settings, meet), secret)
 
 
 def _start_logging(handler: str) -> None:

@@ -1,0 +1,101 @@
+"""The master of a job that no cluster runs: a child of the launcher on the node that meets.
+
+Should it die it is started again at once, with its journal. While its port is another's, as when
+two agents of one machine meet at localhost, the child is tried again, and takes over when the
+other has gone.
+"""
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+
+from gangline.elastic.agent.process import Process, end_all, start
+from gangline.elastic.protocol.client import split_address
+
+log = logging.getLogger(__name__)
+
+_TAKEN = 3
+"""With this code a master says that its port is taken."""
+_SHORT_PAUSE_S, _LONG_PAUSE_S = 0.1, 1.0
+_STOP_S = 5.0
+_GRACE = "1"
+"""Seconds that a broken connection may take to come back before its node counts as dead."""
+
+
+class MasterHost:
+    """Runs the master as a child, for as long as it is open."""
+
+    def __init__(self, job: str, address: str, folder: Path) -> None:
+        """Take the job's name, where to listen, and a folder for the journal."""
+        _, port = split_address(address)
+        self._arguments = [
+            sys.executable, "-m", "gangline.elastic.master", "--job-name", job,
+            "--port", str(port), "--journal", str(folder / "master.journal"),
+            "--grace", _GRACE, "--log-level", "error",
+        ]  # fmt: skip
+        self._log = folder / "master.log"
+        self._child: Process | None = None
+        self._keeper: asyncio.Task[None] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The master's process, while there is one."""
+        return self._child.pid if self._child and not self._child.ended.done() else None
+
+    async def __aenter__(self) -> "MasterHost":
+        self._keeper = asyncio.create_task(self._keep())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._keeper:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+        if self._child:
+            await end_all([self._child], signal.SIGTERM, _STOP_S)
+
+    async def _keep(self) -> None:
+        while True:
+            self._child = start(
+                self._arguments, os.environ, stdout=Path(os.devnull), stderr=self._log
+            )
+            code = await asyncio.shield(self._child.ended)
+            if code != _TAKEN:
+                log.warning("the master ended with code %d; starting it again", code)
+            await asyncio.sleep(_LONG_PAUSE_S if code == _TAKEN else _SHORT_PAUSE_S)
+
+
+def is_own_address(address: str) -> bool:
+    """Return whether host:port names this machine; an unknown name does not."""
+    host, port = split_address(address)
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    return any(_is_own(family, where[0]) for family, _, _, _, where in found)
+
+
+def _is_own(family: int, host: str | int) -> bool:
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind((host, 0))
+        except OSError:
+            return False
+    return True
+
+
+def own_address_towards(address: str) -> str:
+    """Return the address of this node that another one at ``address`` would see."""
+    host, port = split_address(address)
+    with contextlib.suppress(OSError):
+        family, kind, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(where)  # sends nothing: asks for the way only
+            own = str(probe.getsockname()[0])
+            return f"[{own}]" if ipaddress.ip_address(own).version == 6 else own
+    return socket.gethostname()

@@ -1,0 +1,31 @@
+"""Who this node is among the others."""
+
+import secrets
+
+from gangline.elastic.agent.membership import Place
+from gangline.elastic.agent.settings import AgentSettings
+from gangline.elastic.launcher.host import own_address_towards
+from gangline.elastic.launcher.meeting import Meeting
+
+_ID_BITS = 31
+_CONNECT_S = 60.0
+
+
+def place_of(settings: AgentSettings, meet: Meeting) -> Place:
+    """Return what this node says of itself; without a number of its own it draws one."""
+    assert meet.address is not None, "one node has no place among others"
+    is_known = meet.node_id is not None
+    return Place(
+        job=settings.run_id,
+        master=meet.address,
+        node_id=meet.node_id if meet.node_id is not None else secrets.randbits(_ID_BITS),
+        node_rank=meet.node_rank if is_known else -1,
+        host=meet.local_address or own_address_towards(meet.address),
+        local_world_size=settings.local_world_size,
+        min_nodes=meet.min_nodes,
+        max_nodes=meet.max_nodes,
+        node_unit=meet.node_unit,
+        last_call_s=meet.last_call_s,
+        join_timeout_s=meet.join_timeout_s,
+        connect_timeout_s=meet.join_timeout_s if meet.is_given_by_cluster else _CONNECT_S,
+    )

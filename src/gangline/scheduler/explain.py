@@ -130,7 +130,6 @@ def _explain(  # noqa: PLR0913, PLR0917 - who it is, and what it is asked of
     policy: Policy,
 ) -> Explanation:
     decision = decide(state, now, policy)
-    tree = QueueTree(state.queues, state.nodes, state.running, state.requested, state.obtainable())
     units, _ = waiting_units(state, now)
     prepared = {pod.key: pod for unit in units for pod in unit.waiting}
     waiting = [prepared.get(pod.key, pod) for pod in members if pod.waits]
@@ -145,7 +144,7 @@ def _explain(  # noqa: PLR0913, PLR0917 - who it is, and what it is asked of
         state=_standing(members, left, starting),
         reason=reason,
         message=message,
-        queues=_queue_uses(tree, queue),
+        queues=queue_uses(state, queue),
         minimum=minimum,
         placed={str(pod.key): str(pod.node) for pod in members if pod.holds_room},
         starting=starting,
@@ -184,7 +183,9 @@ def _told(decision: Decision, name: str, own: set[PodKey]) -> tuple[str, str]:
     return "", ""
 
 
-def _queue_uses(tree: QueueTree, queue: str) -> tuple[QueueUse, ...]:
+def queue_uses(state: ClusterState, queue: str) -> tuple[QueueUse, ...]:
+    """Return the figures of a queue, then of those above it; nothing for one that is not there."""
+    tree = QueueTree(state.queues, state.nodes, state.running, state.requested, state.obtainable())
     account = tree.accounts.get(queue)
     if account is None or queue == ROOT_QUEUE:
         return ()

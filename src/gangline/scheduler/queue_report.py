@@ -7,7 +7,7 @@ import msgspec
 
 from gangline.api.resourcelist import quantities
 from gangline.api.resources import QUEUES
-from gangline.api.scheduling import DEFAULT_QUEUE, Queue, QueueStatus
+from gangline.api.scheduling import DEFAULT_QUEUE, PodGroup, Queue, QueueStatus
 from gangline.kube.client import Client
 from gangline.kube.controller import After, Controller, Done, Result
 from gangline.kube.errors import NotFound
@@ -17,7 +17,7 @@ from gangline.scheduler.group_status import COMPLETED, INQUEUE, PENDING, RUNNING
 from gangline.scheduler.model import NOT_SHARED
 from gangline.scheduler.queues import problems
 
-OPEN = "Open"
+OPEN, CLOSING, CLOSED = "Open", "Closing", "Closed"
 INVALID = "InvalidQueue"
 
 
@@ -28,6 +28,7 @@ class QueueReporter:
         self._client, self._feed, self._events = client, feed, events
         self._every_s = every_s
         feed.queues.add_listener(self._on_queue)
+        feed.groups.add_listener(self._on_group)
         self._written_at: dict[str, float] = {}
         self._told: dict[str, str] = {}
         self.controller: Controller[str] = Controller("scheduler-queues", self._write, workers=1)
@@ -40,6 +41,12 @@ class QueueReporter:
         for queue in (old, new):
             if queue is not None:
                 self.changed(queue.metadata.name)
+
+    def _on_group(self, old: PodGroup | None, new: PodGroup | None) -> None:
+        """Look at the queue of a group, and at the one that it was in."""
+        for group in (old, new):
+            if group is not None:
+                self.changed(group.spec.queue or DEFAULT_QUEUE)
 
     async def _write(self, name: str) -> Result:
         queue = self._feed.queues.get("", name)
@@ -83,7 +90,7 @@ class QueueReporter:
         }
         return msgspec.structs.replace(
             current,
-            state=current.state or OPEN,
+            state=_state(current.state, sum(phases.values()) - phases[COMPLETED]),
             allocated=quantities(allocated),
             **{field: phases[phase] for phase, field in _COUNTS.items()},
         )
@@ -94,6 +101,13 @@ class QueueReporter:
         if wrong and wrong != self._told.get(name) and queue is not None:
             self._events.event(queue, "Warning", INVALID, f"Queue {name!r}: {wrong}.")
         self._told[name] = wrong
+
+
+def _state(current: str, held: int) -> str:
+    """A queue that is being closed is closed once nothing is left in it."""
+    if current in {CLOSING, CLOSED}:
+        return CLOSING if held else CLOSED
+    return current or OPEN
 
 
 _COUNTS = {

@@ -1,0 +1,72 @@
+"""Queues as rows and blocks: the columns of vcctl first, what each may have after them."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gangline.cli.output import table
+
+if TYPE_CHECKING:
+    from gangline.api.describe import ResourceList
+    from gangline.api.scheduling import Queue
+    from gangline.scheduler.explain import QueueUse
+
+HEAD = (
+    "NAME",
+    "WEIGHT",
+    "STATE",
+    "PARENT",
+    "INQUEUE",
+    "PENDING",
+    "RUNNING",
+    "UNKNOWN",
+    "COMPLETED",
+)
+WIDE = ("PRIORITY", "ALLOCATED", "DESERVED", "CAPABILITY", "GUARANTEE", "RECLAIMABLE", "DEQUEUE")
+
+
+def queue_table(queues: "Sequence[Queue]", *, wide: bool) -> str:
+    """Return queues as rows."""
+    rows = [[*_row(queue), *(_more(queue) if wide else ())] for queue in queues]
+    return table([*HEAD, *(WIDE if wide else ())], rows)
+
+
+def queue_block(queue: "Queue", uses: "Sequence[QueueUse]") -> str:
+    """Return everything about one queue: its fields, then its figures and those above it."""
+    facts = dict(zip((*HEAD, *WIDE), (*_row(queue), *_more(queue)), strict=True))
+    lines = [
+        f"{name.capitalize() + ':':13}{value if value != '' else 'N/A'}"
+        for name, value in facts.items()
+    ]
+    for use in uses:
+        most = f", at most {use.most}" if use.most else ""
+        lines += [
+            "",
+            f"{use.name} uses {use.used}: {use.share:.0%} of what it is entitled to now",
+            f"  entitled to {use.entitled}{most}",
+            f"  with what waits {use.requested}",
+        ]
+    return "\n".join(lines)
+
+
+def _row(queue: "Queue") -> list[object]:
+    spec, status = queue.spec, queue.status
+    counts = (status.inqueue, status.pending, status.running, status.unknown, status.completed)
+    weight = 1 if spec.weight is None else spec.weight
+    return [queue.metadata.name, weight, status.state or "Open", spec.parent or "root", *counts]
+
+
+def _more(queue: "Queue") -> list[object]:
+    spec = queue.spec
+    return [
+        spec.priority,
+        _amounts(queue.status.allocated),
+        _amounts(spec.deserved),
+        _amounts(spec.capability),
+        _amounts(spec.guarantee.resource if spec.guarantee else {}),
+        "no" if spec.reclaimable is False else "yes",
+        spec.dequeue_strategy or "traverse",
+    ]
+
+
+def _amounts(amounts: "ResourceList") -> str:
+    return ",".join(f"{name}={amount}" for name, amount in sorted(amounts.items()))

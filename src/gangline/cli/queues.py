@@ -1,0 +1,121 @@
+"""``queue``: what queues have and use, and whether they take new jobs."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gangline.cli.errors import CommandError
+from gangline.cli.event_loop import run
+from gangline.cli.exit_codes import ExitCode
+from gangline.cli.options import Target, cluster_options, output_option
+from gangline.cli.output import structured
+from gangline.cli.queue_views import queue_block, queue_table
+
+if TYPE_CHECKING:
+    from gangline.api.scheduling import Queue
+    from gangline.kube.client import Client
+    from gangline.scheduler.explain import QueueUse
+
+FORMATS = ("table", "wide", "json", "yaml", "name")
+
+
+@click.group("queue")
+def queue_command() -> None:
+    """Show queues, and open or close them. 'kubectl apply' makes and changes them."""
+
+
+@queue_command.command("list")
+@cluster_options
+@output_option(*FORMATS)
+def list_queues(target: Target, output: str) -> None:
+    """Show all queues. '-o wide' shows what each may have and uses."""
+
+    async def found() -> "list[Queue]":
+        from gangline.api.resources import QUEUES  # noqa: PLC0415
+
+        async with target.connect() as client:
+            return (await client.list(QUEUES)).items
+
+    queues = sorted(run(found()), key=lambda queue: queue.metadata.name)
+    match output:
+        case "json" | "yaml":
+            click.echo(structured([_data(queue) for queue in queues], output))
+        case "name":
+            for queue in queues:
+                click.echo(f"queue/{queue.metadata.name}")
+        case _:
+            click.echo(queue_table(queues, wide=output == "wide"))
+
+
+@queue_command.command("get")
+@click.argument("name")
+@cluster_options
+@output_option(*FORMATS)
+def get_queue(name: str, target: Target, output: str) -> None:
+    """Show one queue: what it may have, what it is entitled to now, and what it uses."""
+
+    async def found() -> "tuple[Queue, list[QueueUse]]":
+        from gangline.api.resources import QUEUES  # noqa: PLC0415
+
+        async with target.connect() as client:
+            queue = await client.get(QUEUES, name)
+            return queue, await _uses(client, name) if output in {"table", "wide"} else []
+
+    queue, uses = run(found())
+    match output:
+        case "json" | "yaml":
+            click.echo(structured(_data(queue), output))
+        case "name":
+            click.echo(f"queue/{queue.metadata.name}")
+        case _:
+            click.echo(queue_block(queue, uses))
+
+
+@queue_command.command("close")
+@click.argument("name")
+@cluster_options
+def close_queue(name: str, target: Target) -> None:
+    """Let a queue, and those below it, take no new jobs. What runs goes on."""
+    run(_set_state(target, name, "Closing"))
+    click.echo(f"queue/{name} closed")
+
+
+@queue_command.command("open")
+@click.argument("name")
+@cluster_options
+def open_queue(name: str, target: Target) -> None:
+    """Let a queue take jobs again."""
+    run(_set_state(target, name, "Open"))
+    click.echo(f"queue/{name} opened")
+
+
+async def _set_state(target: Target, name: str, state: str) -> None:
+    """State in which a queue is to be; the scheduler makes of Closing Closed once it is empty."""
+    from gangline.api.resources import QUEUES  # noqa: PLC0415
+    from gangline.api.scheduling import ROOT_QUEUE  # noqa: PLC0415
+
+    if name == ROOT_QUEUE:
+        raise CommandError(f"queue {name!r} stands for the whole cluster", code=ExitCode.USAGE)
+    async with target.connect() as client:
+        await client.patch(QUEUES, name, {"status": {"state": state}}, subresource="status")
+
+
+async def _uses(client: "Client", name: str) -> "list[QueueUse]":
+    """Work out what a queue, and those above it, are entitled to; nothing without the rights."""
+    from gangline.kube.errors import Forbidden  # noqa: PLC0415
+    from gangline.scheduler.explain import queue_uses  # noqa: PLC0415
+    from gangline.scheduler.replay import observed  # noqa: PLC0415
+    from gangline.scheduler.settings import SchedulerSettings  # noqa: PLC0415
+
+    try:
+        state = await observed(client, SchedulerSettings().scheduler_names)
+    except Forbidden:
+        return []
+    return list(queue_uses(state, name))
+
+
+def _data(queue: "Queue") -> dict[str, Any]:
+    import msgspec  # noqa: PLC0415
+
+    data: dict[str, Any] = msgspec.to_builtins(queue, builtin_types=())
+    return data

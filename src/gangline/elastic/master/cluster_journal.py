@@ -47,7 +47,7 @@ _CONFIG_MAPS = Resource(_Stored, "", "v1", "configmaps", "ConfigMap")
 class ClusterJournal:
     """A journal in a ConfigMap that exists already; see ``cluster_journal``."""
 
-    is_dirty = False  # replies never wait for it
+    is_slow = False  # replies never wait for it
     wants_snapshot = False
 
     def __init__(self, client: Client, namespace: str, name: str, stored: _Stored) -> None:
@@ -78,7 +78,10 @@ class ClusterJournal:
         del record
         self._changed.set()
 
-    async def commit(self) -> None:
+    def write(self) -> None:
+        """Wait for nothing."""
+
+    async def sync(self) -> None:
         """Wait for nothing."""
 
     async def shorten(self, snapshot: bytes) -> None:

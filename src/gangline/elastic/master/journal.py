@@ -39,21 +39,28 @@ class Journal(Protocol):
         """Say where the whole state comes from, for a journal that writes it by itself."""
 
     def append(self, record: bytes) -> None:
-        """Note a record; ``commit`` makes it last."""
+        """Note a record; ``write`` writes it."""
 
     @property
-    def is_dirty(self) -> bool:
-        """Whether there are records that ``commit`` has not written."""
+    def is_slow(self) -> bool:
+        """Whether ``sync`` is worth waiting for, for what must outlive the machine."""
 
     @property
     def wants_snapshot(self) -> bool:
         """Whether it has grown so much that ``shorten`` is due."""
 
-    async def commit(self) -> None:
+    def write(self) -> None:
         """Write what was appended so that it outlives the process.
 
         Raises:
-            OSError: it could not be written; it is tried again with the next commit.
+            OSError: it could not be written; it is tried again with the next write.
+        """
+
+    async def sync(self) -> None:
+        """Bring what was written to where it outlives the machine.
+
+        Raises:
+            OSError: that failed.
         """
 
     async def shorten(self, snapshot: bytes) -> None:
@@ -70,7 +77,7 @@ class Journal(Protocol):
 class NoJournal:
     """Forgets everything: a restarted master knows what agents tell it."""
 
-    is_dirty = False
+    is_slow = False
     wants_snapshot = False
 
     def read(self) -> tuple[bytes, list[bytes]]:
@@ -83,7 +90,10 @@ class NoJournal:
     def append(self, record: bytes) -> None:
         """Forget the record."""
 
-    async def commit(self) -> None:
+    def write(self) -> None:
+        """Do nothing."""
+
+    async def sync(self) -> None:
         """Do nothing."""
 
     async def shorten(self, snapshot: bytes) -> None:
@@ -102,6 +112,9 @@ class FileJournal:
         self._file = -1
         self._size = 0
         self._snapshot_size = 0
+        self._is_synced = True
+
+    is_slow = True
 
     def read(self) -> tuple[bytes, list[bytes]]:
         """Open, lock and read the file; make it if it is not there.
@@ -136,38 +149,43 @@ class FileJournal:
         self._pending.append(_entry(record))
 
     @property
-    def is_dirty(self) -> bool:
-        """Whether ``commit`` has something to do."""
-        return bool(self._pending)
-
-    @property
     def wants_snapshot(self) -> bool:
         """Whether the records outweigh the snapshot."""
         records = self._size - self._snapshot_size
         return records > max(SMALLEST_TO_SHORTEN, 2 * self._snapshot_size)
 
-    async def commit(self) -> None:
-        """Write and flush to the disk, beside the event loop."""
-        pending, self._pending = self._pending, []
-        chunk = b"".join(pending)
-        try:
-            await asyncio.get_running_loop().run_in_executor(None, self._write, chunk)
-        except OSError:
-            self._pending = [*pending, *self._pending]
-            raise
+    def write(self) -> None:
+        """Hand what was appended to the system."""
+        if not self._pending:
+            return
+        chunk = b"".join(self._pending)
+        self._pending = [chunk]  # kept while it is not written
+        # At a place, not at the end: what a full disk has cut short is written over next time.
+        _write_all(self._file, chunk, self._size)
+        self._pending = []
+        self._size += len(chunk)
+        self._is_synced = False
+
+    async def sync(self) -> None:
+        """Wait for the disk, beside the event loop."""
+        if self._pending:
+            self.write()
+        if not self._is_synced:
+            self._is_synced = True
+            await asyncio.get_running_loop().run_in_executor(None, os.fdatasync, self._file)
 
     async def shorten(self, snapshot: bytes) -> None:
         """Write a new file with the snapshot and put it in the place of the old one."""
         self._pending.clear()  # the snapshot holds them
-        await asyncio.get_running_loop().run_in_executor(None, self._replace, snapshot)
+        # Not beside the event loop: no record may be written to the old file meanwhile.
+        self._replace(snapshot)
 
     async def close(self) -> None:
         """Write what is left, unlock."""
         if self._file < 0:
             return
         try:
-            if self._pending:
-                await self.commit()
+            await self.sync()
         finally:
             os.close(self._file)
             self._file = -1
@@ -192,23 +210,13 @@ class FileJournal:
         os.fdatasync(self._file)
         self._size = len(head)
 
-    def _write(self, chunk: bytes) -> None:
-        # At a place, not at the end: what a full disk has cut short is written over next time.
-        written = 0
-        while written < len(chunk):
-            written += os.pwrite(self._file, chunk[written:], self._size + written)
-        os.fdatasync(self._file)
-        self._size += len(chunk)
-
     def _replace(self, snapshot: bytes) -> None:
         content = MAGIC + _entry(snapshot)
         new = self._path.with_name(self._path.name + ".new")
         file = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(file, fcntl.LOCK_EX)
-            written = 0
-            while written < len(content):
-                written += os.pwrite(file, content[written:], written)
+            _write_all(file, content, 0)
             os.fsync(file)
             new.replace(self._path)
         except OSError:
@@ -219,6 +227,12 @@ class FileJournal:
         os.close(folder)
         os.close(self._file)
         self._file, self._size, self._snapshot_size = file, len(content), len(snapshot)
+
+
+def _write_all(file: int, content: bytes, place: int) -> None:
+    written = 0
+    while written < len(content):
+        written += os.pwrite(file, content[written:], place + written)
 
 
 def _entry(content: bytes) -> bytes:

@@ -1,8 +1,9 @@
 """Replies leave only after what they follow from is written down, many at a time.
 
-While one batch is being written, the next one gathers; so a disk that takes a millisecond does not
-limit how many requests are answered in a second. A disk that is full stops nobody: the master goes
-on, says so, and tries again; agents repeat to a next master what matters.
+Written down is what the process's death cannot take any more: the system has it. What must outlive
+the machine too waits until the disk has it; while one batch is on its way there the next gathers,
+so a disk that takes a millisecond does not limit how many requests are answered. A full disk stops
+nobody: the master goes on, says so, and tries again; agents tell a next master what matters.
 """
 
 import asyncio
@@ -24,29 +25,43 @@ class Outbox:
         self._journal = journal
         self._snapshot: Callable[[], bytes] = bytes
         self._failed: Callable[[OSError], None] = lambda error: None
-        self._held: list[tuple[Peer, int, bytes]] = []
-        self._awake = asyncio.Event()
-        self._is_writing = False
+        self._unwritten: list[_Letter] = []
+        """Replies that leave when the journal is written."""
+        self._unsafe: list[_Letter] = []
+        """Replies that leave when what is written has reached the disk."""
+        self._is_due = False
         self._is_failing = False
+        self._awake = asyncio.Event()
 
     def serve(self, snapshot: Callable[[], bytes], failed: Callable[[OSError], None]) -> None:
         """Say where the whole state comes from, and who is told when it cannot be written."""
         self._snapshot, self._failed = snapshot, failed
 
     def record(self, record: bytes) -> None:
-        """Write a record with the next batch."""
+        """Write a record at the end of this turn of the event loop."""
         self._journal.append(record)
-        self._awake.set()
+        if not self._is_due:
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self._write)
 
-    def send(self, peer: Peer, number: int, body: bytes) -> None:
-        """Send a reply as soon as all records before it are written."""
-        if self._journal.is_dirty or self._is_writing:
-            self._held.append((peer, number, body))
-        else:
+    def send(self, peer: Peer, number: int, body: bytes, *, is_lasting: bool = False) -> None:
+        """Send a reply when all records before it are written.
+
+        Args:
+            peer: who asked.
+            number: the request's number.
+            body: the encoded reply.
+            is_lasting: what was answered must outlive not only the process but the machine.
+        """
+        if not self._is_due:
             peer.send_body(number, body)
+        elif is_lasting and self._journal.is_slow:
+            self._unsafe.append((peer, number, body))
+        else:
+            self._unwritten.append((peer, number, body))
 
     async def run(self) -> None:
-        """Write batches for ever."""
+        """Bring to the disk what is written, for ever."""
         while True:
             await self._awake.wait()
             self._awake.clear()
@@ -56,23 +71,40 @@ class Outbox:
                 self._awake.set()
 
     async def flush(self) -> None:
-        """Write what is there and send what waited for it."""
-        held, self._held = self._held, []
-        self._is_writing = True
+        """Bring to the disk what is written, and send what waited for it."""
+        if self._is_due:
+            self._write()
+        unsafe, self._unsafe = self._unsafe, []
         try:
             if self._journal.wants_snapshot:
                 await self._journal.shorten(self._snapshot())
             else:
-                await self._journal.commit()
+                await self._journal.sync()
             self._is_failing = False
         except OSError as error:
-            if not self._is_failing:
-                log.error("the journal cannot be written", extra={"reason": str(error)})
-                self._failed(error)
+            self._fail(error)
+        _send(unsafe)
+
+    def _write(self) -> None:
+        self._is_due = False
+        try:
+            self._journal.write()
+        except OSError as error:
+            self._fail(error)
+        unwritten, self._unwritten = self._unwritten, []
+        _send(unwritten)
+        self._awake.set()
+
+    def _fail(self, error: OSError) -> None:
+        if not self._is_failing:
             self._is_failing = True
-        finally:
-            self._is_writing = False
-        for peer, number, body in held:
-            peer.send_body(number, body)
-        if self._held:
-            self._awake.set()
+            log.error("the journal cannot be written", extra={"reason": str(error)})
+            self._failed(error)
+
+
+_Letter = tuple[Peer, int, bytes]
+
+
+def _send(letters: list[_Letter]) -> None:
+    for peer, number, body in letters:
+        peer.send_body(number, body)

@@ -111,7 +111,7 @@ class MasterService:
         elif type(request) in CHANGING:
             applied = self._apply(request, self._client(peer), number)
             assert applied.reply is not None
-            self._send(peer, number, applied.reply)
+            self._send(peer, number, applied.reply, is_lasting=isinstance(request, _LASTING))
         else:
             said = f"{type(request).__name__} is not understood here"
             self._send(peer, number, msg.Refused(reason="BadRequest", message=said))
@@ -349,8 +349,9 @@ class MasterService:
 
     # Sending
 
-    def _send(self, peer: Peer, number: int, reply: msg.Reply) -> None:
-        self._outbox.send(peer, number, envelope.encode_body(reply))
+    def _send(self, peer: Peer, number: int, reply: msg.Reply, *, is_lasting: bool = False) -> None:
+        body = envelope.encode_body(reply)
+        self._outbox.send(peer, number, body, is_lasting=is_lasting)
 
     def _send_world(self, peer: Peer, number: int, reply: msg.Reply) -> None:
         """Send a reply; a world is encoded once for all its members."""
@@ -359,12 +360,22 @@ class MasterService:
             return
         if self._world[0] != reply.round:
             self._world = (reply.round, envelope.encode_body(reply))
-        self._outbox.send(peer, number, self._world[1])
+        self._outbox.send(peer, number, self._world[1], is_lasting=True)
 
     @staticmethod
     def _client(peer: Peer) -> str:
         return peer.hello.client if peer.hello else ""
 
+
+_LASTING = (
+    msg.KeyValueSet,
+    msg.KeyValueAdd,
+    msg.KeyValueCompareSet,
+    msg.KeyValueDelete,
+    msg.SendCommand,
+)
+"""What nobody would tell the master again after the loss of its machine. Shards are lent again, and
+nodes join again."""
 
 _HANDLERS: Mapping[type, Callable[[MasterService, Peer, int, Any], None]] = {
     msg.Join: MasterService._join,

@@ -1,0 +1,127 @@
+"""Where a training script gets its shards from: the job's master, or a ledger in its own process.
+
+Without a master in the environment (a script tried out alone, or under plain torchrun with one
+process) the ledger of this process serves, and nothing outlives it.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Mapping
+from typing import Protocol
+
+from gangline.elastic.data.events import Answer, DatasetState, Event, Supply, Taken
+from gangline.elastic.data.ledger import Ledger
+from gangline.elastic.protocol.blocking import BlockingClient
+from gangline.elastic.protocol.client import ClientName
+from gangline.elastic.protocol.errors import RequestRefusedError
+from gangline.elastic.protocol.seal import secret_of
+from gangline.elastic.protocol.shard_messages import (
+    DatasetStateKnown,
+    DatasetStateWanted,
+    ShardAnswer,
+    ShardCheckpoint,
+    ShardCheckpointWanted,
+    ShardEvent,
+)
+
+MASTER_VARIABLES = ("GANGLINE_MASTER_ADDR", "DLROVER_MASTER_ADDR")
+"""Environment variables that may say host:port of the master; the first that is set counts."""
+
+PATIENCE_S = 600.0
+"""How long a master may be away before a script is told so. It is brought back within seconds;
+a script that gave up earlier would lose more than it gains."""
+
+
+class ShardSource(Protocol):
+    """Keeps the ledger of shards. Its calls may take long while the master is away."""
+
+    def apply(self, event: Event, wait_s: float = 0.0) -> Answer:
+        """Let something happen; a `Take` may wait so long while there may be shards later."""
+        ...
+
+    def checkpoint(self, dataset: str) -> bytes | None:
+        """Return the position in a data set, or None if there is none of this name."""
+        ...
+
+    def state(self, dataset: str) -> DatasetState | None:
+        """Say how far a data set is, or None if there is none of this name."""
+        ...
+
+
+class LocalSource:
+    """A ledger in this process, for any number of its threads."""
+
+    def __init__(self, ledger: Ledger | None = None) -> None:
+        self.ledger = ledger or Ledger()
+        self._changed = threading.Condition()
+
+    def apply(self, event: Event, wait_s: float = 0.0) -> Answer:
+        """Let something happen; a `Take` waits for other threads to give back or add."""
+        until = time.monotonic() + wait_s
+        with self._changed:
+            while True:
+                outcome = self.ledger.apply(event, time.monotonic())
+                if outcome.changed:
+                    self._changed.notify_all()
+                left = min(until, self.ledger.deadline or until) - time.monotonic()
+                if outcome.answer != Taken(Supply.WAIT) or time.monotonic() >= until:
+                    return outcome.answer
+                self._changed.wait(max(left, 0.001))
+
+    def checkpoint(self, dataset: str) -> bytes | None:
+        """Return the position in a data set."""
+        with self._changed:
+            return self.ledger.checkpoint(dataset)
+
+    def state(self, dataset: str) -> DatasetState | None:
+        """Say how far a data set is."""
+        with self._changed:
+            return self.ledger.state(dataset)
+
+
+class MasterSource:
+    """The ledger of the job's master.
+
+    Calls raise ``MasterUnreachableError`` when the master is away for longer than `PATIENCE_S`.
+    """
+
+    def __init__(self, client: BlockingClient) -> None:
+        self._client = client
+
+    def apply(self, event: Event, wait_s: float = 0.0) -> Answer:
+        """Let something happen."""
+        wish = ShardEvent(event=event, wait_s=wait_s)
+        return self._client.ask(wish, ShardAnswer, timeout_s=PATIENCE_S + wait_s).answer
+
+    def checkpoint(self, dataset: str) -> bytes | None:
+        """Return the position in a data set."""
+        wish = ShardCheckpointWanted(dataset=dataset)
+        try:
+            return self._client.ask(wish, ShardCheckpoint, timeout_s=PATIENCE_S).content
+        except RequestRefusedError as error:
+            _raise_unless_unknown(error)
+            return None
+
+    def state(self, dataset: str) -> DatasetState | None:
+        """Say how far a data set is."""
+        wish = DatasetStateWanted(dataset=dataset)
+        try:
+            return self._client.ask(wish, DatasetStateKnown, timeout_s=PATIENCE_S).state
+        except RequestRefusedError as error:
+            _raise_unless_unknown(error)
+            return None
+
+
+def _raise_unless_unknown(error: RequestRefusedError) -> None:
+    if error.reason != "UnknownDataset":
+        raise error
+
+
+def source_of(environment: Mapping[str, str] = os.environ) -> ShardSource:
+    """Return the master that the environment names, else a ledger of this process."""
+    address = next((environment[one] for one in MASTER_VARIABLES if environment.get(one)), "")
+    if not address:
+        return LocalSource()
+    job = environment.get("ELASTIC_JOB_NAME", "") or environment.get("TORCHELASTIC_RUN_ID", "")
+    return MasterSource(BlockingClient(address, secret_of(environment, job), ClientName(job=job)))

@@ -1,0 +1,208 @@
+"""The data client and the feeds around it, over a ledger in the same process."""
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from gangline.elastic.data.client import (
+    IndexShardingClient,
+    ShardingClient,
+    ShardRefusedError,
+    worker_name,
+)
+from gangline.elastic.data.dataset import Shard, Stream
+from gangline.elastic.data.events import Close, Extend, Forget, Release
+from gangline.elastic.data.feed import ShardBatchSampler, accounted, records_in
+from gangline.elastic.data.source import LocalSource, source_of
+from gangline.elastic.data.torch_feed import ShardedRecords
+
+
+def a_client(source: LocalSource, worker: str = "n/0", size: int = 100) -> IndexShardingClient:
+    return IndexShardingClient(
+        "d",
+        batch_size=4,
+        dataset_size=size,
+        shuffle=True,
+        num_minibatches_per_shard=2,
+        source=source,
+        worker=worker,
+    )
+
+
+def test_a_plain_loop_sees_every_record_once() -> None:
+    client = a_client(LocalSource())
+    seen: list[int] = []
+    while shard := client.fetch_shard():
+        numbers = list(client.records(shard))
+        seen += numbers
+        for place in range(0, len(numbers), client.batch_size):
+            client.report_batch_done(len(numbers[place : place + client.batch_size]))
+    assert Counter(seen) == Counter(range(100))
+    assert client.ended
+    state = client.state()
+    assert state is not None
+    assert state.done_records == 100
+
+
+def test_a_new_process_of_the_same_name_goes_on_with_what_the_old_one_held() -> None:
+    source = LocalSource()
+    before = a_client(source)
+    first = before.fetch_shard()
+    assert first is not None
+    again = a_client(source).fetch_shard()
+    assert again is not None
+    assert (again.start, again.end) == (first.start, first.end)
+    assert again.lease != first.lease
+
+
+def test_definitions_that_differ_are_refused_with_words() -> None:
+    source = LocalSource()
+    a_client(source)
+    with pytest.raises(ShardRefusedError, match="size=100, not 101"):
+        a_client(source, size=101)
+
+
+def test_a_failed_shard_comes_again_and_the_reason_is_kept() -> None:
+    source = LocalSource()
+    client = a_client(source, size=8)
+    for _ in range(3):
+        assert client.fetch_shard() is not None
+        client.report_all_task_error("unreadable")
+    assert client.fetch_shard() is None
+    assert client.ended
+    state = client.state()
+    assert state is not None
+    assert [one.reasons for one in state.dead] == [("n/0/d: unreadable",) * 3]
+
+
+def test_a_checkpoint_and_the_model_agree_on_every_record() -> None:
+    source = LocalSource()
+    client = a_client(source)
+    seen: Counter[int] = Counter()
+    for _ in range(13):
+        seen.update([index for index in [client.fetch_sample_index()] if index is not None])
+    client.report_batch_done(13)
+    checkpoint = client.get_shard_checkpoint()
+    for _ in range(20):
+        client.fetch_sample_index()
+    client.report_batch_done(20)
+    for source_then in (source, LocalSource()):
+        later = a_client(source_then)
+        assert later.restore_shard_from_checkpoint(checkpoint)
+        rest = Counter(later.indices())
+        later.report_batch_done(100)
+        assert later.fetch_shard() is None
+        assert later.ended
+        assert seen + rest == Counter(range(100))
+
+
+def test_a_master_that_forgot_everything_is_told_the_last_position() -> None:
+    source = LocalSource()
+    client = a_client(source)
+    first = client.fetch_shard()
+    assert first is not None
+    client.report_batch_done(8)
+    client.get_shard_checkpoint()
+    source.apply(Forget("d"))
+    records = list(client.indices())
+    assert len(records) == 92
+    assert not set(records) & set(client.records(first))
+
+
+def test_a_data_set_can_be_begun_anew() -> None:
+    client = a_client(LocalSource())
+    assert client.get_total_sample_num() == 100
+    assert client.get_minibatch_count_per_epoch() == 25
+    assert len(list(client.indices())) == 100
+    client.report_batch_done(100)
+    client.reset_dataset()
+    client.clear_shard_queue()
+    assert len(list(client.indices())) == 100
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_torch_loader_that_reads_ahead_is_accounted_for_exactly(workers: int) -> None:
+    client = a_client(LocalSource())
+    data = TensorDataset(torch.arange(100))
+    loader = DataLoader(data, batch_sampler=ShardBatchSampler(client, 7), num_workers=workers)  # type: ignore[arg-type]
+    seen: list[int] = []
+    for [batch] in accounted(loader, client):
+        state = client.state()
+        assert state is not None
+        assert state.done_records <= len(seen)
+        assert len(seen) - state.done_records < 8
+        seen += batch.tolist()
+    assert Counter(seen) == Counter(range(100))
+
+
+def test_a_torch_iterable_data_set_reads_shards_in_the_training_process_only() -> None:
+    client = ShardingClient("d", 4, dataset_size=30, source=LocalSource(), worker="n/0")
+
+    def read(shard: Shard) -> Iterator[torch.Tensor]:
+        return (torch.tensor(float(one)) for one in client.records(shard))
+
+    seen: list[float] = []
+    for batch in accounted(DataLoader(ShardedRecords(client, read), batch_size=4), client):
+        seen += batch.tolist()
+    assert seen == [float(one) for one in range(30)]
+
+
+def test_two_workers_share_the_data_and_take_over_from_a_lost_one() -> None:
+    source = LocalSource()
+    lost = a_client(source, "lost/0")
+    lost.fetch_shard()
+    seen: list[int] = []
+
+    def work(name: str) -> None:
+        client = a_client(source, name)
+        for batch in accounted(ShardBatchSampler(client), client):
+            seen.extend(batch)
+
+    threads = [threading.Thread(target=work, args=(f"n/{i}",)) for i in range(2)]
+    for thread in threads:
+        thread.start()
+    while len(seen) < 92:
+        threads[0].join(0.01)
+    assert all(thread.is_alive() for thread in threads)
+    source.apply(Release("lost"))
+    for thread in threads:
+        thread.join(60)
+    assert Counter(seen) == Counter(range(100))
+
+
+def test_a_stream_is_waited_for_until_it_is_closed() -> None:
+    source = LocalSource()
+    stream = Stream(name="s", shard_size=5, partitions={"p": 0})
+    client = ShardingClient(batch_size=5, definition=stream, source=source, worker="n/0")
+    seen: list[tuple[str, int, int]] = []
+
+    def consume() -> None:
+        while shard := client.fetch_shard():
+            seen.append((shard.partition, shard.start, shard.end))
+            client.report_batch_done(len(shard))
+
+    thread = threading.Thread(target=consume)
+    thread.start()
+    source.apply(Extend("s", "p", 7))
+    source.apply(Extend("s", "p", 9))
+    source.apply(Close("s"))
+    thread.join(60)
+    assert seen[0][0] == "p"
+    assert [one for _, start, end in seen for one in range(start, end)] == list(range(9))
+    assert client.ended
+
+
+def test_sizes_of_batches_are_found_in_what_pipelines_give() -> None:
+    tensor = torch.zeros(3, 2)
+    for batch in (tensor, [tensor, tensor], (tensor, 1), {"x": tensor}, ["a", "b", "c"]):
+        assert records_in(batch) == 3
+
+
+def test_the_environment_names_worker_and_source() -> None:
+    assert worker_name({"NODE_ID": "7", "LOCAL_RANK": "2"}) == "7/2"
+    assert worker_name({"GROUP_RANK": "1"}) == "1/0"
+    assert isinstance(source_of({}), LocalSource)

@@ -10,9 +10,11 @@ import click
 from gangline.cli.event_loop import serve
 from gangline.cli.log_format import logging_options, start_logging
 from gangline.cli.options import Target, cluster_options
+from gangline.cli.setting import BindAddress
 
 if TYPE_CHECKING:
     from gangline.kube.client import Client
+    from gangline.kube.probes import Address
 
 leader_option = click.option(
     "--leader-elect", is_flag=True, help="Work only while holding the lease: for several copies."
@@ -35,12 +37,28 @@ leader_option = click.option(
     help="Volcano's configuration file: actions, plugins and their arguments.",
 )
 @leader_option
+@click.option(
+    "--metrics-bind-address",
+    type=BindAddress(),
+    default="0",
+    show_default=True,
+    help="Where metrics are served; 0: nowhere.",
+)
+@click.option(
+    "--health-probe-bind-address",
+    type=BindAddress(),
+    default="0",
+    show_default=True,
+    help="Where probes are answered; 0: nowhere.",
+)
 @logging_options("GANGLINE_SCHEDULER")
-def scheduler_command(
+def scheduler_command(  # noqa: PLR0913, PLR0917 - one for each option
     target: Target,
     names: tuple[str, ...],
     configuration: Path | None,
     leader_elect: bool,
+    metrics_bind_address: "Address | None",
+    health_probe_bind_address: "Address | None",
     log_level: str,
     log_format: str,
 ) -> None:
@@ -52,7 +70,12 @@ def scheduler_command(
     from gangline.scheduler.main import run  # noqa: PLC0415
     from gangline.scheduler.settings import SchedulerSettings  # noqa: PLC0415
 
-    settings = SchedulerSettings(scheduler_names=frozenset(names), leader_election=leader_elect)
+    settings = SchedulerSettings(
+        scheduler_names=frozenset(names),
+        leader_election=leader_elect,
+        metrics_address=metrics_bind_address,
+        health_address=health_probe_bind_address,
+    )
     if configuration is not None:
         try:
             settings = read_configuration(configuration.read_text("utf-8")).applied(settings)

@@ -23,6 +23,8 @@ _LATEST = datetime.max.replace(tzinfo=UTC)
 _OWN_DOING = frozenset(("Error", "Aborted", "Unknown", "Signalled", "UsageError", "CrashLoop"))
 """Causes that say only that the program ended badly: its log says more."""
 _TOLD_TO_GO = frozenset(("Terminated", "Killed", "Interrupted", "Hangup"))
+_SHARED = frozenset(("BusError", "BrokenPipe", "CannotStart"))
+"""Causes that a program's own end looks like: git ends with 128, as what cannot be started does."""
 _LAST_LINES = 5
 
 
@@ -133,7 +135,7 @@ def _of_pod(pod: Pod, tail: str) -> Finding | None:
 
 
 def _may_be_told_by_log(happened: Failure) -> bool:
-    return happened.cause in _OWN_DOING | _TOLD_TO_GO | {"BusError", "BrokenPipe"}
+    return happened.cause in _OWN_DOING | _TOLD_TO_GO | _SHARED
 
 
 def _by_log(

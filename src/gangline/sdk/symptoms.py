@@ -126,6 +126,13 @@ SYMPTOMS: Sequence[Symptom] = (
         "Run with NCCL_DEBUG=INFO; check interfaces (NCCL_SOCKET_IFNAME), RDMA and /dev/shm.",
     ),
     _symptom(
+        "GitServerUnreachable",
+        r"fatal: unable to access '[^']*': (Failed|Could not|Couldn't|Recv|Operation|Empty)",
+        _USER,
+        "The git server cannot be reached from the cluster.",
+        "Check --sync-source: it must be an address that pods can reach.",
+    ),
+    _symptom(
         "NameNotResolved",
         r"Name or service not known|Temporary failure in name resolution|Could not resolve host"
         r"|nodename nor servname provided|getaddrinfo failed",

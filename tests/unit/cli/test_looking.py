@@ -1,0 +1,239 @@
+"""What the commands that look at jobs print, and how their flags are read."""
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import click
+import msgspec
+import pytest
+
+from gangline.api.core import Event
+from gangline.api.node import Node
+from gangline.api.service import Service
+from gangline.api.storage import PersistentVolumeClaim
+from gangline.cli.access import pick_replica, read_port
+from gangline.cli.data import claim_table
+from gangline.cli.errors import CommandError
+from gangline.cli.event_views import event_table
+from gangline.cli.exit_codes import ExitCode
+from gangline.cli.job_views import now
+from gangline.cli.jsonpath import filled
+from gangline.cli.log_lines import LineWriter
+from gangline.cli.logs import replicas_of_ranks
+from gangline.cli.prune import pruned
+from gangline.cli.tensorboard import mounts_of
+from gangline.cli.top_job import replica_usage, usage_data, usage_table
+from gangline.cli.wait import reached
+from gangline.sdk.boards import address_of
+from gangline.sdk.client import UnknownKind, kinds_called
+from gangline.sdk.events import happenings
+from gangline.sdk.jobs import Job, Replica, State
+from gangline.sdk.kinds import JOB_KINDS
+from gangline.sdk.logs import LogLine
+from gangline.sdk.usage import Usage, read_usage
+
+NOW = datetime(2026, 1, 2, 12, tzinfo=UTC)
+
+
+def made(kind: Any, **fields: Any) -> Any:
+    return msgspec.convert(fields, kind, strict=False)
+
+
+def a_job(name: str = "a", state: State = State.RUNNING, **fields: Any) -> Job:
+    replicas = (
+        Replica(f"{name}-master-0", "master", 0, "Running", True, node="n1", gpus=1),
+        Replica(f"{name}-worker-0", "worker", 0, "Running", False, node="n2", gpus=1),
+    )
+    facts: dict[str, Any] = {
+        "kind": JOB_KINDS[0], "name": name, "namespace": "team", "uid": name, "state": state,
+        "reason": "", "replicas": replicas, "wanted": 2, "requested_gpus": 2,
+        "created": NOW - timedelta(hours=2), "started": NOW - timedelta(hours=1),
+        "roles": (("master", 1), ("worker", 3)),
+    }  # fmt: skip
+    return Job(**facts | fields)
+
+
+USAGE = {("team", "a-master-0"): Usage(1.5, 2**30), ("team", "a-worker-0"): Usage(0.5, 2**30)}
+
+
+def test_the_gpus_of_running_jobs_are_summed_up() -> None:
+    jobs = [a_job(), a_job("b", State.SUCCEEDED)]
+    lines = usage_table(jobs, USAGE, NOW, namespaces=False).splitlines()
+    assert lines[0].split()[:7] == [
+        "NAME", "STATUS", "TRAINER", "AGE", "GPU(Requested)", "GPU(Allocated)", "NODE",
+    ]  # fmt: skip
+    assert lines[1].split()[4:] == ["2", "2", "n1", "2.00", "2048Mi"]
+    assert lines[2].split()[-2:] == ["N/A", "N/A"]
+    assert lines[-1] == "Total Allocated/Requested GPUs of Training Jobs: 2/2"
+
+
+def test_what_replicas_use_is_shown_one_by_one() -> None:
+    shown = replica_usage(a_job(), USAGE, "worker-0")
+    assert re.search(r"a-worker-0 +Running +1 +n2 +0.50 +1024Mi", shown)
+    assert "a-master-0" not in shown
+    assert shown.endswith("Allocated/Requested GPUs of Job: 2/2")
+    assert usage_data(a_job(), USAGE, NOW)["usedCPU"] == 2.0
+    assert usage_data(a_job("b"), USAGE, NOW)["usedCPU"] is None
+
+
+def test_usage_of_containers_is_added_up() -> None:
+    pod = {"containers": [{"usage": {"cpu": "250m", "memory": "1Ki"}}] * 2}
+    assert read_usage(pod) == Usage(0.5, 2048)
+    assert read_usage({"usage": {"cpu": "1", "memory": "x"}}) == Usage(1, 0)
+
+
+def test_events_of_a_job_are_those_of_what_is_called_after_it() -> None:
+    names = ["digits", "digits-worker-1", "digits-tensorboard-xyz", "digits-2", "digits-2-worker-0"]
+    events = [
+        made(
+            Event,
+            involvedObject={"kind": "Pod", "name": name},
+            reason="R",
+            message="m",
+            lastTimestamp=(NOW + timedelta(seconds=number)).isoformat(),
+        )
+        for number, name in enumerate(names)
+    ]
+    found = happenings(reversed(events), "digits")
+    assert [each.subject for each in found] == [f"pod/{name}" for name in names[:3]]
+    assert event_table(found, NOW).splitlines()[0].split() == ["SOURCE", "TYPE", "AGE", "MESSAGE"]
+    assert "[R] m" in event_table(found, NOW)
+
+
+def test_claims_are_listed_with_what_is_noted_on_them() -> None:
+    claim = made(
+        PersistentVolumeClaim,
+        metadata={
+            "name": "training-data",
+            "namespace": "team",
+            "annotations": {"description": "pictures", "owner": "ann"},
+            "creationTimestamp": now().isoformat(),
+        },
+        spec={"accessModes": ["ReadWriteMany"], "volumeName": "v"},
+        status={"phase": "Bound", "capacity": {"storage": "1Gi"}},
+    )
+    head, row = claim_table([claim], namespaces=False, wide=False).splitlines()
+    assert head.split() == ["NAME", "ACCESSMODE", "DESCRIPTION", "OWNER", "AGE"]
+    assert row.split() == ["training-data", "ReadWriteMany", "pictures", "ann", "0s"]
+    assert "1Gi" in claim_table([claim], namespaces=True, wide=True)
+
+
+def test_templates_are_filled_as_kubectl_does() -> None:
+    value = {"items": [{"name": "a", "n": 1}, {"name": "b", "n": 2}]}
+    assert filled("{.items[*].name}", value) == "a b"
+    assert filled(".items[0].n", value) == "1"
+    assert filled('x{.items[1].name}{"\\n"}', value) == "xb\n"
+    for wrong in ("{.items", "{[}", '{"a}'):
+        with pytest.raises(click.BadParameter):
+            filled(wrong, value)
+
+
+RANKS = ["master-0", "worker-0", "worker-1", "worker-2"]
+
+
+def test_ranks_are_counted_from_the_leading_replica() -> None:
+    assert list(a_job().ranks) == RANKS
+    assert replicas_of_ranks(RANKS, "0,2-3") == ["master-0", "worker-1", "worker-2"]
+    assert replicas_of_ranks(RANKS, "") == []
+    for wrong in ("4", "2-1", "x", "-1"):
+        with pytest.raises(click.BadParameter):
+            replicas_of_ranks(RANKS, wrong)
+
+
+def test_only_lines_with_the_pattern_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    writer = LineWriter(marked=False, pattern=re.compile("loss=0"))
+    for text in ("loss=0.1", "hello"):
+        writer.write(LogLine("t", "master-0", text))
+    assert capsys.readouterr().out == "loss=0.1\n"
+    assert writer.lines == 2
+
+
+def test_only_jobs_that_ended_long_ago_are_pruned() -> None:
+    ended = {"finished": NOW - timedelta(hours=1)}
+    jobs = [
+        a_job("runs"), a_job("waits", State.PENDING), a_job("held", State.SUSPENDED),
+        a_job("good", State.SUCCEEDED, **ended), a_job("bad", State.FAILED, **ended),
+        a_job("late", State.SUCCEEDED, finished=NOW),
+    ]  # fmt: skip
+    longer = timedelta(minutes=30)
+    assert [job.name for job in pruned(jobs, NOW, longer, failed_only=False)] == ["good", "bad"]
+    assert [job.name for job in pruned(jobs, NOW, longer, failed_only=True)] == ["bad"]
+
+
+@pytest.mark.parametrize(
+    ("state", "goal", "expected"),
+    [
+        (State.RUNNING, "finished", False),
+        (State.SUCCEEDED, "finished", True),
+        (State.FAILED, "failed", True),
+        (State.RUNNING, "running", True),
+        (State.SUSPENDED, "suspended", True),
+        (State.SUCCEEDED, "deleted", False),
+        (State.FAILED, "finished", ExitCode.JOB_FAILED),
+        (State.FAILED, "running", ExitCode.JOB_FAILED),
+        (State.SUCCEEDED, "running", ExitCode.UNEXPECTED),
+        (State.SUCCEEDED, "failed", ExitCode.UNEXPECTED),
+    ],
+)
+def test_a_goal_is_reached_or_never_will_be(
+    state: State, goal: str, expected: bool | ExitCode
+) -> None:
+    if isinstance(expected, bool):
+        assert reached(a_job(state=state), goal) is expected
+        return
+    with pytest.raises(CommandError) as told:
+        reached(a_job(state=state), goal)
+    assert told.value.code == expected
+
+
+def test_ports_are_read_as_kubectl_does() -> None:
+    assert [read_port(text) for text in ("9090:6006", "6006", ":6006", "0:80")] == [
+        (9090, 6006), (6006, 6006), (0, 6006), (0, 80),
+    ]  # fmt: skip
+    for wrong in ("x", "1:2:3", "70000", "1:"):
+        with pytest.raises(click.BadParameter):
+            read_port(wrong)
+
+
+def test_a_replica_is_picked_by_either_name() -> None:
+    job = a_job()
+    assert pick_replica(job, "").name == "a-master-0"
+    assert pick_replica(job, "worker-0") is pick_replica(job, "a-worker-0")
+    for wrong in (lambda: pick_replica(job, "ps-0"), lambda: pick_replica(a_job(replicas=()), "")):
+        with pytest.raises(CommandError):
+            wrong()
+
+
+def test_a_board_is_reached_at_the_nodes_or_within_the_cluster() -> None:
+    ports = [{"port": 6006, "nodePort": 30131}]
+    node = made(Node, status={"addresses": [{"type": "InternalIP", "address": "10.1.1.1"}]})
+    open_service = made(Service, spec={"type": "NodePort", "clusterIP": "10.0.0.7", "ports": ports})
+    assert address_of(open_service, [node]) == "http://10.1.1.1:30131"
+    assert address_of(open_service, []) == "http://10.0.0.7:6006"
+    assert address_of(made(Service, spec={}), []) == ""
+
+
+def test_a_later_board_mounts_the_volume_that_holds_the_events() -> None:
+    volumes = [
+        {"name": "tmp", "emptyDir": {}},
+        {"name": "set", "persistentVolumeClaim": {"claimName": "set"}},
+    ]
+    mounts = [{"name": "tmp", "mountPath": "/tmp"}, {"name": "set", "mountPath": "/data"}]
+    pod = {"volumes": volumes, "containers": [{"volumeMounts": mounts}]}
+    job = {"spec": {"jaxReplicaSpecs": {"Worker": {"template": {"spec": pod}}}}}
+    assert mounts_of(job, "/data/logs") == [(volumes[1], mounts[1])]
+    for elsewhere in ("/tmp/logs", "/database"):
+        with pytest.raises(CommandError):
+            mounts_of(job, elsewhere)
+
+
+@pytest.mark.parametrize("word", ["pytorchjob", "PyTorch", "py"])
+def test_kinds_are_known_by_all_of_their_names(word: str) -> None:
+    assert [kind.trainer for kind in kinds_called(word)] == ["pytorchjob"]
+
+
+def test_an_unknown_kind_is_answered_with_those_that_there_are() -> None:
+    with pytest.raises(UnknownKind, match="tfjob"):
+        kinds_called("keras")
+    assert kinds_called("") == JOB_KINDS

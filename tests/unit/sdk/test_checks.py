@@ -1,0 +1,138 @@
+"""What ``doctor`` makes of what a cluster answers."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from gangline.api.core import Lease
+from gangline.api.node import Node
+from gangline.api.pod import Pod
+from gangline.api.storage import StorageClass
+from gangline.cli.doctor import report
+from gangline.sdk.checks import Check, Facts, Verdict, check_all
+from gangline.sdk.events import Happening
+from gangline.sdk.jobs import Job, State
+from gangline.sdk.kinds import JOB_KINDS
+
+NOW = datetime(2026, 1, 2, 12, tzinfo=UTC)
+OLD = NOW - timedelta(minutes=5)
+
+
+def made(kind: Any, **fields: Any) -> Any:
+    return msgspec.convert(fields, kind, strict=False)
+
+
+def a_node(name: str = "n1", ready: str = "True", gpus: str = "0", **labels: str) -> Node:
+    status = {
+        "conditions": [{"type": "Ready", "status": ready}],
+        "allocatable": {"nvidia.com/gpu": gpus},
+    }
+    return made(Node, metadata={"name": name, "labels": labels}, status=status)  # type: ignore[no-any-return]
+
+
+def a_lease(name: str, seconds: float, namespace: str = "kube-node-lease") -> Lease:
+    renewed = (NOW + timedelta(seconds=seconds)).isoformat()
+    metadata = {"name": name, "namespace": namespace}
+    return made(Lease, metadata=metadata, spec={"renewTime": renewed})  # type: ignore[no-any-return]
+
+
+def a_class(name: str, default: str = "true") -> StorageClass:
+    notes = {"storageclass.kubernetes.io/is-default-class": default}
+    return made(StorageClass, metadata={"name": name, "annotations": notes})  # type: ignore[no-any-return]
+
+
+def a_pod(node: str = "") -> Pod:
+    metadata = {"name": "p", "creationTimestamp": OLD.isoformat()}
+    status = {"phase": "Pending"}
+    return made(Pod, metadata=metadata, spec={"nodeName": node}, status=status)  # type: ignore[no-any-return]
+
+
+def a_job(*, noticed: bool) -> Job:
+    return Job(JOB_KINDS[0], "j", "d", "u", State.PENDING, "", (), 1, 0, OLD, noticed=noticed)
+
+
+def healthy() -> Facts:
+    return Facts(
+        now=NOW,
+        version="v1.31.0",
+        missing_kinds=[],
+        denied=[],
+        nodes=[a_node(gpus="8")],
+        pods=[a_pod("n1")],
+        jobs=[a_job(noticed=True)],
+        storage_classes=[a_class("fast")],
+        leases=[a_lease("n1", -3)],
+        events=[],
+        services=["kube-dns"],
+        metrics=True,
+    )
+
+
+def outcome(name: str, **changed: Any) -> Check:
+    facts = healthy()
+    for field, value in changed.items():
+        setattr(facts, field, value)
+    return next(check for check in check_all(facts) if check.name == name)
+
+
+def test_nothing_is_wrong_with_a_healthy_cluster() -> None:
+    assert {check.verdict for check in check_all(healthy())} == {Verdict.OK}
+
+
+PULL = Happening(OLD, "Warning", "pod/p", "Failed", "Failed to pull image x: not found", 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "verdict", "said"),
+    [
+        ("Job kinds", {"missing_kinds": ["TFJob"]}, "failed", "TFJob"),
+        ("Rights", {"denied": ["create secrets"]}, "failed", "create secrets"),
+        ("Nodes", {"nodes": []}, "failed", "no node"),
+        ("Nodes", {"nodes": [a_node(), a_node("n2", "Unknown")]}, "warning", "n2"),
+        ("GPUs", {"nodes": [a_node()]}, "warning", "no node offers"),
+        ("GPUs", {"nodes": [a_node(**{"nvidia.com/gpu.present": "true"})]}, "failed", "labelled"),
+        ("Operator", {"jobs": [a_job(noticed=False)]}, "failed", "j"),
+        ("Scheduler", {"pods": [a_pod()]}, "failed", "1 pods wait"),
+        ("Storage", {"storage_classes": []}, "warning", "no volume"),
+        ("Storage", {"storage_classes": [a_class("a"), a_class("b")]}, "warning", "a, b"),
+        ("DNS", {"services": ["metrics"]}, "failed", "no DNS"),
+        ("Clocks", {"leases": [a_lease("n1", 60)]}, "warning", "60 s ahead"),
+        ("Clocks", {"leases": [a_lease("n1", -600)]}, "warning", "600 s old"),
+        ("Images", {"events": [PULL]}, "warning", "not found"),
+        ("Metrics", {"metrics": False}, "warning", "nobody measures"),
+    ],
+)
+def test_each_fault_is_found_and_has_a_remedy(
+    name: str, changed: dict[str, Any], verdict: str, said: str
+) -> None:
+    found = outcome(name, **changed)
+    assert (found.verdict, said in found.finding) == (verdict, True)
+    assert found.remedy or name == "GPUs"
+
+
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        ("Job kinds", "missing_kinds"), ("Rights", "denied"), ("Nodes", "nodes"),
+        ("GPUs", "nodes"), ("Scheduler", "pods"), ("Storage", "storage_classes"),
+        ("DNS", "services"), ("Clocks", "leases"), ("Images", "events"),
+    ],
+)  # fmt: skip
+def test_what_may_not_be_looked_at_stays_open(name: str, field: str) -> None:
+    assert outcome(name, **{field: None}).verdict is Verdict.UNKNOWN
+
+
+def test_the_report_puts_the_remedy_below_the_fault(strip: Callable[[str], str]) -> None:
+    lines = strip(report([*check_all(healthy()), outcome("Metrics", metrics=False)])).splitlines()
+    assert lines[0].split() == ["ok", "API", "server", "v1.31.0"]
+    assert "-> install metrics-server" in lines[-1]
+
+
+@pytest.fixture
+def strip() -> Callable[[str], str]:
+    import click  # noqa: PLC0415
+
+    return click.unstyle

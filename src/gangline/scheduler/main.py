@@ -5,22 +5,37 @@ from collections.abc import Awaitable, Callable
 
 from gangline.kube.client import Client
 from gangline.kube.leader import LeaderElector
+from gangline.kube.probes import Health, serve
+from gangline.scheduler.rival import beside_rivals
 from gangline.scheduler.settings import SchedulerSettings
 from gangline.scheduler.shell import Scheduler
 
 
-async def run(client: Client, settings: SchedulerSettings, stop: asyncio.Event) -> None:
+async def run(
+    client: Client,
+    settings: SchedulerSettings,
+    stop: asyncio.Event,
+    health: Health | None = None,
+) -> None:
     """Schedule pods until ``stop`` is set. What was not finished is found again at the next start.
 
     Raises:
+        ConfigError: metrics or health cannot be served where they should be.
         ExceptionGroup: a task of the scheduler has failed; the caller decides what to do.
     """
 
     async def lead() -> None:
+        state.ready = True
         # A copy that has lost its lease starts from nothing when it leads again.
-        await Scheduler(client, settings).run()
+        await Scheduler(client, await beside_rivals(client, settings)).run()
 
-    async with asyncio.TaskGroup() as tasks:
+    state = health or Health()
+    # Who stands by is ready: a rollout that waits for the new copy must not wait for the lease.
+    state.ready = settings.leader_election
+    async with (
+        serve(settings.metrics_address, settings.health_address, state),
+        asyncio.TaskGroup() as tasks,
+    ):
         work = _elected(client, settings, lead) if settings.leader_election else lead()
         scheduling = tasks.create_task(work, name="scheduler")
         await stop.wait()

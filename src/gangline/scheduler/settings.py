@@ -4,6 +4,7 @@ import socket
 from dataclasses import dataclass, field
 from uuid import uuid4
 
+from gangline.kube.probes import Address
 from gangline.scheduler.plugins.node_scores import Weights
 
 
@@ -13,7 +14,7 @@ class SchedulerSettings:
 
     scheduler_names: frozenset[str] = frozenset({"gangline", "volcano"})
     """Pods with one of these in ``schedulerName`` are ours. The embedded cluster, which has no
-    other scheduler, adds ``default-scheduler``. Leave ``volcano`` out where Volcano runs."""
+    other scheduler, adds ``default-scheduler``. ``volcano`` is left out where Volcano runs."""
 
     bindings_at_once: int = 64
     """Bindings under way at the same time: more load the API server, fewer slow large gangs."""
@@ -42,6 +43,12 @@ class SchedulerSettings:
 
     weights: Weights = field(default_factory=Weights)
     """How much each consideration counts in the choice between nodes that will do."""
+
+    metrics_address: Address | None = None
+    """Where metrics are served; None: nowhere."""
+
+    health_address: Address | None = None
+    """Where probes are answered; None: nowhere."""
 
     leader_election: bool = False
     """Needed as soon as two copies run: only one of them decides."""

@@ -1,0 +1,66 @@
+"""Whether Volcano's own scheduler runs in the cluster: pods that name it are then left to it."""
+
+import logging
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from gangline.api.resources import DEPLOYMENTS, LEASES
+from gangline.kube.client import Client
+from gangline.kube.errors import ApiError, NotFound, Unreachable
+from gangline.scheduler.settings import SchedulerSettings
+
+log = logging.getLogger(__name__)
+
+VOLCANO = "volcano"
+_NAMESPACE = "volcano-system"
+_LABEL = "app=volcano-scheduler"
+_LEASES = ("volcano", "vc-scheduler")
+_FRESH = timedelta(minutes=1)
+"""A lease that was renewed within this time is held by somebody who lives."""
+
+
+async def beside_rivals(client: Client, settings: SchedulerSettings) -> SchedulerSettings:
+    """Return the settings without the name ``volcano`` where Volcano itself answers to it."""
+    if VOLCANO not in settings.scheduler_names:
+        return settings
+    found = await _deployment(client) or await _lease(client)
+    if not found:
+        return settings
+    log.warning(
+        "Volcano's scheduler runs here (%s): pods with schedulerName volcano are left to it",
+        found,
+    )
+    return replace(settings, scheduler_names=settings.scheduler_names - {VOLCANO})
+
+
+async def _deployment(client: Client) -> str:
+    """The deployment of Volcano's scheduler; empty: none that is meant to run, or none to see."""
+    try:
+        deployments = (await client.list(DEPLOYMENTS, labels=_LABEL)).items
+    except Unreachable:
+        raise
+    except ApiError as error:
+        log.debug("deployments cannot be looked at: %s", error)
+        return ""
+    for each in deployments:
+        if each.spec.replicas != 0:
+            return f"deployment {each.metadata.namespace}/{each.metadata.name}"
+    return ""
+
+
+async def _lease(client: Client) -> str:
+    """The lease that Volcano's scheduler holds; empty: none, or none to see."""
+    for name in _LEASES:
+        try:
+            lease = await client.get(LEASES, name, _NAMESPACE)
+        except NotFound:
+            continue
+        except Unreachable:
+            raise
+        except ApiError as error:
+            log.debug("leases cannot be looked at: %s", error)
+            return ""
+        renewed = lease.spec.renew_time
+        if renewed is not None and datetime.now(UTC) - renewed < _FRESH:
+            return f"lease {_NAMESPACE}/{name}"
+    return ""

@@ -1,0 +1,160 @@
+"""The manifests of deploy/scheduler are enough for what the scheduler does; Volcano is let be."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from aiohttp import ClientSession
+
+from gangline.api.resources import (
+    EVENTS,
+    NAMESPACES,
+    NODES,
+    PERSISTENT_VOLUME_CLAIMS,
+    POD_GROUPS,
+    PODS,
+    PRIORITY_CLASSES,
+    QUEUES,
+    STORAGE_CLASSES,
+)
+from gangline.kube.client import Client
+from gangline.kube.config import load_config
+from gangline.kube.errors import NotFound
+from gangline.kube.probes import Address, Health
+from gangline.local import definitions
+from gangline.local.apiserver.server import ApiServer
+from gangline.scheduler.main import run
+from gangline.scheduler.rival import beside_rivals
+from gangline.scheduler.settings import SchedulerSettings
+from integration.operator.process import apply, kubeconfig_of
+
+PATIENCE_S = 60.0
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def deployed() -> list[dict[str, Any]]:
+    text = (ROOT / "deploy" / "scheduler" / "scheduler.yaml").read_text(encoding="utf-8")
+    return [manifest for manifest in yaml.safe_load_all(text) if manifest]
+
+
+async def eventually(claim: Callable[[], Awaitable[Any]]) -> Any:
+    async with asyncio.timeout(PATIENCE_S):
+        while not (found := await claim()):
+            await asyncio.sleep(0.05)
+        return found
+
+
+async def add_gang(client: Client, name: str, cpu: str, priority: str = "", **pod: Any) -> None:
+    spec = {"minMember": 1, "priorityClassName": priority}
+    await client.create(POD_GROUPS, {"metadata": {"name": name}, "spec": spec}, "default")
+    container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": cpu}}}
+    metadata = {"name": name, "annotations": {"scheduling.k8s.io/group-name": name}}
+    body = {"schedulerName": "gangline", "priorityClassName": priority, "containers": [container]}
+    await client.create(PODS, {"metadata": metadata, "spec": body | pod}, "default")
+
+
+def placed(client: Client, name: str) -> Callable[[], Awaitable[str]]:
+    async def claim() -> str:
+        return (await client.get(PODS, name, "default")).spec.node_name
+
+    return claim
+
+
+async def test_its_rights_are_enough_to_place_evict_promise_and_report(
+    client: Client, api_server: ApiServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    await definitions.install(client)
+    for manifest in deployed():
+        if manifest["kind"] not in {"Deployment", "Service"}:
+            await apply(client, manifest)
+    await client.create(PRIORITY_CLASSES, {"metadata": {"name": "high"}, "value": 9})
+    waits = {"provisioner": "x.example.com", "volumeBindingMode": "WaitForFirstConsumer"}
+    await client.create(STORAGE_CLASSES, {"metadata": {"name": "made"}, **waits})
+    await client.create(NODES, {"metadata": {"name": "n"}})
+    ready = [{"type": "Ready", "status": "True"}]
+    status = {"allocatable": {"cpu": "2", "pods": "10"}, "conditions": ready}
+    await client.patch(NODES, "n", {"status": status}, subresource="status")
+
+    account = "gangline-system/gangline-scheduler"
+    mine = await kubeconfig_of(client, account, api_server.kubeconfig, tmp_path / "kubeconfig")
+    settings = SchedulerSettings(
+        leader_election=True,
+        queue_status_every_s=0.1,
+        metrics_address=Address("127.0.0.1", 0),
+        health_address=Address("127.0.0.1", 0),
+    )
+    health, stop = Health(), asyncio.Event()
+    async with Client(load_config(str(mine))) as own:
+        scheduler = asyncio.create_task(run(own, settings, stop, health))
+        await add_gang(client, "low", "2")
+        assert await eventually(placed(client, "low")) == "n"
+        await add_gang(client, "later", "2")
+        await add_gang(client, "high", "2", "high")
+
+        async def evicted() -> bool:
+            try:
+                pod = await client.get(PODS, "low", "default")
+            except NotFound:
+                return True
+            return pod.metadata.deletion_timestamp is not None
+
+        assert await eventually(evicted)
+
+        async def told() -> bool:
+            events = (await client.list(EVENTS, "default")).items
+            kinds = {(event.involved_object.kind, event.reason) for event in events}
+            return {("PodGroup", "Unschedulable"), ("Pod", "FailedScheduling")} <= kinds
+
+        assert await eventually(told)
+        spec = {"accessModes": ["ReadWriteOnce"], "storageClassName": "made"}
+        spec |= {"resources": {"requests": {"storage": "1"}}}
+        claim = {"metadata": {"name": "c"}, "spec": spec}
+        await client.create(PERSISTENT_VOLUME_CLAIMS, claim, "default")
+        volumes = [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]
+        await add_gang(client, "stored", "0", volumes=volumes)
+
+        async def asked_for() -> bool:
+            found = await client.get(PERSISTENT_VOLUME_CLAIMS, "c", "default")
+            return found.metadata.annotations.get("volume.kubernetes.io/selected-node") == "n"
+
+        assert await eventually(asked_for)
+
+        async def counted() -> bool:
+            queue = await client.get(QUEUES, "default")
+            return queue.status.state == "Open" and queue.status.inqueue > 0
+
+        assert await eventually(counted)
+        async with ClientSession() as session:
+            for path in ("/readyz", "/metrics"):
+                async with session.get(f"http://127.0.0.1:{health.ports[path]}{path}") as page:
+                    assert page.status == 200
+        stop.set()
+        await scheduler
+    refused = [record.getMessage() for record in caplog.records]
+    assert not [text for text in refused if "forbidden" in text.lower()]
+
+
+@pytest.mark.parametrize(("replicas", "left"), [(1, True), (0, False)])
+async def test_pods_of_volcano_are_left_to_it_where_it_runs(
+    client: Client, replicas: int, left: bool
+) -> None:
+    settings = SchedulerSettings()
+    assert await beside_rivals(client, settings) is settings
+    await client.create(NAMESPACES, {"metadata": {"name": "volcano-system"}})
+    labels = {"app": "volcano-scheduler"}
+    template = {
+        "metadata": {"labels": labels},
+        "spec": {"containers": [{"name": "c", "image": "i"}]},
+    }
+    spec = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}
+    body = {"metadata": {"name": "volcano-scheduler", "labels": labels}, "spec": spec}
+    await client.request_json(
+        "POST", "/apis/apps/v1/namespaces/volcano-system/deployments", body=body
+    )
+    names = (await beside_rivals(client, settings)).scheduler_names
+    assert names == ({"gangline"} if left else {"gangline", "volcano"})

@@ -91,6 +91,8 @@ def test_a_job_as_users_write_it_has_no_mistakes_and_needs_no_advice() -> None:
 
 
 def test_whatever_is_optional_may_be_missing() -> None:
+    master = {"template": {"spec": {"containers": [{"name": "main", "command": ["run"]}]}}}
+    assert validate_manifest(job({"worker": replica(), "dlrover-master": master})) == []
     assert validate_manifest(job({"worker": replica(None)})) == []
 
 

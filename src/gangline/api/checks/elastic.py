@@ -143,9 +143,11 @@ def _name(job: ElasticJob, roles: parts.Roles) -> Iterator[FieldError]:
 
 
 def _replica(key: str, replica: ElasticReplicaSpec, path: str) -> Iterator[FieldError]:
-    master = key.lower() in (MASTER, OLD_MASTER)
-    if not master or (replica.template.get("spec") or {}).get("containers"):
+    if key.lower() not in (MASTER, OLD_MASTER):
         plain = ReplicaSpec(replica.replicas, replica.template)
+        yield from parts.template(plain, f"{path}.template", "")
+    elif _containers(replica):
+        plain = ReplicaSpec(replica.replicas, _with_image(replica))
         yield from parts.template(plain, f"{path}.template", "")
     containers = _containers(replica)
     given = [each.get("name") for each in containers]
@@ -165,6 +167,16 @@ def _replica(key: str, replica: ElasticReplicaSpec, path: str) -> Iterator[Field
             problem = f"names rank {min(beyond)}, and there are {replica.replicas} replicas"
             remedy = "count from 0"
             yield FieldError(f"{path}.criticalNodes", replica.critical_nodes, problem, remedy)
+
+
+def _with_image(replica: ElasticReplicaSpec) -> dict[str, Any]:
+    """The template of a master: its image may be left out, since it has a default."""
+    main = _main(replica)
+    spec = replica.template["spec"]
+    containers = [
+        {"image": "default", **each} if each is main else each for each in _containers(replica)
+    ]
+    return {**replica.template, "spec": {**spec, "containers": containers}}
 
 
 def _priority(priority: str | None, path: str) -> Iterator[FieldError]:

@@ -1,0 +1,220 @@
+"""ElasticJobs as users write them: pods are deleted, the master too, and jobs come to an end."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from e2e.jobs import Manifest, until
+from e2e.scenario import Scenario
+from e2e.waiting import eventually
+from gangline.api.pod import Pod
+from gangline.api.quantity import milli
+from gangline.api.resource import Resource
+from gangline.api.resources import (
+    CONFIG_MAPS,
+    ELASTIC_JOBS,
+    NODES,
+    PODS,
+    ROLE_BINDINGS,
+    ROLES,
+    SCALE_PLANS,
+    SECRETS,
+    SERVICE_ACCOUNTS,
+    SERVICES,
+)
+
+API = "elastic.iml.github.io/v1alpha1"
+NAME = "torch-mnist-single-job-testing-1"
+MASTER = f"elasticjob-{NAME}-dlrover-master"
+
+LEFT_BEHIND: tuple[Resource[Any], ...] = (
+    PODS,
+    SERVICES,
+    SECRETS,
+    CONFIG_MAPS,
+    ROLES,
+    ROLE_BINDINGS,
+    SERVICE_ACCOUNTS,
+    SCALE_PLANS,
+)
+
+
+def elastic_job(scenario: Scenario, name: str, workers: int, mark: str, cpu: str) -> Manifest:
+    """The job of a user's report: its image and its script stand for others, ``mark`` ends it."""
+    command = f"set -- --network-check --nnodes=1:10 --max_restarts=10; {until(mark)}"
+    shared = {"name": "shared", "hostPath": {"path": str(scenario.shared), "type": ""}}
+    worker = {
+        "name": "main",
+        "image": "busybox:1",
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["sh", "-c", command],
+        "resources": {
+            "limits": {"memory": "64Mi"},
+            "requests": {"cpu": cpu, "memory": "16Mi"},
+        },
+        "volumeMounts": [{"name": "shared", "mountPath": "/shared"}],
+    }
+    # No Gangline is in that image: something else stands for the master.
+    master = {
+        "name": "main",
+        "command": ["sh", "-c", "exec sleep 3600"],
+        "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}},
+    }
+    return {
+        "apiVersion": API,
+        "kind": "ElasticJob",
+        "metadata": {"name": name, "labels": {"some-label": "some-value"}},
+        "spec": {
+            "distributionStrategy": "AllreduceStrategy",
+            "optimizeMode": "cluster",
+            "replicaSpecs": {
+                "worker": {
+                    "replicas": workers,
+                    "template": {
+                        "spec": {
+                            "restartPolicy": "Always",
+                            "terminationGracePeriodSeconds": 1,
+                            "containers": [worker],
+                            "volumes": [shared],
+                        }
+                    },
+                },
+                "dlrover-master": {
+                    "template": {
+                        "spec": {"terminationGracePeriodSeconds": 1, "containers": [master]}
+                    }
+                },
+            },
+        },
+    }
+
+
+def worker_name(number: int, job: str = NAME) -> str:
+    return f"{job}-edljob-worker-{number}"
+
+
+async def running(scenario: Scenario, job: str, *names: str) -> dict[str, Pod]:
+    """The job's pods once these run, and no others are there."""
+
+    def just_these(pods: Mapping[str, Pod]) -> bool:
+        return {n for n, pod in pods.items() if pod.status.phase == "Running"} == set(names)
+
+    return await scenario.pods_when(job, just_these, f"{sorted(names)} run")
+
+
+async def delete(scenario: Scenario, pod: str) -> None:
+    await scenario.client.delete(PODS, pod, scenario.namespace)
+
+
+async def test_a_users_job_outlives_a_worker_and_its_master_and_leaves_nothing(
+    scenario: Scenario,
+) -> None:
+    elastic = scenario.of(ELASTIC_JOBS)
+    await elastic.submit(elastic_job(scenario, NAME, 5, "trained", "10m"))
+    workers = [worker_name(number) for number in range(5)]
+    first = await running(elastic, NAME, f"{MASTER}-0", *workers)
+    variables = {each.name for each in first[workers[0]].spec.containers[0].env}
+    assert {"DLROVER_MASTER_ADDR", "NODE_RANK", "GANGLINE_JOB_SECRET"} <= variables
+
+    await delete(elastic, worker_name(3))
+    workers[3] = worker_name(5)
+    second = await running(elastic, NAME, f"{MASTER}-0", *workers)
+    assert second[workers[3]].metadata.labels["elasticjob.dlrover/rank-index"] == "3"
+
+    await delete(elastic, f"{MASTER}-0")
+    third = await running(elastic, NAME, f"{MASTER}-1", *workers)
+    for name in workers:
+        assert third[name].metadata.uid == second[name].metadata.uid, "no worker was touched"
+
+    elastic.let("trained")
+    assert await elastic.outcome(NAME) == "Succeeded"
+    job = await elastic.job(NAME)
+    assert job.status.phase == "Succeeded"
+    assert job.status.restarts.total == 0, "nothing failed"
+    await elastic.pods_when(NAME, lambda pods: set(pods) == set(workers), "the master is gone")
+    await elastic.delete(NAME)
+    await eventually(nothing_left(elastic), "nothing of the job is left")
+
+
+def nothing_left(elastic: Scenario) -> Any:
+    async def probe() -> bool:
+        for resource in LEFT_BEHIND:
+            listing = await elastic.client.list(resource, elastic.namespace)
+            if any(NAME in item.metadata.name for item in listing.items):
+                return False
+        return True
+
+    return probe
+
+
+async def test_a_plan_makes_a_job_larger_and_smaller(scenario: Scenario) -> None:
+    elastic, name = scenario.of(ELASTIC_JOBS), "scaled"
+    master = f"elasticjob-{name}-dlrover-master-0"
+    await elastic.submit(elastic_job(scenario, name, 2, "scaled", "10m"))
+    await running(elastic, name, master, worker_name(0, name), worker_name(1, name))
+    await plan(elastic, name, "grow", {"replicaResourceSpecs": {"worker": {"replicas": 3}}})
+    await running(elastic, name, master, *(worker_name(number, name) for number in range(3)))
+    shrink = {"removePods": [{"name": worker_name(1, name)}]}
+    await plan(elastic, name, "shrink", shrink)
+    await running(elastic, name, master, worker_name(0, name), worker_name(2, name))
+    elastic.let("scaled")
+    assert await elastic.outcome(name) == "Succeeded"
+
+
+async def plan(elastic: Scenario, job: str, name: str, spec: Manifest) -> None:
+    """Make a plan and wait until it was carried out."""
+    written = {
+        "apiVersion": API,
+        "kind": "ScalePlan",
+        "metadata": {"name": f"{job}-{name}", "labels": {"scale-type": "manual"}},
+        "spec": {"ownerJob": job, **spec},
+    }
+    await elastic.client.create(SCALE_PLANS, written, elastic.namespace)
+
+    async def done() -> bool:
+        found = await elastic.client.get(SCALE_PLANS, f"{job}-{name}", elastic.namespace)
+        assert found.status.phase != "Failed", found.status.message
+        return found.status.phase == "Succeeded"
+
+    await eventually(done, f"plan {name} is carried out")
+
+
+async def test_a_job_of_the_same_name_may_follow_at_once(scenario: Scenario) -> None:
+    elastic, name = scenario.of(ELASTIC_JOBS), "again"
+    names = (f"elasticjob-{name}-dlrover-master-0", worker_name(0, name), worker_name(1, name))
+    await elastic.submit(elastic_job(scenario, name, 2, "again", "10m"))
+    old = await running(elastic, name, *names)
+    await elastic.delete(name)
+    await elastic.submit(elastic_job(scenario, name, 2, "again", "10m"))
+
+    def all_new(pods: Mapping[str, Pod]) -> bool:
+        fresh = {
+            n
+            for n, pod in pods.items()
+            if pod.status.phase == "Running" and pod.metadata.uid != old[n].metadata.uid
+        }
+        return fresh == set(names)
+
+    await elastic.pods_when(name, all_new, "pods of the new job run")
+    elastic.let("again")
+    assert await elastic.outcome(name) == "Succeeded"
+
+
+@pytest.mark.embedded_only("fills the nodes of the cluster")
+async def test_as_many_workers_train_as_find_room(scenario: Scenario) -> None:
+    nodes = await scenario.client.list(NODES)
+    cpu = milli(nodes.items[0].status.allocatable["cpu"])
+    elastic, name = scenario.of(ELASTIC_JOBS), "squeezed"
+    count = len(nodes.items)
+    # More than half of a node each: one for each node.
+    written = elastic_job(scenario, name, count + 2, "squeezed", f"{cpu * 6 // 10}m")
+    await elastic.submit(written)
+
+    def full(pods: Mapping[str, Pod]) -> bool:
+        at_work = [n for n, pod in pods.items() if pod.status.phase == "Running"]
+        return len(pods) == count + 3 and len(at_work) == count + 1
+
+    await elastic.pods_when(name, full, "those that fit run, the others wait")
+    elastic.let("squeezed")
+    assert await elastic.outcome(name) == "Succeeded"

@@ -103,6 +103,9 @@ class _Pass:
         """Room is planned for the first that waits."""
         self._failures: dict[object, Failure] = {}
         """By likeness: free room only shrinks in a pass, so what is alike fails alike."""
+        self._hopeless: dict[tuple[object, str, int], Failure] = {}
+        """Of units for whom nothing more can be done, who no queue keeps waiting; and so it is for
+        all that are like them."""
         self._held: dict[str, list[Placement]] = {}
         """By the name of whom the room is kept for."""
         self._places: dict[str, dict[PodKey, Placement]] = {}
@@ -145,6 +148,10 @@ class _Pass:
 
     def _serve(self, unit: Unit) -> None:
         """Place a unit, or say why it waits and plan room for the first that does."""
+        told = self._hopeless.get((self._likeness(unit), unit.queue, unit.priority))
+        if told is not None and unit.name not in self._claims and unit.name not in self._places:
+            self._refuse(unit, reasons.NOT_ENOUGH_RESOURCES, told.gang, told.pod)
+            return
         amount = self.tree.amount(unit.asked)
         if self._barred(unit, amount):
             return
@@ -201,6 +208,8 @@ class _Pass:
             failure = self._diagnosis.fail(unit, mark, unfit[0], self._held)
             self._failures[likeness] = failure
         outlook = self._make_room(unit)
+        if self._planned and not outlook and self.tree.is_open(unit.queue):
+            self._hopeless[likeness, unit.queue, unit.priority] = failure
         gang, pod = (reasons.clipped(told, outlook) for told in (failure.gang, failure.pod))
         self._refuse(unit, reasons.NOT_ENOUGH_RESOURCES, gang, pod)
         self._note_first(unit)
@@ -375,7 +384,7 @@ class _Pass:
             gang = reasons.clipped(gang, standing)
         self._waiting[unit.queue] += 1
         self.verdicts.append(
-            Verdict(reason, gang, tuple((each.key, message) for each in unit.waiting), unit.group)
+            Verdict(reason, gang, tuple([(key, message) for key in unit.keys]), unit.group)
         )
 
 

@@ -112,7 +112,8 @@ class Diagnosis:
         kept = [placement for placements in held.values() for placement in placements]
         self._trial.release(kept)
         room = room_for(self._trial, unit)
-        held_for = ", ".join(held) if kept and self._fits(unit) else ""
+        enough = all(room.free.get(name, amount) >= amount for name, amount in unit.asked)
+        held_for = ", ".join(held) if kept and enough and self._fits(unit) else ""
         self._trial.hold(kept)
         return room, held_for
 

@@ -215,6 +215,11 @@ class QueueTree:
                 return account
         return None
 
+    def is_open(self, name: str) -> bool:
+        """Say whether a queue lets nobody wait: it has no limit, and is not first in, first out."""
+        path = list(self.accounts[name].path())
+        return not path[0].facts.fifo and not any(account.limited for account in path)
+
     def borrows(self, name: str, amount: Vector) -> bool:
         """Say whether a queue, or one above it, would use more than it is entitled to."""
         return any(account.borrows(amount) for account in self.accounts[name].path())

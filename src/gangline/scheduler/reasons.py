@@ -217,6 +217,7 @@ def planned(plan: Plan) -> str:
     return f"Room is planned for it on {_listed(plan.nodes)}{held}."
 
 
+@lru_cache(maxsize=16_384)
 def standing(queue: str, before: int, since: datetime) -> str:
     """Say how many are before a gang in its queue, and since when it waits.
 

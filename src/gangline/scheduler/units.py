@@ -76,6 +76,8 @@ class Unit:
     """How many of ``waiting``, from the front, it cannot do without."""
     order: tuple[int, datetime, str, bool] = field(init=False)
     """The sort key of the order of service within a queue."""
+    keys: tuple[PodKey, ...] = field(init=False)
+    """The names of ``waiting``."""
 
     def __post_init__(self) -> None:
         # Worked out once: every decision asks for them, and most units wait through many.
@@ -83,6 +85,7 @@ class Unit:
         object.__setattr__(self, "needed", needed)
         order = (-self.priority, self.created, self.name, self.group is None)
         object.__setattr__(self, "order", order)
+        object.__setattr__(self, "keys", tuple([pod.key for pod in self.waiting]))
 
     @property
     def broken(self) -> bool:

@@ -49,10 +49,10 @@ class Rendezvous:
     def join(self, join: Join, now: float) -> bool:
         """A node wants to be in the next world. Returns whether that is news."""
         state = self.state
-        state.parameters = self.parameters_of(join)
         node = join.node_id
         if self._is_old(join) or state.is_over:
             return False
+        state.parameters = self.parameters_of(join)
         state.round = max(state.round, join.round_seen)
         self._replace_rank_of(join, now)
         self._follow(join)
@@ -84,10 +84,11 @@ class Rendezvous:
                 that others hold dead may live after all, and join again.
         """
         state = self.state
-        if incarnation:
+        is_news = bool(incarnation) and incarnation not in state.former.get(node, ())
+        if is_news:
             self._remember_former(node, incarnation)
         if node in state.gone:
-            return False
+            return is_news
         state.gone[node] = reason
         state.waiting.pop(node, None)
         stay = state.members.get(node)

@@ -60,7 +60,7 @@ class Core:
             if known is not None:
                 return Applied(known, changed=False)
         applied = _APPLIERS[type(record.what)](self, record.what, record.at)
-        if remembers and applied.reply is not None:
+        if remembers and applied.changed and applied.reply is not None:
             self._remember(record, applied.reply)
         return applied
 
@@ -135,7 +135,7 @@ class Core:
         topics = self._release(str(leave.node_id), now) | self._after_rendezvous(before, now)
         if changed and not leave.succeeded:
             self._tell("NodeLeft", leave.reason, now, leave.node_id)
-        return Applied(_DONE, changed, topics)
+        return Applied(_DONE, changed or bool(topics), topics)
 
     def _lost(self, lost: rec.Lost, now: float) -> Applied:
         return self._gone(lost.node_id, lost.reason, now)

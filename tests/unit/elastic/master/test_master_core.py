@@ -1,0 +1,198 @@
+"""What requests do to the master's state, and that reading its records again makes it again."""
+
+import random
+
+import msgspec
+import pytest
+
+from gangline.elastic.data import dataset, events
+from gangline.elastic.master import records as rec
+from gangline.elastic.master.core import Core
+from gangline.elastic.master.state import MasterState
+from gangline.elastic.protocol import messages as msg
+
+
+class Desk:
+    """A core, the records that changed it, and a clock."""
+
+    def __init__(self) -> None:
+        self.core = Core()
+        self.lines: list[bytes] = []
+        self.now = 1000.0
+        self.number = 0
+
+    def tell(self, what: rec.Happening, *, number: int = 0, client: str = "c") -> msg.Reply | None:
+        self.now += 0.5
+        record = rec.Record(self.now, what, client, number)
+        applied = self.core.apply(record)
+        if applied.changed:
+            self.lines.append(rec.encode(record))
+        return applied.reply
+
+    def join(self, node: int, number: int = 1, nodes: int = 2) -> msg.World | msg.Refused | None:
+        join = msg.Join(
+            node_id=node, incarnation=f"i{node}", number=number, node_rank=node,
+            min_nodes=nodes, max_nodes=nodes, host=f"h{node}", store_port=number,
+        )  # fmt: skip
+        self.tell(join)
+        return self.core.join_answer(join)
+
+    def replayed(self) -> Core:
+        core = Core()
+        for line in self.lines:
+            core.apply(rec.decode(line))
+        return core
+
+
+def whole(core: Core) -> bytes:
+    return core.state.snapshot(0.0)
+
+
+def test_nodes_that_join_get_one_world() -> None:
+    desk = Desk()
+    assert desk.join(0) is None
+    world = desk.join(1)
+    assert isinstance(world, msg.World)
+    assert [member.node_id for member in world.members] == [0, 1]
+    assert desk.join(0) == world
+
+
+def test_the_others_are_told_when_a_node_is_lost() -> None:
+    desk = Desk()
+    desk.join(0)
+    desk.join(1)
+    desk.tell(rec.Lost(node_id=1, reason="gone"))
+    commands = desk.core.commands_for(0, seen=0)
+    assert commands is not None
+    assert isinstance(commands.commands[0].what, msg.Restart)
+    assert desk.core.commands_for(0, seen=commands.commands[0].number) is None
+
+
+def test_a_number_is_added_once_however_often_it_is_sent() -> None:
+    desk = Desk()
+    add = msg.KeyValueAdd(key="x", amount=2)
+    assert desk.tell(add, number=7) == msg.Values(values=(b"2",))
+    assert desk.tell(add, number=7) == msg.Values(values=(b"2",))
+    assert desk.tell(add, number=8) == msg.Values(values=(b"4",))
+    assert desk.tell(add, number=7, client="another") == msg.Values(values=(b"6",))
+
+
+def test_so_it_is_after_a_restart() -> None:
+    desk = Desk()
+    add = msg.KeyValueAdd(key="x", amount=2)
+    desk.tell(add, number=7)
+    desk.core = desk.replayed()
+    assert desk.tell(add, number=7) == msg.Values(values=(b"2",))
+
+
+def test_what_is_no_number_is_not_added_to() -> None:
+    desk = Desk()
+    desk.tell(msg.KeyValueSet(key="x", value=b"abc"))
+    assert isinstance(desk.tell(msg.KeyValueAdd(key="x")), msg.Refused)
+
+
+def test_a_key_is_set_only_while_it_holds_what_is_expected() -> None:
+    desk = Desk()
+    first = msg.KeyValueCompareSet(key="k", expected=None, value=b"a")
+    late = msg.KeyValueCompareSet(key="k", expected=None, value=b"b")
+    assert desk.tell(first) == msg.Values(values=(b"a",))
+    assert desk.tell(late) == msg.Values(values=(b"a",))
+
+
+@pytest.mark.parametrize(
+    "happening",
+    [
+        rec.Lost(node_id=0, reason="gone"),
+        msg.Failure(node_id=0, local_ranks=(3,), cause="Killed"),
+        msg.Leave(node_id=0),
+        msg.Join(node_id=0, incarnation="i0", number=2),
+    ],
+    ids=["lost node", "failed worker", "node left", "node joins anew"],
+)
+def test_shards_of_workers_that_ended_go_to_others(happening: rec.Happening) -> None:
+    desk = Desk()
+    desk.join(0)
+    table = dataset.Table(name="d", size=10, shard_size=10)
+    desk.tell(msg.ShardEvent(event=events.Register(table)))
+    take = msg.ShardEvent(event=events.Take("d", "0/3", request=1))
+    given = desk.tell(take)
+    assert isinstance(given, msg.ShardAnswer)
+    desk.tell(happening)
+    again = desk.tell(msg.ShardEvent(event=events.Take("d", "1/0", request=1)))
+    assert isinstance(again, msg.ShardAnswer)
+    assert isinstance(again.answer, events.Taken)
+    assert again.answer.supply is events.Supply.GIVEN
+
+
+def test_workers_restarted_in_place_give_back_their_shards_once() -> None:
+    desk = Desk()
+    table = dataset.Table(name="d", size=30, shard_size=10)
+    desk.tell(msg.ShardEvent(event=events.Register(table)))
+    desk.tell(rec.RestartedInPlace(node_id=0, round=1, attempt=0))
+    desk.tell(msg.ShardEvent(event=events.Take("d", "0/0", request=1)))
+    desk.tell(rec.RestartedInPlace(node_id=0, round=1, attempt=1))
+    state = desk.core.state.ledger.state("d")
+    assert state is not None
+    assert state.leased == 0
+
+
+def test_counts_that_allow_no_world_are_refused_at_once() -> None:
+    desk = Desk()
+    join = msg.Join(node_id=0, incarnation="a", number=1, min_nodes=3, max_nodes=3, node_unit=2)
+    reply = desk.tell(join)
+    assert isinstance(reply, msg.Refused)
+    assert "multiple of 2" in reply.message
+
+
+def test_commands_go_on_counting_after_the_journal_is_lost() -> None:
+    desk = Desk()
+    desk.tell(rec.CommandsSeen(node_id=0, seen=41))
+    desk.tell(msg.SendCommand(what=msg.DumpStacks(), nodes=(0,)))
+    commands = desk.core.commands_for(0, seen=41)
+    assert commands is not None
+    assert commands.commands[0].number == 42
+
+
+def test_any_history_read_again_makes_the_same_state() -> None:
+    for seed in range(60):
+        chance = random.Random(seed)
+        desk = Desk()
+        table = dataset.Table(name="d", size=300, shard_size=10, epochs=2, lease_s=20.0)
+        desk.tell(msg.ShardEvent(event=events.Register(table)))
+        for _ in range(chance.randrange(10, 120)):
+            _something(desk, chance)
+            if chance.random() < 0.05:  # a new master, from the journal
+                assert whole(desk.replayed()) == whole(desk.core)
+                desk.core = desk.replayed()
+            if chance.random() < 0.02:  # a new master, from a snapshot
+                desk.core = Core(MasterState.restored(whole(desk.core))[0])
+        assert whole(desk.replayed()) == whole(desk.core)
+
+
+def _something(desk: Desk, chance: random.Random) -> None:
+    node = chance.randrange(3)
+    leases = tuple(chance.randrange(1, 60) for _ in range(2))
+    desk.number += chance.random() < 0.7  # else the last request comes again
+    things: list[rec.Happening] = [
+        msg.KeyValueAdd(key="n", amount=chance.randrange(5)),
+        msg.KeyValueSet(key=f"k{node}", value=b"v"),
+        msg.ShardEvent(event=events.Take("d", f"{node}/0", request=desk.number)),
+        msg.ShardEvent(event=events.Report("d", f"{node}/0", done=leases)),
+        rec.Lost(node_id=node, reason="gone"),
+        rec.Passed(),
+        rec.Adopted(node_id=node, incarnation=f"i{node}", round=chance.randrange(4)),
+        msg.Leave(node_id=node, reason="so"),
+        msg.Failure(node_id=node, local_ranks=(0,)),
+        msg.SendCommand(what=msg.SaveCheckpoint()),
+        rec.CommandsSeen(node_id=node, seen=chance.randrange(20)),
+    ]
+    if chance.random() < 0.4:
+        desk.join(node, number=chance.randrange(1, 6), nodes=2)
+    else:
+        desk.tell(chance.choice(things), number=desk.number)
+
+
+def test_a_state_of_a_newer_version_is_refused() -> None:
+    newer = msgspec.msgpack.encode([99, 0.0, msgspec.msgpack.encode({}), b""])
+    with pytest.raises((ValueError, msgspec.MsgspecError)):
+        MasterState.restored(newer)

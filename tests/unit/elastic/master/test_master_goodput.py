@@ -1,0 +1,63 @@
+"""The account of time adds up, and lost work is no work."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gangline.elastic.master.goodput import Account
+from gangline.elastic.protocol.messages import Phase
+
+
+def test_training_is_productive_and_the_rest_is_named() -> None:
+    account = Account()
+    account.move(0.0, Phase.WAITING)
+    account.move(10.0, Phase.STARTING)
+    account.move(15.0, Phase.TRAINING)
+    goodput = account.goodput(115.0)
+    assert (goodput.wall_s, goodput.productive_s) == (115.0, 100.0)
+    assert goodput.parts_s == {"waiting": 10.0, "starting": 5.0}
+
+
+def test_steps_made_twice_are_lost_time() -> None:
+    account = Account()
+    account.move(0.0, Phase.TRAINING)
+    account.reach(0)
+    account.move(100.0, Phase.TRAINING)
+    account.reach(100)
+    account.reach(60)  # back to the last checkpoint
+    goodput = account.goodput(100.0)
+    assert goodput.parts_s["lost"] == pytest.approx(40.0)
+    assert goodput.productive_s == pytest.approx(60.0)
+    assert goodput.steps_lost == 40
+
+
+def test_time_without_a_master_counts_as_what_went_on() -> None:
+    account = Account()
+    account.move(0.0, Phase.TRAINING)
+    account.pass_down(30.0)
+    assert account.goodput(10.0).productive_s == 40.0
+
+
+_MOVES = st.lists(
+    st.tuples(
+        st.floats(0, 1000),
+        st.sampled_from([Phase.TRAINING, Phase.WAITING, Phase.RESTARTING, "something else"]),
+        st.none() | st.integers(0, 500),
+    )
+)
+
+
+@given(_MOVES)
+def test_the_parts_always_add_up(moves: list[tuple[float, str, int | None]]) -> None:
+    account, now = Account(), 0.0
+    account.move(now, Phase.WAITING)
+    for passed, phase, step in moves:
+        now += passed
+        account.move(now, phase)
+        if step is not None:
+            account.reach(step)
+    goodput = account.goodput(now)
+    assert goodput.wall_s == pytest.approx(now)
+    assert goodput.productive_s + sum(goodput.parts_s.values()) == pytest.approx(now)
+    assert goodput.productive_s >= 0
+    assert 0 <= goodput.share <= 1

@@ -16,6 +16,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
+from typing import Self
 
 from gangline.elastic.data.dataset import (
     Definition,
@@ -108,9 +109,23 @@ class ShardingClient:
         self._open: deque[_Open] = deque()
         self._ended = False
         self._kept: bytes | None = None
-        # What an earlier process of this name held is not being worked on any more.
-        self._tell(Release(self._worker))
-        self._register()
+        try:
+            # What an earlier process of this name held is not being worked on any more.
+            self._tell(Release(self._worker))
+            self._register()
+        except ShardRefusedError:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the connection to the master. Shards that are held go to others in time."""
+        self._source.close()
 
     @property
     def dataset_name(self) -> str:

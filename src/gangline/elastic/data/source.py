@@ -48,6 +48,10 @@ class ShardSource(Protocol):
         """Say how far a data set is, or None if there is none of this name."""
         ...
 
+    def close(self) -> None:
+        """End the connection, if there is one. The next call makes another."""
+        ...
+
 
 class LocalSource:
     """A ledger in this process, for any number of its threads."""
@@ -78,6 +82,9 @@ class LocalSource:
         """Say how far a data set is."""
         with self._changed:
             return self.ledger.state(dataset)
+
+    def close(self) -> None:
+        """Do nothing: there is no connection."""
 
 
 class MasterSource:
@@ -111,6 +118,10 @@ class MasterSource:
         except RequestRefusedError as error:
             _raise_unless_unknown(error)
             return None
+
+    def close(self) -> None:
+        """End the connection. The next call makes another."""
+        self._client.close()
 
 
 def _raise_unless_unknown(error: RequestRefusedError) -> None:

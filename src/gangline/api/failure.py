@@ -16,6 +16,9 @@ from gangline.api.meta import Condition
 from gangline.api.pod import Pod
 from gangline.api.podstatus import ContainerStateTerminated, ContainerStatus
 
+NODE_FAULT = 203
+"""The exit code with which an agent gives up its node."""
+
 SIGNAL_BASE = 128
 """Exit codes above it name the signal that killed the process."""
 
@@ -82,6 +85,9 @@ _BY_CODE: Mapping[int, Failure] = {
     126: Failure("NotExecutable", _USER, _STOP, "The command may not be executed."),
     127: Failure("CommandNotFound", _USER, _STOP, "The command does not exist in the image."),
     128: Failure("CannotStart", _USER, _STOP, "The container could not be started."),
+    NODE_FAULT: Failure(
+        "NodeFault", _NODE, _MOVE, "The agent found the node unfit; its log says why."
+    ),
     255: Failure("Error", _CODE, _RETRY, "The program ended with -1; its log says why."),
 }
 

@@ -14,6 +14,7 @@ from gangline.elastic.agent.diagnosis import WorkerFailure, root_cause
 from gangline.elastic.agent.environment import worker_arguments
 from gangline.elastic.agent.group import Group
 from gangline.elastic.agent.logs import LogFolder
+from gangline.elastic.agent.process import Process, start
 from gangline.elastic.agent.progress import hung
 from gangline.elastic.agent.settings import AgentSettings
 from gangline.elastic.agent.standby import Spares
@@ -83,6 +84,7 @@ class Agent:
         self._signal: asyncio.Future[signal.Signals] | None = None
         self._group: Group | None = None
         self._starts = 0
+        self._saver: Process | None = None
 
     async def run(self) -> Outcome:
         """Run until all is done, nothing more helps, or a signal comes.
@@ -104,6 +106,8 @@ class Agent:
                 await self._end(signal.SIGTERM)
                 if self._spares:
                     await self._spares.close()
+                if not outcome.is_success:
+                    await self._run_on_failure(again=False)
                 await self._rendezvous.leave(_farewell(outcome))
             return outcome
 
@@ -122,6 +126,7 @@ class Agent:
                 if verdict.action is not Action.RESTART:
                     return Outcome(end.failures, end.failure, verdict)
                 self._tell(end, verdict)
+                await self._run_on_failure(again=True)
             world = await self._or_signal(self._rendezvous.restart(world, end.failure))
 
     async def _attempt(self, world: World) -> _End:
@@ -155,6 +160,16 @@ class Agent:
         group, self._group = self._group, None
         if group:
             await group.stop(number)
+
+    async def _run_on_failure(self, *, again: bool) -> None:
+        """Start what is to be run after a failure; wait for it when there is no other start."""
+        if not self._settings.on_failure:
+            return
+        if self._saver is None or self._saver.ended.done():
+            environment = {**self._base, "TORCHELASTIC_RUN_ID": self._settings.run_id}
+            self._saver = start(self._settings.on_failure, environment)
+        if not again:
+            await self._saver.ended
 
     def _tell(self, end: _End, verdict: Verdict) -> None:
         if end.failures:

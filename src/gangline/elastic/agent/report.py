@@ -2,7 +2,9 @@
 
 import signal
 
+from gangline.api.failure import NODE_FAULT
 from gangline.elastic.agent.agent import Outcome
+from gangline.elastic.agent.decide import Action
 from gangline.elastic.agent.diagnosis import WorkerFailure, root_cause
 from gangline.elastic.agent.settings import AgentSettings
 
@@ -20,6 +22,8 @@ def exit_code(outcome: Outcome) -> int:
         return 1
     if outcome.failure is None:
         return 0 if outcome.is_success else 1
+    if outcome.verdict and outcome.verdict.action is Action.MOVE:
+        return NODE_FAULT
     code = outcome.failure.exit_code
     if not code:
         code = _SIGNAL_BASE + signal.SIGABRT  # a hang: as when collectives give up

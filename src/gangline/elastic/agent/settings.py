@@ -85,6 +85,9 @@ class AgentSettings:
     has_other_nodes: bool = False
     """Whether somebody can give another node for this one."""
     node_name: str = ""
+    on_failure: tuple[str, ...] = ()
+    """A command that is run beside the restart when workers have failed, and waited for at the
+    end: what saves checkpoints."""
     affinity: tuple[frozenset[int], ...] = ()
     """The processors of each local rank; empty for all."""
     logs: LogSettings = field(default_factory=LogSettings)

@@ -8,6 +8,7 @@ import socket
 import sys
 from collections.abc import Sequence
 
+from gangline.api.failure import NODE_FAULT
 from gangline.elastic.agent.agent import Agent
 from gangline.elastic.agent.environment import DevicesError
 from gangline.elastic.agent.logs import LogFolder, LogFolderError
@@ -15,6 +16,7 @@ from gangline.elastic.agent.process import StartError
 from gangline.elastic.agent.report import exit_code, report
 from gangline.elastic.agent.settings import AgentSettings
 from gangline.elastic.agent.world import MeetingError, OneNode, PortsTakenError, Rendezvous
+from gangline.elastic.launcher.checks import Checks, UnfitError
 from gangline.elastic.launcher.devices import device_count
 from gangline.elastic.launcher.meeting import Meeting
 from gangline.elastic.launcher.parsing import FlagError, parse
@@ -38,11 +40,14 @@ def main(arguments: Sequence[str] | None = None, program: str = "gangline run") 
         settings, meet = plan(flags, os.environ, socket.gethostname())
         _mind_devices(settings, flags.accelerator)
         base = _base_environment(settings, flags.training_port, flags.accelerator)
-        return asyncio.run(_run(settings, meet, base))
+        checks = Checks.of(flags, meet.max_nodes)
+        return asyncio.run(_run(settings, meet, base, checks))
     except FlagError as error:
         return _complain(str(error), USAGE_ERROR)
     except StartError as error:
         return _complain(str(error), error.exit_code)
+    except UnfitError as error:
+        return _complain(str(error), NODE_FAULT)
     except (DevicesError, LogFolderError, MeetingError, PortsTakenError) as error:
         return _complain(str(error), 1)
 
@@ -52,10 +57,10 @@ def dlrover_run() -> int:
     return main(program="dlrover-run")
 
 
-async def _run(settings: AgentSettings, meet: Meeting, base: dict[str, str]) -> int:
+async def _run(settings: AgentSettings, meet: Meeting, base: dict[str, str], checks: Checks) -> int:
     folder = LogFolder(settings.logs, settings.run_id)
     async with contextlib.AsyncExitStack() as stack:
-        rendezvous = await _rendezvous(stack, settings, meet, folder)
+        rendezvous = await _rendezvous(stack, settings, meet, folder, checks)
         outcome = await Agent(settings, rendezvous, base, folder).run()
     told = report(settings, outcome)
     if told:
@@ -66,9 +71,14 @@ async def _run(settings: AgentSettings, meet: Meeting, base: dict[str, str]) -> 
 
 
 async def _rendezvous(
-    stack: contextlib.AsyncExitStack, settings: AgentSettings, meet: Meeting, folder: LogFolder
+    stack: contextlib.AsyncExitStack,
+    settings: AgentSettings,
+    meet: Meeting,
+    folder: LogFolder,
+    checks: Checks,
 ) -> Rendezvous:
     if meet.address is None:
+        await checks.alone(settings)
         return OneNode(settings.local_world_size, meet.store_host, meet.store_port)
     # What one node does without takes time to import.
     from gangline.elastic.agent.membership import Membership  # noqa: PLC0415
@@ -84,7 +94,9 @@ async def _rendezvous(
         log.warning("GANGLINE_JOB_SECRET is not set: whoever knows --rdzv-id can join and listen")
     if meet.hosts or (meet.hosts is None and is_own_address(meet.address)):
         await stack.enter_async_context(MasterHost(settings.run_id, meet.address, folder.path))
-    return Membership(place_of(settings, meet), secret)
+    place = place_of(settings, meet)
+    await checks.together(settings, place, secret)
+    return Membership(place, secret)
 
 
 def _start_logging(handler: str) -> None:

@@ -29,6 +29,7 @@ _REFUSED = {
     "ucp_device_type": "checkpoints are not converted between parallel layouts; leave it out",
 }
 _MIB = 1 << 20
+_FLUSH = (sys.executable, "-m", "gangline.elastic.launcher.flush")
 
 
 def plan(
@@ -53,6 +54,7 @@ def plan(
         virtual_local_rank=flags.virtual_local_rank,
         has_other_nodes=meet.is_given_by_cluster,
         node_name=node_name,
+        on_failure=_FLUSH if flags.save_at_breakpoint else (),
         affinity=_affinity(flags, workers),
         logs=_logs(flags, environment),
         standby=StandbySettings(

@@ -147,23 +147,34 @@ class Buffers:
         self._open[number] = _Open(segment, "", [])
         return self._open[number]
 
-    def save(self, agreement: Agreement, lookup: Lookup, step: int, wanted: bool) -> Saved | None:
-        """Copy the state into a buffer; ``None`` when all of them are needed.
+    def save(
+        self,
+        agreement: Agreement,
+        lookup: Lookup,
+        small: dict[int, bytes],
+        step: int,
+        wanted: bool,
+    ) -> Saved | None:
+        """Copy the state, with what ``pickle`` gave, into a buffer; ``None`` when none is free.
 
         Raises:
             MemoryShortError: shared memory is full.
-            OutgrownError: a pickled value needs more room than was agreed.
-            UnsavableError: a value does not pickle.
         """
         with self._lock:
-            return self._save(agreement, lookup, step, wanted)
+            return self._save(agreement, lookup, small, step, wanted)
 
-    def _save(self, agreement: Agreement, lookup: Lookup, step: int, wanted: bool) -> Saved | None:
+    def _save(
+        self,
+        agreement: Agreement,
+        lookup: Lookup,
+        small: dict[int, bytes],
+        step: int,
+        wanted: bool,
+    ) -> Saved | None:
         slots = self.slots()
         choice = choose(slots)
         if choice is None:
             return None
-        small = self._pickle(agreement, lookup)
         generation = max(slot.generation for slot in slots) + 1
         header, data = place(agreement.layout, step=step, generation=generation, wanted=wanted)
         opened = self._open.get(choice.number)
@@ -181,8 +192,13 @@ class Buffers:
             opened.segment.unlock()
         return Saved(choice.number, generation, choice.supersedes)
 
-    def _pickle(self, agreement: Agreement, lookup: Lookup) -> dict[int, bytes]:
-        """The values that are no tensors; those that did not change since are not pickled again."""
+    def pickle(self, agreement: Agreement, lookup: Lookup) -> dict[int, bytes]:
+        """The values that are no tensors; those that did not change since are not pickled again.
+
+        Raises:
+            OutgrownError: one needs more room than was agreed.
+            UnsavableError: one does not pickle.
+        """
         found = {}
         for number, entry in enumerate(agreement.layout.entries):
             if entry.chunk is not None:

@@ -15,6 +15,8 @@ tensors, ``DTensor``, numbers, strings, and of objects with ``state_dict`` and `
 
 import logging
 import os
+import secrets
+import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,11 +24,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
+import msgspec
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.stateful import Stateful
 
 from gangline.elastic.checkpoint import home as homes
-from gangline.elastic.checkpoint.buffers import Buffers, OutgrownError, Saved
+from gangline.elastic.checkpoint.buffers import Buffers, Lookup, OutgrownError, Saved
 from gangline.elastic.checkpoint.choice import torn
 from gangline.elastic.checkpoint.errors import CheckpointError, FolderInUseError
 from gangline.elastic.checkpoint.group import Ranks, node_name
@@ -68,6 +71,7 @@ class Checkpointer:
         *,
         buffers: int = 3,
         interval: Literal["auto"] | int = 1,
+        replicas: bool = True,
         environment: Mapping[str, str] = os.environ,
         **settings: Any,
     ) -> None:
@@ -75,8 +79,9 @@ class Checkpointer:
 
         ``folder`` is a path or a URL that fsspec knows. ``buffers`` of the state's size are kept in
         shared memory for each rank; three never skip a save. ``interval`` is what ``due`` goes by:
-        a number of steps, or ``"auto"``. The other settings are those of ``home.Settings``: keep,
-        keep_every, bandwidth, linger_s, options.
+        a number of steps, or ``"auto"``. With ``replicas`` each node's saves are copied to the
+        memory of the next node, where they are not there anyway. The other settings are those of
+        ``home.Settings``: keep, keep_every, bandwidth, linger_s, options.
 
         Raises:
             FolderInUseError: another job that lives writes into the folder.
@@ -99,6 +104,8 @@ class Checkpointer:
         homes.write_settings(self.home, self.settings)
         self.link = Link(self.home, Hello(self.ranks.rank, os.getpid()))
         self.link.connect()
+        if replicas:
+            self._meet_peers(environment)
         self.buffers = Buffers(self.home, self.ranks.rank, buffers)
         self.agreement: Agreement | None = None
         self.pace.failures = int(environment.get("TORCHELASTIC_RESTART_COUNT") or 0)
@@ -114,6 +121,24 @@ class Checkpointer:
                 raise FolderInUseError(
                     f"job {found.job!r} is writing to {self.folder}; {job!r} needs another one"
                 )
+
+    def _meet_peers(self, environment: Mapping[str, str]) -> None:
+        """Tell this node's saver who keeps its copies: the next node, in the order of ranks."""
+        host = environment.get("POD_IP") or socket.gethostname()
+        port = (self.home / "port").read_text()
+        known = self.ranks.gather((self.node, host, port))
+        if len({host for _, host, _ in known}) == 1:
+            known = [(node, "127.0.0.1", port) for node, _, port in known]
+        addresses = {node: f"{host}:{port}" for node, host, port in known}
+        nodes = list(addresses)
+        token = self.ranks.share(secrets.token_hex(16))
+        if len(nodes) == 1:
+            return
+        peer = nodes[(nodes.index(self.node) + 1) % len(nodes)]
+        self.settings = msgspec.structs.replace(
+            self.settings, address=addresses[self.node], peer=addresses[peer], token=token
+        )
+        homes.write_settings(self.home, self.settings)
 
     def __enter__(self) -> Self:
         return self
@@ -170,8 +195,10 @@ class Checkpointer:
         """
         begin = time.monotonic()
         planner = planner_of(expanded(state), self.ranks.rank == 0)
-        agreement = self._agreement_for(planner)
-        saved = self._to_memory(agreement, planner, step, level == "storage")
+        agreement, small = self._agreement_for(planner)
+        saved = self.buffers.save(
+            agreement, lookup_of(planner, agreement), small, step, level == "storage"
+        )
         now = time.monotonic()
         self._count(step, level, saved, now - begin)
         self.pace.saved(now, now - begin)
@@ -179,29 +206,20 @@ class Checkpointer:
         self._hear()
         return saved is not None
 
-    def _agreement_for(self, planner: DefaultSavePlanner) -> Agreement:
-        known = self.agreement
+    def _agreement_for(self, planner: DefaultSavePlanner) -> tuple[Agreement, dict[int, bytes]]:
+        """The agreement that fits the state, made anew when it changed on any rank."""
+        known, small = self.agreement, dict[int, bytes]()
         changed = known is None or known.signature != signature_of(planner)
+        if known is not None and not changed:
+            try:
+                small = self.buffers.pickle(known, lookup_of(planner, known))
+            except OutgrownError:
+                changed = True
         if self.ranks.any(changed):
             known = self.agreement = agree(self.ranks, self.node, planner)
+            small = self.buffers.pickle(known, lookup_of(planner, known))
         assert known is not None
-        return known
-
-    def _to_memory(
-        self, agreement: Agreement, planner: DefaultSavePlanner, step: int, wanted: bool
-    ) -> Saved | None:
-        def value(number: int) -> object:
-            return planner.lookup_object(agreement.items[number].index)
-
-        try:
-            saved = self.buffers.save(agreement, value, step, wanted)
-            outgrown = False
-        except OutgrownError:
-            saved, outgrown = None, True
-        if self.ranks.any(outgrown):
-            self.agreement = agreement = agree(self.ranks, self.node, planner)
-            saved = self.buffers.save(agreement, value, step, wanted)
-        return saved
+        return known, small
 
     def _count(self, step: int, level: Level, saved: Saved | None, took_s: float) -> None:
         self.counts.blocked_s += took_s
@@ -279,6 +297,11 @@ class Checkpointer:
                 give_back(state, loaded.state)
             self.prepare(state)
         return loaded
+
+
+def lookup_of(planner: DefaultSavePlanner, agreement: Agreement) -> Lookup:
+    """Finds the value of an entry in the planner's state."""
+    return lambda number: planner.lookup_object(agreement.items[number].index)
 
 
 def expanded(state: dict[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@
         settings.json      what the saver needs to know; written by the training process
         saver.lock         held by the saver that lives
         saver.sock         where training processes speak to it
+        port               where other nodes' savers speak to it
         job.lock           held, shared, by each training process that lives
         r00003-s1.seg      rank 3's second buffer
         copy-r00007.seg    what was copied from another node
@@ -51,7 +52,7 @@ class Settings(msgspec.Struct, frozen=True):
     token: str = ""
     """Secret of the job's savers among themselves; made anew for each run."""
     address: str = ""
-    """Where this node's saver is to listen for peers; empty for none."""
+    """``host:port`` at which other nodes reach this node's saver; empty when there are none."""
     peer: str = ""
     """``host:port`` of the saver that keeps this node's copies; empty for none."""
 

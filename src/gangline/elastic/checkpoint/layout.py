@@ -45,6 +45,8 @@ class Layout(msgspec.Struct, frozen=True):
     """The checkpoint's ``.metadata`` file, the same on all ranks."""
     holders: list[list[int]]
     """Sets of ranks that hold the same entries: of each set one is needed."""
+    alone: bool
+    """Whether something in it is held on this node only, and so is worth a copy elsewhere."""
 
     @property
     def file(self) -> str:

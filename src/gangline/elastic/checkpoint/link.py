@@ -47,13 +47,16 @@ class Link:
 
     def close(self) -> None:
         """Hang up."""
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        self._hang_up()
         if self._started is not None:
             self._started.poll()  # it lives on; had it ended, this would reap it
             self._started.returncode = self._started.returncode or 0
             self._started = None
+
+    def _hang_up(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
 
     def connect(self) -> None:
         """Reach the saver, starting it if there is none.
@@ -93,7 +96,7 @@ class Link:
                     self._socket.sendall(words.encode(word))
                     return
             except OSError:
-                self._socket = None
+                self._hang_up()
             self.connect()
 
     def listen(self, timeout_s: float) -> bool:
@@ -108,8 +111,7 @@ class Link:
         except OSError:
             received = b""
         if not received:
-            self._socket.close()
-            self._socket = None
+            self._hang_up()
             return False
         *lines, self._unread = (self._unread + received).split(b"\n")
         for line in lines:

@@ -90,8 +90,16 @@ def agree(ranks: Ranks, node: str, planner: DefaultSavePlanner) -> Agreement:
         metadata.storage_data = storage_data(parts)
         blob = pickle.dumps(metadata)
     name, blob = ranks.share((uuid.uuid4().hex, blob))
+    holders = holder_sets(parts)
     layout = Layout(
-        name, ranks.rank, ranks.world, entries, len(mine.items), blob, holder_sets(parts)
+        name,
+        ranks.rank,
+        ranks.world,
+        entries,
+        len(mine.items),
+        blob,
+        holders,
+        is_alone(ranks.rank, holders, [where for where, _ in local_plans]),
     )
     return Agreement(signature_of(planner), layout, items)
 
@@ -192,3 +200,8 @@ def holder_sets(parts: Sequence[tuple[list[Entry], int]]) -> list[list[int]]:
         for entry in entries:
             holders.setdefault((entry.key, entry.chunk), []).append(rank)
     return [list(ranks) for ranks in sorted({tuple(ranks) for ranks in holders.values()})]
+
+
+def is_alone(rank: int, holders: Sequence[Sequence[int]], nodes: Sequence[str]) -> bool:
+    """Whether the rank holds anything that no other node holds."""
+    return any(rank in ranks and len({nodes[one] for one in ranks}) == 1 for ranks in holders)

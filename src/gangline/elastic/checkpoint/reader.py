@@ -6,6 +6,7 @@ with ``SafePlanner``, which loads pickled values with the restricted unpickler.
 
 import io
 import os
+import re
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future as ThreadFuture
@@ -27,12 +28,24 @@ from gangline.elastic.checkpoint.safety import safe_load
 from gangline.elastic.checkpoint.source import Key, Source, StorageSource, key_of, tensor_of
 from gangline.elastic.checkpoint.target import open_target
 
+_OF_A_RANK = re.compile(r"(^|\.)random\.rank-\d+(\.|$)")
 AHEAD = 4
 """Entries that are read and verified while the one before is being copied."""
 
 
 class SafePlanner(DefaultLoadPlanner):
     """PyTorch's planner for loading in place, but that pickled values run no code."""
+
+    def create_local_plan(self) -> LoadPlan:
+        """What to read; random states of ranks that were not there are not missed."""
+        assert self.metadata is not None
+        known = self.metadata.state_dict_metadata
+        self.state_dict = {
+            key: value
+            for key, value in self.state_dict.items()
+            if key in known or not _OF_A_RANK.search(key)
+        }
+        return super().create_local_plan()
 
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
         """Put a pickled value into the state."""

@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
+
 from gangline.elastic.checkpoint import pending, persist
 from gangline.elastic.checkpoint.choice import Candidate, Holding, candidates, holdings
 from gangline.elastic.checkpoint.errors import CheckpointError, CorruptError, StorageError
@@ -13,6 +15,7 @@ from gangline.elastic.checkpoint.failpoints import reach
 from gangline.elastic.checkpoint.group import Ranks
 from gangline.elastic.checkpoint.header import State
 from gangline.elastic.checkpoint.home import Settings
+from gangline.elastic.checkpoint.peers import Request, fetch
 from gangline.elastic.checkpoint.pending import Held
 from gangline.elastic.checkpoint.reader import load_into
 from gangline.elastic.checkpoint.segment import Segment
@@ -118,12 +121,22 @@ class Restorer:
             return StorageSource(self.target, candidate.step)
         mine = self._of(candidate)
 
-        def fetch(keys: Sequence[Key]) -> list[Held]:
-            return self._fetch(candidate, keys)
+        def bring(keys: Sequence[Key], metadata: Metadata) -> list[Held]:
+            owners = {owner_of(metadata, key) for key in keys}
+            return [self._fetch(candidate, owner) for owner in sorted(owners)]
 
         if not mine:
-            mine = fetch([])
-        return MemorySource(mine, fetch)
+            mine = [self._fetch(candidate, self._likeliest(candidate))]
+        return MemorySource(mine, bring)
+
+    def _likeliest(self, candidate: Candidate) -> int:
+        """The rank whose part this rank needs most likely: its own, if there was one."""
+        there = sorted(
+            one.rank for one in self.found if (one.step, one.plan) == candidate and one.address
+        )
+        if not there:
+            raise CorruptError(f"step {candidate.step} is in no memory that can be reached")
+        return self.ranks.rank if self.ranks.rank in there else there[0]
 
     def _of(self, candidate: Candidate) -> list[Held]:
         return [
@@ -132,10 +145,33 @@ class Restorer:
             if (one.step, one.layout.plan) == (candidate.step, candidate.plan)
         ]
 
-    def _fetch(self, candidate: Candidate, keys: Sequence[Key]) -> list[Held]:
-        """Have parts that only other nodes hold."""
-        del keys
-        raise CorruptError(f"step {candidate.step} is not in the memory of this node")
+    def _fetch(self, candidate: Candidate, rank: int) -> Held:
+        """Have from another node the part of ``rank``, or of one that holds the same.
+
+        Raises:
+            CorruptError: nobody has it, or it came damaged.
+        """
+        there = [one for one in self.found if (one.step, one.plan) == candidate and one.address]
+        for one in sorted(there, key=lambda one: (one.rank != rank, one.rank)):
+            if one.rank != rank and not any(
+                {rank, one.rank} <= set(holders) for holders in one.holders
+            ):
+                continue
+            request = Request("get", one.rank, one.step, one.plan)
+            try:
+                fetch(self.home, one.address, self.settings.token, request)
+            except (OSError, CorruptError) as error:
+                log.warning("a peer did not give its memory", extra={"reason": str(error)})
+                continue
+            self.fetched = True
+            return next(
+                held
+                for held in pending.survey(self.home)
+                if not held.own
+                and (held.step, held.layout.plan) == candidate
+                and held.rank == one.rank
+            )
+        raise CorruptError(f"rank {rank}'s part is in no memory that can be reached")
 
     def _forget_newer(self, step: int) -> None:
         """Saves newer than the step that training goes on from belong to a past that is no more."""
@@ -146,6 +182,15 @@ class Restorer:
                     segment.put_header(replace(held.header, state=State.CORRUPT))
                     segment.unlock()
                 segment.close()
+
+
+def owner_of(metadata: Metadata, key: Key) -> int:
+    """The rank that owns a value, as the names of files tell."""
+    index = MetadataIndex(*key)
+    try:
+        return int(metadata.storage_data[index].relative_path.split("_")[2])
+    except (KeyError, ValueError, IndexError) as error:
+        raise CorruptError(f"{key[0]!r} is not in the checkpoint's metadata") from error
 
 
 def _newest_of_each(held: Sequence[Held]) -> list[Held]:

@@ -67,11 +67,13 @@ def read_metadata(stream: IO[bytes]) -> Metadata:
     return found
 
 
-def _numpy_classes() -> list[Callable[..., Any] | tuple[Callable[..., Any], str]]:
-    """What random states of NumPy and its scalars are made of: data, no code."""
+def _data_classes() -> list[Callable[..., Any] | tuple[Callable[..., Any], str]]:
+    """What is data and no code, but not on PyTorch's list: NumPy's arrays and scalars."""
     multiarray: Any = import_module("numpy._core.multiarray")
     kinds = [type(numpy.dtype(letter)) for letter in "?bBhHiIlLqQefdFD"]
     return [
+        bytes,  # an empty one; PyTorch knows how others are pickled
+        (bytes, "__builtin__.bytes"),
         numpy.ndarray,
         numpy.dtype,
         *kinds,
@@ -88,5 +90,5 @@ def safe_load(stream: IO[bytes]) -> Any:
     Raises:
         pickle.UnpicklingError: loading it would need code.
     """
-    with torch.serialization.safe_globals(_numpy_classes()):
+    with torch.serialization.safe_globals(_data_classes()):
         return torch.load(stream, map_location="cpu", weights_only=True)

@@ -21,6 +21,7 @@ from pathlib import Path
 from gangline.elastic.checkpoint import home as homes
 from gangline.elastic.checkpoint import pending, words
 from gangline.elastic.checkpoint.home import Hold, Settings
+from gangline.elastic.checkpoint.peers import PeerServer, Replicator
 from gangline.elastic.checkpoint.words import Bye, Flush, Flushed, Hello, Outcome, Saved
 from gangline.elastic.checkpoint.writing import Writer
 
@@ -48,6 +49,7 @@ class Saver:
         self.clean = True
         self.alone_since = time.monotonic()
         self.ending = False
+        self.replicator = Replicator(home)
         self.writer = Writer(home, self._report_from_thread)
 
     def _report_from_thread(self, outcome: Outcome) -> None:
@@ -115,7 +117,9 @@ class Saver:
         while True:
             await self.sealing.wait()
             self.sealing.clear()
+            self.settings = homes.read_settings(self.home) or self.settings
             await asyncio.to_thread(self.writer.seal)
+            await asyncio.to_thread(self.replicator.send, self.settings)
 
     async def _finished(self) -> bool:
         if self.ending:
@@ -140,6 +144,8 @@ async def run(home: Path, settings: Settings) -> bool:
     """Serve until the job is over; whether its memory may be taken away."""
     saver = Saver(home, settings)
     saver.loop.add_signal_handler(signal.SIGTERM, saver.end)
+    peers = PeerServer(home)
+    peers.start()
     socket = home / "saver.sock"
     socket.unlink(missing_ok=True)
     server = await asyncio.start_unix_server(saver.serve, socket)
@@ -151,6 +157,8 @@ async def run(home: Path, settings: Settings) -> bool:
             await saver._round()
     finally:
         server.close()
+        await asyncio.to_thread(peers.shutdown)
+        peers.server_close()
         sealer.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await sealer

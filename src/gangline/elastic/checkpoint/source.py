@@ -34,6 +34,10 @@ def key_of(index: MetadataIndex) -> Key:
     return index.fqn, None if index.offset is None else tuple(index.offset)
 
 
+Fetch = Callable[[Sequence[Key], Metadata], Sequence[Held]]
+"""Has parts that hold these keys brought into this node's memory."""
+
+
 class Source(Protocol):
     """A step that can be read."""
 
@@ -65,9 +69,7 @@ class _InMemory:
 class MemorySource:
     """A step in the segments of this node; what it lacks is fetched from where it is."""
 
-    def __init__(
-        self, held: Sequence[Held], fetch: Callable[[Sequence[Key]], Sequence[Held]] | None = None
-    ) -> None:
+    def __init__(self, held: Sequence[Held], fetch: Fetch | None = None) -> None:
         """Open ``held``, saves of one step and plan.
 
         Raises:
@@ -100,7 +102,7 @@ class MemorySource:
         """Fetch from other nodes what this one does not hold."""
         missing = [key for key in keys if key not in self._entries]
         if missing and self._fetch is not None:
-            for held in self._fetch(missing):
+            for held in self._fetch(missing, self.metadata):
                 self._add(held)
         if lost := [key for key in keys if key not in self._entries]:
             raise CorruptError(f"{len(lost)} values, {lost[0][0]!r} among them, are in no memory")

@@ -1,0 +1,84 @@
+"""All that a training needs to go on as if nothing had happened, in one value for a state.
+
+    state = {"training": TrainingState(model, optimizer, scheduler=scheduler, sampler=sampler)}
+
+Model and optimizer are kept under the names of parameters, as PyTorch's distributed checkpoints
+want them, so that they reshard. Random states belong to a rank; a rank that was not there before
+keeps its own.
+"""
+
+import random
+from typing import Any, Protocol
+
+import numpy
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+
+class KeepsState(Protocol):
+    """A scheduler, a sampler, a data loader: what has a state to keep."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state."""
+
+    def load_state_dict(self, state_dict: dict[str, Any], /) -> Any:
+        """Go on from a state."""
+
+
+class TrainingState:
+    """Model, optimizer, random states and what else keeps state."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        **others: KeepsState,
+    ) -> None:
+        """``others`` are schedulers, samplers, data shards … under names of your choice."""
+        self.model, self.optimizer, self.others = model, optimizer, others
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state; tensors in it are the model's own, not copies."""
+        model, optimizer = get_state_dict(self.model, self.optimizer)
+        return {
+            "model": model,
+            "optimizer": optimizer,
+            "others": {name: other.state_dict() for name, other in self.others.items()},
+            "random": {f"rank-{_rank()}": random_states()},
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from a state."""
+        set_state_dict(
+            self.model,
+            self.optimizer,
+            model_state_dict=state_dict["model"],
+            optim_state_dict=state_dict["optimizer"],
+        )
+        for name, other in self.others.items():
+            other.load_state_dict(state_dict["others"][name])
+        set_random_states(state_dict["random"][f"rank-{_rank()}"])
+
+
+def _rank() -> int:
+    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+
+
+def random_states() -> dict[str, Any]:
+    """The random states of Python, NumPy, PyTorch and its GPUs."""
+    return {
+        "python": random.getstate(),
+        "numpy": numpy.random.get_state(),
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+    }
+
+
+def set_random_states(states: dict[str, Any]) -> None:
+    """Put them back."""
+    random.setstate(states["python"])
+    numpy.random.set_state(states["numpy"])
+    torch.set_rng_state(states["torch"])
+    if states["cuda"] and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(states["cuda"])

@@ -1,0 +1,139 @@
+"""Kills a small training process at every point of a save and of a restore, and looks what is left.
+
+Run as a script, in a process that is used for nothing else: it forks the processes that are killed,
+so that each costs milliseconds. Prints one line of JSON with what it saw; any broken promise is an
+exception.
+"""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import torch
+
+from gangline.elastic.checkpoint import Checkpointer, failpoints
+from gangline.elastic.checkpoint import home as homes
+from gangline.elastic.checkpoint.persist import committed_steps
+from gangline.elastic.checkpoint.target import open_target
+
+STEPS = 3
+SIZE = 3000
+
+
+def fresh() -> dict[str, object]:
+    return {
+        "weights": {f"w{n}": torch.zeros(SIZE) for n in range(4)},
+        "step": 0,
+        "history": [0],
+    }
+
+
+def fill(state: dict[str, object], step: int) -> None:
+    weights = state["weights"]
+    assert isinstance(weights, dict)
+    for number, tensor in enumerate(weights.values()):
+        tensor.fill_(step + number / 8)
+    state["step"], state["history"] = step, [step] * (step % 7)
+
+
+def is_of(state: dict[str, object], step: int) -> bool:
+    """Whether the state is that of ``step`` and of no other, in each of its values."""
+    wanted = fresh()
+    fill(wanted, step)
+    weights, others = wanted["weights"], state["weights"]
+    assert isinstance(weights, dict)
+    assert isinstance(others, dict)
+    same = all(torch.equal(weights[name], others[name]) for name in weights)
+    return same and state["step"] == step and state["history"] == wanted["history"]
+
+
+def train(folder: str, say: int) -> None:
+    """Load, check, train a few steps, saving each; tell of everything that is done."""
+    checkpointer = Checkpointer(folder, linger_s=120, keep=2)
+    state = fresh()
+    loaded = checkpointer.load(state)
+    begin = loaded.step if loaded else 0
+    if loaded is not None and not is_of(state, begin):
+        os.write(say, b"torn\n")
+    os.write(say, f"loaded {begin}\n".encode())
+    for step in range(begin + 1, begin + 1 + STEPS):
+        fill(state, step)
+        checkpointer.save(step, state, "storage" if step % 2 else "memory")
+        os.write(say, f"returned {step}\n".encode())
+    checkpointer.close(finished=False)
+
+
+def one_life(folder: str, point: int) -> tuple[list[list[str]], bool]:
+    """A training process that is killed at its ``point``-th failpoint; what it said, if it died."""
+    listen, say = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.environ[failpoints.VARIABLE] = f"*:{point}"
+        failpoints._armed.cache_clear()
+        os.close(listen)
+        code = 1
+        try:
+            train(folder, say)
+            code = 0
+        finally:
+            os._exit(code)
+    os.close(say)
+    with open(listen, "rb") as stream:
+        said = [line.split() for line in stream.read().decode().splitlines()]
+    _, status = os.waitpid(child, 0)
+    died = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+    assert died or status == 0, f"failed by itself at point {point}: {said}"
+    return said, died
+
+
+def kill_saver(home: Path) -> None:
+    """Kill the saver of this home, if one lives."""
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = process.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if str(home).encode() in words and b"gangline.elastic.checkpoint.saver" in words:
+            os.kill(int(process.parent.name), signal.SIGKILL)
+
+
+def main(folder: str, kills: int, with_saver: bool) -> None:
+    base = homes.base_folder(os.environ)
+    home = homes.home_of(base, homes.job_name(os.environ, folder), folder)
+    returned, done, point, lost_nodes = 0, 0, 1, 0
+    while done < kills:
+        if with_saver:
+            # The saver is killed at a point of its own, and by the next process started again.
+            kill_saver(home)
+            os.environ["GANGLINE_SAVER_FAILPOINT"] = f"*:{1 + done % 40}"
+        said, died = one_life(folder, point)
+        done += died
+        point = point + 1 if died else 1
+        assert ["torn"] not in said, said
+        for verb, step in said:
+            if verb == "loaded":
+                assert int(step) >= returned, f"{step} was loaded, the save of {returned} returned"
+            returned = int(step)
+        if not with_saver and not died:
+            lost_nodes += 1
+            returned = lose_node(home, folder, returned)
+    kill_saver(home)
+    print(json.dumps({"kills": done, "lost nodes": lost_nodes, "step": returned}))
+
+
+def lose_node(home: Path, folder: str, returned: int) -> int:
+    """Saver and memory go at once: what was committed is what must be loaded then."""
+    kill_saver(home)
+    for segment in home.glob("*.seg"):
+        segment.unlink()
+    steps = committed_steps(open_target(folder))
+    assert steps, "nothing was committed in a whole life"
+    assert steps[-1] <= returned
+    return steps[-1]
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3:] == ["saver"])

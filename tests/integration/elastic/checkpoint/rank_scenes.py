@@ -1,0 +1,229 @@
+"""Scenes with several ranks, each a forked process; "nodes" are folders of shared memory.
+
+Run as a script, ``rank_scenes.py SCENE FOLDER MEMORY``, so that PyTorch is imported once and forked.
+Each rank returns what it saw; the script prints the list of these as JSON.
+"""
+
+import json
+import os
+import shutil
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+from gangline.elastic.checkpoint import Checkpointer
+from gangline.elastic.checkpoint.training import TrainingState
+
+Scene = Callable[[int, int, str], Any]
+
+
+def run(world: int, scene: Scene, folder: str, memory: str, nodes: int = 1) -> list[Any]:
+    """Let ``world`` ranks play a scene; ``None`` for those that were killed."""
+    store = Path(memory) / "store"
+    store.unlink(missing_ok=True)
+    children = []
+    for rank in range(world):
+        listen, say = os.pipe()
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                node = Path(memory) / f"node-{rank * nodes // world}"
+                node.mkdir(exist_ok=True)
+                os.environ["GANGLINE_CHECKPOINT_MEMORY"] = str(node)
+                dist.init_process_group(
+                    "gloo", store=dist.FileStore(str(store), world), rank=rank, world_size=world
+                )
+                os.write(say, json.dumps(scene(rank, world, folder)).encode())
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(code)
+        os.close(say)
+        children.append((child, listen))
+    found = []
+    for child, listen in children:
+        with open(listen, "rb") as stream:
+            said = stream.read()
+        _, status = os.waitpid(child, 0)
+        killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+        assert killed or status == 0, "a rank failed"
+        found.append(json.loads(said) if said else None)
+    return found
+
+
+def lose_node(memory: str, node: int) -> None:
+    """A machine goes: its processes, its memory."""
+    gone = Path(memory) / f"node-{node}"
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = process.read_bytes()
+        except OSError:
+            continue
+        if b"checkpoint.saver" in words and str(gone).encode() in words:
+            os.kill(int(process.parent.name), signal.SIGKILL)
+    shutil.rmtree(gone)
+
+
+def model_of(world: int) -> torch.nn.Module:
+    """A model that is sharded over all ranks."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 10), torch.nn.Tanh(), torch.nn.Linear(10, 3))
+    if world > 1:
+        fully_shard(model, mesh=init_device_mesh("cpu", (world,)))
+    return model
+
+
+def full(model: torch.nn.Module) -> dict[str, Any]:
+    """The whole values, of all ranks."""
+    return {
+        name: (value.full_tensor() if hasattr(value, "full_tensor") else value).tolist()
+        for name, value in model.state_dict().items()
+    }
+
+
+def train(model: torch.nn.Module, state: TrainingState, steps: int) -> list[float]:
+    """Train on data that depend on the random state; returns the losses."""
+    losses = []
+    for _ in range(steps):
+        x = torch.randn(8, 6)
+        loss = model(x).pow(2).mean()
+        loss.backward()
+        state.optimizer.step()
+        state.optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+def training(world: int) -> tuple[torch.nn.Module, TrainingState]:
+    model = model_of(world)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+    return model, TrainingState(model, optimizer)
+
+
+def sharded_save(rank: int, world: int, folder: str) -> Any:
+    model, state = training(world)
+    torch.manual_seed(rank)
+    checkpointer = Checkpointer(folder, linger_s=60)
+    loaded = checkpointer.load({"training": state})
+    train(model, state, 3)
+    checkpointer.save(3, {"training": state}, "storage")
+    assert checkpointer.wait(60)
+    losses = train(model, state, 3)
+    checkpointer.close(finished=False)
+    return {"loaded": loaded is not None, "losses": losses}
+
+
+def sharded_load(rank: int, world: int, folder: str) -> Any:
+    model, state = training(world)
+    checkpointer = Checkpointer(folder, linger_s=60)
+    loaded = checkpointer.load({"training": state})
+    assert loaded is not None
+    values = full(model)
+    losses = train(model, state, 3)
+    checkpointer.close(finished=False)
+    return {"step": loaded.step, "source": loaded.source, "values": values, "losses": losses}
+
+
+def shards(rank: int) -> dict[str, Any]:
+    """A state of which each rank has values that nobody else has."""
+    return {f"mine-{rank}": torch.full((500,), float(rank + 1)), "all": torch.arange(5.0)}
+
+
+def memory_save(rank: int, world: int, folder: str) -> Any:
+    checkpointer = Checkpointer(folder, linger_s=60)
+    checkpointer.save(7, shards(rank))
+    dist.barrier()
+    copies = sorted(checkpointer.home.glob("copy-*.seg"))
+    for _ in range(600):
+        if copies:
+            break
+        checkpointer.link.listen(0.1)
+        copies = sorted(checkpointer.home.glob("copy-*.seg"))
+    dist.barrier()
+    checkpointer.close(finished=False)
+    return [path.name for path in copies]
+
+
+def memory_load(rank: int, world: int, folder: str) -> Any:
+    checkpointer = Checkpointer(folder, linger_s=60)
+    state = {key: torch.zeros_like(value) for key, value in shards(rank).items()}
+    loaded = checkpointer.load(state)
+    assert loaded is not None
+    right = all(torch.equal(state[key], value) for key, value in shards(rank).items())
+    checkpointer.close(finished=False)
+    return {"step": loaded.step, "source": loaded.source, "right": right}
+
+
+def die_in_save(rank: int, world: int, folder: str) -> Any:
+    checkpointer = Checkpointer(folder, linger_s=60)
+    checkpointer.save(7, shards(rank))
+    state = {key: value + 1 for key, value in shards(rank).items()}
+    checkpointer.buffers.settle()
+    if rank == 0:
+        checkpointer.save(8, state)
+    else:
+        checkpointer.ranks.any(False)
+        slots = checkpointer.buffers.slots()
+        assert any(slot.step == 7 for slot in slots)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def replicated(rank: int, world: int, folder: str) -> Any:
+    checkpointer = Checkpointer(folder, linger_s=60)
+    checkpointer.save(5, {"same": torch.arange(100.0), "step": 5})
+    checkpointer.close(finished=False)
+    return [one.name for one in checkpointer.home.glob("copy-*.seg")]
+
+
+def replicated_load(rank: int, world: int, folder: str) -> Any:
+    checkpointer = Checkpointer(folder, linger_s=60)
+    state = {"same": torch.zeros(100), "step": 0}
+    loaded = checkpointer.load(state)
+    assert loaded is not None
+    checkpointer.close(finished=False)
+    return [loaded.source, state["step"], bool(torch.equal(state["same"], torch.arange(100.0)))]
+
+
+def play(scene: str, folder: str, memory: str) -> list[Any]:
+    """A whole scene; returns what each act returned."""
+    match scene:
+        case "reshard":
+            acts = [run(2, sharded_save, folder, memory), run(2, sharded_load, folder, memory)]
+            lose_node(memory, 0)
+            return [
+                *acts,
+                run(3, sharded_load, folder, memory),
+                run(1, sharded_load, folder, memory),
+            ]
+        case "lost node":
+            acts = [run(2, memory_save, folder, memory, nodes=2)]
+            lose_node(memory, 1)
+            return [*acts, run(2, memory_load, folder, memory, nodes=2)]
+        case "torn":
+            return [run(2, die_in_save, folder, memory), run(2, memory_load, folder, memory)]
+        case "replicated":
+            acts = [run(2, replicated, folder, memory, nodes=2)]
+            lose_node(memory, 1)
+            return [*acts, run(2, replicated_load, folder, memory, nodes=2)]
+        case _:
+            raise ValueError(scene)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    try:
+        print(json.dumps(play(*sys.argv[1:])))
+    finally:
+        for number in range(4):
+            if (Path(sys.argv[3]) / f"node-{number}").exists():
+                lose_node(sys.argv[3], number)

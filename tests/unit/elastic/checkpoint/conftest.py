@@ -1,0 +1,68 @@
+"""A part of a checkpoint in memory and in storage, made without any saver process."""
+
+import tempfile
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gangline.elastic.checkpoint import pending, persist
+from gangline.elastic.checkpoint.buffers import Buffers
+from gangline.elastic.checkpoint.checkpointer import lookup_of
+from gangline.elastic.checkpoint.group import Ranks
+from gangline.elastic.checkpoint.pending import Held
+from gangline.elastic.checkpoint.plan import agree, planner_of
+from gangline.elastic.checkpoint.segment import Segment
+from gangline.elastic.checkpoint.target import LocalTarget
+
+
+@dataclass
+class Rig:
+    """One rank, its memory and its storage."""
+
+    home: Path
+    folder: Path
+
+    def __post_init__(self) -> None:
+        self.ranks = Ranks()
+        self.buffers = Buffers(self.home, 0, 3)
+        self.target = LocalTarget(str(self.folder))
+
+    def save(self, state: dict[str, Any], step: int, wanted: bool = True) -> None:
+        planner = planner_of(state, first=True)
+        agreement = agree(self.ranks, "here", planner)
+        lookup = lookup_of(planner, agreement)
+        small = self.buffers.pickle(agreement, lookup)
+        self.buffers.save(agreement, lookup, small, step, wanted)
+
+    def held(self, step: int) -> Held:
+        return next(one for one in pending.survey(self.home) if one.step == step)
+
+    def persist(self, step: int) -> None:
+        held = self.held(step)
+        segment = Segment(held.path)
+        persist.seal(segment, held.header, held.layout)
+        persist.write_part(
+            self.target, segment, held.header, held.layout, persist.Pace(0, threading.Event())
+        )
+        segment.close()
+        assert persist.try_commit(self.target, step, held.layout.plan, 1)
+
+    def clear(self) -> None:
+        self.buffers.close()
+        self.buffers = Buffers(self.home, 0, 3)
+        for _, path in enumerate(self.home.iterdir()):
+            path.unlink()
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="gangline-test-") as home:
+        rig = Rig(Path(home), tmp_path)
+        yield rig
+        rig.buffers.close()

@@ -1,0 +1,132 @@
+"""Nothing damaged is loaded: every bit of every file and segment counts, and every length."""
+
+import io
+import os
+import pickle
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gangline.elastic.checkpoint import pending, persist
+from gangline.elastic.checkpoint.errors import CorruptError
+from gangline.elastic.checkpoint.header import HEADER_BYTES, PAGE
+from gangline.elastic.checkpoint.manifest import MANIFEST, step_name
+from gangline.elastic.checkpoint.reader import load_into
+from gangline.elastic.checkpoint.safety import read_metadata
+from gangline.elastic.checkpoint.segment import Segment
+from gangline.elastic.checkpoint.source import MemorySource, StorageSource
+
+FILES = ["__0_0.distcp", ".metadata", MANIFEST]
+
+
+def state() -> dict[str, Any]:
+    return {"w": torch.arange(300.0), "b": torch.ones(3, dtype=torch.bool), "n": [1, 2]}
+
+
+def flip(path: Path, bit: int) -> None:
+    with open(path, "r+b") as stream:
+        stream.seek(bit // 8)
+        byte = stream.read(1)[0]
+        stream.seek(bit // 8)
+        stream.write(bytes([byte ^ (1 << bit % 8)]))
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_flipped_bit_in_storage_is_found(rig: Any, file: str) -> None:
+    rig.save(state(), 5)
+    rig.persist(5)
+    path = rig.folder / step_name(5) / file
+    bits = random.Random(1).sample(range(path.stat().st_size * 8), 60)
+    for bit in bits:
+        flip(path, bit)
+        with pytest.raises(CorruptError):
+            StorageSource(rig.target, 5).verify()
+        flip(path, bit)
+    StorageSource(rig.target, 5).verify()
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_file_that_is_cut_short_or_missing_or_longer_is_found(rig: Any, file: str) -> None:
+    rig.save(state(), 5)
+    rig.persist(5)
+    path = rig.folder / step_name(5) / file
+    whole = path.read_bytes()
+    for length in [0, 1, len(whole) // 2, len(whole) - 1]:
+        path.write_bytes(whole[:length])
+        with pytest.raises(CorruptError):
+            StorageSource(rig.target, 5).verify()
+    path.write_bytes(whole + b"\0")
+    with pytest.raises(CorruptError):
+        StorageSource(rig.target, 5).verify()
+    path.unlink()
+    with pytest.raises((CorruptError, FileNotFoundError)):
+        StorageSource(rig.target, 5).verify()
+
+
+def readable(rig: Any) -> bool:
+    """Whether step 5 can be loaded from memory; what is loaded is right."""
+    held = [one for one in pending.survey(rig.home) if one.step == 5]
+    if not held:
+        return False
+    try:
+        source = MemorySource(held)
+        found = load_into(source, None)
+        source.close()
+    except CorruptError:
+        return False
+    assert torch.equal(found["w"], state()["w"])
+    assert torch.equal(found["b"], state()["b"])
+    assert found["n"] == [1, 2]
+    return True
+
+
+def test_a_flipped_bit_in_memory_is_found(rig: Any) -> None:
+    rig.save(state(), 5)
+    held = rig.held(5)
+    segment = Segment(held.path)
+    persist.seal(segment, held.header, held.layout)
+    segment.close()
+    header = held.header
+    part = range(header.part_offset * 8, (header.part_offset + header.part_bytes) * 8)
+    layout = range(PAGE * 8, (PAGE + header.layout_bytes) * 8)
+    choose = random.Random(2)
+    bits = [*choose.sample(part, 60), *choose.sample(layout, 30), *range(0, HEADER_BYTES * 8, 5)]
+    for bit in bits:
+        flip(held.path, bit)
+        assert not readable(rig), f"bit {bit}"
+        flip(held.path, bit)
+    assert readable(rig)
+
+
+def test_a_segment_that_is_cut_short_is_found(rig: Any) -> None:
+    rig.save(state(), 5)
+    held = rig.held(5)
+    rig.buffers.close()
+    for length in [held.header.part_offset + held.header.part_bytes - 1, PAGE + 10, PAGE, 100, 0]:
+        os.truncate(held.path, length)
+        assert not readable(rig)
+
+
+def test_memory_that_changed_after_it_was_saved_is_not_written_to_storage(rig: Any) -> None:
+    rig.save(state(), 5)
+    held = rig.held(5)
+    segment = Segment(held.path)
+    persist.seal(segment, held.header, held.layout)
+    segment.close()
+    flip(held.path, held.header.part_offset * 8 + 4000)
+    with pytest.raises(CorruptError, match="changed in memory"):
+        rig.persist(5)
+    assert persist.committed_steps(rig.target) == []
+
+
+class Evil:
+    def __reduce__(self) -> Any:
+        return os.system, ("echo code ran",)
+
+
+def test_metadata_that_would_run_code_are_refused() -> None:
+    with pytest.raises(CorruptError, match="no place"):
+        read_metadata(io.BytesIO(pickle.dumps(Evil())))

@@ -1,0 +1,122 @@
+"""What is saved is what is loaded, to the bit, from memory and from storage, by us and by PyTorch."""
+
+import random
+import sys
+import threading
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from hypothesis import HealthCheck, given, settings
+
+from gangline.elastic.checkpoint.errors import MemoryShortError, UnsavableError
+from gangline.elastic.checkpoint.layout import decode, encode, faults
+from gangline.elastic.checkpoint.manifest import step_name
+from gangline.elastic.checkpoint.reader import load_into
+from gangline.elastic.checkpoint.source import MemorySource, StorageSource
+
+sys.path.insert(0, str(Path(__file__).parent))
+from checkpoint_states import blank, equal, trees
+
+several = settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+def loaded_from(source: MemorySource | StorageSource, state: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return load_into(source, blank(state))
+    finally:
+        source.close()
+
+
+@several
+@given(state=trees())
+def test_any_state_comes_back_from_memory_and_storage(rig: Any, state: dict[str, Any]) -> None:
+    rig.clear()
+    rig.save(state, 7)
+    assert faults(rig.held(7).layout) is None
+    assert equal(loaded_from(MemorySource([rig.held(7)]), state), state)
+    rig.persist(7)
+    assert equal(loaded_from(StorageSource(rig.target, 7), state), state)
+    assert equal(load_into(StorageSource(rig.target, 7), None), plain_load(rig, state, None))
+
+
+def plain_load(rig: Any, state: dict[str, Any], into: dict[str, Any] | None) -> dict[str, Any]:
+    """What PyTorch's own reader makes of the folder."""
+    found = into if into is not None else load_into(StorageSource(rig.target, 7), None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it says that there is no process group
+        dcp.load(found, checkpoint_id=rig.folder / step_name(7))
+    return found
+
+
+def test_the_folder_opens_with_plain_pytorch(rig: Any) -> None:
+    state = {
+        "model": {"w": torch.randn(5, 3).t(), "scalar": torch.tensor(2.5)},
+        "numbers": [1, 2.5, "three"],
+        "random": (torch.get_rng_state(), random.getstate()),
+    }
+    rig.save(state, 7)
+    rig.persist(7)
+    found = plain_load(rig, state, blank(state))
+    assert equal(found["model"], state["model"])
+    assert equal(found["numbers"], state["numbers"])
+
+
+def test_random_states_of_numpy_come_back(rig: Any) -> None:
+    state = {"numpy": np.random.get_state(), "loss": np.float64(0.5)}
+    rig.save(state, 1)
+    found = loaded_from(MemorySource([rig.held(1)]), state)
+    assert np.array_equal(found["numpy"][1], state["numpy"][1])
+    assert found["loss"] == 0.5
+
+
+def test_whole_numbers_as_keys_are_found_again(rig: Any) -> None:
+    optimizer = {"state": {0: {"step": 3, "mean": torch.ones(2)}}}
+    rig.save({"optimizer": optimizer}, 1)
+    into = {"optimizer": {"state": {0: {"step": 0, "mean": torch.zeros(2)}}}}
+    load_into(MemorySource([rig.held(1)]), into)
+    assert equal(into["optimizer"], optimizer)
+
+
+class Opened:
+    """Pickles, but only loads by running code."""
+
+    def __reduce__(self) -> Any:
+        return print, ("code ran",)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        pytest.param(threading.Lock(), "does not pickle", id="a lock"),
+        pytest.param(Opened(), "running its code", id="an object with code"),
+        pytest.param(lambda: 0, "does not pickle", id="a function"),
+        pytest.param(torch.eye(2).to_sparse(), "sparse", id="a sparse tensor"),
+    ],
+)
+def test_what_could_not_be_loaded_is_refused_by_name(rig: Any, value: object, words: str) -> None:
+    with pytest.raises(UnsavableError, match=words) as caught:
+        rig.save({"good": 1, "bad": {"thing": value}}, 1)
+    assert "bad" in str(caught.value)
+
+
+def test_memory_that_is_too_small_says_what_would_help(rig: Any, monkeypatch: Any) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.posix_fallocate", full)
+    with pytest.raises(MemoryShortError, match="emptyDir"):
+        rig.save({"w": torch.zeros(10)}, 1)
+
+
+def test_layouts_survive_their_own_encoding(rig: Any) -> None:
+    rig.save({"w": torch.zeros(3), "n": 1}, 1)
+    layout = rig.held(1).layout
+    assert decode(encode(layout)) == layout
+    assert layout.part_bytes == layout.file_bytes

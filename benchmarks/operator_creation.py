@@ -68,7 +68,7 @@ async def all_created(target: Target, plural: str, wanted: int) -> float:
     """The time when ``wanted`` objects have been created for our jobs, as a watch tells it."""
     connection = await Connection.open(target)
     await connection.watch(f"/api/v1/namespaces/ours/{plural}?watch=true")
-    async for seen, _ in connection.count():
+    async for seen in connection.added():
         if seen >= wanted:
             break
     connection.close()

@@ -10,6 +10,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 
 from gangline.scheduler import reasons
+from gangline.scheduler.backfill import Window, opens_at
 from gangline.scheduler.claims import Claims, standing_claims
 from gangline.scheduler.diagnose import Diagnosis, Failure
 from gangline.scheduler.limits import limit_of
@@ -101,6 +102,7 @@ class _Pass:
         """Likes of units for whom nobody is evicted."""
         self._planned = False
         """Room is planned for the first that waits."""
+        self._window = Window()
         self._failures: dict[object, Failure] = {}
         """By likeness: free room only shrinks in a pass, so what is alike fails alike."""
         self._hopeless: dict[tuple[object, str, int], Failure] = {}
@@ -150,7 +152,8 @@ class _Pass:
         """Place a unit, or say why it waits and plan room for the first that does."""
         told = self._hopeless.get((self._likeness(unit), unit.queue, unit.priority))
         if told is not None and unit.name not in self._claims and unit.name not in self._places:
-            self._refuse(unit, reasons.NOT_ENOUGH_RESOURCES, told.gang, told.pod)
+            if not self._slip_in(unit):
+                self._refuse(unit, reasons.NOT_ENOUGH_RESOURCES, told.gang, told.pod)
             return
         amount = self.tree.amount(unit.asked)
         if self._barred(unit, amount):
@@ -207,6 +210,8 @@ class _Pass:
                     self.trial.rollback(mark)
             failure = self._diagnosis.fail(unit, mark, unfit[0], self._held)
             self._failures[likeness] = failure
+        if self._slip_in(unit):
+            return True
         outlook = self._make_room(unit)
         if self._planned and not outlook and self.tree.is_open(unit.queue):
             self._hopeless[likeness, unit.queue, unit.priority] = failure
@@ -240,8 +245,19 @@ class _Pass:
             if plan is not None:
                 self._planned = True
                 self._promise(unit, plan)
+                opens = opens_at(self.state, self.trial, plan, self.now)
+                self._window = Window(tuple(plan), opens)
                 return reasons.planned(self._diagnosis.plan(unit, plan))
         return ""
+
+    def _slip_in(self, unit: Unit) -> bool:
+        """Place a unit in room that is planned for the first in line, if it ends in time."""
+        if self.tree.blocking(unit.queue, self.tree.amount(unit.asked)) is not None:
+            return False
+        placed = self._window.place(self.trial, unit, self.now)
+        if placed:
+            self._accept(unit, placed)
+        return bool(placed)
 
     def _evict(self, unit: Unit, clearance: Clearance) -> None:
         self._promise(unit, list(clearance.placements), cleared=True)
@@ -272,7 +288,7 @@ class _Pass:
         given: set[PodKey] = set()
         amounts: dict[str, int] = {}
         for placement in placements:
-            node = self._node(placement.row)
+            node = self.state.nodes.name_of(placement.row)
             pods = placement.pods
             self.bindings += [Binding(pod.key, pod.uid, node, unit.group) for pod in pods]
             given.update([pod.key for pod in pods])
@@ -332,7 +348,7 @@ class _Pass:
             return
         while pods and self.tree.blocking(unit.queue, one) is None:
             mark = self.trial.mark()
-            count = self._allowed(unit, one, len(pods))
+            count = self.tree.allowed(unit.queue, one, len(pods))
             rows = self._rows.get(unit.name, set())
             self.trial.within = rows_near(self.state.nodes, unit, rows)
             unfit = self.trial.place(shape, pods[:count])
@@ -340,7 +356,7 @@ class _Pass:
             self._bind(unit, self.trial.since(mark))
             pods = [*unfit, *pods[count:]]
             if unfit:
-                turn.refused.add(shape)
+                turn.refused |= {shape}
                 break
         if not pods:
             return
@@ -352,12 +368,6 @@ class _Pass:
         )
         self._leave(pods, why)
 
-    def _allowed(self, unit: Unit, one: Vector, count: int) -> int:
-        """How many such pods the ceilings allow, at least one."""
-        while count > 1 and self.tree.blocking(unit.queue, one * count) is not None:
-            count //= 2
-        return count
-
     def _leave(self, pods: Iterable[PodFacts], why: str) -> None:
         self.verdicts.append(
             Verdict(reasons.NOT_ENOUGH_RESOURCES, "", tuple((pod.key, why) for pod in pods))
@@ -367,15 +377,10 @@ class _Pass:
         """Keep the planned room for a unit until it can be used."""
         self._hold(plan, unit.name)
         known = self.state.promises.get(unit.name)
-        places = tuple((pod.key, self._node(p.row)) for p in plan for pod in p.pods)
+        places = tuple((pod.key, self.state.nodes.name_of(p.row)) for p in plan for pod in p.pods)
         places = tuple(sorted(places))
         since = known.since if known is not None and not cleared else self.now
         self.promises[unit.name] = Promise(places, cleared, since)
-
-    def _node(self, row: int) -> NodeName:
-        node = self.state.nodes.facts[row]
-        assert node is not None
-        return node.name
 
     def _refuse(self, unit: Unit, reason: str, gang: str, pod: str | None = None) -> None:
         message = gang if pod is None else pod

@@ -10,13 +10,15 @@ and the name, so that the order is total.
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import datetime
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 
 from gangline.api.scheduling import ROOT_QUEUE
 from gangline.scheduler.model import PodFacts, Request, Shape
 from gangline.scheduler.queues import QueueTree
-from gangline.scheduler.units import Unit
+from gangline.scheduler.units import Order, Unit
+
+_NONE: deque[PodFacts] = deque()
+"""Of turns that are not for pods beyond a minimum; never written to."""
 
 
 @dataclass(slots=True, eq=False)
@@ -25,9 +27,9 @@ class Turn:
 
     unit: Unit
     surplus: bool = False
-    left: deque[PodFacts] = field(default_factory=deque)
+    left: deque[PodFacts] = field(default_factory=lambda: _NONE)
     """Pods beyond the minimum that have not had their turn yet."""
-    refused: set[Shape] = field(default_factory=set)
+    refused: frozenset[Shape] = frozenset()
     """Shapes of which a pod has found no node."""
     share: float = 0.0
     """How large its gang is already, as part of the cluster."""
@@ -38,17 +40,60 @@ class Turn:
         return self.left[0].shape.request if self.surplus else self.unit.asked
 
     @property
-    def key(self) -> tuple[int, bool, float, datetime, str, bool]:
+    def key(self) -> Order:
         """The sort key within its queue."""
-        priority, created, name, alone = self.unit.order
-        return (priority, self.surplus, self.share, created, name, alone)
+        if not self.surplus:
+            return self.unit.order
+        priority, _, _, created, name, alone = self.unit.order
+        return (priority, True, self.share, created, name, alone)
 
 
-_Entry = tuple[tuple[int, bool, float, datetime, str, bool], Turn]
+_Entry = tuple[Order, Turn]
 _Rank = tuple[bool, int, float, tuple[object, ...], str]
 
 
 _ALONE: _Rank = (False, 0, 0.0, (), "")
+
+
+class _Queue:
+    """The turns of one queue. Most come once, and in order: sorting them costs next to nothing."""
+
+    def __init__(self) -> None:
+        self._first: list[_Entry] = []
+        """The last is the first to go."""
+        self._again: list[_Entry] = []
+        """A heap of those that have further turns."""
+
+    def __bool__(self) -> bool:
+        return bool(self._first or self._again)
+
+    def __len__(self) -> int:
+        return len(self._first) + len(self._again)
+
+    def enter(self, entry: _Entry) -> None:
+        """Add a first turn; ``settle`` has to follow."""
+        self._first.append(entry)
+
+    def settle(self) -> None:
+        """Bring first turns into their order."""
+        self._first.sort()
+        self._first.reverse()
+
+    def push(self, entry: _Entry) -> None:
+        """Add a further turn."""
+        heappush(self._again, entry)
+
+    def head(self) -> _Entry:
+        """Return the next turn; there is one."""
+        if not self._again or (self._first and self._first[-1] < self._again[0]):
+            return self._first[-1]
+        return self._again[0]
+
+    def pop(self) -> Turn:
+        """Take the next turn; there is one."""
+        if not self._again or (self._first and self._first[-1] < self._again[0]):
+            return self._first.pop()[1]
+        return heappop(self._again)[1]
 
 
 class Line:
@@ -57,7 +102,7 @@ class Line:
     def __init__(self, units: Iterable[Unit], tree: QueueTree) -> None:
         self._tree = tree
         self._urgent: deque[Turn] = deque()
-        self._lines: dict[str, list[_Entry]] = {}
+        self._lines: dict[str, _Queue] = {}
         self._below: dict[str, list[tuple[_Rank, str]]] = {}
         self._path: list[tuple[str, str]] = []
         urgent = []
@@ -66,10 +111,10 @@ class Line:
             if unit.urgent and unit.needed:
                 urgent.append(turn)
             else:
-                self._lines.setdefault(unit.queue, []).append((turn.key, turn))
+                self._line(unit.queue).enter((turn.key, turn))
         self._urgent.extend(sorted(urgent, key=lambda turn: turn.unit.order))
         for line in self._lines.values():
-            heapify(line)
+            line.settle()
         self._open = False
         """Queues are ranked once the urgent have been served, for that changes their use."""
 
@@ -83,7 +128,7 @@ class Line:
                 self._enter(queue)
         if self._path and not any(self._below.values()) and self._lines[self._path[-1][1]]:
             # Only the queue that was served last is busy: it is its turn again.
-            return heappop(self._lines[self._path[-1][1]])[1]
+            return self._lines[self._path[-1][1]].pop()
         self._settle()
         name = ROOT_QUEUE
         while below := self._below.get(name):
@@ -91,16 +136,22 @@ class Line:
             self._path.append((name, child))
             name = child
         line = self._lines.get(name)
-        return heappop(line)[1] if line else None
+        return line.pop() if line else None
 
     def again(self, turn: Turn) -> None:
         """Let a unit have another turn, for pods beyond its minimum."""
-        line = self._lines.setdefault(turn.unit.queue, [])
-        heappush(line, (turn.key, turn))
+        line = self._line(turn.unit.queue)
+        line.push((turn.key, turn))
         if not self._open:
             return
         if len(line) == 1 and (not self._path or self._path[-1][1] != turn.unit.queue):
             self._enter(turn.unit.queue)
+
+    def _line(self, queue: str) -> _Queue:
+        line = self._lines.get(queue)
+        if line is None:
+            line = self._lines[queue] = _Queue()
+        return line
 
     @property
     def empty(self) -> bool:
@@ -142,4 +193,4 @@ class Line:
     def _head(self, queue: str) -> _Entry:
         while below := self._below.get(queue):
             queue = below[0][1]
-        return self._lines[queue][0]
+        return self._lines[queue].head()

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
+from typing import TypeAlias
 
 from gangline.api.scheduling import DEFAULT_QUEUE, ROOT_QUEUE
 from gangline.scheduler import refusals
@@ -36,6 +37,11 @@ LONGEST_KEPT_S = 3600.0
 take nodes away for ever."""
 
 
+Order: TypeAlias = tuple[int, bool, float, datetime, str, bool]
+"""By priority; minimums before pods beyond them, of these the smallest gang's; who came first; the
+name, so that the order is total; gangs before single pods of one name."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Unit:
     """Pods that are placed together or not at all, and what they still need."""
@@ -60,6 +66,8 @@ class Unit:
     """Where its pods were before the gang was restarted: there they go back to."""
     asked: tuple[tuple[str, int], ...] = ()
     """What the pods that it needs ask for together."""
+    limit_s: float = 0.0
+    """How long it runs at most; nothing: nobody knows."""
     rules: tuple[PartRule, ...] = ()
     """What makes small gangs within it."""
     parts: tuple[Part, ...] = ()
@@ -74,7 +82,7 @@ class Unit:
     """What decides whether it fits: units that are alike fail alike."""
     needed: int = field(init=False)
     """How many of ``waiting``, from the front, it cannot do without."""
-    order: tuple[int, datetime, str, bool] = field(init=False)
+    order: Order = field(init=False)
     """The sort key of the order of service within a queue."""
     keys: tuple[PodKey, ...] = field(init=False)
     """The names of ``waiting``."""
@@ -83,7 +91,7 @@ class Unit:
         # Worked out once: every decision asks for them, and most units wait through many.
         needed = max(self.missing, sum(count for _, count in self.missing_roles), self.prefix)
         object.__setattr__(self, "needed", needed)
-        order = (-self.priority, self.created, self.name, self.group is None)
+        order = (-self.priority, False, 0.0, self.created, self.name, self.group is None)
         object.__setattr__(self, "order", order)
         object.__setattr__(self, "keys", tuple([pod.key for pod in self.waiting]))
 
@@ -135,6 +143,7 @@ def _single(pod: PodFacts) -> Unit:
         pod.created,
         pod.created,
         asked=pod.shape.request,
+        limit_s=pod.limit_s,
         related=pod.shape.constraints.relations is not None,
         likeness=_likeness(pod.shape, pod.role),
     )
@@ -197,6 +206,7 @@ def gang_unit(
         missing=missing,
         missing_roles=roles,
         running=tuple(pod for pod in settled if pod.holds_room),
+        limit_s=_limit(waiting, group),
         related=any(shape.constraints.relations is not None for shape, _ in shapes),
         roles=group.roles or usual_wishes(frozenset(role for _, role in shapes)),
         network=group.network,
@@ -257,6 +267,13 @@ def kept_to_nodes(
 def _likeness(*decisive: object) -> object:
     """Return one object for equal arguments: it is found in tables, in every decision, at once."""
     return object()
+
+
+def _limit(pods: Iterable[PodFacts], group: GroupFacts) -> float:
+    """How long pods run at most, by their own limits or what their group says."""
+    limits = [pod.limit_s for pod in pods]
+    own = max(limits, default=0.0) if all(limits) else 0.0
+    return min((limit for limit in (own, group.run_time_s) if limit), default=0.0)
 
 
 def _total(pods: Iterable[PodFacts]) -> Request:

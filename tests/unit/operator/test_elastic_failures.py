@@ -58,6 +58,17 @@ def test_a_master_that_always_fails_ends_the_job_and_says_why() -> None:
     assert "elasticjob-train-dlrover-master-30: Error (exit code 1)" in world.message
 
 
+def test_a_master_that_ends_before_the_job_does_is_made_anew_a_limited_number_of_times() -> None:
+    world = ElasticWorld(2).up()
+    for number in range(31):
+        assert f"master-{number}" in world.names
+        world.end(f"master-{number}")
+        world.after()
+    assert world.names == ["master-30", "worker-0", "worker-1"]
+    assert not world.finished
+    assert world.end("worker-0", "worker-1").phase == "Succeeded"
+
+
 def test_evictions_are_not_counted() -> None:
     world = ElasticWorld(1).up()
     for number in range(10):

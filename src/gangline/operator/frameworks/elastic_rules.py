@@ -175,7 +175,8 @@ class ElasticRules:
         for role in job.roles:
             record = self.records[role.name]
             for rank, pod in self._to_replace(job, role, gang):
-                record = self._relaunched(job, role, rank, pod, record)
+                ended_master = role.name == MASTER and self._ended_master(gang)
+                record = self._relaunched(job, role, rank, pod, record, ended_master=ended_master)
                 if pod and pod.failed and pod.spec.node_name:
                     ended = elastic_failures.ending(pod, CONTAINER)
                     if ended.counted and not ended.out_of_memory:
@@ -185,10 +186,16 @@ class ElasticRules:
         return structs.replace(memory, roles=records, node_faults=faults)
 
     def is_present(self, job: TrainingJob, pod: Pod) -> bool:
-        """Say whether a pod has the number that its rank has now."""
+        """Say whether a pod has the number that its rank has now.
+
+        Not so a master that has ended although the job has not.
+        """
         role, rank = labels.replica_of(pod.metadata) or ("", 0)
-        number = pod.metadata.labels.get(ID_LABEL, "")
-        return role in self.records and number == str(self._node_id(role, rank))
+        return self._is_newest(pod) and not (
+            role == MASTER
+            and pod.succeeded
+            and nodes.node(self.records[role], rank).failures < self._budget(role, rank)
+        )
 
     def is_awaited(self, job: TrainingJob, pod: Pod, gang: Gang) -> bool:
         """A parameter server that is migrated serves until the next one can."""
@@ -228,6 +235,19 @@ class ElasticRules:
 
     def _replica(self, job: TrainingJob, role: Role, index: int) -> Replica:
         return Replica(job, self.spec, self.records, self.memory, role, index)
+
+    def _is_newest(self, pod: Pod) -> bool:
+        role, rank = labels.replica_of(pod.metadata) or ("", 0)
+        number = pod.metadata.labels.get(ID_LABEL, "")
+        return role in self.records and number == str(self._node_id(role, rank))
+
+    def _ended_master(self, gang: Gang) -> bool:
+        """Whether the master has ended by itself, and is to be made anew."""
+        return any(
+            pod.succeeded and self._is_newest(pod)
+            for pod in gang.surplus
+            if labels.replica_of(pod.metadata) == (MASTER, 0)
+        )
 
     def _node_id(self, role: str, rank: int) -> int:
         return nodes.node(self.records[role], rank).id
@@ -295,6 +315,8 @@ class ElasticRules:
     ) -> Iterator[tuple[int, Pod | None]]:
         """The ranks whose pod is gone, is going, or failed and is made anew."""
         slots, made = gang[role.name], nodes.made(self.records[role.name])
+        if role.name == MASTER and self._ended_master(gang):
+            made = made | {0}
         for rank, pod in enumerate(slots.pods):
             if rank in slots.completed or rank in slots.absent:
                 continue
@@ -304,10 +326,17 @@ class ElasticRules:
                 yield rank, pod
 
     def _relaunched(
-        self, job: TrainingJob, role: Role, rank: int, pod: Pod | None, record: RoleRecord
+        self,
+        job: TrainingJob,
+        role: Role,
+        rank: int,
+        pod: Pod | None,
+        record: RoleRecord,
+        *,
+        ended_master: bool,
     ) -> RoleRecord:
         if pod is None or not pod.failed:
-            return nodes.relaunched(record, rank, counted=False)
+            return nodes.relaunched(record, rank, counted=ended_master)
         ended = elastic_failures.ending(pod, CONTAINER)
         record = nodes.relaunched(record, rank, counted=ended.counted)
         more = self._more_memory(job, role.name, rank) if ended.out_of_memory else None

@@ -1,0 +1,124 @@
+"""Several nodes, here as several launchers of one machine: restarts, losses, returns."""
+
+import os
+import re
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+HELD = """
+    import os, sys, time
+    rank, world = os.environ["RANK"], os.environ["WORLD_SIZE"]
+    attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+    print(f"up {attempt} {rank}/{world} {os.getpid()} {os.environ['MASTER_PORT']}", flush=True)
+    while not os.path.exists(sys.argv[1]):
+        time.sleep(0.05)
+"""
+
+
+@pytest.fixture
+def end(tmp_path: Path) -> Path:
+    """The file that lets all workers end."""
+    return tmp_path / "end"
+
+
+@pytest.fixture
+def node(launch, script, end):
+    """Start a launcher that meets the others; the first one is started with ``hosts``."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    path = script(HELD)
+
+    def start(nodes: str, *, hosts: bool = False, arguments: tuple = ()):
+        conf = f"last_call_timeout=1,is_host={int(hosts)}"
+        return launch(
+            "--nnodes", nodes, "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}",
+            "--rdzv-id", "job", "--rdzv-conf", conf, *arguments, path, end,
+            GANGLINE_JOB_SECRET="00" * 32,
+        )  # fmt: skip
+
+    return start
+
+
+def starts(run) -> list[tuple[int, str, int, int]]:
+    found = re.findall(r"up (\d+) (\d+/\d+) (\d+) (\d+)\n", run.output)
+    return [(int(attempt), rank, int(pid), int(port)) for attempt, rank, pid, port in found]
+
+
+def child_of(run, words: str) -> int:
+    """Return the child process of a launcher whose command line has these words."""
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(path.read_text().rpartition(")")[2].split()[1])
+            command = path.with_name("cmdline").read_text()
+        except OSError:
+            continue
+        if parent == run.process.pid and words in command:
+            return int(path.parent.name)
+    raise AssertionError(f"no child with {words}")
+
+
+def test_a_killed_worker_restarts_both_nodes_also_while_the_master_is_gone(node, end):
+    runs = [node("2", hosts=True), node("2")]
+    for run in runs:
+        run.until("up 0 ")
+    assert {starts(run)[0][1] for run in runs} == {"0/2", "1/2"}
+
+    os.kill(starts(runs[1])[0][2], signal.SIGKILL)
+    for run in runs:
+        run.until("up 1 ")
+    assert starts(runs[0])[1][3] == starts(runs[1])[1][3] != starts(runs[0])[0][3]
+
+    master = child_of(runs[0], "elastic.master")
+    os.kill(master, signal.SIGSTOP)  # silent, as behind a broken network
+    os.kill(starts(runs[0])[1][2], signal.SIGKILL)
+    for run in runs:
+        run.until("up 2 ")
+    os.kill(master, signal.SIGKILL)
+    runs[0].until("the master ended with code -9; starting it again")
+
+    end.touch()  # both ask the new master whether all are done
+    assert [run.wait() for run in runs] == [0, 0], runs[0].output + runs[1].output
+    assert all(len(starts(run)) == 3 for run in runs), "the master's death restarts nobody"
+
+
+def test_a_lost_node_leaves_a_smaller_world_and_comes_back(node, end):
+    first, second = node("1:2", hosts=True), node("1:2")
+    for run in (first, second):
+        run.until("/2 ")
+    second.process.kill()
+    first.until("0/1 ")
+    third = node("1:2")
+    third.until("/2 ")
+    first.until("/2 ", 2)
+    assert [rank.partition("/")[2] for _, rank, _, _ in starts(first)] == ["2", "1", "2"]
+    end.touch()
+    assert (first.wait(), third.wait()) == (0, 0), first.output + third.output
+
+
+def test_a_node_that_is_told_to_end_leaves_the_others_training(node, end):
+    first, second = node("1:2", hosts=True), node("1:2")
+    for run in (first, second):
+        run.until("/2 ")
+    second.process.send_signal(signal.SIGTERM)
+    assert second.wait() == 128 + signal.SIGTERM
+    first.until("0/1 ")
+    end.touch()
+    assert first.wait() == 0, first.output
+
+
+def test_a_node_that_does_not_come_is_named_after_the_stated_time(launch, script):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    run = launch(
+        "--nnodes", 2, "--node-rank", 0, "--master-port", port,
+        "--rdzv-conf", "join_timeout=1", script("print('never')"),
+    )  # fmt: skip
+    assert run.wait() == 1
+    assert "refused" in run.output
+    assert "never" not in run.output
+    assert "Traceback" not in run.output

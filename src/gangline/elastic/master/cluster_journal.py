@@ -47,6 +47,7 @@ _CONFIG_MAPS = Resource(_Stored, "", "v1", "configmaps", "ConfigMap")
 class ClusterJournal:
     """A journal in a ConfigMap that exists already; see ``cluster_journal``."""
 
+    resource = _CONFIG_MAPS
     is_slow = False  # replies never wait for it
     wants_snapshot = False
 
@@ -128,17 +129,14 @@ class ClusterJournal:
         try:
             stored = await self._client.patch(_CONFIG_MAPS, self._name, patch, self._namespace)
         except NotFound:
-            stored = await self._create({_KEY: content})
+            stored = await _create(self._client, self._namespace, self._name, {_KEY: content})
         except ApiError:
             self._changed.set()
             raise
         self._version = stored.metadata.resource_version
 
-    async def _create(self, content: dict[str, str]) -> _Stored:
-        return await create(self._client, self._namespace, self._name, content)
 
-
-async def create(client: Client, namespace: str, name: str, content: dict[str, str]) -> _Stored:
+async def _create(client: Client, namespace: str, name: str, content: dict[str, str]) -> _Stored:
     """Make the ConfigMap."""
     body = {
         "apiVersion": "v1",
@@ -147,6 +145,25 @@ async def create(client: Client, namespace: str, name: str, content: dict[str, s
         "binaryData": content,
     }
     return await client.create(_CONFIG_MAPS, body, namespace)
+
+
+async def open_journal(client: Client, namespace: str, name: str) -> ClusterJournal:
+    """Read the ConfigMap, which is made if it is not there.
+
+    Raises:
+        JournalError: the API server does not give it; the message says why.
+    """
+    try:
+        try:
+            stored = await client.get(_CONFIG_MAPS, name, namespace)
+        except NotFound:
+            with suppress(AlreadyExists):
+                await _create(client, namespace, name, {})
+            stored = await client.get(_CONFIG_MAPS, name, namespace)
+    except ApiError as error:
+        place = f"{namespace}/{name}"
+        raise JournalError(f"the ConfigMap {place} cannot be used: {error}") from error
+    return ClusterJournal(client, namespace, name, stored)
 
 
 @asynccontextmanager
@@ -164,17 +181,7 @@ async def cluster_journal(
         JournalError: the API server does not give it; the message says why.
     """
     async with Client(load_config(), "gangline-master") as client:
-        try:
-            try:
-                stored = await client.get(_CONFIG_MAPS, name, namespace)
-            except NotFound:
-                with suppress(AlreadyExists):
-                    await create(client, namespace, name, {})
-                stored = await client.get(_CONFIG_MAPS, name, namespace)
-        except ApiError as error:
-            place = f"{namespace}/{name}"
-            raise JournalError(f"the ConfigMap {place} cannot be used: {error}") from error
-        journal = ClusterJournal(client, namespace, name, stored)
+        journal = await open_journal(client, namespace, name)
         keeper = asyncio.create_task(journal.keep(on_fenced), name="journal")
         try:
             yield journal

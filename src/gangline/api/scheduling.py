@@ -20,6 +20,9 @@ RESERVED_ANNOTATION = "gangline.dev/reserved"
 CHECKPOINT_ANNOTATION = "gangline.dev/checkpointed-at"
 """On a PodGroup: when its work was last saved (RFC 3339). What was done since is lost when it is
 evicted."""
+RUN_TIME_ANNOTATION = "gangline.dev/run-time-seconds"
+"""On a PodGroup: how long the gang runs at most. It may use room that is kept for others until
+then."""
 DEFAULT_QUEUE = "default"
 ROOT_QUEUE = "root"
 

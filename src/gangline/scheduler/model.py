@@ -182,6 +182,10 @@ class PodFacts:
     """Others may be evicted for it."""
     claims: tuple[str, ...] = ()
     """Its claims to storage, as ``namespace/name``."""
+    limit_s: float = 0.0
+    """How long it may run at most; nothing: without end."""
+    started: float = 0.0
+    """When its node took it up, in seconds since the epoch."""
 
     @property
     def finished(self) -> bool:
@@ -283,6 +287,8 @@ class GroupFacts:
     roles: RoleWishes | None = None
     network: NetworkRule | None = None
     parts: tuple[PartRule, ...] = ()
+    run_time_s: float = 0.0
+    """How long it says that it runs at most; nothing: it does not say."""
     checkpointed: float = 0.0
     """When it last saved its work, in seconds since the epoch."""
 
@@ -310,15 +316,6 @@ class QueueFacts:
     """Nodes that its jobs are kept to."""
     preferred: tuple[tuple[int, NodeTerm], ...] = ()
     """Nodes that they would like, and how much."""
-
-
-@dataclass(frozen=True, slots=True)
-class QuotaFacts:
-    """A namespace's quota: the most that its pods may ask for together, and what they do."""
-
-    key: str
-    hard: Request
-    used: Request = ()
 
 
 @dataclass(frozen=True, slots=True)

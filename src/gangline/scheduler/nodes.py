@@ -97,6 +97,12 @@ class NodeTable:
     def __len__(self) -> int:
         return len(self.rows)
 
+    def name_of(self, row: int) -> NodeName:
+        """Return the name of the node on a row that has one."""
+        node = self.facts[row]
+        assert node is not None
+        return node.name
+
     def set(self, node: NodeFacts) -> None:
         """Add a node or take over what has changed of it. Its used amounts stay."""
         row = self.rows.get(node.name)

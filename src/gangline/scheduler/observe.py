@@ -18,6 +18,7 @@ from gangline.api.scheduling import (
     DEFAULT_QUEUE,
     GROUP_NAME_ANNOTATION,
     PLACES_ANNOTATION,
+    RUN_TIME_ANNOTATION,
     KeptPlaces,
     NetworkTopology,
     PodGroup,
@@ -99,6 +100,8 @@ def pod_facts(
         labels=tuple(sorted(metadata.labels.items())),
         preemptable=_preemptable(metadata),
         preempts=spec.preemption_policy != "Never",
+        limit_s=float(max(0, spec.active_deadline_seconds or 0)),
+        started=pod.status.start_time.timestamp() if pod.status.start_time else 0.0,
         claims=tuple(
             f"{metadata.namespace}/{name}" for name in _claims(metadata.name, spec.volumes)
         ),
@@ -125,6 +128,7 @@ def group_facts(group: PodGroup, priorities: Mapping[str, int]) -> model.GroupFa
         ),
         network=_network(spec.network_topology),
         parts=tuple(map(_part_rule, spec.sub_group_policy)),
+        run_time_s=_run_time(group),
         checkpointed=_checkpointed(group),
     )
 
@@ -202,6 +206,15 @@ def _claims(pod: str, volumes: list[LeanVolume]) -> list[str]:
 def _preemptable(metadata: ObjectMeta) -> bool:
     said = metadata.annotations.get(PREEMPTABLE_KEY) or metadata.labels.get(PREEMPTABLE_KEY, "")
     return said.lower() != "false"
+
+
+def _run_time(group: PodGroup) -> float:
+    """The seconds that a group states; nothing if that is no such number."""
+    try:
+        seconds = float(group.metadata.annotations.get(RUN_TIME_ANNOTATION, "0"))
+    except ValueError:
+        return 0.0
+    return seconds if 0 < seconds < MOST else 0.0
 
 
 def _checkpointed(group: PodGroup) -> float:

@@ -5,7 +5,8 @@ from contextlib import suppress
 from gangline.api.quantity import QuantityError
 from gangline.api.resourcelist import amount
 from gangline.api.scheduling import NodeGroups, QueueAffinity
-from gangline.scheduler.model import Expression, Fence, NodeTerm, QuotaFacts
+from gangline.scheduler.model import Expression, Fence, NodeTerm
+from gangline.scheduler.quotas import QuotaFacts
 from gangline.scheduler.wire import NODE_GROUP_KEY, ResourceQuota
 
 OUTSIDE = "node(s) didn't match the node groups of the queue"

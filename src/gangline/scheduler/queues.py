@@ -220,6 +220,12 @@ class QueueTree:
         path = list(self.accounts[name].path())
         return not path[0].facts.fifo and not any(account.limited for account in path)
 
+    def allowed(self, name: str, one: Vector, count: int) -> int:
+        """Return how many such amounts the ceilings of a queue allow, at least one."""
+        while count > 1 and self.blocking(name, one * count) is not None:
+            count //= 2
+        return count
+
     def borrows(self, name: str, amount: Vector) -> bool:
         """Say whether a queue, or one above it, would use more than it is entitled to."""
         return any(account.borrows(amount) for account in self.accounts[name].path())

@@ -6,11 +6,21 @@ made only once it is let in, none is.
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
-from gangline.scheduler.model import GroupFacts, PodFacts, QuotaFacts, Request
+from gangline.scheduler.model import GroupFacts, PodFacts, Request
 
 _COUNTS = frozenset({"pods", "count/pods"})
 _REQUESTS = "requests."
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaFacts:
+    """A namespace's quota: the most that its pods may ask for together, and what they do."""
+
+    key: str
+    hard: Request
+    used: Request = ()
 
 
 def lacking_request(group: GroupFacts, members: Iterable[PodFacts]) -> Request:

@@ -25,11 +25,11 @@ from gangline.scheduler.model import (
     PodKey,
     Promise,
     QueueFacts,
-    QuotaFacts,
     Shape,
 )
 from gangline.scheduler.nodes import DEFAULT_WEIGHTS, NodeTable
 from gangline.scheduler.plugins.node_scores import Weights
+from gangline.scheduler.quotas import QuotaFacts
 from gangline.scheduler.storage import Storage
 
 K = TypeVar("K", bound=str)

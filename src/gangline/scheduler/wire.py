@@ -4,6 +4,8 @@ The full types of ``gangline.api`` describe these kinds for writers; here only w
 depends on is decoded, the rest is skipped on the wire.
 """
 
+from datetime import datetime
+
 import msgspec
 
 from gangline.api.affinity import (
@@ -103,6 +105,7 @@ class LeanPodSpec(Wire):
     priority_class_name: str = ""
     priority: int | None = None
     preemption_policy: str = ""
+    active_deadline_seconds: int | None = None
     volumes: list[LeanVolume] = []
 
 
@@ -110,6 +113,7 @@ class LeanPodStatus(Wire):
     """Where a pod is in its life, and what was last said about its scheduling."""
 
     phase: str = ""
+    start_time: datetime | None = None
     conditions: list[Condition] = []
 
 

@@ -9,13 +9,13 @@ from gangline.scheduler.model import (
     Decision,
     NodeName,
     QueueFacts,
-    QuotaFacts,
     Taint,
     Toleration,
 )
 from gangline.scheduler.observe import pod_facts, queue_facts
 from gangline.scheduler.observe_pools import OUTSIDE, quota_facts
 from gangline.scheduler.queues import QueueTree
+from gangline.scheduler.quotas import QuotaFacts
 from gangline.scheduler.state import ClusterState
 from gangline.scheduler.wire import LeanPod, ResourceQuota
 from unit.scheduler.builders import cluster, decide, gang, group, node, pod

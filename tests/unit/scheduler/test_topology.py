@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from gangline.api.scheduling import PodGroup
+from gangline.api.topology import HyperNode
 from gangline.scheduler.domains import domains
 from gangline.scheduler.model import (
     Decision,
@@ -20,7 +21,6 @@ from gangline.scheduler.model import (
 from gangline.scheduler.observe import group_facts, hypernode_facts
 from gangline.scheduler.plugins.task_topology import wishes
 from gangline.scheduler.state import ClusterState
-from gangline.scheduler.wire import HyperNode
 from unit.scheduler.builders import cluster, decide, group, node, pod
 
 

@@ -32,10 +32,14 @@ from gangline.elastic.protocol.check_messages import (
     CheckVerdict,
     CheckWanted,
 )
+from gangline.elastic.protocol.errors import RequestRefusedError
 
 log = logging.getLogger(__name__)
 
 _WORKER = (sys.executable, "-m", "gangline.elastic.nodecheck.worker")
+UNKNOWN_CHECK = "UnknownNode"
+"""Why a master refuses the result of a check that another master began: the node begins anew."""
+
 _END_S = 5.0
 """How long processes have to end by themselves when the check is over."""
 
@@ -107,7 +111,13 @@ async def run_check(settings: CheckSettings, exchange: Exchange) -> CheckReport:
                 store_port=await crew.port(),
                 wait_s=settings.wanted.wait_s,
             )
-            step = await exchange.ask(result)
+            try:
+                step = await exchange.ask(result)
+            except RequestRefusedError as error:
+                if error.reason != UNKNOWN_CHECK:
+                    raise
+                again = msgspec.structs.replace(settings.wanted, store_port=result.store_port)
+                step = await exchange.ask(again)
     return CheckReport(step, tuple(outcomes), time.monotonic() - begin)
 
 

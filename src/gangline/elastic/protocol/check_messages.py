@@ -29,6 +29,8 @@ class CheckWanted(Message):
     """Slower than this many times the median is a straggler; 0: the default."""
     straggler_s: float = 0.0
     """Slower than this is one anyway; 0: no such limit."""
+    all_together: bool = False
+    """Test the collective over all healthy nodes at the end, for its speed."""
 
 
 class CheckMember(msgspec.Struct, frozen=True, array_like=True):

@@ -1,0 +1,243 @@
+"""Conducts the checks of a job whose nodes come, go and come back: a state machine with a clock.
+
+Nodes gather until all have come, or enough have and nobody came for the time of the last call.
+Nodes that passed an earlier check and train meanwhile count as there, so that a replaced node is
+checked with those that wait, alone if need be. The master hosts one; it keeps nothing of it: after
+its restart nodes begin anew (``UnknownCheckError``).
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from gangline.elastic.nodecheck.outcome import LOST, Outcome, Round, Verdict
+from gangline.elastic.nodecheck.plan import Rules, decide
+from gangline.elastic.nodecheck.referee import outcome_of, said_to
+from gangline.elastic.nodecheck.straggler import SpeedLimits, Times
+from gangline.elastic.protocol.check_messages import (
+    CheckGroup,
+    CheckMember,
+    CheckResult,
+    CheckVerdict,
+    CheckWanted,
+)
+
+ROUND_LIMIT_S = 300.0
+"""Who has not reported by then is lost; the nodes' own limits are shorter."""
+
+HISTORY = 5
+"""How many earlier checks of each node others are compared with."""
+
+VERDICTS_KEPT = 4096
+
+Key = tuple[int, str, int]
+"""Node, incarnation and number of the check: one process's part in one check."""
+
+
+class UnknownCheckError(Exception):
+    """A result of a check that is not known here: the node should begin anew."""
+
+
+@dataclass(slots=True)
+class _Node:
+    wanted: CheckWanted
+    port: int
+    is_lost: bool = False
+
+    @property
+    def key(self) -> Key:
+        return _key(self.wanted)
+
+
+@dataclass(slots=True)
+class _Session:
+    nodes: dict[int, _Node]
+    rules: Rules
+    step: tuple[tuple[int, ...], ...] | Verdict
+    rounds: list[Round] = field(default_factory=list)
+    outcomes: dict[int, Outcome] = field(default_factory=dict)
+    deadline: float = 0.0
+
+
+class Conductor:
+    """All checks of one job, one after the other."""
+
+    def __init__(self, round_limit_s: float = ROUND_LIMIT_S) -> None:
+        self._round_limit_s = round_limit_s
+        self._waiting: dict[int, _Node] = {}
+        self._last_call: float | None = None
+        self._session: _Session | None = None
+        self._trusted: set[int] = set()
+        self._history: dict[int, deque[Times]] = {}
+        self._verdicts: dict[Key, Verdict] = {}
+
+    def hear(self, message: CheckWanted | CheckResult, now: float) -> None:
+        """Take an arrival or a result; repeats change nothing.
+
+        Raises:
+            UnknownCheckError: a result of a check that this conductor never began.
+        """
+        if isinstance(message, CheckWanted):
+            self._arrive(message, now)
+        else:
+            self._result(message, now)
+
+    def answer(self, message: CheckWanted | CheckResult) -> CheckGroup | CheckVerdict | None:
+        """Return what a node is to do next; None: it waits."""
+        key, session = _key(message), self._session
+        if (verdict := self._verdicts.get(key)) is not None:
+            return said_to(key[0], verdict)
+        if session is None or not self._takes_part(session, key):
+            return None
+        assert not isinstance(session.step, Verdict)
+        group = next((one for one in session.step if key[0] in one), None)
+        if group is None or key[0] in session.outcomes:
+            return None
+        nodes = [session.nodes[node] for node in group]
+        members = [
+            CheckMember(one.wanted.node_id, rank, one.wanted.host) for rank, one in enumerate(nodes)
+        ]
+        return CheckGroup(
+            round=len(session.rounds),
+            members=tuple(members),
+            store_host=nodes[0].wanted.host,
+            store_port=nodes[0].port,
+        )
+
+    @property
+    def deadline(self) -> float | None:
+        """When time alone changes something: call `tick` then."""
+        if self._session is not None:
+            return self._session.deadline
+        return self._last_call
+
+    def tick(self, now: float) -> None:
+        """Let overdue things happen."""
+        session = self._session
+        if session is not None:
+            if now >= session.deadline:
+                for node in self._missing(session):
+                    session.nodes[node].is_lost = True
+                self._advance(session, now)
+        elif self._last_call is not None and now >= self._last_call:
+            self._begin(now)
+
+    def lost(self, node: int, now: float) -> None:
+        """A node is known to be gone."""
+        self._trusted.discard(node)
+        if self._waiting.pop(node, None) is not None:
+            self._gather(now)
+        session = self._session
+        if session is not None and node in session.nodes:
+            session.nodes[node].is_lost = True
+            self._advance(session, now)
+
+    def _arrive(self, wanted: CheckWanted, now: float) -> None:
+        key, node = _key(wanted), wanted.node_id
+        waiting, session = self._waiting.get(node), self._session
+        known = waiting is not None and waiting.key == key
+        if known or key in self._verdicts or (session and self._takes_part(session, key)):
+            return
+        self._waiting[node] = _Node(wanted, wanted.store_port)
+        self._trusted.discard(node)
+        if session is not None and node in session.nodes:
+            session.nodes[node].is_lost = True  # another process came in its place
+            self._advance(session, now)
+        if self._session is None:
+            self._gather(now)
+
+    def _gather(self, now: float) -> None:
+        """Begin, or say until when others may come."""
+        self._last_call = None
+        if self._session is not None or not self._waiting:
+            return
+        wishes = [one.wanted for one in self._waiting.values()]
+        if len(wishes) >= max(wish.nodes for wish in wishes):
+            self._begin(now)
+        elif len(wishes) + len(self._trusted) >= max(wish.min_nodes for wish in wishes):
+            self._last_call = now + max(wish.last_call_s for wish in wishes)
+
+    def _begin(self, now: float) -> None:
+        self._last_call = None
+        nodes = dict(sorted(self._waiting.items(), key=lambda one: _place(one[1].wanted)))
+        self._waiting = {}
+        wishes = [one.wanted for one in nodes.values()]
+        default = SpeedLimits()
+        limits = SpeedLimits(
+            ratio=max(wish.straggler_ratio for wish in wishes) or default.ratio,
+            absolute_s=max(wish.straggler_s for wish in wishes),
+        )
+        rules = Rules(limits, all_together=any(wish.all_together for wish in wishes))
+        session = _Session(nodes, rules, decide([*nodes], [], rules, self._history))
+        session.deadline = now + self._round_limit_s
+        self._session = session
+
+    def _result(self, result: CheckResult, now: float) -> None:
+        key, session = _key(result), self._session
+        if session is not None and self._takes_part(session, key):
+            if result.round == len(session.rounds) and key[0] in self._missing(session):
+                session.outcomes[key[0]] = outcome_of(result)
+                session.nodes[key[0]].port = result.store_port
+                self._advance(session, now)
+        elif key not in self._verdicts:
+            waiting = self._waiting.get(key[0])
+            if waiting is None or waiting.key != key:
+                raise UnknownCheckError(f"no check of node {key[0]} is under way here")
+
+    def _advance(self, session: _Session, now: float) -> None:
+        """Go on as soon as all that is missing is lost."""
+        while not isinstance(session.step, Verdict):
+            if any(not session.nodes[node].is_lost for node in self._missing(session)):
+                return
+            silent = dict.fromkeys(self._missing(session), LOST)
+            session.rounds.append(Round(session.step, session.outcomes | silent))
+            session.outcomes = {}
+            session.deadline = now + self._round_limit_s
+            session.step = decide([*session.nodes], session.rounds, session.rules, self._history)
+        self._end(session, session.step, now)
+
+    def _end(self, session: _Session, verdict: Verdict, now: float) -> None:
+        for node, one in session.nodes.items():
+            self._verdicts[one.key] = verdict
+            waiting = self._waiting.get(node)
+            if waiting is not None and waiting.key == one.key:
+                del self._waiting[node]  # it was taken for lost and asked on: this is its answer
+            if verdict.passed(node) and not one.is_lost and node not in self._waiting:
+                self._trusted.add(node)
+                self._remember(session, verdict, node)
+        while len(self._verdicts) > VERDICTS_KEPT:
+            del self._verdicts[next(iter(self._verdicts))]
+        self._session = None
+        self._gather(now)
+
+    def _remember(self, session: _Session, verdict: Verdict, node: int) -> None:
+        """Keep the best times of a node that was not slow: what others are compared with."""
+        passed = [
+            one.outcomes[node]
+            for one in session.rounds
+            if node in one.outcomes and one.outcomes[node].passed
+        ]
+        if passed and node not in verdict.stragglers:
+            times = (
+                min(one.compute_s for one in passed),
+                min(one.collective_s for one in passed),
+            )
+            self._history.setdefault(node, deque(maxlen=HISTORY)).append(times)
+
+    @staticmethod
+    def _missing(session: _Session) -> list[int]:
+        if isinstance(session.step, Verdict):
+            return []
+        return [node for one in session.step for node in one if node not in session.outcomes]
+
+    @staticmethod
+    def _takes_part(session: _Session, key: Key) -> bool:
+        node = session.nodes.get(key[0])
+        return node is not None and node.key == key and not node.is_lost
+
+
+def _key(message: CheckWanted | CheckResult) -> Key:
+    return message.node_id, message.incarnation, message.check
+
+
+def _place(wanted: CheckWanted) -> tuple[bool, int, int]:
+    return wanted.node_rank < 0, wanted.node_rank, wanted.node_id

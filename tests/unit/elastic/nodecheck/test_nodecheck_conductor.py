@@ -1,0 +1,214 @@
+"""The conductor of checks: nodes that gather, vanish, come back and repeat themselves."""
+
+import random
+
+import msgspec
+import pytest
+
+from gangline.elastic.nodecheck.conductor import Conductor, UnknownCheckError
+from gangline.elastic.protocol.check_messages import (
+    CheckGroup,
+    CheckResult,
+    CheckVerdict,
+    CheckWanted,
+)
+
+
+def wanted(node: int, nodes: int = 4, incarnation: str = "a", **words: object) -> CheckWanted:
+    return CheckWanted(
+        node_id=node,
+        incarnation=incarnation,
+        host=f"10.0.0.{node}",
+        store_port=1000 + node,
+        nodes=nodes,
+        **words,  # type: ignore[arg-type]
+    )
+
+
+def result(message: CheckWanted, group: CheckGroup, *, passed: bool) -> CheckResult:
+    return CheckResult(
+        node_id=message.node_id,
+        incarnation=message.incarnation,
+        check=message.check,
+        round=group.round,
+        passed=passed,
+        compute_s=0.1,
+        collective_s=0.1,
+        store_port=message.store_port + 100 * (group.round + 1),
+    )
+
+
+def played(
+    conductor: Conductor,
+    arrivals: list[CheckWanted],
+    faulty: set[int],
+    *,
+    now: float = 0.0,
+    chance: random.Random | None = None,
+) -> dict[int, CheckVerdict]:
+    """Let nodes talk to the conductor in random order, with repeats, until all have verdicts."""
+    chance = chance or random.Random(0)
+    says: dict[int, CheckWanted | CheckResult] = {one.node_id: one for one in arrivals}
+    started = {one.node_id: one for one in arrivals}
+    verdicts: dict[int, CheckVerdict] = {}
+    for turn in range(10_000):
+        if not says:
+            return verdicts
+        node = chance.choice(sorted(says))
+        conductor.hear(says[node], now)
+        answer = conductor.answer(says[node])
+        if isinstance(answer, CheckVerdict):
+            verdicts[node] = answer
+            del says[node]
+        elif isinstance(answer, CheckGroup):
+            members = {one.node_id for one in answer.members}
+            says[node] = result(started[node], answer, passed=not members & faulty)
+        elif turn % 500 == 499 and conductor.deadline is not None:
+            now = max(now, conductor.deadline)
+            conductor.tick(now)
+    raise AssertionError(f"no verdict for {sorted(says)}")
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_orders_and_repeats_end_in_the_right_verdict_for_all(seed: int) -> None:
+    chance = random.Random(seed)
+    nodes = chance.randint(3, 12)
+    faulty = set(chance.sample(range(nodes), chance.randint(0, (nodes - 1) // 2)))
+    conductor = Conductor()
+    verdicts = played(conductor, [wanted(n, nodes) for n in range(nodes)], faulty, chance=chance)
+    assert {node for node, one in verdicts.items() if not one.passed} == faulty
+    assert all(set(one.faulty) == faulty for one in verdicts.values())
+
+
+def test_groups_name_members_in_order_and_the_store_of_the_first() -> None:
+    conductor = Conductor()
+    arrivals = [wanted(n, 2, node_rank=1 - n) for n in range(2)]
+    for one in arrivals:
+        conductor.hear(one, 0.0)
+    group = conductor.answer(arrivals[0])
+    assert isinstance(group, CheckGroup)
+    assert [(one.node_id, one.rank) for one in group.members] == [(1, 0), (0, 1)]
+    assert (group.store_host, group.store_port) == ("10.0.0.1", 1001)
+
+
+def test_enough_nodes_begin_when_nobody_came_for_the_last_call() -> None:
+    conductor = Conductor()
+    arrivals = [wanted(n, 4, min_nodes=2, last_call_s=5.0) for n in range(3)]
+    conductor.hear(arrivals[0], 0.0)
+    assert conductor.deadline is None
+    conductor.hear(arrivals[1], 1.0)
+    assert conductor.deadline == 6.0
+    conductor.hear(arrivals[2], 2.0)
+    assert conductor.deadline == 7.0
+    conductor.hear(arrivals[2], 6.0)
+    conductor.tick(6.9)
+    assert conductor.answer(arrivals[0]) is None
+    conductor.tick(7.0)
+    assert isinstance(conductor.answer(arrivals[0]), CheckGroup)
+
+
+def test_a_replaced_node_is_checked_while_the_others_train() -> None:
+    conductor = Conductor()
+    played(conductor, [wanted(n) for n in range(4)], {2})
+    fresh = wanted(2, 4, "b", min_nodes=4, last_call_s=1.0)
+    conductor.hear(fresh, 100.0)
+    assert conductor.deadline == 101.0
+    conductor.tick(101.0)
+    group = conductor.answer(fresh)
+    assert isinstance(group, CheckGroup)
+    assert [one.node_id for one in group.members] == [2]
+    conductor.hear(result(fresh, group, passed=True), 102.0)
+    verdict = conductor.answer(fresh)
+    assert isinstance(verdict, CheckVerdict)
+    assert verdict.passed
+    conductor.lost(0, 103.0)
+    conductor.hear(wanted(5, 5, min_nodes=5), 104.0)
+    assert conductor.deadline is None
+
+
+def test_a_lost_node_holds_nobody_up() -> None:
+    conductor = Conductor()
+    arrivals = [wanted(n) for n in range(4)]
+    for one in arrivals:
+        conductor.hear(one, 0.0)
+    for one in arrivals[:3]:
+        group = conductor.answer(one)
+        assert isinstance(group, CheckGroup)
+        conductor.hear(result(one, group, passed=one.node_id < 2), 0.0)
+    conductor.lost(3, 1.0)
+    group = conductor.answer(arrivals[2])
+    assert isinstance(group, CheckGroup)
+    assert group.round == 1
+    for one in arrivals[:3]:
+        again = conductor.answer(one)
+        if isinstance(again, CheckGroup):
+            passed = 3 not in {m.node_id for m in again.members}
+            conductor.hear(result(one, again, passed=passed), 1.0)
+    verdict = conductor.answer(arrivals[2])
+    while isinstance(verdict, CheckGroup):
+        for one in arrivals[:3]:
+            again = conductor.answer(one)
+            if isinstance(again, CheckGroup):
+                passed = 3 not in {m.node_id for m in again.members}
+                conductor.hear(result(one, again, passed=passed), 1.0)
+        verdict = conductor.answer(arrivals[2])
+    assert isinstance(verdict, CheckVerdict)
+    assert verdict.passed
+    assert "did not report" in verdict.faulty[3]
+
+
+def test_who_is_silent_for_too_long_is_lost() -> None:
+    conductor = Conductor(round_limit_s=60.0)
+    arrivals = [wanted(n, 3) for n in range(3)]
+    for one in arrivals:
+        conductor.hear(one, 0.0)
+    says = dict(enumerate(arrivals))
+    now = 0.0
+    while True:
+        for one in arrivals[:2]:
+            answer = conductor.answer(one)
+            if isinstance(answer, CheckGroup):
+                passed = 2 not in {m.node_id for m in answer.members}
+                conductor.hear(result(one, answer, passed=passed), now)
+        answer = conductor.answer(says[0])
+        if isinstance(answer, CheckVerdict):
+            break
+        assert conductor.deadline is not None
+        now = conductor.deadline
+        conductor.tick(now)
+    assert set(answer.faulty) == {2}
+    assert answer.passed
+    late = conductor.answer(says[2])
+    assert isinstance(late, CheckVerdict)
+    assert not late.passed
+
+
+def test_a_process_that_takes_another_s_place_is_checked_next() -> None:
+    conductor = Conductor()
+    arrivals = [wanted(n, 2) for n in range(2)]
+    for one in arrivals:
+        conductor.hear(one, 0.0)
+    conductor.hear(wanted(1, 2, "b", min_nodes=1), 1.0)
+    verdicts = played(conductor, [arrivals[0]], {1}, now=1.0)
+    assert not verdicts[0].passed
+    assert conductor.deadline is not None
+    conductor.tick(conductor.deadline)
+    assert isinstance(conductor.answer(wanted(1, 2, "b")), CheckGroup)
+
+
+def test_results_of_another_master_s_check_are_refused() -> None:
+    said = result(wanted(0), CheckGroup(round=1, members=()), passed=True)
+    with pytest.raises(UnknownCheckError):
+        Conductor().hear(said, 0.0)
+
+
+def test_verdicts_are_repeated_to_those_who_ask_again() -> None:
+    conductor = Conductor()
+    arrivals = [wanted(n, 3) for n in range(3)]
+    verdicts = played(conductor, arrivals, set())
+    for one in arrivals:
+        conductor.hear(one, 5.0)
+        assert conductor.answer(one) == verdicts[one.node_id]
+    assert conductor.deadline is None
+    later = [msgspec.structs.replace(one, check=2) for one in arrivals]
+    assert all(one.passed for one in played(conductor, later, set()).values())

@@ -177,11 +177,34 @@ def _put_together(trial: Trial, unit: Unit, pods: Sequence[PodFacts]) -> set[Pod
             if there & (hostile | (roles if bucket.alone else set()))
         }
         row = trial.place_together(bucket.pods, avoid)
-        if row is None:
+        rows = {row} if row is not None else _put_in_one_domain(trial, bucket.pods, avoid)
+        if not rows:
             return set()
-        taken.setdefault(row, set()).update(roles)
+        for each in rows:
+            taken.setdefault(each, set()).update(roles)
         settled |= {pod.key for pod in bucket.pods}
     return settled
+
+
+def _put_in_one_domain(trial: Trial, pods: Sequence[PodFacts], avoid: Set[int]) -> set[int]:
+    """Put pods that no single node takes into the closest network domain that does; return where.
+
+    On one rack the next best to one node is had.
+    """
+    outer = trial.within
+    for domain in trial.nodes.domains():
+        mark = trial.mark()
+        within = domain.rows.copy() if outer is None else domain.rows & outer
+        within[list(avoid)] = False
+        trial.within = within
+        unfit = [
+            pod for shape, alike in by_shape(pods).items() for pod in trial.place(shape, alike)
+        ]
+        trial.within = outer
+        if not unfit:
+            return {placement.row for placement in trial.since(mark)}
+        trial.rollback(mark)
+    return set()
 
 
 def _place_anew(

@@ -206,3 +206,17 @@ def test_domains_are_read_and_may_even_go_round_in_circles() -> None:
     found = domains(circle, nodes)
     assert [domain.name for domain in found] == ["s0", "s1"]
     assert found[0].rows.tolist() == [True, False, True, False]
+
+
+def test_servers_and_their_workers_share_a_rack_where_no_node_takes_them_together() -> None:
+    state = cluster(*(node(f"n{i}", cpu=2) for i in range(4)), group("job", 6))
+    for name, members in (("r1", ("n0", "n2")), ("r2", ("n1", "n3"))):
+        state.nodes.set_hypernode(leaf(name, *members))
+    for role, count in (("ps", 2), ("worker", 4)):
+        for index in range(count):
+            state.set_pod(pod(f"{role}-{index}", group="job", role=role))
+    racks = {"n0": "r1", "n2": "r1", "n1": "r2", "n3": "r2"}
+    where = {binding.pod: racks[binding.node] for binding in decide(state).bindings}
+    assert where["d/ps-0"] != where["d/ps-1"]
+    for server, workers in (("d/ps-0", (0, 2)), ("d/ps-1", (1, 3))):
+        assert {where[f"d/worker-{index}"] for index in workers} == {where[server]}  # type: ignore[index]

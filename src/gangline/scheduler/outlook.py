@@ -88,7 +88,8 @@ class Takings:
     def _claim(self, other: str) -> bool:
         """Say whether the queue, and those above it up to where the two meet, may claim."""
         mine, theirs = self._apart(other)
-        if not all(account.facts.reclaimable for account in theirs):
+        # What runs in the root itself, where no job belongs, owes nobody anything.
+        if not theirs or not all(account.facts.reclaimable for account in theirs):
             return False
         for account in mine:
             # What it is about to lose counts as long as it is there.

@@ -6,6 +6,7 @@ that a storm of changes cannot starve the process of everything else it does.
 """
 
 import asyncio
+import gc
 import logging
 import time
 from contextlib import suppress
@@ -93,6 +94,9 @@ class Scheduler:
                 refused=self._changed.set,
             )
             await self._synced(learning)
+            # What was read is large and lives long: the collector would walk it in the middle of a
+            # decision, for longer than the decision takes.
+            gc.freeze()
             await self._decide_on_changes(binder, evictor)
 
     async def _synced(self, learning: asyncio.Task[None]) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from gangline.elastic.data import events as shard_events
 from gangline.elastic.master import core as topic
 from gangline.elastic.master import records as rec
+from gangline.elastic.master.checks import Checks
 from gangline.elastic.master.clock import JobClock
 from gangline.elastic.master.core import CHANGING, Applied, Core
 from gangline.elastic.master.inquiries import answer_to
@@ -42,10 +43,11 @@ class MasterService:
         self._clock, self._outbox = clock, outbox
         self._lives = Lives(settings.silence_s, settings.grace_s, self._lost)
         self._joins: Polls[int] = Polls(self._join_expired)
-        self._finishing: Polls[int] = Polls(self._answer_waiting)
-        self._commands: Polls[int] = Polls(self._answer_no_commands)
-        self._keys: Polls[str] = Polls(self._answer_timed_out)
-        self._shards: Polls[str] = Polls(self._answer_shards)
+        self._finishing: Polls[int] = Polls(self._saying(_OTHERS_WORK))
+        self._commands: Polls[int] = Polls(self._saying(msg.Commands()))
+        self._keys: Polls[str] = Polls(self._saying(_KEYS_MISSING))
+        self._shards: Polls[str] = Polls(self._saying(_NO_SHARDS))
+        self._checks = Checks(self._send)
         self._world: tuple[int, bytes] = (0, b"")
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = 0.0
@@ -122,6 +124,7 @@ class MasterService:
             polls.drop(peer)
         self._keys.drop(peer)
         self._shards.drop(peer)
+        self._checks.drop(peer)
         self._lives.disconnected(peer)
 
     def page(self, path: str) -> tuple[HTTPStatus, bytes]:
@@ -152,6 +155,7 @@ class MasterService:
 
     def _lost(self, node: int, reason: str) -> None:
         self.happened(rec.Lost(node_id=node, reason=reason))
+        self._checks.lost(node)
 
     def _set_alarm(self) -> None:
         """Be called when time alone changes something."""
@@ -204,7 +208,9 @@ class MasterService:
             self._send(peer, number, answer)
 
     def _leave(self, peer: Peer, number: int, leave: msg.Leave) -> None:
-        self._lives.forget(leave.node_id if leave.known_dead is None else leave.known_dead)
+        node = leave.node_id if leave.known_dead is None else leave.known_dead
+        self._lives.forget(node)
+        self._checks.lost(node)
         self._apply(leave, self._client(peer), number)
         self._send(peer, number, msg.Done())
 
@@ -233,6 +239,10 @@ class MasterService:
             self.happened(
                 rec.RestartedInPlace(node_id=beat.node_id, round=beat.round, attempt=beat.attempt)
             )
+
+    def _check(self, peer: Peer, number: int, wish: msg.CheckWanted | msg.CheckResult) -> None:
+        self._lives.heard(wish.node_id, peer)
+        self._checks.ask(peer, number, wish)
 
     def _get_commands(self, peer: Peer, number: int, wish: msg.GetCommands) -> None:
         self._lives.heard(wish.node_id, peer)
@@ -333,19 +343,9 @@ class MasterService:
     def _join_expired(self, poll: Poll) -> None:
         self._send(poll.peer, poll.number, self.core.rendezvous.waiting())
 
-    def _answer_waiting(self, poll: Poll) -> None:
-        self._send(poll.peer, poll.number, msg.Waiting(message="others have not finished"))
-
-    def _answer_no_commands(self, poll: Poll) -> None:
-        self._send(poll.peer, poll.number, msg.Commands())
-
-    def _answer_timed_out(self, poll: Poll) -> None:
-        said = msg.Refused(reason="TimedOut", message="the keys have not come")
-        self._send(poll.peer, poll.number, said)
-
-    def _answer_shards(self, poll: Poll) -> None:
-        taken = shard_events.Taken(shard_events.Supply.WAIT)
-        self._send(poll.peer, poll.number, msg.ShardAnswer(answer=taken))
+    def _saying(self, reply: msg.Reply) -> Callable[[Poll], None]:
+        """Answer with this whose patience has ended."""
+        return lambda poll: self._send(poll.peer, poll.number, reply)
 
     # Sending
 
@@ -367,6 +367,10 @@ class MasterService:
         return peer.hello.client if peer.hello else ""
 
 
+_OTHERS_WORK = msg.Waiting(message="others have not finished")
+_KEYS_MISSING = msg.Refused(reason="TimedOut", message="the keys have not come")
+_NO_SHARDS = msg.ShardAnswer(answer=shard_events.Taken(shard_events.Supply.WAIT))
+
 _LASTING = (
     msg.KeyValueSet,
     msg.KeyValueAdd,
@@ -385,6 +389,8 @@ _HANDLERS: Mapping[type, Callable[[MasterService, Peer, int, Any], None]] = {
     msg.GetCommands: MasterService._get_commands,
     msg.KeyValueWait: MasterService._wait_for_keys,
     msg.ShardEvent: MasterService._shard_event,
+    msg.CheckWanted: MasterService._check,
+    msg.CheckResult: MasterService._check,
     msg.GoodputWanted: MasterService._inquiry,
     msg.StatusWanted: MasterService._inquiry,
     msg.ShardCheckpointWanted: MasterService._inquiry,

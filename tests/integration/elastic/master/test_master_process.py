@@ -21,6 +21,10 @@ from gangline.elastic.protocol.client import (
     RequestRefusedError,
 )
 from gangline.elastic.protocol.messages import (
+    CheckGroup,
+    CheckResult,
+    CheckVerdict,
+    CheckWanted,
     Done,
     DumpStacks,
     Finished,
@@ -287,3 +291,53 @@ async def test_it_ends_by_itself_when_the_job_is_over(tmp_path: Path) -> None:
         finished = Finished(node_id=0, incarnation="i0", round=world.round)
         assert not isinstance(await agent.call(finished), Refused)
         assert await asyncio.to_thread(master.ended) == 0
+
+
+async def check(client: Client, wanted: CheckWanted, *, passes: bool) -> CheckVerdict:
+    """Take part in a node check, testing nothing: the outcome is given."""
+    step = await client.call(wanted, timeout_s=PATIENCE_S)
+    while isinstance(step, CheckGroup):
+        step = await client.call(
+            CheckResult(
+                node_id=wanted.node_id, incarnation=wanted.incarnation, round=step.round,
+                passed=passes and all(member.node_id != 2 for member in step.members),
+                test="collective", message="no answer",
+            ),
+            timeout_s=PATIENCE_S,
+        )  # fmt: skip
+    assert isinstance(step, CheckVerdict)
+    return step
+
+
+async def test_a_node_check_finds_the_faulty_node(master: MasterProcess) -> None:
+    async with AsyncExitStack() as stack:
+        agents = [await master.agent(stack, node) for node in range(4)]
+        verdicts = await asyncio.gather(
+            *(
+                check(
+                    agent,
+                    CheckWanted(node_id=node, incarnation=f"i{node}", host="h", nodes=4),
+                    passes=node != 2,
+                )
+                for node, agent in enumerate(agents)
+            )
+        )
+    assert [verdict.passed for verdict in verdicts] == [True, True, False, True]
+    assert verdicts[0].faulty.keys() == {2}
+
+
+async def test_a_node_that_dies_in_the_check_does_not_hold_it_up(master: MasterProcess) -> None:
+    async with AsyncExitStack() as stack:
+        agents = [await master.agent(stack, node) for node in range(3)]
+        wishes = [
+            CheckWanted(node_id=node, incarnation=f"i{node}", host="h", nodes=3)
+            for node in range(3)
+        ]
+        dying = asyncio.create_task(agents[2].call(wishes[2], timeout_s=PATIENCE_S))
+        others = [
+            asyncio.create_task(check(agents[node], wishes[node], passes=True)) for node in range(2)
+        ]
+        assert isinstance(await dying, CheckGroup)
+        await agents[2].close()
+        verdicts = await asyncio.wait_for(asyncio.gather(*others), PATIENCE_S)
+    assert [verdict.passed for verdict in verdicts] == [True, True]

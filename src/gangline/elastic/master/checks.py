@@ -1,0 +1,73 @@
+"""Hosts the node check: who waits for partners or for the verdict, and the clock of the conductor.
+
+Nothing of it is written down: after the master's restart nodes begin the check anew.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from gangline.elastic.master.polls import Poll, Polls
+from gangline.elastic.nodecheck.conductor import Conductor, UnknownCheckError
+from gangline.elastic.protocol.messages import CheckResult, CheckWanted, Refused, Reply
+from gangline.elastic.protocol.server import Peer
+
+
+class Checks:
+    """The check of one job's nodes. ``send`` answers a request."""
+
+    def __init__(self, send: Callable[[Peer, int, Reply], None]) -> None:
+        self._send = send
+        self._conductor = Conductor()
+        self._polls: Polls[int] = Polls(self._expired)
+        self._alarm: asyncio.TimerHandle | None = None
+
+    def ask(self, peer: Peer, number: int, wish: CheckWanted | CheckResult) -> None:
+        """Take a node's arrival or result, and answer now or later."""
+        try:
+            self._conductor.hear(wish, self._now())
+        except UnknownCheckError as error:
+            self._send(peer, number, Refused(reason="UnknownNode", message=str(error)))
+            return
+        answer = self._conductor.answer(wish)
+        if answer is None:
+            self._polls.add(wish.node_id, Poll(peer, number, wish), wish.wait_s)
+        else:
+            self._send(peer, number, answer)
+        self._moved()
+
+    def lost(self, node: int) -> None:
+        """A node is dead: nobody waits for its result."""
+        self._conductor.lost(node, self._now())
+        self._moved()
+
+    def drop(self, peer: Peer) -> None:
+        """Forget the requests of a connection that has ended."""
+        self._polls.drop(peer)
+
+    def _moved(self) -> None:
+        """Answer whom there is an answer for, and be called when time alone changes something."""
+        for node, poll in self._polls.all():
+            assert isinstance(poll.request, CheckWanted | CheckResult)
+            answer = self._conductor.answer(poll.request)
+            if answer is not None:
+                self._polls.remove(node, poll)
+                self._send(poll.peer, poll.number, answer)
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        if self._conductor.deadline is not None:
+            loop = asyncio.get_running_loop()
+            self._alarm = loop.call_at(self._conductor.deadline + 0.001, self._tick)
+
+    def _tick(self) -> None:
+        self._alarm = None
+        self._conductor.tick(self._now())
+        self._moved()
+
+    def _expired(self, poll: Poll) -> None:
+        said = Refused(reason="TimedOut", message="others have not come or not reported yet")
+        self._send(poll.peer, poll.number, said)
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()

@@ -21,17 +21,22 @@ ACTIONS = frozenset(
 
 BUILT_IN = frozenset(
     ("gang", "priority", "conformance", "drf", "predicates", "proportion", "capacity")
-) | {"overcommit", "task-topology", "network-topology-aware", "pdb"}
+) | {
+    "overcommit",
+    "task-topology",
+    "network-topology-aware",
+    "pdb",
+    "nodegroup",
+    "resourcequota",
+}
 """Plugins whose rules always hold here; naming them changes nothing, nor does leaving them out."""
 
 SCORING = frozenset(("binpack", "nodeorder"))
 UNSUPPORTED = {
     "sla": "waiting is bounded by reservations",
-    "resourcequota": "quotas are enforced when pods are created",
     "tdm": "there are no revocable zones",
     "numaaware": "there is no NUMA placement",
     "deviceshare": "devices are not shared",
-    "nodegroup": "there are no node groups",
     "usage": "real load is not looked at",
     "resource-strategy-fit": "use binpack",
     "cdp": "there is no cool-down",

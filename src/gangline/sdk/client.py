@@ -147,12 +147,10 @@ class JobClient:
             await asyncio.gather(following, return_exceptions=True)
 
     async def _find(self, name: str, namespace: str) -> tuple[JobKind, TrainingJob]:
-        found: list[tuple[JobKind, TrainingJob]] = []
-        for kind in self.kinds:
-            try:
-                found.append((kind, await self.client.get(kind.resource, name, namespace)))
-            except NotFound:
-                continue
+        answers = await asyncio.gather(*(self._look(kind, name, namespace) for kind in self.kinds))
+        found = [
+            (kind, job) for kind, job in zip(self.kinds, answers, strict=True) if job is not None
+        ]
         if not found:
             raise NoSuchJob(f"there is no job {name!r} in namespace {namespace!r}")
         if len(found) > 1:
@@ -161,6 +159,13 @@ class JobClient:
                 f"jobs of several kinds are named {name!r}: {kinds}; say which by -T"
             )
         return found[0]
+
+    async def _look(self, kind: JobKind, name: str, namespace: str) -> TrainingJob | None:
+        try:
+            found: TrainingJob = await self.client.get(kind.resource, name, namespace)
+        except NotFound:
+            return None
+        return found
 
     async def _jobs(
         self, kind: JobKind, namespace: str | None, labels: str

@@ -43,6 +43,9 @@ MERGE = PatchKind.MERGE
 WATCH_TIMEOUT_S = (300, 600)
 """The server is asked to end a watch after a time drawn from here, so that a dead one is noticed
 and not all watchers come back at once."""
+WATCH_SILENCE_S = 180.0
+"""A watch is given up when nothing comes for so long: API servers send a bookmark each minute, and
+some fall silent for good (seen with Kubernetes 1.20.2 when thousands of objects were made)."""
 WATCH_GRACE_S = 30
 """After the time it was asked to end at, a watch that is still open is cut off by us."""
 
@@ -123,6 +126,8 @@ class Client:
 
         Raises:
             Gone: the revision is no longer held: list again.
+            Unreachable: the connection broke, or nothing came for ``WATCH_SILENCE_S`` although
+                bookmarks were asked for.
         """
         timeout_s = timeout_s or random.randint(*WATCH_TIMEOUT_S)
         request = build.watch(
@@ -135,7 +140,9 @@ class Client:
             timeout_s=timeout_s,
         )
         limit_s = timeout_s + WATCH_GRACE_S
-        async with self.transport.stream(request, timeout_s=limit_s) as chunks:
+        silence_s = WATCH_SILENCE_S if bookmarks else None
+        stream = self.transport.stream(request, timeout_s=limit_s, silence_s=silence_s)
+        async with stream as chunks:
             async for line in split_lines(chunks):
                 if not line:
                     continue

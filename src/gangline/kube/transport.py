@@ -112,17 +112,19 @@ class Transport:
 
     @asynccontextmanager
     async def stream(
-        self, request: Request, *, timeout_s: float | None = None
+        self, request: Request, *, timeout_s: float | None = None, silence_s: float | None = None
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Send a request and give its answer piece by piece; ``timeout_s`` is for all of it.
+        """Send a request and give its answer piece by piece.
+
+        ``timeout_s`` is for all of it, ``silence_s`` for the wait between two pieces.
 
         Raises:
             ApiError: as ``send``; ``Unreachable`` also while reading, when the stream breaks off.
         """
         try:
-            response = await self._open(request, timeout_s, False)
+            response = await self._open(request, timeout_s, False, silence_s)
         except Unauthorized:
-            response = await self._open(request, timeout_s, True)
+            response = await self._open(request, timeout_s, True, silence_s)
         try:
             yield self._chunks(response)
         finally:
@@ -169,7 +171,11 @@ class Transport:
         return error_from_answer(code, b"")
 
     async def _open(
-        self, request: Request, timeout_s: float | None, refresh: bool
+        self,
+        request: Request,
+        timeout_s: float | None,
+        refresh: bool,
+        silence_s: float | None = None,
     ) -> aiohttp.ClientResponse:
         """Send a request and return its answer, of which only the head has been read."""
         credential = await self.config.credentials.current(refresh=refresh)
@@ -184,7 +190,9 @@ class Transport:
                 params=list(request.params) or None,
                 data=_in_pieces(request.body),
                 headers=headers,
-                timeout=aiohttp.ClientTimeout(total=timeout_s, connect=CONNECT_TIMEOUT_S),
+                timeout=aiohttp.ClientTimeout(
+                    total=timeout_s, connect=CONNECT_TIMEOUT_S, sock_read=silence_s
+                ),
                 allow_redirects=False,
                 ssl=self._tls_for(credential),
                 server_hostname=self.config.tls_server_name or None,

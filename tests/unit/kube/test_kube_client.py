@@ -228,6 +228,13 @@ async def test_a_watch_that_breaks_off_is_an_error(client, server):
         await watch_all(client)
 
 
+async def test_a_watch_that_falls_silent_is_given_up(client, server, monkeypatch):
+    monkeypatch.setattr("gangline.kube.client.WATCH_SILENCE_S", 0.05)
+    await server.put("a")  # and then never a word, though bookmarks are asked for
+    with pytest.raises(errors.Unreachable, match="in time"):
+        await watch_all(client)
+
+
 async def test_an_error_event_is_raised_as_its_type(client, server):
     status = {"kind": "Status", "status": "Failure", "reason": "Expired", "code": 410}
     line = json.dumps({"type": "ERROR", "object": status}).encode() + b"\n"

@@ -74,7 +74,7 @@ async def test_a_node_that_fails_is_found_and_the_others_train_on(tmp_path: Path
     reports = await checked(4, {2: command}, rules=Rules(all_together=True))
     assert [one.verdict.passed for one in reports] == [True, True, False, True]
     said = reports[0].verdict.faulty
-    assert list(said) == [2]
+    assert [*said] == [2]
     assert "node 2 failed compute on cpu process 0" in said[2]
     assert "the device fell off the bus" in said[2]
     assert len(reports[0].outcomes) >= 2
@@ -85,8 +85,8 @@ async def test_a_process_that_dies_is_told_from_its_partner(tmp_path: Path) -> N
     workload = Workload(
         matrix_size=8, matrix_repeats=1, collective_bytes=64, collective_repeats=1, timeout_s=5
     )
-    reports = await checked(3, {0: command}, workload=workload)
-    assert [one.verdict.passed for one in reports] == [False, True, True]
+    reports = await checked(2, {0: command}, workload=workload)
+    assert [one.verdict.passed for one in reports] == [False, True]
     assert "ended with code 17" in reports[1].verdict.faulty[0]
 
 

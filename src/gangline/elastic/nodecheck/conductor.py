@@ -182,6 +182,7 @@ class Conductor:
             waiting = self._waiting.get(key[0])
             if waiting is None or waiting.key != key:
                 raise UnknownCheckError(f"no check of node {key[0]} is under way here")
+            waiting.port = result.store_port
 
     def _advance(self, session: _Session, now: float) -> None:
         """Go on as soon as all that is missing is lost."""

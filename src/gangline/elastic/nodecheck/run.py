@@ -11,7 +11,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, Self
 
@@ -32,13 +32,16 @@ from gangline.elastic.protocol.check_messages import (
     CheckVerdict,
     CheckWanted,
 )
-from gangline.elastic.protocol.errors import RequestRefusedError
+from gangline.elastic.protocol.errors import ProtocolError, RequestRefusedError
 
 log = logging.getLogger(__name__)
 
 _WORKER = (sys.executable, "-m", "gangline.elastic.nodecheck.worker")
 UNKNOWN_CHECK = "UnknownNode"
 """Why a master refuses the result of a check that another master began: the node begins anew."""
+
+TOUCH_S = 4.0
+"""How often a node that tests says that it is there."""
 
 _END_S = 5.0
 """How long processes have to end by themselves when the check is over."""
@@ -92,7 +95,8 @@ async def run_check(settings: CheckSettings, exchange: Exchange) -> CheckReport:
         port = await crew.port()
         step = await exchange.ask(msgspec.structs.replace(settings.wanted, store_port=port))
         while isinstance(step, CheckGroup):
-            outcome = await crew.test(step)
+            async with _in_touch(settings.wanted, exchange):
+                outcome = await crew.test(step)
             log.info("node check round is over", extra={"round": step.round, "outcome": outcome})
             outcomes.append(outcome)
             result = CheckResult(
@@ -119,6 +123,24 @@ async def run_check(settings: CheckSettings, exchange: Exchange) -> CheckReport:
                 again = msgspec.structs.replace(settings.wanted, store_port=result.store_port)
                 step = await exchange.ask(again)
     return CheckReport(step, tuple(outcomes), time.monotonic() - begin)
+
+
+@contextlib.asynccontextmanager
+async def _in_touch(wanted: CheckWanted, exchange: Exchange) -> AsyncIterator[None]:
+    """Repeat the arrival during long tests, or the node would be held dead for its silence."""
+
+    async def repeat() -> None:
+        while True:
+            await asyncio.sleep(TOUCH_S)
+            await exchange.ask(wanted)
+
+    task = asyncio.create_task(repeat())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError, ProtocolError):
+            await task
 
 
 class _Crew:

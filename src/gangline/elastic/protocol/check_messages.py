@@ -24,7 +24,8 @@ class CheckWanted(Message):
     """How many nodes the check waits for (its maximum)."""
     min_nodes: int = 1
     last_call_s: float = 5.0
-    wait_s: float = 30.0
+    wait_s: float = 5.0
+    """Well below the time after which a silent node is held dead."""
     straggler_ratio: float = 0.0
     """Slower than this many times the median is a straggler; 0: the default."""
     straggler_s: float = 0.0
@@ -72,7 +73,7 @@ class CheckResult(Message):
     message: str = ""
     store_port: int = 0
     """A fresh port for the next round."""
-    wait_s: float = 30.0
+    wait_s: float = 5.0
 
 
 class CheckVerdict(Message):

@@ -8,6 +8,8 @@ ALL = (
     "api_server",
     "operator_creation",
     "operator_volume",
+    "scheduler_core",
+    "scheduler_bind",
     "memory",
     "first_step",
     "client_speed",

@@ -28,6 +28,8 @@ class Gang:
             # A small gang within it would be left with too few.
             return ()
         allowed = len(self.pods) - self.facts.min_member
+        if allowed <= 0:
+            return ()
         roles = Counter(pod.role for pod in self.pods)
         keep = dict(self.facts.min_task_member)
         spare: list[PodFacts] = []

@@ -12,6 +12,9 @@ from gangline.scheduler.plugins.node_scores import Amounts
 from gangline.scheduler.trial import Placement, Trial
 from gangline.scheduler.units import Unit
 
+_FIRST_GUESS = 4
+"""Bundles that are tried first."""
+
 
 def orders(bundles: list[Bundle]) -> Iterator[list[Bundle]]:
     """Ways to go through the candidates: by cost, and the largest of the cheapest kind first."""
@@ -27,8 +30,11 @@ def orders(bundles: list[Bundle]) -> Iterator[list[Bundle]]:
 def cheapest_prefix(
     trial: Trial, unit: Unit, bundles: Sequence[Bundle]
 ) -> tuple[list[Bundle], list[Placement]] | None:
-    """Find by halving how many of the first bundles have to go; None: all are not enough."""
+    """Find how many of the first bundles have to go; None: all are not enough.
 
+    By doubling, and by halving between the last two: mostly a few of thousands are enough, and the
+    others are never looked at.
+    """
     freeing = _Freeing(trial, bundles)
 
     def attempt(count: int) -> list[Placement] | None:
@@ -38,10 +44,11 @@ def cheapest_prefix(
         placed = cleared.since(mark)
         return placed if unit.satisfied_by(pods_of(placed)) else None
 
-    found = attempt(len(bundles))
-    if found is None:
-        return None
-    low, high = 0, len(bundles)
+    low, high = 0, min(_FIRST_GUESS, len(bundles))
+    while (found := attempt(high)) is None:
+        if high == len(bundles):
+            return None
+        low, high = high, min(2 * high, len(bundles))
     while high - low > 1:
         middle = (low + high) // 2
         placed = attempt(middle)
@@ -56,19 +63,25 @@ class _Freeing:
     """The free amounts once the first so many bundles have gone."""
 
     def __init__(self, trial: Trial, bundles: Sequence[Bundle]) -> None:
-        self._free = trial.free
-        cells: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
-        for index, bundle in enumerate(bundles):
-            for placement in _room_of(trial, bundle):
-                for column, amount, _ in placement.demand.parts:
-                    cells[column].append((index, placement.row, amount))
-        self._cells = {column: np.array(listed).T for column, listed in cells.items()}
+        self._trial = trial
+        self._bundles = bundles
+        self._freed: list[list[tuple[int, int, int]]] = []
+        """Column, row and amount, of each bundle that was asked about so far."""
 
     def free_after(self, count: int) -> Amounts:
-        free = self._free.copy()
-        for column, (indices, rows, amounts) in self._cells.items():
-            gone = int(np.searchsorted(indices, count))
-            np.add.at(free[column], rows[:gone], amounts[:gone])
+        for bundle in self._bundles[len(self._freed) : count]:
+            self._freed.append(
+                [
+                    (column, placement.row, amount)
+                    for placement in _room_of(self._trial, bundle)
+                    for column, amount, _ in placement.demand.parts
+                ]
+            )
+        free = self._trial.free.copy()
+        cells = [cell for freed in self._freed[:count] for cell in freed]
+        if cells:
+            columns, rows, amounts = np.array(cells).T
+            np.add.at(free, (columns, rows), amounts)
         return free
 
 

@@ -112,7 +112,8 @@ class Candidates:
             spare = gang.spare
             cost = self._order(gang)
             safe += [Bundle(gang, (pod,), False, cost) for pod in spare]
-            core = tuple(pod for pod in gang.pods if pod not in set(spare))
+            spared = {pod.key for pod in spare}
+            core = tuple([pod for pod in gang.pods if pod.key not in spared])
             if core and all(pod.preemptable for pod in gang.pods):
                 whole.append(Bundle(gang, core, True, cost))
         safe.sort(key=lambda bundle: (bundle.cost, least_loss(bundle.pods[0])))

@@ -56,6 +56,7 @@ class ClusterJournal:
         self._version = stored.metadata.resource_version
         self._content = stored.binary_data.get(_KEY, "")
         self._snapshot: Callable[[], bytes] | None = None
+        self._summary: Callable[[], dict[str, str]] = dict
         self._changed = asyncio.Event()
 
     def read(self) -> tuple[bytes, list[bytes]]:
@@ -70,9 +71,9 @@ class ClusterJournal:
             place = f"{self._namespace}/{self._name}"
             raise JournalError(f"the ConfigMap {place} holds no master's state: {error}") from error
 
-    def begin(self, snapshot: Callable[[], bytes]) -> None:
-        """Say where the state comes from."""
-        self._snapshot = snapshot
+    def begin(self, snapshot: Callable[[], bytes], summary: Callable[[], dict[str, str]]) -> None:
+        """Say where the state comes from, and what to show of it to people."""
+        self._snapshot, self._summary = snapshot, summary
 
     def append(self, record: bytes) -> None:
         """Note that there is something to write."""
@@ -124,6 +125,7 @@ class ClusterJournal:
         patch: dict[str, Any] = {
             "metadata": {"resourceVersion": self._version},
             "binaryData": {_KEY: content},
+            "data": self._summary(),
         }
         self._changed.clear()
         try:

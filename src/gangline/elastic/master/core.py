@@ -334,6 +334,16 @@ _ONCE_ONLY = (
 )
 """Requests that must not be done twice; all others may be, without harm."""
 
+LASTING = (
+    msg.KeyValueSet,
+    msg.KeyValueAdd,
+    msg.KeyValueCompareSet,
+    msg.KeyValueDelete,
+    msg.SendCommand,
+)
+"""What nobody would tell the master again after the loss of its machine. Shards are lent again, and
+nodes join again."""
+
 _APPLIERS: Mapping[type, Callable[[Core, Any, float], Applied]] = {
     msg.Join: Core._join,
     msg.Finished: Core._finished,

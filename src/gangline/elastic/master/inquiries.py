@@ -24,6 +24,26 @@ def answer_to(wish: msg.Request, core: Core, job: str, now: float) -> msg.Reply:
             return msg.Refused(reason="BadRequest", message=f"{type(wish).__name__} is no question")
 
 
+def summary_of(core: Core, now: float) -> dict[str, str]:
+    """Say in a few words how the job is: what stands in the ConfigMap beside the state."""
+    goodput, state = core.state.kept.account.goodput(now), core.rendezvous.state
+    parts = {name: round(seconds, 1) for name, seconds in sorted(goodput.parts_s.items())}
+    return {
+        "goodput": f"{goodput.share:.4f}",
+        "wallSeconds": f"{goodput.wall_s:.1f}",
+        "productiveSeconds": f"{goodput.productive_s:.1f}",
+        "unproductive": ", ".join(f"{name} {seconds} s" for name, seconds in parts.items()),
+        "step": "" if goodput.step is None else str(goodput.step),
+        "stepsLost": str(goodput.steps_lost),
+        "restarts": str(goodput.restarts),
+        "failures": str(goodput.failures),
+        "round": str(state.round),
+        "nodes": str(len(state.members)),
+        "waitingNodes": str(len(state.waiting)),
+        "lastEvent": core.state.kept.events[-1].reason if core.state.kept.events else "",
+    }
+
+
 def _status(core: Core, job: str, events_after: int, now: float) -> msg.Status:
     kept, state = core.state.kept, core.rendezvous.state
     skipped = max(0, events_after + 1 - kept.first_event)

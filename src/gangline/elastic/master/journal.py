@@ -35,8 +35,11 @@ class Journal(Protocol):
     def read(self) -> tuple[bytes, list[bytes]]:
         """Return the last snapshot (empty: none) and the records since. Call it once, first."""
 
-    def begin(self, snapshot: Callable[[], bytes]) -> None:
-        """Say where the whole state comes from, for a journal that writes it by itself."""
+    def begin(self, snapshot: Callable[[], bytes], summary: Callable[[], dict[str, str]]) -> None:
+        """Say where the whole state comes from, for a journal that writes it by itself.
+
+        The summary is for people and for components that only read.
+        """
 
     def append(self, record: bytes) -> None:
         """Note a record; ``write`` writes it."""
@@ -84,7 +87,7 @@ class NoJournal:
         """Return nothing."""
         return b"", []
 
-    def begin(self, snapshot: Callable[[], bytes]) -> None:
+    def begin(self, snapshot: Callable[[], bytes], summary: Callable[[], dict[str, str]]) -> None:
         """Do nothing."""
 
     def append(self, record: bytes) -> None:
@@ -141,7 +144,7 @@ class FileJournal:
         self._size, self._snapshot_size = end, len(entries[0])
         return entries[0], entries[1:]
 
-    def begin(self, snapshot: Callable[[], bytes]) -> None:
+    def begin(self, snapshot: Callable[[], bytes], summary: Callable[[], dict[str, str]]) -> None:
         """Do nothing: it writes records, and asks for a snapshot by ``wants_snapshot``."""
 
     def append(self, record: bytes) -> None:

@@ -54,7 +54,7 @@ async def _serve(
     outbox = Outbox(journal)
     service = MasterService(settings, core, clock, outbox)
     outbox.serve(service.snapshot, service.journal_failed)
-    journal.begin(service.snapshot)
+    journal.begin(service.snapshot, service.summary)
     server = Server(service, secret)
     port = await server.start(settings.host, settings.port)
     log.info("master serves", extra={"job": settings.job, "port": port, "master": service.name})

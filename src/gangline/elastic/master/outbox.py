@@ -55,7 +55,7 @@ class Outbox:
         """
         if not self._is_due:
             peer.send_body(number, body)
-        elif is_lasting and self._journal.is_slow:
+        elif is_lasting and self._journal.is_slow and not self._is_failing:
             self._unsafe.append((peer, number, body))
         else:
             self._unwritten.append((peer, number, body))

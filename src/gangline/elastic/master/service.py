@@ -15,8 +15,8 @@ from gangline.elastic.master import core as topic
 from gangline.elastic.master import records as rec
 from gangline.elastic.master.checks import Checks
 from gangline.elastic.master.clock import JobClock
-from gangline.elastic.master.core import CHANGING, Applied, Core
-from gangline.elastic.master.inquiries import answer_to
+from gangline.elastic.master.core import CHANGING, LASTING, Applied, Core
+from gangline.elastic.master.inquiries import answer_to, summary_of
 from gangline.elastic.master.lives import Lives
 from gangline.elastic.master.metrics import page_of
 from gangline.elastic.master.outbox import Outbox
@@ -82,6 +82,10 @@ class MasterService:
         """Return the whole state."""
         return self.core.state.snapshot(self._clock.now())
 
+    def summary(self) -> dict[str, str]:
+        """Return what people and other components may read of the job."""
+        return summary_of(self.core, self._clock.now())
+
     def journal_failed(self, error: OSError) -> None:
         """Tell people that the journal cannot be written."""
         self.happened(msg.JobEvent(reason="JournalFailed", message=str(error)))
@@ -113,7 +117,7 @@ class MasterService:
         elif type(request) in CHANGING:
             applied = self._apply(request, self._client(peer), number)
             assert applied.reply is not None
-            self._send(peer, number, applied.reply, is_lasting=isinstance(request, _LASTING))
+            self._send(peer, number, applied.reply, is_lasting=isinstance(request, LASTING))
         else:
             said = f"{type(request).__name__} is not understood here"
             self._send(peer, number, msg.Refused(reason="BadRequest", message=said))
@@ -370,16 +374,6 @@ class MasterService:
 _OTHERS_WORK = msg.Waiting(message="others have not finished")
 _KEYS_MISSING = msg.Refused(reason="TimedOut", message="the keys have not come")
 _NO_SHARDS = msg.ShardAnswer(answer=shard_events.Taken(shard_events.Supply.WAIT))
-
-_LASTING = (
-    msg.KeyValueSet,
-    msg.KeyValueAdd,
-    msg.KeyValueCompareSet,
-    msg.KeyValueDelete,
-    msg.SendCommand,
-)
-"""What nobody would tell the master again after the loss of its machine. Shards are lent again, and
-nodes join again."""
 
 _HANDLERS: Mapping[type, Callable[[MasterService, Peer, int, Any], None]] = {
     msg.Join: MasterService._join,

@@ -23,6 +23,9 @@ class MasterProcess:
     secret_text: str = field(default_factory=new_secret)
     port: int = 0
     flags: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+    largest_file: int | None = None
+    """The system lets it write files of so many bytes at most, as a full disk would."""
     process: "subprocess.Popen[bytes] | None" = None
 
     @property
@@ -39,9 +42,11 @@ class MasterProcess:
         command += ["--host", "127.0.0.1", "--port", str(self.port), *self.flags]
         if journal:
             command += ["--journal", str(self.folder / "journal")]
+        if self.largest_file is not None:
+            command = ["prlimit", f"--fsize={self.largest_file}", *command]
         self.process = subprocess.Popen(
             command,
-            env={**os.environ, "GANGLINE_JOB_SECRET": self.secret_text},
+            env={**os.environ, **self.environment, "GANGLINE_JOB_SECRET": self.secret_text},
             stdout=subprocess.PIPE,
         )
         assert self.process.stdout is not None

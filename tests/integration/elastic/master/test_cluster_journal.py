@@ -1,19 +1,25 @@
 """The master's state in a ConfigMap of a real API server."""
 
 import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
 
 import pytest
 
+from gangline.api.resources import CONFIG_MAPS
 from gangline.elastic.master.cluster_journal import ClusterJournal, open_journal
 from gangline.elastic.master.journal import JournalError
-from gangline.kube.client import Client
+from gangline.elastic.protocol.messages import Status, StatusWanted
+from gangline.kube.client import Client, Malformed
+from gangline.local.apiserver.server import ApiServer
+from integration.elastic.master.master_process import MasterProcess, a_join, world_for
 
 PATIENCE_S = 60.0
 
 
 async def kept(journal: ClusterJournal, state: bytes) -> None:
     """Have a state written."""
-    journal.begin(lambda: state)
+    journal.begin(lambda: state, lambda: {"step": "7"})
     journal.append(b"something happened")
     await journal.close()
 
@@ -26,12 +32,41 @@ async def test_the_state_is_read_by_the_next_master(client: Client) -> None:
     assert second.read() == (b"the state" * 1000, [])
 
 
+async def test_a_master_keeps_its_state_there(
+    client: Client, api_server: ApiServer, tmp_path: Path
+) -> None:
+    master = MasterProcess(
+        tmp_path,
+        flags=("--platform", "pyk8s", "--namespace", "default", "--journal-configmap", "state"),
+        environment={"KUBECONFIG": str(api_server.kubeconfig)},
+    )
+    try:
+        await asyncio.to_thread(master.start, journal=False)
+        async with AsyncExitStack() as stack:
+            agent = await master.agent(stack, 0)
+            world = await world_for(agent, a_join(0, lowest=1, highest=1))
+            await asyncio.wait_for(_written(client), PATIENCE_S)
+            master.kill()
+            await asyncio.to_thread(master.start, journal=False)
+            status = await agent.ask(StatusWanted(), Status, timeout_s=PATIENCE_S)
+            assert status.world == world
+    finally:
+        master.kill()
+
+
+async def _written(client: Client) -> None:
+    """Wait until the ConfigMap shows the world."""
+    async for event in client.watch(CONFIG_MAPS, "default"):
+        if not isinstance(event, Malformed) and event.object.data.get("nodes") == "1":
+            return
+
+
 async def test_a_master_that_was_replaced_is_told_to_end(client: Client) -> None:
     old = await open_journal(client, "default", "train-journal")
     new = await open_journal(client, "default", "train-journal")
     await kept(new, b"new")
     fenced = asyncio.Event()
-    old.begin(lambda: b"old")
+    old.begin(lambda: b"old", dict)
     keeper = asyncio.create_task(old.keep(fenced.set))
     old.append(b"something happened")
     await asyncio.wait_for(fenced.wait(), PATIENCE_S)

@@ -341,3 +341,17 @@ async def test_a_node_that_dies_in_the_check_does_not_hold_it_up(master: MasterP
         await agents[2].close()
         verdicts = await asyncio.wait_for(asyncio.gather(*others), PATIENCE_S)
     assert [verdict.passed for verdict in verdicts] == [True, True]
+
+
+async def test_a_full_disk_stops_nobody(tmp_path: Path) -> None:
+    master = MasterProcess(tmp_path, largest_file=4096).start()
+    try:
+        async with AsyncExitStack() as stack:
+            agent = await master.agent(stack, 0)
+            for _ in range(6):
+                await agent.call(KeyValueSet(key="k", value=bytes(2000)), timeout_s=PATIENCE_S)
+            await world_for(agent, a_join(0, lowest=1, highest=1))
+            status = await agent.ask(StatusWanted(), Status, timeout_s=PATIENCE_S)
+            assert "JournalFailed" in [event.reason for event in status.events]
+    finally:
+        master.kill()

@@ -1,0 +1,95 @@
+"""A Python function as a job: its source travels along and is called in every replica. Pure."""
+
+import inspect
+import textwrap
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from gangline.api.resourcelist import GPU
+from gangline.api.resources import PYTORCH_JOBS
+
+MAX_SOURCE = 100_000
+"""Bytes of a command that every kernel takes as one argument."""
+
+
+class NotShippable(ValueError):
+    """A function that cannot be sent; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What the replicas of a function look like."""
+
+    image: str
+    workers: int = 1
+    gpus: int = 0
+    cpu: str = ""
+    memory: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    retry: int = 0
+    queue: str = ""
+
+
+def function_job(
+    name: str, function: Callable[..., object], arguments: Mapping[str, Any], shape: Shape
+) -> dict[str, Any]:
+    """Return a PyTorchJob that calls a function in each of its pods, one of them the master.
+
+    Raises:
+        NotShippable: the function is no function of a file, or needs what is around it.
+    """
+    amounts: dict[str, Any] = {"cpu": shape.cpu, "memory": shape.memory, GPU: shape.gpus}
+    amounts = {key: value for key, value in amounts.items() if value}
+    container: dict[str, Any] = {
+        "name": "pytorch",
+        "image": shape.image,
+        "command": ["python", "-u", "-c", script_of(function, arguments)],
+        "env": [{"name": key, "value": value} for key, value in shape.environment.items()],
+    }
+    if amounts:
+        container["resources"] = {"requests": amounts, "limits": dict(amounts)}
+    replica = {
+        "restartPolicy": "OnFailure" if shape.retry else "Never",
+        "template": {"spec": {"containers": [container]}},
+    }
+    replicas = {"Master": {"replicas": 1, **replica}}
+    if shape.workers > 1:
+        replicas["Worker"] = {"replicas": shape.workers - 1, **replica}
+    policy: dict[str, Any] = {"cleanPodPolicy": "None", "backoffLimit": shape.retry}
+    if shape.queue:
+        policy["schedulingPolicy"] = {"queue": shape.queue}
+    return {
+        "apiVersion": PYTORCH_JOBS.api_version,
+        "kind": PYTORCH_JOBS.kind,
+        "metadata": {"name": name},
+        "spec": {"runPolicy": policy, "pytorchReplicaSpecs": replicas},
+    }
+
+
+def script_of(function: Callable[..., object], arguments: Mapping[str, Any]) -> str:
+    """Return a program that defines a function and calls it.
+
+    Raises:
+        NotShippable: there is no source, it uses variables around it, or is too large.
+    """
+    called = getattr(function, "__name__", "")
+    if not called.isidentifier() or inspect.ismethod(function):
+        raise NotShippable(f"{function!r} has no name of its own: define it with 'def'")
+    if getattr(function, "__closure__", None):
+        names = ", ".join(function.__code__.co_freevars)
+        raise NotShippable(f"{called} uses {names} of the function around it: pass it as argument")
+    try:
+        source = textwrap.dedent(inspect.getsource(function))
+    except (OSError, TypeError) as error:
+        raise NotShippable(f"the source of {called} cannot be read: {error}") from error
+    try:
+        written = msgspec.json.encode(arguments).decode()
+    except TypeError as error:
+        raise NotShippable(f"arguments of {called} must be plain data: {error}") from error
+    script = f"import json\n\n{source}\n\n{called}(**json.loads({written!r}))\n"
+    if len(script.encode()) > MAX_SOURCE:
+        raise NotShippable(f"{called} is too large to be sent as source: put it into the image")
+    return script

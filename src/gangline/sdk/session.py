@@ -1,0 +1,260 @@
+"""One cluster, from Python: ``AsyncClient``, and ``Client`` for code without an event loop.
+
+``Client`` has an event loop in a thread of its own, so it also works where one is running already,
+as in notebooks.
+"""
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
+from typing import Any, Self, TypeVar
+
+import msgspec
+
+from gangline.api.meta import Object
+from gangline.kube.client import Client as KubeClient
+from gangline.kube.config import load_config
+from gangline.kube.request import encode
+from gangline.sdk.changes import Changes
+from gangline.sdk.client import JobClient
+from gangline.sdk.diagnosis import Diagnosis
+from gangline.sdk.events import Happening, job_events
+from gangline.sdk.evidence import diagnosed
+from gangline.sdk.functions import Shape, function_job
+from gangline.sdk.jobs import Job
+from gangline.sdk.kinds import JOB_KINDS
+from gangline.sdk.logs import EVERYTHING, LogLine, LogOptions, following_logs, read_logs
+
+T = TypeVar("T")
+Jobs = list[Job]
+Happenings = list[Happening]
+_RESOURCES = {kind.resource.type: kind.resource for kind in JOB_KINDS}
+
+
+class AsyncClient:
+    """Works with the jobs of a cluster. Use as ``async with AsyncClient() as client``."""
+
+    def __init__(
+        self,
+        namespace: str | None = None,
+        *,
+        kubeconfig: str | None = None,
+        context: str | None = None,
+    ) -> None:
+        """Read the configuration; without arguments as ``kubectl`` does.
+
+        Raises:
+            ConfigError: there is none, or it is broken.
+        """
+        self._kube = KubeClient(load_config(kubeconfig, context), user_agent="gangline-sdk")
+        self.namespace = namespace or self._kube.config.namespace
+        self.jobs = JobClient(self._kube)
+
+    async def __aenter__(self) -> Self:
+        await self._kube.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._kube.__aexit__(*error)
+
+    async def submit(self, job: Object | Mapping[str, Any]) -> Job:
+        """Create a job: a struct such as ``PyTorchJob(...)``, or a manifest.
+
+        Raises:
+            AlreadyExists: there is one of this name.
+            Invalid, BadRequest: it breaks rules of its kind.
+            UnknownKind: the cluster has no such kind.
+        """
+        created = await self.jobs.submit(_manifest(job), self.namespace)
+        metadata = created["metadata"]
+        return await self.jobs.get(metadata["name"], metadata["namespace"])
+
+    async def run(
+        self,
+        function: Callable[..., object],
+        *,
+        image: str,
+        name: str = "",
+        arguments: Mapping[str, Any] | None = None,
+        **shape: Any,
+    ) -> Job:
+        """Call a function in each replica of a new job; see ``Shape`` for its further arguments.
+
+        Raises:
+            NotShippable: the function cannot be sent as source.
+            AlreadyExists: there is a job of this name.
+        """
+        called = name or function.__name__.replace("_", "-").strip("-").lower()
+        job = function_job(called, function, arguments or {}, Shape(image=image, **shape))
+        return await self.submit(job)
+
+    async def get(self, name: str) -> Job:
+        """Return a job.
+
+        Raises:
+            NoSuchJob, AmbiguousJob: there is none, or there are several of this name.
+        """
+        return await self.jobs.get(name, self.namespace)
+
+    async def list(self, labels: str = "") -> Jobs:
+        """Return the jobs, the newest first."""
+        return await self.jobs.list(self.namespace, labels)
+
+    async def wait(self, name: str) -> Job:
+        """Wait until a job has ended, and return it.
+
+        Raises:
+            NoSuchJob: there is none, or it was deleted meanwhile.
+        """
+        return await self.jobs.wait(name, self.namespace)
+
+    async def logs(
+        self, name: str, *, follow: bool = False, options: LogOptions = EVERYTHING
+    ) -> AsyncGenerator[LogLine, None]:
+        """Yield what the replicas write, merged by time; until the job's end with ``follow``."""
+        job = await self.get(name)
+        if not follow:
+            async for line in read_logs(self._kube, job, options):
+                yield line
+            return
+        async with following_logs(self._kube, job, options) as lines:
+            async for line in lines:
+                yield line
+
+    async def events(self, name: str = "") -> Happenings:
+        """Return what happened to a job, or to everything."""
+        return await job_events(self._kube, self.namespace, name)
+
+    async def scale(self, name: str, replicas: int, role: str = "worker") -> Job:
+        """Give a role so many replicas.
+
+        Raises:
+            JobError: the job has no such role, or has ended.
+        """
+        await Changes(self.jobs).scale(name, self.namespace, lambda _: replicas, role)
+        return await self.get(name)
+
+    async def suspend(self, name: str) -> None:
+        """Take a job's pods away and hold it."""
+        await Changes(self.jobs).suspend(name, self.namespace)
+
+    async def resume(self, name: str) -> None:
+        """Let a suspended job go on."""
+        await Changes(self.jobs).suspend(name, self.namespace, suspended=False)
+
+    async def diagnose(self, name: str) -> Diagnosis:
+        """Find out why a job failed or waits."""
+        return await diagnosed(self.jobs, name, self.namespace)
+
+    async def delete(self, name: str) -> None:
+        """Delete a job with all that belongs to it.
+
+        Raises:
+            NoSuchJob, AmbiguousJob: there is none, or there are several of this name.
+        """
+        await self.jobs.delete(name, self.namespace)
+
+
+class Client:
+    """``AsyncClient`` without ``await``. Use as ``with Client() as client``."""
+
+    def __init__(self, namespace: str | None = None, **configuration: Any) -> None:
+        self._client = AsyncClient(namespace, **configuration)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="gangline-sdk", daemon=True
+        )
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._do(self._client.__aenter__())
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._do(self._client.__aexit__(*error))
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _do(self, work: Coroutine[Any, Any, T]) -> T:
+        doing = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return doing.result()
+        except BaseException:
+            doing.cancel()
+            raise
+
+    def submit(self, job: Object | Mapping[str, Any]) -> Job:
+        """Create a job; see ``AsyncClient.submit``."""
+        return self._do(self._client.submit(job))
+
+    def run(self, function: Callable[..., object], *, image: str, **further: Any) -> Job:
+        """Call a function in each replica of a new job; see ``AsyncClient.run``."""
+        return self._do(self._client.run(function, image=image, **further))
+
+    def get(self, name: str) -> Job:
+        """Return a job; see ``AsyncClient.get``."""
+        return self._do(self._client.get(name))
+
+    def list(self, labels: str = "") -> Jobs:
+        """Return the jobs, the newest first."""
+        return self._do(self._client.list(labels))
+
+    def wait(self, name: str) -> Job:
+        """Wait until a job has ended, and return it."""
+        return self._do(self._client.wait(name))
+
+    def events(self, name: str = "") -> Happenings:
+        """Return what happened to a job, or to everything."""
+        return self._do(self._client.events(name))
+
+    def scale(self, name: str, replicas: int, role: str = "worker") -> Job:
+        """Give a role so many replicas."""
+        return self._do(self._client.scale(name, replicas, role))
+
+    def suspend(self, name: str) -> None:
+        """Take a job's pods away and hold it."""
+        self._do(self._client.suspend(name))
+
+    def resume(self, name: str) -> None:
+        """Let a suspended job go on."""
+        self._do(self._client.resume(name))
+
+    def diagnose(self, name: str) -> Diagnosis:
+        """Find out why a job failed or waits."""
+        return self._do(self._client.diagnose(name))
+
+    def delete(self, name: str) -> None:
+        """Delete a job with all that belongs to it."""
+        self._do(self._client.delete(name))
+
+    def logs(
+        self, name: str, *, follow: bool = False, options: LogOptions = EVERYTHING
+    ) -> Iterator[LogLine]:
+        """Yield what the replicas write; see ``AsyncClient.logs``."""
+        lines = self._client.logs(name, follow=follow, options=options)
+        try:
+            while (line := self._do(_next(lines))) is not None:
+                yield line
+        finally:
+            self._do(_close(lines))
+
+
+async def _next(lines: AsyncGenerator[LogLine, None]) -> LogLine | None:
+    return await anext(lines, None)
+
+
+async def _close(lines: AsyncGenerator[LogLine, None]) -> None:
+    await lines.aclose()
+
+
+def _manifest(job: Object | Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a job as plain data, without the defaults of a struct."""
+    if isinstance(job, Mapping):
+        return job
+    resource = _RESOURCES.get(type(job))
+    if resource is None:
+        raise TypeError(f"{type(job).__name__} is no kind of job")
+    found: dict[str, Any] = msgspec.json.decode(encode(resource, job))
+    found.pop("status", None)
+    return found

@@ -1,0 +1,72 @@
+"""The Python client without an event loop of one's own, on a complete cluster."""
+
+import asyncio
+
+import pytest
+
+from gangline.api.kubeflow import PyTorchJob, PyTorchJobSpec, ReplicaSpec
+from gangline.api.meta import ObjectMeta
+from gangline.api.resources import PYTORCH_JOBS
+from gangline.kube.errors import AlreadyExists, NotFound
+from gangline.sdk import Client
+from gangline.sdk.client import NoSuchJob
+from gangline.sdk.jobs import State
+from integration.cluster.embedded import EmbeddedCluster, until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+
+def train(steps: int) -> None:
+    import os  # noqa: PLC0415 - the source travels alone
+
+    for step in range(steps):
+        print(f"step {step} of rank {os.environ['RANK']}")
+
+
+def work(kubeconfig: str) -> None:
+    with Client(kubeconfig=kubeconfig) as client:
+        # Limits are low: the nodes of tests share a small machine.
+        client.run(train, image="any", workers=2, arguments={"steps": 3}, cpu="50m")
+        lines = [(line.replica, line.text) for line in client.logs("train", follow=True)]
+        assert sorted(lines) == [
+            (replica, f"step {step} of rank {rank}")
+            for rank, replica in enumerate(("master-0", "worker-0"))
+            for step in range(3)
+        ]
+        assert client.wait("train").state is State.SUCCEEDED
+        again = list(client.logs("train"))
+        assert len(again) == 6
+        with pytest.raises(AlreadyExists):
+            client.run(train, image="any", arguments={"steps": 1})
+
+        container = {"name": "pytorch", "image": "any", "command": ["sh", "-c", "exit 3"]}
+        template = {"spec": {"containers": [container]}}
+        spec = PyTorchJobSpec(
+            pytorch_replica_specs={"Master": ReplicaSpec(template=template, restart_policy="Never")}
+        )
+        client.submit(PyTorchJob(metadata=ObjectMeta(name="broken"), spec=spec))
+        assert client.wait("broken").state is State.FAILED
+        root = client.diagnose("broken").root
+        assert root is not None
+        assert root.exit_code == 3
+        assert any(event.subject == "pod/broken-master-0" for event in client.events("broken"))
+        assert {job.name for job in client.list()} == {"train", "broken"}
+        client.delete("broken")
+        with pytest.raises(NoSuchJob):
+            client.get("broken")
+
+
+async def test_a_function_is_run_watched_and_read_from_python(
+    embedded_cluster: EmbeddedCluster,
+) -> None:
+    async with embedded_cluster.client() as client:
+
+        async def known() -> bool:
+            try:
+                await client.list(PYTORCH_JOBS, "default")
+            except NotFound:
+                return False
+            return True
+
+        await until(known, 60.0)
+    await asyncio.to_thread(work, str(embedded_cluster.home.default_kubeconfig))

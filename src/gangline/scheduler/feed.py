@@ -168,9 +168,12 @@ class Feed:
 
     def _storage_changed(self) -> None:
         self.state.storage_changed()
+        self._tell_of_storage()
+        self._changed()
+
+    def _tell_of_storage(self) -> None:
         for listener in self._storage_listeners:
             listener()
-        self._changed()
 
     def _on_claim(
         self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None
@@ -231,6 +234,9 @@ class Feed:
         if before is not None and before.holds_room and _is_lost(before, after):
             self.state.vacate(before, self._clock(), HELD_S)
             self._look_again(HELD_S)
+        if before is not None and before.claims:
+            # Whoever waits for its volumes need not, should it be gone.
+            self._tell_of_storage()
         self._changed()
         for group in {facts.group for facts in (before, after) if facts and facts.group}:
             self._regrouped(group)

@@ -1,6 +1,7 @@
 """ElasticJobs as users write them: pods are deleted, the master too, and jobs come to an end."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,6 +28,8 @@ from gangline.api.resources import (
 API = "elastic.iml.github.io/v1alpha1"
 NAME = "torch-mnist-single-job-testing-1"
 MASTER = f"elasticjob-{NAME}-dlrover-master"
+
+SCRIPT = Path(__file__).parent / "elastic_steps.py"
 
 LEFT_BEHIND: tuple[Resource[Any], ...] = (
     PODS,
@@ -135,6 +138,63 @@ async def test_a_users_job_outlives_a_worker_and_its_master_and_leaves_nothing(
     await elastic.pods_when(NAME, lambda pods: set(pods) == set(workers), "the master is gone")
     await elastic.delete(NAME)
     await eventually(nothing_left(elastic), "nothing of the job is left")
+
+
+@pytest.mark.slow
+@pytest.mark.embedded_only("its pods need Gangline and torch in their image")
+async def test_training_goes_on_through_the_loss_of_a_worker_and_of_the_master(
+    scenario: Scenario,
+) -> None:
+    elastic, name = scenario.of(ELASTIC_JOBS), "digits"
+    steps, end = scenario.shared / "steps", scenario.shared / "end"
+    await elastic.submit(training_job(elastic, name, 2, steps, end))
+    workers = [worker_name(number, name) for number in range(2)]
+    master = f"elasticjob-{name}-dlrover-master"
+    await running(elastic, name, f"{master}-0", *workers)
+    await eventually(taken(steps, 5), "both nodes train", 300)
+
+    await delete(elastic, workers[1])
+    workers[1] = worker_name(2, name)
+    before = await running(elastic, name, f"{master}-0", *workers)
+    await eventually(taken(steps, steps_of(steps) + 5), "training goes on", 300)
+
+    await delete(elastic, f"{master}-0")
+    after = await running(elastic, name, f"{master}-1", *workers)
+    assert all(after[each].metadata.uid == before[each].metadata.uid for each in workers)
+    await eventually(taken(steps, steps_of(steps) + 5), "workers need no master", 300)
+
+    end.touch()
+    assert await elastic.outcome(name, 300) == "Succeeded"
+    assert (await elastic.job(name)).status.restarts.total == 0
+
+
+def training_job(elastic: Scenario, name: str, workers: int, steps: Path, end: Path) -> Manifest:
+    """Real nodes of torch under a real master, which is what a job without a template gets."""
+    written = elastic_job(elastic, name, workers, "", "10m")
+    spec = elastic.cluster.python(SCRIPT)
+    (container,) = spec["containers"]
+    command = (
+        "python -m gangline.elastic.launcher --nnodes=1:2 --nproc_per_node=1 --no-standby "
+        f"{SCRIPT} {steps} {end}"
+    )
+    container |= {"name": "main", "command": ["bash", "-c", command]}
+    container["volumeMounts"].append({"name": "shared", "mountPath": str(elastic.shared)})
+    spec["volumes"].append({"name": "shared", "hostPath": {"path": str(elastic.shared)}})
+    written["spec"]["replicaSpecs"] = {
+        "worker": {"replicas": workers, "template": {"spec": {"restartPolicy": "Always", **spec}}}
+    }
+    return written
+
+
+def steps_of(steps: Path) -> int:
+    return int(steps.read_text()) if steps.exists() else 0
+
+
+def taken(steps: Path, count: int) -> Any:
+    async def probe() -> bool:
+        return steps_of(steps) >= count
+
+    return probe
 
 
 def nothing_left(elastic: Scenario) -> Any:

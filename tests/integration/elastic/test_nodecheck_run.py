@@ -12,7 +12,7 @@ from gangline.elastic.nodecheck.referee import Referee
 from gangline.elastic.nodecheck.run import CheckReport, CheckSettings, run_check
 from gangline.elastic.protocol.check_messages import CheckWanted
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 WORKLOAD = Workload(matrix_size=64, matrix_repeats=2, collective_bytes=4096, collective_repeats=2)
 

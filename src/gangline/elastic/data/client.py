@@ -29,8 +29,10 @@ from gangline.elastic.data.dataset import (
 )
 from gangline.elastic.data.events import (
     Accepted,
+    Close,
     DatasetState,
     Event,
+    Extend,
     Failed,
     Forget,
     Progress,
@@ -39,6 +41,7 @@ from gangline.elastic.data.events import (
     Release,
     Report,
     Restore,
+    Revive,
     Supply,
     Take,
     Taken,
@@ -229,6 +232,19 @@ class ShardingClient:
     def state(self) -> DatasetState | None:
         """Say how far the data set is."""
         return self._source.state(self._name)
+
+    def extend(self, partition: str, end: int) -> None:
+        """Say that a stream's partition now reaches to ``end``; whoever fills it should."""
+        self._tell(Extend(self._name, partition, end))
+
+    def close_stream(self) -> None:
+        """Say that the stream will not grow any more: it ends when all is done."""
+        self._tell(Close(self._name))
+
+    def revive(self) -> None:
+        """Have the dead letters handed out once more."""
+        self._tell(Revive(self._name))
+        self._ended = False
 
     def get_total_sample_num(self) -> int:
         """Return how many records an epoch has; 0 for streams."""

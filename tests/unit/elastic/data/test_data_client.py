@@ -15,7 +15,7 @@ from gangline.elastic.data.client import (
     worker_name,
 )
 from gangline.elastic.data.dataset import Shard, Stream
-from gangline.elastic.data.events import Close, Extend, Forget, Release
+from gangline.elastic.data.events import Forget, Release
 from gangline.elastic.data.feed import ShardBatchSampler, accounted, records_in
 from gangline.elastic.data.source import LocalSource, source_of
 from gangline.elastic.data.torch_feed import ShardedRecords
@@ -77,6 +77,8 @@ def test_a_failed_shard_comes_again_and_the_reason_is_kept() -> None:
     state = client.state()
     assert state is not None
     assert [one.reasons for one in state.dead] == [("n/0/d: unreadable",) * 3]
+    client.revive()
+    assert client.fetch_shard() is not None
 
 
 def test_a_checkpoint_and_the_model_agree_on_every_record() -> None:
@@ -187,9 +189,10 @@ def test_a_stream_is_waited_for_until_it_is_closed() -> None:
 
     thread = threading.Thread(target=consume)
     thread.start()
-    source.apply(Extend("s", "p", 7))
-    source.apply(Extend("s", "p", 9))
-    source.apply(Close("s"))
+    writer = ShardingClient(batch_size=5, definition=stream, source=source, worker="w/0")
+    writer.extend("p", 7)
+    writer.extend("p", 9)
+    writer.close_stream()
     thread.join(60)
     assert seen[0][0] == "p"
     assert [one for _, start, end in seen for one in range(start, end)] == list(range(9))

@@ -67,9 +67,15 @@ def _rank() -> int:
 
 def random_states() -> dict[str, Any]:
     """The random states of Python, NumPy, PyTorch and its GPUs."""
+    name, keys, *rest = tuple(numpy.random.get_state(legacy=True))
     return {
         "python": random.getstate(),
-        "numpy": numpy.random.get_state(),
+        # A tensor rather than an array: PyTorch's planner blanks what it does not know.
+        "numpy": {
+            "name": name,
+            "keys": torch.from_numpy(numpy.asarray(keys, "int64")),
+            "rest": rest,
+        },
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
     }
@@ -78,7 +84,8 @@ def random_states() -> dict[str, Any]:
 def set_random_states(states: dict[str, Any]) -> None:
     """Put them back."""
     random.setstate(states["python"])
-    numpy.random.set_state(states["numpy"])
+    kept = states["numpy"]
+    numpy.random.set_state((kept["name"], kept["keys"].numpy().astype("uint32"), *kept["rest"]))
     torch.set_rng_state(states["torch"])
     if states["cuda"] and torch.cuda.is_available():
         torch.cuda.set_rng_state_all(states["cuda"])

@@ -1,7 +1,7 @@
 """Scenes with several ranks, each a forked process; "nodes" are folders of shared memory.
 
-Run as a script, ``rank_scenes.py SCENE FOLDER MEMORY``, so that PyTorch is imported once and forked.
-Each rank returns what it saw; the script prints the list of these as JSON.
+Run as a script, ``rank_scenes.py SCENE FOLDER MEMORY``, so that PyTorch is imported once and
+forked. Each rank returns what it saw; the script prints the list of these as JSON.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What is saved is what is loaded, to the bit, from memory and from storage, by us and by PyTorch."""
+"""What is saved is what is loaded, to the bit, from memory and storage, by us and by PyTorch."""
 
 import random
 import sys

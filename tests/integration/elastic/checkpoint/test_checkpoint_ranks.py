@@ -1,0 +1,47 @@
+"""Several ranks: sharded states, other world sizes, a lost node, saves that not all ranks have."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def acts(play: Any, tmp_path: Path, memory: Path) -> Any:
+    return lambda scene: play("rank_scenes.py", scene, str(tmp_path), str(memory))
+
+
+def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return one["values"] == other["values"]
+
+
+@pytest.mark.timeout(300)
+def test_a_sharded_training_goes_on_to_the_bit_and_fits_other_world_sizes(acts: Any) -> None:
+    saved, again, three, one = acts("reshard")
+    assert [act["source"] for act in again] == ["memory", "memory"]
+    assert [act["losses"] for act in again] == [act["losses"] for act in saved]
+    assert [act["source"] for act in [*three, *one]] == ["storage"] * 4
+    assert all(same(act, again[0]) for act in [*again, *three, *one])
+
+
+@pytest.mark.timeout(300)
+def test_a_new_node_restores_from_the_memory_of_its_peer(acts: Any) -> None:
+    copies, restored = acts("lost node")
+    assert copies == [["copy-r00001.seg"], ["copy-r00000.seg"]]
+    assert restored == [
+        {"step": 7, "source": "memory", "right": True},
+        {"step": 7, "source": "peer", "right": True},
+    ]
+
+
+@pytest.mark.timeout(300)
+def test_what_all_nodes_hold_anyway_is_not_copied_but_still_found(acts: Any) -> None:
+    copies, restored = acts("replicated")
+    assert copies == [[], []]
+    assert restored == [["memory", 5, True], ["peer", 5, True]]
+
+
+@pytest.mark.timeout(300)
+def test_a_step_that_one_rank_lacks_gives_way_to_the_one_before(acts: Any) -> None:
+    _, restored = acts("torn")
+    assert [(act["step"], act["right"]) for act in restored] == [(7, True), (7, True)]

@@ -1,0 +1,207 @@
+"""The saver: it outlives workers, rescues, cleans up, and storage that fails costs no step."""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gangline.elastic.checkpoint import Checkpointer, FolderInUseError, flush_job
+from gangline.elastic.checkpoint.manifest import step_name
+from gangline.elastic.checkpoint.persist import committed_steps
+from gangline.elastic.checkpoint.target import open_target
+
+WORKER = """
+import os, sys, signal, torch
+from gangline.elastic.checkpoint import Checkpointer
+checkpointer = Checkpointer(sys.argv[1], linger_s=float(sys.argv[2]))
+checkpointer.save(4, {"w": torch.ones(1000)})
+print(checkpointer.home, flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def environment(memory: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    torch.set_num_threads(1)
+    found = {
+        "GANGLINE_CHECKPOINT_MEMORY": str(memory),
+        "ELASTIC_JOB_NAME": "job",
+        "JOB_UID": "1",
+    }
+    for name, value in found.items():
+        monkeypatch.setenv(name, value)
+    return found
+
+
+@pytest.fixture
+def checkpointer(environment: dict[str, str], tmp_path: Path) -> Iterator[Checkpointer]:
+    with Checkpointer(tmp_path / "steps", linger_s=60) as made:
+        yield made
+
+
+def eventually(claim: Callable[[], bool], timeout_s: float = 60) -> bool:
+    """Wait until the claim holds."""
+    end = time.monotonic() + timeout_s
+    while not claim():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def state(value: float = 1.0) -> dict[str, Any]:
+    return {"w": torch.full((1000,), value), "step": int(value)}
+
+
+def steps(folder: Path) -> list[int]:
+    return committed_steps(open_target(str(folder)))
+
+
+def test_a_save_to_storage_is_there_after_wait(checkpointer: Checkpointer) -> None:
+    checkpointer.save(1, state(), "storage")
+    assert checkpointer.wait(60)
+    assert checkpointer.latest() == 1
+
+
+def test_memory_goes_when_the_job_ends_as_it_should(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    checkpointer = Checkpointer(tmp_path, linger_s=300)
+    checkpointer.save(1, state(), "storage")
+    checkpointer.close()
+    assert eventually(lambda: not checkpointer.home.exists())
+    assert steps(tmp_path) == [1]
+
+
+@pytest.fixture
+def worker(
+    environment: dict[str, str], tmp_path: Path
+) -> Iterator[Callable[[float], tuple[subprocess.Popen[bytes], Path]]]:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(linger_s: float) -> tuple[subprocess.Popen[bytes], Path]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", WORKER, str(tmp_path / "steps"), str(linger_s)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        started.append(process)
+        assert process.stdout is not None
+        return process, Path(process.stdout.readline().decode().strip())
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_the_newest_save_of_a_killed_worker_gets_to_storage_and_its_memory_is_freed(
+    worker: Any, tmp_path: Path
+) -> None:
+    process, home = worker(1.0)
+    process.kill()
+    assert eventually(lambda: steps(tmp_path / "steps") == [4])
+    assert eventually(lambda: not home.exists())
+
+
+def test_an_agent_that_is_told_to_end_has_the_newest_save_written(
+    worker: Any, environment: dict[str, str], tmp_path: Path
+) -> None:
+    worker(60.0)
+    found = flush_job(environment, timeout_s=60)
+    assert found == {str(tmp_path / "steps"): 4}
+    assert steps(tmp_path / "steps") == [4]
+
+
+def test_a_saver_that_is_told_to_end_writes_the_newest_save_first(
+    worker: Any, tmp_path: Path
+) -> None:
+    _, home = worker(60.0)
+    os.kill(saver_of(home), signal.SIGTERM)
+    assert eventually(lambda: steps(tmp_path / "steps") == [4])
+    assert home.exists()
+
+
+def saver_of(home: Path) -> int:
+    """The process number of the saver of a home."""
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = process.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if str(home).encode() in words:
+            return int(process.parent.name)
+    raise AssertionError("no saver lives")
+
+
+def test_storage_that_cannot_be_written_costs_no_step_and_is_made_up_for(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    blocked = tmp_path / "blocked"
+    blocked.write_text("a file where the folder should be")
+    with Checkpointer(blocked / "steps", linger_s=60) as checkpointer:
+        for step in range(1, 6):
+            assert checkpointer.save(step, state(step), "storage")
+        assert eventually(lambda: checkpointer.wait(0.05) or bool(checkpointer.counts.failures))
+        assert checkpointer.counts.failures
+        assert checkpointer.counts.skipped == 0
+        blocked.unlink()
+        assert checkpointer.wait(60)
+        assert checkpointer.latest() == 5
+
+
+def test_a_slow_storage_skips_no_save_and_keeps_the_newest_wish(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    with Checkpointer(tmp_path, linger_s=60, bandwidth=20_000) as checkpointer:
+        for step in range(1, 13):
+            assert checkpointer.save(step, state(step), "storage")
+        assert checkpointer.counts.skipped == 0
+        assert checkpointer.wait(100)
+        assert checkpointer.latest() == 12
+
+
+def test_a_damaged_newest_step_is_skipped_with_a_reason(
+    environment: dict[str, str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Checkpointer(tmp_path, linger_s=60) as checkpointer:
+        for step in (1, 2):
+            checkpointer.save(step, state(step), "storage")
+            assert checkpointer.wait(60)
+        checkpointer.buffers.close()
+        for segment in checkpointer.home.glob("*.seg"):
+            segment.unlink()
+        part = tmp_path / step_name(2) / "__0_0.distcp"
+        data = bytearray(part.read_bytes())
+        data[1000] ^= 4
+        part.write_bytes(data)
+        into = state(0)
+        with caplog.at_level(logging.WARNING):
+            loaded = checkpointer.load(into)
+        assert loaded is not None
+        assert (loaded.step, loaded.source, into["step"]) == (1, "storage", 1)
+        assert torch.equal(into["w"], torch.ones(1000))
+        assert any("wrong checksum" in getattr(one, "reason", "") for one in caplog.records)
+
+
+def test_only_the_newest_steps_stay(environment: dict[str, str], tmp_path: Path) -> None:
+    with Checkpointer(tmp_path, linger_s=60, keep=2, keep_every=3) as checkpointer:
+        for step in range(1, 7):
+            checkpointer.save(step, state(step), "storage")
+            assert checkpointer.wait(60)
+        assert eventually(lambda: steps(tmp_path) == [3, 5, 6])
+
+
+def test_a_second_job_may_not_write_to_the_folder_of_a_living_one(
+    checkpointer: Checkpointer, environment: dict[str, str]
+) -> None:
+    with pytest.raises(FolderInUseError, match="job/1"):
+        Checkpointer(checkpointer.folder, environment=environment | {"JOB_UID": "2"})

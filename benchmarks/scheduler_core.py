@@ -4,9 +4,13 @@ Times are of this process's CPU, so that a busy machine does not change them.
 """
 
 import gc
+import json
+import re
 import time
 from collections.abc import Callable
+from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from gangline.scheduler.decide import decide
@@ -23,7 +27,9 @@ from gangline.scheduler.model import (
     Request,
     shape_of,
 )
+from gangline.scheduler.observe import pod_facts
 from gangline.scheduler.state import ClusterState
+from gangline.scheduler.wire import LeanPod, slim
 
 GANG = 8
 GIB = 2**30
@@ -128,8 +134,43 @@ def preemption() -> None:
     print(f"preemption among {pods:,} running pods: {middle:.0f} ms CPU, {evicted[0]} evicted")
 
 
+def resident_mib() -> float:
+    """The resident set of this process."""
+    found = re.search(r"VmRSS:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert found is not None
+    return int(found.group(1)) / 1024
+
+
+def memory(nodes: int = 5_000, pods: int = 50_000) -> None:
+    """Hold nodes and running pods as they are read from an API server, and as facts."""
+    before = resident_mib()
+    state = empty_cluster(nodes)
+    read = []
+    for index in range(pods):
+        asks = {"requests": {"cpu": "4", "memory": "32Gi", "nvidia.com/gpu": "1"}}
+        metadata = {
+            "name": f"job-{index // GANG}-worker-{index % GANG}",
+            "namespace": "bench",
+            "uid": f"00000000-0000-4000-8000-{index:012d}",
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+            "annotations": {"scheduling.k8s.io/group-name": f"job-{index // GANG}"},
+            "labels": {"app": "training", "index": str(index % GANG)},
+        }
+        spec = {
+            "schedulerName": "gangline",
+            "nodeName": f"node-{index % nodes:05d}",
+            "containers": [{"name": "c", "image": "train:1", "resources": asks}],
+        }
+        text = json.dumps({"metadata": metadata, "spec": spec, "status": {"phase": "Running"}})
+        read.append(slim(msgspec.json.decode(text, type=LeanPod)))
+        state.set_pod(pod_facts(read[-1], {}, frozenset({"gangline"})))
+    taken = resident_mib() - before
+    print(f"{nodes:,} nodes and {pods:,} pods, as read and as facts: {taken:.0f} MiB")
+
+
 def main() -> None:
     """Run all of it."""
+    memory()
     whole_batches()
     single_gangs()
     preemption()

@@ -26,6 +26,7 @@ def test_scale_a_job(kubectl: Kubectl) -> None:
     until(lambda: len(kubectl(f"get pods -l {workers} -o name").split()) == 2)
     kubectl("scale pytorchjob elastic --replicas=1")
     until(lambda: len(kubectl(f"get pods -l {workers} -o name").split()) == 1)
+    assert kubectl.field("pytorchjob elastic", ".spec.pytorchReplicaSpecs.Worker.replicas") == "1"
     kubectl("delete pytorchjob elastic")
 
 

@@ -89,13 +89,15 @@ async def test_deletion_is_graceful_and_then_complete(node: Any, log_of: LogOf) 
         await asyncio.sleep(0.02)
     await node.client.delete(PODS, "p", "default")
     await node.until_gone()
+    assert not (await node.client.list(PODS)).items
 
 
 async def test_a_deaf_container_is_killed_after_its_grace(node: Any) -> None:
-    await node.run(containers=[shell("trap '' TERM; while :; do sleep 0.1; done")])
+    await node.run(containers=[shell("trap '' TERM; echo deaf; while :; do sleep 0.1; done")])
     await node.until_phase("Running")
     await node.client.delete(PODS, "p", "default")
     await node.until_gone()
+    assert not (await node.client.list(PODS)).items
 
 
 async def test_init_containers_run_in_order_beside_a_sidecar(node: Any, log_of: LogOf) -> None:
@@ -241,6 +243,7 @@ async def test_hooks_run_after_the_start_and_before_the_end(node: Any, log_of: L
     while "post" not in log_of():
         await asyncio.sleep(0.02)
     await node.until_gone()
+    assert not (await node.client.list(PODS)).items
 
 
 async def test_after_a_power_cut_pods_go_on_by_their_policy(node: Any) -> None:

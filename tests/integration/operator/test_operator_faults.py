@@ -233,10 +233,11 @@ async def test_a_job_that_changes_all_the_time_comes_to_its_end(stage: Scene) ->
     try:
         await stage.until_condition("Running")
         await stage.kubelets.end("train-master-0", 0)
-        await stage.until_condition("Succeeded")
+        job = await stage.until_condition("Succeeded")
     finally:
         meddling.cancel()
         await asyncio.gather(meddling, return_exceptions=True)
+    assert job.metadata.annotations["number"]
 
 
 async def test_of_two_operators_one_works_and_the_other_takes_over(stage: Scene) -> None:

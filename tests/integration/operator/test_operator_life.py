@@ -59,8 +59,9 @@ async def test_a_fatal_failure_ends_the_job(stage: Scene) -> None:
     stage.kubelets.verdict = lambda pod: 2 if "worker" in pod.metadata.name else None
     await stage.start_operator()
     await stage.submit(1, 1, restart="ExitCode", cleanPodPolicy="All")
-    await stage.until_condition("Failed")
+    job = await stage.until_condition("Failed")
     await stage.until_pods({})
+    assert job.status.restarts.total == 0
 
 
 async def test_the_deadline_fires_in_a_quiet_job(stage: Scene) -> None:
@@ -78,6 +79,7 @@ async def test_a_finished_job_and_all_of_its_own_is_removed_in_time(stage: Scene
     await stage.start_operator()
     await stage.submit(1, 0, ttlSecondsAfterFinished=1)
     await stage.until_gone(PYTORCH_JOBS, "train")
+    assert not (await stage.client.list(PYTORCH_JOBS, NAMESPACE)).items
 
 
 async def test_suspend_and_resume(stage: Scene) -> None:
@@ -141,7 +143,8 @@ async def test_a_job_deleted_and_made_again_at_once_gets_pods_of_its_own(stage: 
         return owners == {fresh.metadata.uid} and len(await stage.pods()) == 2
 
     await stage.until(own, "all pods are the new job's")
-    await stage.until_condition("Running")
+    job = await stage.until_condition("Running")
+    assert job.metadata.uid == fresh.metadata.uid
 
 
 async def test_a_pod_stuck_on_a_lost_node_is_replaced(stage: Scene) -> None:
@@ -163,6 +166,7 @@ async def test_a_pod_stuck_on_a_lost_node_is_replaced(stage: Scene) -> None:
         return pod is not None and pod.metadata.uid != first
 
     await stage.until(replaced, "a new pod has the name")
+    assert (await stage.job()).status.restarts.total <= 1
 
 
 async def test_groups_are_made_as_soon_as_the_cluster_knows_them(

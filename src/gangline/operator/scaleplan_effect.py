@@ -129,7 +129,7 @@ class _Draft:
         if rank is None:
             yield _no_pod(path, pod)
             return
-        record = nodes.relaunched(self.records[role], rank, counted=False)
+        record = nodes.relaunched(self.records[role], {rank: nodes.Loss()})
         self._put(role, _with_resources(record, rank, pod))
 
     def _create(self, role: str, pod: PodMeta, path: str) -> Iterator[FieldError]:

@@ -8,6 +8,7 @@ an operator that dies before it has stored them comes to the same ones.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from msgspec.structs import replace
 
@@ -15,6 +16,16 @@ from gangline.api.elastic import NodeRecord, RoleRecord
 from gangline.operator import indexes
 
 _FRESH = NodeRecord()
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """How a rank lost its pod."""
+
+    counted: bool = False
+    """It counts as a failure of this rank."""
+    memory: str = ""
+    """What the next pod gets, because this one ran out of it."""
 
 
 def extended(record: RoleRecord, replicas: int) -> RoleRecord:
@@ -49,24 +60,28 @@ def changed(record: RoleRecord, rank: int, **fields: object) -> RoleRecord:
     return replace(record, nodes=dict(nodes))
 
 
-def relaunched(record: RoleRecord, rank: int, *, counted: bool) -> RoleRecord:
-    """Give a rank the next number, because its pod has failed or is gone.
+def relaunched(record: RoleRecord, losses: Mapping[int, Loss]) -> RoleRecord:
+    """Give ranks the next numbers, because their pods have failed or are gone.
 
     Args:
         record: the role's record, extended to all of its ranks.
-        rank: the rank.
-        counted: whether it counts as a failure of this rank.
+        losses: how each of these ranks lost its pod.
     """
-    before = node(record, rank)
-    after = changed(
-        record,
-        rank,
-        id=record.next_id,
-        relaunches=before.relaunches + 1,
-        failures=before.failures + counted,
-    )
-    left = indexes.read(after.made) - {rank}
-    return replace(after, next_id=record.next_id + 1, made=indexes.write(left))
+    if not losses:
+        return record
+    nodes, next_id = dict(record.nodes), record.next_id
+    for rank, loss in sorted(losses.items()):
+        before = node(record, rank)
+        nodes[str(rank)] = replace(
+            before,
+            id=next_id,
+            relaunches=before.relaunches + 1,
+            failures=before.failures + loss.counted,
+            memory=loss.memory or before.memory,
+        )
+        next_id += 1
+    left = indexes.write(made(record) - losses.keys())
+    return replace(record, nodes=nodes, next_id=next_id, made=left)
 
 
 def made(record: RoleRecord) -> frozenset[int]:

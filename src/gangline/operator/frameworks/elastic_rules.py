@@ -21,6 +21,7 @@ from gangline.api.elastic import (
     WORKER,
     ElasticJobSpec,
     ElasticMemory,
+    NodeFaults,
     RoleRecord,
 )
 from gangline.api.elastic_words import CriticalRanks, NodeRange, critical_ranks
@@ -173,15 +174,16 @@ class ElasticRules:
         faults = dict(memory.node_faults)
         records = dict(memory.roles)
         for role in job.roles:
-            record = self.records[role.name]
+            losses: dict[int, nodes.Loss] = {}
             for rank, pod in self._to_replace(job, role, gang):
-                ended_master = role.name == MASTER and self._ended_master(gang)
-                record = self._relaunched(job, role, rank, pod, record, ended_master=ended_master)
-                if pod and pod.failed and pod.spec.node_name:
-                    ended = elastic_failures.ending(pod, CONTAINER)
-                    if ended.counted and not ended.out_of_memory:
-                        node = pod.spec.node_name
-                        faults[node] = elastic_failures.blamed(faults.get(node), ended)
+                if pod is None or not pod.failed:
+                    ended = role.name == MASTER and self._ended_master(gang)
+                    losses[rank] = nodes.Loss(counted=ended)
+                else:
+                    ending = elastic_failures.ending(pod, CONTAINER)
+                    losses[rank] = self._loss(job, role, rank, ending)
+                    _blame(faults, pod, ending)
+            record = nodes.relaunched(self.records[role.name], losses)
             records[role.name] = self._with_seen(role, gang, record)
         return structs.replace(memory, roles=records, node_faults=faults)
 
@@ -325,22 +327,11 @@ class ElasticRules:
             if gone or failed or (pod and pod.terminating):
                 yield rank, pod
 
-    def _relaunched(
-        self,
-        job: TrainingJob,
-        role: Role,
-        rank: int,
-        pod: Pod | None,
-        record: RoleRecord,
-        *,
-        ended_master: bool,
-    ) -> RoleRecord:
-        if pod is None or not pod.failed:
-            return nodes.relaunched(record, rank, counted=ended_master)
-        ended = elastic_failures.ending(pod, CONTAINER)
-        record = nodes.relaunched(record, rank, counted=ended.counted)
-        more = self._more_memory(job, role.name, rank) if ended.out_of_memory else None
-        return nodes.changed(record, rank, memory=more) if more else record
+    def _loss(
+        self, job: TrainingJob, role: Role, rank: int, ending: elastic_failures.Ending
+    ) -> nodes.Loss:
+        more = self._more_memory(job, role.name, rank) if ending.out_of_memory else None
+        return nodes.Loss(counted=ending.counted, memory=more or "")
 
     def _with_seen(self, role: Role, gang: Gang, record: RoleRecord) -> RoleRecord:
         """Note whose pods there are: with other news, or once all are, to write it seldom."""
@@ -373,6 +364,13 @@ class ElasticRules:
             f"of {limit} s, and {self._needed(role)} are needed."
         )
         return min(known) + timedelta(seconds=limit) - now, why
+
+
+def _blame(faults: dict[str, NodeFaults], pod: Pod, ending: elastic_failures.Ending) -> None:
+    """Count a failure on the node of the cluster where it happened; want of memory is not its."""
+    node = pod.spec.node_name
+    if node and ending.counted and not ending.out_of_memory:
+        faults[node] = elastic_failures.blamed(faults.get(node), ending)
 
 
 def _waits(pod: Pod) -> bool:

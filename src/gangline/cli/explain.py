@@ -11,8 +11,8 @@ from gangline.cli.errors import CommandError
 from gangline.cli.event_loop import run
 from gangline.cli.exit_codes import ExitCode
 from gangline.cli.explain_view import block
-from gangline.cli.options import Target, job_errors, namespace_options, output_option
-from gangline.cli.output import structured
+from gangline.cli.options import Target, job_errors, namespace_options, output_option, type_option
+from gangline.cli.output import tell
 
 if TYPE_CHECKING:
     from gangline.kube.client import Client
@@ -25,8 +25,9 @@ _POD_KINDS = frozenset({"pod", "pods", "po"})
 @click.command("explain")
 @click.argument("name", metavar="JOB")
 @namespace_options
+@type_option
 @output_option("table", "json", "yaml")
-def explain_command(name: str, target: Target, output: str) -> None:
+def explain_command(name: str, target: Target, kind: str, output: str) -> None:
     """Say why a job waits: its queue, what it asks for, and what each node lacks.
 
     JOB is the name of a job of any kind, of a PodGroup or of a pod; 'podgroup/NAME' and 'pod/NAME'
@@ -35,17 +36,15 @@ def explain_command(name: str, target: Target, output: str) -> None:
 
     async def found() -> "list[Explanation]":
         async with target.connect() as client:
-            return await _explain(client, name, target.namespace_of(client))
+            return await _explain(client, name, kind, target.namespace_of(client))
 
     with job_errors():
         explanations = run(found())
-    if output in {"json", "yaml"}:
-        click.echo(structured([asdict(each) for each in explanations], output))
-    else:
+    if not tell([asdict(each) for each in explanations], output):
         click.echo("\n\n".join(map(block, explanations)))
 
 
-async def _explain(client: "Client", name: str, namespace: str) -> "list[Explanation]":
+async def _explain(client: "Client", name: str, kind: str, namespace: str) -> "list[Explanation]":
     from gangline.api.resources import PODS  # noqa: PLC0415
     from gangline.api.scheduling import GROUP_NAME_ANNOTATION  # noqa: PLC0415
     from gangline.scheduler.explain import explain_group, explain_pod  # noqa: PLC0415
@@ -53,7 +52,7 @@ async def _explain(client: "Client", name: str, namespace: str) -> "list[Explana
     from gangline.scheduler.replay import observed  # noqa: PLC0415
     from gangline.scheduler.settings import SchedulerSettings  # noqa: PLC0415
 
-    groups, pods = await _subjects(client, name, namespace)
+    groups, pods = await _subjects(client, name, kind, namespace)
     names = set(SchedulerSettings().scheduler_names)
     for each in pods:
         pod = await client.get(PODS, each, namespace)
@@ -69,7 +68,9 @@ async def _explain(client: "Client", name: str, namespace: str) -> "list[Explana
     return [explain_pod(state, key, now) for key in keys if key in state.pods]
 
 
-async def _subjects(client: "Client", name: str, namespace: str) -> tuple[list[str], list[str]]:
+async def _subjects(
+    client: "Client", name: str, job_kind: str, namespace: str
+) -> tuple[list[str], list[str]]:
     """Return the groups and the pods that a name means."""
     from gangline.api.resources import POD_GROUPS, PODS  # noqa: PLC0415
     from gangline.kube.errors import NotFound  # noqa: PLC0415
@@ -82,12 +83,12 @@ async def _subjects(client: "Client", name: str, namespace: str) -> tuple[list[s
     if kind in _POD_KINDS:
         return [], [(await client.get(PODS, rest, namespace)).metadata.name]
     try:
-        job = await JobClient(client).get(rest, namespace)
+        job = await JobClient(client, job_kind).get(rest, namespace)
     except NoSuchJob:
         for kind, resource in (("podgroup", POD_GROUPS), ("pod", PODS)):
             with suppress(NotFound):
                 await client.request_json("GET", resource.path(namespace, rest))
-                return await _subjects(client, f"{kind}/{rest}", namespace)
+                return await _subjects(client, f"{kind}/{rest}", job_kind, namespace)
         raise
     pods = [replica.name for replica in job.replicas]
     if not pods:

@@ -8,7 +8,7 @@ from gangline.cli.errors import CommandError
 from gangline.cli.event_loop import run
 from gangline.cli.exit_codes import ExitCode
 from gangline.cli.options import Target, cluster_options, output_option
-from gangline.cli.output import structured
+from gangline.cli.output import tell
 from gangline.cli.queue_views import queue_block, queue_table
 
 if TYPE_CHECKING:
@@ -37,14 +37,11 @@ def list_queues(target: Target, output: str) -> None:
             return (await client.list(QUEUES)).items
 
     queues = sorted(run(found()), key=lambda queue: queue.metadata.name)
-    match output:
-        case "json" | "yaml":
-            click.echo(structured([_data(queue) for queue in queues], output))
-        case "name":
-            for queue in queues:
-                click.echo(f"queue/{queue.metadata.name}")
-        case _:
-            click.echo(queue_table(queues, wide=output == "wide"))
+    if output == "name":
+        for queue in queues:
+            click.echo(f"queue/{queue.metadata.name}")
+    elif not tell([_data(queue) for queue in queues], output):
+        click.echo(queue_table(queues, wide=output == "wide"))
 
 
 @queue_command.command("get")
@@ -62,13 +59,10 @@ def get_queue(name: str, target: Target, output: str) -> None:
             return queue, await _uses(client, name) if output in {"table", "wide"} else []
 
     queue, uses = run(found())
-    match output:
-        case "json" | "yaml":
-            click.echo(structured(_data(queue), output))
-        case "name":
-            click.echo(f"queue/{queue.metadata.name}")
-        case _:
-            click.echo(queue_block(queue, uses))
+    if output == "name":
+        click.echo(f"queue/{queue.metadata.name}")
+    elif not tell(_data(queue), output):
+        click.echo(queue_block(queue, uses))
 
 
 @queue_command.command("close")

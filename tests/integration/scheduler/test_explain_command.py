@@ -5,12 +5,13 @@ import json
 
 import pytest
 
-from gangline.api.resources import NODES, POD_GROUPS, PODS, QUEUES
+from gangline.api.resources import NODES, POD_GROUPS, PODS, PYTORCH_JOBS, QUEUES
 from gangline.cli import main
 from gangline.cli.exit_codes import ExitCode
 from gangline.kube.client import Client
 from gangline.local import definitions
 from gangline.local.apiserver.server import ApiServer
+from gangline.sdk.jobs import JOB_NAME_LABEL
 
 
 async def add_node(client: Client, name: str, cpu: str) -> None:
@@ -72,3 +73,36 @@ async def test_a_name_that_means_nothing_is_an_error(
     line = ["explain", "nobody", "--kubeconfig", str(api_server.kubeconfig)]
     assert await asyncio.to_thread(main.run, line) == ExitCode.NOT_FOUND
     assert "nobody" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("waiting")
+async def test_a_training_job_is_explained_by_its_name(
+    client: Client, api_server: ApiServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    container = {"name": "pytorch", "image": "i"}
+    replicas = {"Master": {"replicas": 1, "template": {"spec": {"containers": [container]}}}}
+    body = {"metadata": {"name": "train"}, "spec": {"pytorchReplicaSpecs": replicas}}
+    job = await client.create(PYTORCH_JOBS, body, "default")
+    owner = {
+        "apiVersion": PYTORCH_JOBS.api_version,
+        "kind": PYTORCH_JOBS.kind,
+        "name": "train",
+        "uid": job.metadata.uid,
+        "controller": True,
+    }
+    metadata = {
+        "name": "train-master-0",
+        "labels": {JOB_NAME_LABEL: "train"},
+        "ownerReferences": [owner],
+    }
+    asks = {**container, "resources": {"requests": {"cpu": "64"}}}
+    spec = {"schedulerName": "volcano", "containers": [asks]}
+    line = ["explain", "train", "-T", "pytorch", "--kubeconfig", str(api_server.kubeconfig)]
+    assert await asyncio.to_thread(main.run, line) == ExitCode.NOT_FOUND
+    assert "has no pods" in capsys.readouterr().err
+    await client.create(PODS, {"metadata": metadata, "spec": spec}, "default")
+    assert await asyncio.to_thread(main.run, line) == ExitCode.DONE
+    shown = capsys.readouterr().out
+    assert shown.startswith("Pod default/train-master-0 waits (NotEnoughResources)")
+    assert "0/2 nodes are available: 2 Insufficient cpu." in shown
+    assert "64 cpu asked" in " ".join(shown.split())

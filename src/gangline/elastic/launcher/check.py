@@ -46,8 +46,10 @@ async def check_alone(settings: AgentSettings) -> CheckReport:
     return await _check(settings, wanted, Referee([_ONLY_NODE]))
 
 
-async def check_together(settings: AgentSettings, place: Place, secret: Secret) -> CheckReport:
-    """Check this node with the others.
+async def check_together(
+    settings: AgentSettings, place: Place, secret: Secret, *, all_together: bool = False
+) -> CheckReport:
+    """Check this node with the others; at the end all at once if ``all_together``.
 
     Raises:
         MeetingError: the master cannot be reached, or will not have it.
@@ -61,6 +63,7 @@ async def check_together(settings: AgentSettings, place: Place, secret: Secret) 
         nodes=place.max_nodes,
         min_nodes=place.min_nodes,
         last_call_s=place.last_call_s,
+        all_together=all_together,
     )
     name = ClientName(place.job, place.node_id, incarnation)
     try:

@@ -63,7 +63,7 @@ class Checks:
             from gangline.elastic.launcher.check import check_together, judge  # noqa: PLC0415
 
             judge(
-                await check_together(settings, place, secret),
+                await check_together(settings, place, secret, all_together=self.tells_speed),
                 place.node_id,
                 exclude_straggler=self.exclude_straggler,
                 tells_speed=self.tells_speed,

@@ -150,6 +150,9 @@ class RoleRecord(Wire):
     replicas: Annotated[int | None, about("Replicas by the last plan.")] = None
     over: Annotated[int | None, about("Replicas by the specification, then.")] = None
     absent: Annotated[str, about("Ranks that a plan removed.")] = ""
+    leaving: Annotated[
+        str, about("Ranks that were at work when the first had ended well: none follows them.")
+    ] = ""
     resources: Annotated[ResourceList, about("Resources that a plan gave new pods.")] = {}
 
 

@@ -129,6 +129,20 @@ def test_an_elastic_job_does_not_wait_for_a_worker_that_never_found_a_place() ->
     assert world.end("worker-1").phase == "Succeeded"
 
 
+def test_nobody_begins_alone_when_the_others_leave() -> None:
+    world = ElasticWorld(role(4, ELASTIC))
+    world.settle()
+    for name in ("master-0", "worker-0", "worker-1", "worker-2"):
+        world.start(world[name])
+    world.settle()
+    world.end("worker-0")
+    assert not world.finished
+    assert "worker-3" not in world.names, "it has waited for a node until now"
+    world.take("worker-2")
+    assert world.names == ["master-0", "worker-0", "worker-1"], "too late to be made anew"
+    assert world.end("worker-1").phase == "Succeeded"
+
+
 def test_the_master_goes_when_the_job_has_ended() -> None:
     world = ElasticWorld(1).up().end("worker-0")
     world.after()

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from gangline.api.elastic import NodeRecord, RoleRecord
 from gangline.operator import indexes
+from gangline.operator.replicas import Slots
 
 _FRESH = NodeRecord()
 
@@ -99,6 +100,22 @@ def with_seen(record: RoleRecord, seen: Iterable[int]) -> RoleRecord:
 def absent(record: RoleRecord) -> frozenset[int]:
     """The ranks that a plan removed."""
     return indexes.read(record.absent)
+
+
+def late(record: RoleRecord, count: int) -> frozenset[int]:
+    """The ranks that come too late: the others have been leaving for some time."""
+    if not record.leaving:
+        return frozenset()
+    return frozenset(range(count)) - indexes.read(record.leaving)
+
+
+def with_leaving(record: RoleRecord, slots: Slots) -> RoleRecord:
+    """Remember who is at work when the first has ended well; forget it when all begin anew."""
+    if bool(slots.completed) == bool(record.leaving):
+        return record
+    at_work = {rank for rank, pod in enumerate(slots.pods) if pod and pod.active}
+    told = indexes.write(at_work | slots.completed) if slots.completed else ""
+    return replace(record, leaving=told)
 
 
 def current(record: RoleRecord, specified: int) -> RoleRecord:

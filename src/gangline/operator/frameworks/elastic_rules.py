@@ -184,6 +184,8 @@ class ElasticRules:
                     losses[rank] = self._loss(job, role, rank, ending)
                     _blame(faults, pod, ending)
             record = nodes.relaunched(self.records[role.name], losses)
+            if self._leave_together(role.name):
+                record = nodes.with_leaving(record, gang[role.name])
             records[role.name] = self._with_seen(role, gang, record)
         return structs.replace(memory, roles=records, node_faults=faults)
 
@@ -210,11 +212,13 @@ class ElasticRules:
 
     def may_make(self, job: TrainingJob, role: Role, index: int) -> bool:
         """A pod that has been there is not made again under its name: the next number comes."""
-        return index not in nodes.made(self.records[role.name])
+        record = self.records[role.name]
+        return not record.leaving and index not in nodes.made(record)
 
     def absent(self, job: TrainingJob, role: Role) -> frozenset[int]:
-        """The ranks that a plan removed."""
-        return nodes.absent(self.records[role.name])
+        """The ranks that a plan removed, and those that come when the others leave."""
+        record = self.records[role.name]
+        return nodes.absent(record) | nodes.late(record, role.replicas)
 
     def is_replaced(self, job: TrainingJob, role: Role, index: int, pod: Pod) -> bool:
         """Whether a failed pod is made anew: starting again can help, and may still be tried."""
@@ -261,9 +265,17 @@ class ElasticRules:
         lost = len(self._lost(job, role, gang))
         if not slots.succeeded or slots.active:
             return False
-        if name == WORKER and role.least < role.replicas - len(slots.absent):
-            return True  # agents leave together: who comes later finds nobody to train with
+        if self._leave_together(name):
+            return True
         return bool(lost) and slots.succeeded + lost == slots.wanted
+
+    def _leave_together(self, name: str) -> bool:
+        """Whether the first of a role to end well is followed by all: none may come after that.
+
+        Who started then would find nobody to train with, and begin alone.
+        """
+        elastic = self.node_range is not None and self.node_range.least < self.node_range.most
+        return name == WORKER and elastic and self.strategy == api.ALLREDUCE
 
     def _lost(self, job: TrainingJob, role: Role, gang: Gang) -> dict[int, Pod]:
         """The ranks that failed for good."""
@@ -319,6 +331,8 @@ class ElasticRules:
         slots, made = gang[role.name], nodes.made(self.records[role.name])
         if role.name == MASTER and self._ended_master(gang):
             made = made | {0}
+        if self.records[role.name].leaving:
+            return
         for rank, pod in enumerate(slots.pods):
             if rank in slots.completed or rank in slots.absent:
                 continue

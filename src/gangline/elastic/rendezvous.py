@@ -24,6 +24,7 @@ from gangline.elastic.rendezvous_state import (
     Seat,
     Stay,
 )
+from gangline.elastic.rendezvous_words import given_up, waiting
 
 __all__ = ["STOP_PATIENCE_S", "Rendezvous", "RendezvousState"]
 
@@ -148,18 +149,18 @@ class Rendezvous:
         self._form(now)
         if state.round != before:
             return True
-        if not state.waiting or self._is_standing() or state.waiting_since is None:
+        if not state.waiting or self.state.is_standing or state.waiting_since is None:
             return False
         assert state.parameters is not None
         if now < state.waiting_since + state.parameters.join_timeout_s:
             return False
-        self._give_up(now)
+        self._give_up()
         return True
 
     def deadline(self) -> float | None:
         """When ``tick`` may change something next; None for never."""
         state = self.state
-        if not state.waiting or self._is_standing() or state.parameters is None:
+        if not state.waiting or self.state.is_standing or state.parameters is None:
             return None
         ends = []
         if state.waiting_since is not None:
@@ -196,20 +197,7 @@ class Rendezvous:
 
     def waiting(self) -> Waiting:
         """Say what is waited for, to a node whose Join has no answer yet."""
-        state = self.state
-        assert state.parameters is not None
-        if self._is_standing():
-            message = f"the world of round {state.round} stands; this node is a spare"
-        elif state.members:
-            message = f"nodes {sorted(state.members)} stop their workers first"
-        else:
-            message = f"{len(state.waiting)} of at least {state.parameters.least} nodes are here"
-        return Waiting(
-            message=message,
-            present=len(state.waiting),
-            wanted=state.parameters.least,
-            missing=self._missing()[:64],
-        )
+        return waiting(self.state)
 
     def finished_answer(self, node: int, round_: int) -> bool | None:
         """Whether all have finished; None if the round is over for other reasons."""
@@ -224,7 +212,7 @@ class Rendezvous:
     def _is_behind(self, node: int, stay: Stay, incarnation: str, round_: int) -> bool:
         """Wake a member that trains in an older round, having missed that it is in this one."""
         known = stay.incarnation == incarnation and stay.told != round_
-        if not known or not self._is_standing() or round_ >= self.state.round:
+        if not known or not self.state.is_standing or round_ >= self.state.round:
             return False
         stay.told = round_
         self.orders.append((node, Restart(round=round_, reason="there is a newer world")))
@@ -287,18 +275,15 @@ class Rendezvous:
     def _can_grow(self) -> bool:
         """Whether those who wait would make the standing world larger."""
         state = self.state
-        if not self._is_standing() or state.parameters is None:
+        if not self.state.is_standing or state.parameters is None:
             return False
         if any(stay.is_finished for stay in state.members.values()):
             return False  # it is about to end; nobody starts over for a newcomer
         present = len(state.members)
         return state.parameters.usable(present + len(state.waiting)) > present
 
-    def _is_standing(self) -> bool:
-        return bool(self.state.members) and not self.state.is_broken
-
     def _stands(self, round_: int) -> bool:
-        return self._is_standing() and self.state.round == round_
+        return self.state.is_standing and self.state.round == round_
 
     def _break(self, now: float, reason: str) -> None:
         """Tell the members to restart, once for each world."""
@@ -318,7 +303,7 @@ class Rendezvous:
     def _form(self, now: float) -> None:
         """Form a world if that may be done now."""
         state = self.state
-        if not state.waiting or self._is_standing() or state.is_over or state.parameters is None:
+        if not state.waiting or self.state.is_standing or state.is_over or state.parameters is None:
             return
         size = state.parameters.usable(len(state.waiting))
         if not size or (now < self._call_ends() and not self._all_are_here()):
@@ -357,14 +342,10 @@ class Rendezvous:
             return max(last_call, state.broken_at + STOP_PATIENCE_S)
         return last_call
 
-    def _give_up(self, now: float) -> None:
+    def _give_up(self) -> None:
         """Refuse all that wait: the minimum did not come in time."""
         state = self.state
-        assert state.parameters is not None
-        message = (
-            f"after {state.parameters.join_timeout_s:g} s only {len(state.waiting)} of at least "
-            f"{state.parameters.least} nodes are here{self._names_of_missing()}"
-        )
+        message = given_up(state)
         for node, seat in state.waiting.items():
             join = seat.join
             state.refusals[node] = Refusal(
@@ -372,23 +353,6 @@ class Rendezvous:
             )
         state.waiting.clear()
         state.waiting_since = None
-
-    def _names_of_missing(self) -> str:
-        missing = self._missing()
-        dead = sorted(set(self.state.gone) - set(self.state.replaced))
-        parts = [f"; missing: rank {', '.join(map(str, missing))}"] if missing else []
-        parts += [f"; gone: node {node} ({self.state.gone[node]})" for node in dead[:8]]
-        return "".join(parts)
-
-    def _missing(self) -> tuple[int, ...]:
-        """Ranks below the maximum that nobody has who waits, if nodes have ranks."""
-        state = self.state
-        if state.parameters is None:
-            return ()
-        here = {seat.join.node_rank for seat in state.waiting.values()}
-        if -1 in here:
-            return ()
-        return tuple(rank for rank in range(state.parameters.max_nodes) if rank not in here)
 
     def _end_if_all_finished(self) -> None:
         state = self.state

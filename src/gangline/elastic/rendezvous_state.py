@@ -103,3 +103,8 @@ class RendezvousState(msgspec.Struct):
     refusals: dict[int, Refusal] = {}
     is_over: bool = False
     """All members of a world have finished: there will be no other."""
+
+    @property
+    def is_standing(self) -> bool:
+        """Whether there is a world whose members need not restart."""
+        return bool(self.members) and not self.is_broken

@@ -75,8 +75,9 @@ class Stage:
                 self.new_master,
                 self.wrongly_dead,
                 self.pass_time,
+                self.finish,
             ),
-            (60, 4, 4, 6, 2, 5, 15, 3, 2, 10),
+            (60, 4, 4, 6, 2, 5, 15, 3, 2, 10, 3),
         )[0]
         act()
         self.deliver()
@@ -166,6 +167,11 @@ class Stage:
         if agent is not None and agent.world:
             agent.wish()
 
+    def finish(self) -> None:
+        agent = self.one(wishes=False)
+        if agent is not None and agent.world:
+            self.rendezvous.finish(agent.node, agent.incarnation, agent.world.round)
+
     def heartbeat(self, agent: Agent | None = None) -> None:
         agent = agent or self.one()
         if agent is not None and agent.world is not None and not agent.wishes:
@@ -176,6 +182,8 @@ class Stage:
         if self.random.random() < 0.1:
             self.rendezvous = Rendezvous()  # even its journal is lost
             self.memories += 1
+            for agent in self.agents.values():  # what comes late comes over the old connection
+                agent.sent = agent.sent[-1:] if agent.wishes else []
             return
         kept = msgspec.msgpack.encode(self.rendezvous.state)
         self.deliver()
@@ -241,6 +249,12 @@ class Stage:
         alive = [agent for agent in self.agents.values() if agent.lives and not agent.refused]
         if not alive:
             return
+        if state.is_over:
+            # Whoever was not told of the end will be, with the next question.
+            assert all(
+                agent.world or agent.refused for agent in self.agents.values() if agent.lives
+            )
+            return
         training = [agent for agent in alive if not agent.wishes]
         waiting = [agent for agent in alive if agent.wishes]
         assert len({agent.world.round for agent in training if agent.world}) <= 1
@@ -250,10 +264,16 @@ class Stage:
         elif training:
             assert state.world is not None
             assert state.parameters is not None
-            assert {agent.node for agent in training} == {
+            done = {
+                node
+                for node, stay in state.members.items()
+                if stay.is_finished and node in state.gone
+            }
+            assert {agent.node for agent in training} | done == {
                 member.node_id for member in state.world.members
             }
-            assert state.parameters.usable(len(alive)) == len(training)
+            finishing = any(stay.is_finished for stay in state.members.values())
+            assert finishing or state.parameters.usable(len(alive)) == len(training)
             assert len(waiting) == len(alive) - len(training)
         elif alive:
             assert state.parameters is not None

@@ -51,8 +51,11 @@ class Join(Message):
     """If the minimum is not there after this, the rendezvous fails."""
 
 
-class Member(msgspec.Struct, frozen=True, array_like=True):
-    """One node of a world. The order of fields is the wire format: add only at the end."""
+class Member(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One node of a world. The order of fields is the wire format: add only at the end.
+
+    It holds no references to containers, so the garbage collector need not look at the thousands.
+    """
 
     node_id: int
     node_rank: int

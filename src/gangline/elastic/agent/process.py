@@ -72,9 +72,11 @@ class Process:
         asyncio.get_running_loop().remove_reader(self._descriptor)
         os.close(self._descriptor)
         self.when = time.time()
-        # What it had started, such as loaders of data, must not outlive it.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
+        if code:
+            # What it had started, such as loaders of data, must not outlive it. After success it
+            # may: an upload that the script has left behind goes on.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
         if not self.ended.done():
             self.ended.set_result(code)
 

@@ -106,7 +106,7 @@ class Feed:
         self._classes: Informer[PriorityClass] = Informer(client, PRIORITY_CLASSES)
         self._budgets: Informer[PodDisruptionBudget] = Informer(client, POD_DISRUPTION_BUDGETS)
         self.hypernodes: Informer[HyperNode] = Informer(client, HYPERNODES)
-        self._quotas: Informer[ResourceQuota] = Informer(client, RESOURCE_QUOTAS)
+        self.quotas: Informer[ResourceQuota] = Informer(client, RESOURCE_QUOTAS)
         self._namespace_informer: Informer[Namespace] = Informer(client, NAMESPACES)
         self._namespaces: dict[str, Mapping[str, str]] = {}
         """The labels of namespaces, for pods that choose others by them."""
@@ -119,7 +119,7 @@ class Feed:
         self._volumes.add_listener(self._on_volume)
         self._storage_classes.add_listener(self._on_storage_class)
         self._storage_listeners: list[Callable[[], None]] = []
-        self._quotas.add_listener(self._on_quota)
+        self.quotas.add_listener(self._on_quota)
         self._namespace_informer.add_listener(self._on_namespace)
         self.hypernodes.add_listener(self._on_hypernode)
         self._budgets.add_listener(self._on_budget)
@@ -144,9 +144,9 @@ class Feed:
     @property
     def additional(
         self,
-    ) -> tuple[Informer[HyperNode], Informer[ResourceQuota], Informer[Namespace]]:
+    ) -> tuple[Informer[HyperNode], Informer[Namespace]]:
         """Kinds that no decision waits for: a cluster may not have them, or not show them."""
-        return (self.hypernodes, self._quotas, self._namespace_informer)
+        return (self.hypernodes, self._namespace_informer)
 
     @property
     def storage(

@@ -29,6 +29,7 @@ from gangline.scheduler.queue_report import QueueReporter
 from gangline.scheduler.report import Reporter
 from gangline.scheduler.settings import SchedulerSettings
 from gangline.scheduler.victims import Policy
+from gangline.scheduler.wire import RESOURCE_QUOTAS
 
 log = logging.getLogger(__name__)
 
@@ -77,6 +78,7 @@ class Scheduler:
             tasks.create_task(self._notebook.run())
             tasks.create_task(self._queue_reporter.controller.run())
             tasks.create_task(self._ensure_default_queue())
+            tasks.create_task(self._follow_quotas())
             binder = Binder(
                 self._client,
                 self._feed.state,
@@ -146,6 +148,19 @@ class Scheduler:
         self._reporter.bound(binding)
         if binding.group is None:
             self._queue_reporter.changed(DEFAULT_QUEUE)
+
+    async def _follow_quotas(self) -> None:
+        """Follow namespaces' quotas where the API server knows them; the embedded one does not."""
+        while True:
+            try:
+                known = await self._client.request_json("GET", "/api/v1")
+            except KubeError as error:
+                log.debug("kinds cannot be looked at: %s", error)
+                await asyncio.sleep(QUEUE_RETRY_S)
+            else:
+                break
+        if any(each["name"] == RESOURCE_QUOTAS.plural for each in known["resources"]):
+            await self._feed.quotas.run()
 
     async def _ensure_default_queue(self) -> None:
         """Create the default queue if there is none; without the kind, wait for the kind."""

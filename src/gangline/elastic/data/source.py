@@ -1,7 +1,7 @@
 """Where a training script gets its shards from: the job's master, or a ledger in its own process.
 
-Without a master in the environment (a script tried out alone, or under plain torchrun with one
-process) the ledger of this process serves, and nothing outlives it.
+Without a master in the environment the ledger of this process serves a script that is tried out
+alone, and nothing outlives it. Several processes need a master.
 """
 
 import os
@@ -130,9 +130,19 @@ def _raise_unless_unknown(error: RequestRefusedError) -> None:
 
 
 def source_of(environment: Mapping[str, str] = os.environ) -> ShardSource:
-    """Return the master that the environment names, else a ledger of this process."""
+    """Return the master that the environment names, else a ledger of this process.
+
+    Raises:
+        LookupError: there is no master, but there are other processes to share the data with.
+    """
     address = next((environment[one] for one in MASTER_VARIABLES if environment.get(one)), "")
     if not address:
+        if environment.get("WORLD_SIZE", "1") != "1":
+            raise LookupError(
+                "the processes of a job share its data through their master, and there is none: "
+                "give 'gangline run' an --rdzv-endpoint HOST:PORT, also on a single node"
+            )
         return LocalSource()
-    job = environment.get("ELASTIC_JOB_NAME", "") or environment.get("TORCHELASTIC_RUN_ID", "")
+    # The launcher names the job by its run id, also towards the master.
+    job = environment.get("TORCHELASTIC_RUN_ID") or environment.get("ELASTIC_JOB_NAME", "")
     return MasterSource(BlockingClient(address, secret_of(environment, job), ClientName(job=job)))

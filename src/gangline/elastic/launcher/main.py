@@ -60,7 +60,7 @@ def dlrover_run() -> int:
 async def _run(settings: AgentSettings, meet: Meeting, base: dict[str, str], checks: Checks) -> int:
     folder = LogFolder(settings.logs, settings.run_id)
     async with contextlib.AsyncExitStack() as stack:
-        rendezvous = await _rendezvous(stack, settings, meet, folder, checks)
+        rendezvous = await _rendezvous(stack, settings, meet, folder, checks, base)
         outcome = await Agent(settings, rendezvous, base, folder).run()
     told = report(settings, outcome)
     if told:
@@ -76,6 +76,7 @@ async def _rendezvous(
     meet: Meeting,
     folder: LogFolder,
     checks: Checks,
+    base: dict[str, str],
 ) -> Rendezvous:
     if meet.address is None:
         await checks.alone(settings)
@@ -95,6 +96,8 @@ async def _rendezvous(
     if meet.hosts or (meet.hosts is None and is_own_address(meet.address)):
         await stack.enter_async_context(MasterHost(settings.run_id, meet.address, folder.path))
     place = place_of(settings, meet)
+    # By these workers find their data shards, and the master what a lost node or worker held.
+    base |= {"GANGLINE_MASTER_ADDR": place.master, "NODE_ID": str(place.node_id)}
     await checks.together(settings, place, secret)
     return Membership(place, secret)
 

@@ -17,7 +17,7 @@ from gangline.elastic.data.client import (
 from gangline.elastic.data.dataset import Shard, Stream
 from gangline.elastic.data.events import Forget, Release
 from gangline.elastic.data.feed import ShardBatchSampler, accounted, records_in
-from gangline.elastic.data.source import LocalSource, source_of
+from gangline.elastic.data.source import LocalSource, MasterSource, source_of
 from gangline.elastic.data.torch_feed import ShardedRecords
 
 
@@ -208,4 +208,7 @@ def test_sizes_of_batches_are_found_in_what_pipelines_give() -> None:
 def test_the_environment_names_worker_and_source() -> None:
     assert worker_name({"NODE_ID": "7", "LOCAL_RANK": "2"}) == "7/2"
     assert worker_name({"GROUP_RANK": "1"}) == "1/0"
-    assert isinstance(source_of({}), LocalSource)
+    assert isinstance(source_of({"WORLD_SIZE": "1"}), LocalSource)
+    assert isinstance(source_of({"GANGLINE_MASTER_ADDR": "127.0.0.1:1"}), MasterSource)
+    with pytest.raises(LookupError, match="--rdzv-endpoint"):
+        source_of({"WORLD_SIZE": "2"})

@@ -1,0 +1,20 @@
+"""A training script that writes down what it was given; rank 1 dies once in the middle."""
+
+import os
+import sys
+from pathlib import Path
+
+from gangline.elastic.data.client import IndexShardingClient
+from gangline.elastic.data.feed import ShardBatchSampler, accounted
+
+RANK, ATTEMPT = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
+
+with Path(sys.argv[1], f"{RANK}-{ATTEMPT}").open("w") as seen:
+    client = IndexShardingClient(
+        "numbers", batch_size=4, dataset_size=400, num_minibatches_per_shard=2
+    )
+    for number, batch in enumerate(accounted(ShardBatchSampler(client), client)):
+        print(*batch, file=seen, flush=True)
+        if number == 5 and (RANK, ATTEMPT) == ("1", "0"):
+            os._exit(9)
+    client.close()

@@ -1,0 +1,30 @@
+"""Data shards in a job of the launcher: the workers find its master, and a lost one's go on."""
+
+import asyncio
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).with_name("shard_script.py")
+
+
+@pytest.mark.timeout(300)
+async def test_all_records_are_worked_on_though_a_worker_dies(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        endpoint = f"127.0.0.1:{held.getsockname()[1]}"
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "gangline.elastic.launcher", "--nnodes", "1"),
+        *("--nproc-per-node", "2", "--max-restarts", "2", "--rdzv-endpoint", endpoint),
+        *(str(SCRIPT), str(tmp_path)),
+    )
+    try:
+        assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.terminate()
+            await process.wait()
+    seen = {int(one) for file in tmp_path.iterdir() for one in file.read_text().split()}
+    assert seen == set(range(400))
+    assert {file.name for file in tmp_path.iterdir()} >= {"0-0", "1-0", "0-1", "1-1"}

@@ -109,7 +109,7 @@ def test_a_job_goes_on_while_its_minimum_is_there() -> None:
 
     world = ElasticWorld(role(3, "run --nnodes=2:3 x", restartCount=0)).up()
     assert world.break_("worker-1").break_("worker-2").finished
-    assert "2 are needed and 1 left" in world.message
+    assert "2 of worker are needed and 1 left" in world.message
 
 
 def test_a_job_of_fixed_size_needs_all_of_its_workers() -> None:

@@ -11,7 +11,6 @@ from datetime import datetime, timedelta
 
 from msgspec import structs
 
-from gangline.api import elastic as api
 from gangline.api.elastic import (
     CHIEF,
     CONTAINER,
@@ -24,9 +23,9 @@ from gangline.api.elastic import (
     NodeFaults,
     RoleRecord,
 )
-from gangline.api.elastic_words import CriticalRanks, NodeRange, critical_ranks
+from gangline.api.elastic_words import NodeRange
 from gangline.api.kubeflow import JobStatus
-from gangline.operator import labels, template
+from gangline.operator import labels
 from gangline.operator.frameworks import (
     elastic_failures,
     elastic_master,
@@ -36,17 +35,14 @@ from gangline.operator.frameworks import (
 )
 from gangline.operator.frameworks import elastic_nodes as nodes
 from gangline.operator.frameworks.elastic_pod import ID_LABEL, Replica
+from gangline.operator.frameworks.elastic_tolerance import Tolerance
 from gangline.operator.job import Manifest, Role, TrainingJob
 from gangline.operator.policies import restart, together
 from gangline.operator.replicas import Gang, Phase, Pod
 
-RESTARTS = 3
-"""How often a rank is made anew after failures, if nobody says."""
-MASTER_RESTARTS = 30
-"""The same for the master. Workers go on without it meanwhile, so there is time."""
 
-_TOGETHER = (PS, CHIEF)
-"""Roles without any of whose replicas nothing goes on."""
+_NAMED = 5
+"""Pods that a message names; of a thousand nobody reads more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +57,9 @@ class ElasticRules:
     """What is remembered of each role, with a number for each rank."""
 
     @property
-    def strategy(self) -> str:
-        """How the replicas train together."""
-        return self.spec.distribution_strategy or api.PARAMETER_SERVER
+    def tolerance(self) -> Tolerance:
+        """What the job can do without."""
+        return Tolerance(self.spec, self.node_range)
 
     # What is made
 
@@ -123,19 +119,21 @@ class ElasticRules:
             return ""
         for role in job.roles:
             lost = self._lost(job, role, gang)
-            critical = self._critical(role.name)
+            critical = self.tolerance.critical(role.name)
             missed = [rank for rank in lost if rank in critical]
             left = gang[role.name].wanted - len(lost)
-            if not lost or (not missed and left >= self._needed(role)):
+            if not lost or (not missed and left >= self.tolerance.needed(role)):
                 continue
-            told = "; ".join(
-                restart.describe(lost[rank], CONTAINER).rstrip(".") for rank in (missed or lost)
+            needed = self.tolerance.needed(role)
+            why = (
+                f"rank {min(missed)} of {role.name} is critical"
+                if missed
+                else f"{needed} of {role.name} are needed and {left} left"
             )
-            why = "is critical" if missed else f"{self._needed(role)} are needed and {left} left"
-            again = self._budget(role.name, min(missed or lost))
+            again = self.tolerance.budget(role.name, min(missed or lost))
             return (
-                f"ElasticJob {job.name} has failed because {told}. Of the role {role.name}, {why}; "
-                f"each may be made anew {again} times after failures that this can help."
+                f"ElasticJob {job.name} has failed because {_told(lost, missed or list(lost))}, "
+                f"and {why}. A rank may be made anew {again} times, where that can help."
             )
         return ""
 
@@ -184,7 +182,7 @@ class ElasticRules:
                     losses[rank] = self._loss(job, role, rank, ending)
                     _blame(faults, pod, ending)
             record = nodes.relaunched(self.records[role.name], losses)
-            if self._leave_together(role.name):
+            if self.tolerance.leave_together(role.name):
                 record = nodes.with_leaving(record, gang[role.name])
             records[role.name] = self._with_seen(role, gang, record)
         return structs.replace(memory, roles=records, node_faults=faults)
@@ -198,7 +196,7 @@ class ElasticRules:
         return self._is_newest(pod) and not (
             role == MASTER
             and pod.succeeded
-            and nodes.node(self.records[role], rank).failures < self._budget(role, rank)
+            and nodes.node(self.records[role], rank).failures < self.tolerance.budget(role, rank)
         )
 
     def is_awaited(self, job: TrainingJob, pod: Pod, gang: Gang) -> bool:
@@ -225,13 +223,15 @@ class ElasticRules:
         ended = elastic_failures.ending(pod, CONTAINER)
         if not ended.counted:
             return True
-        if nodes.node(self.records[role.name], index).failures >= self._budget(role.name, index):
+        if nodes.node(self.records[role.name], index).failures >= self.tolerance.budget(
+            role.name, index
+        ):
             return False
         if role.name == MASTER:
             return True
         if ended.out_of_memory:
             return self._more_memory(job, role.name, index) is not None
-        return not ended.hopeless or self._always(role)
+        return not ended.hopeless or self.tolerance.always(role)
 
     def has_failed_before(self, job: TrainingJob, role: Role, index: int) -> bool:
         """Whether a rank has failed: others need not wait when replacement is paused."""
@@ -265,17 +265,9 @@ class ElasticRules:
         lost = len(self._lost(job, role, gang))
         if not slots.succeeded or slots.active:
             return False
-        if self._leave_together(name):
+        if self.tolerance.leave_together(name):
             return True
         return bool(lost) and slots.succeeded + lost == slots.wanted
-
-    def _leave_together(self, name: str) -> bool:
-        """Whether the first of a role to end well is followed by all: none may come after that.
-
-        Who started then would find nobody to train with, and begin alone.
-        """
-        elastic = self.node_range is not None and self.node_range.least < self.node_range.most
-        return name == WORKER and elastic and self.strategy == api.ALLREDUCE
 
     def _lost(self, job: TrainingJob, role: Role, gang: Gang) -> dict[int, Pod]:
         """The ranks that failed for good."""
@@ -284,38 +276,6 @@ class ElasticRules:
             for rank, pod in enumerate(gang[role.name].pods)
             if pod and pod.failed and not self.is_replaced(job, role, rank, pod)
         }
-
-    def _needed(self, role: Role) -> int:
-        """How many replicas of a role the others cannot do without."""
-        if role.name in _TOGETHER or role.name == MASTER:
-            return role.replicas
-        if role.name == EVALUATOR:
-            return 0
-        return 1 if self.strategy == api.PARAMETER_SERVER else role.least
-
-    def _critical(self, name: str) -> CriticalRanks:
-        written = elastic_pod.spec_of(self.spec, name)
-        given = written.critical_nodes if written else None
-        if given:
-            return critical_ranks(given) or CriticalRanks(False, {})
-        first = name == WORKER and self.strategy == api.PARAMETER_SERVER
-        return CriticalRanks(False, {0: None} if first else {})
-
-    def _budget(self, name: str, rank: int) -> int:
-        """How often a rank may be made anew after failures."""
-        written = elastic_pod.spec_of(self.spec, name)
-        given = written.restart_count if written else None
-        if name == MASTER:
-            return max(given or 0, MASTER_RESTARTS)
-        own = self._critical(name).ranks.get(rank)
-        return own if own is not None else RESTARTS if given is None else given
-
-    def _always(self, role: Role) -> bool:
-        """Whether every failure makes a pod anew."""
-        written = elastic_pod.spec_of(self.spec, role.name)
-        inside = template.pod_spec(role.template).get("restartPolicy")
-        policy = (written and written.restart_policy) or inside
-        return policy in ("Always", "OnFailure")
 
     def _more_memory(self, job: TrainingJob, role: str, rank: int) -> str | None:
         roles = {each.name: each for each in job.roles if each.name != MASTER}
@@ -365,7 +325,7 @@ class ElasticRules:
         written = elastic_pod.spec_of(self.spec, role.name)
         limit = written.restart_timeout if written else None
         slots = gang[role.name]
-        if not limit or slots.active + slots.succeeded >= max(1, self._needed(role)):
+        if not limit or slots.active + slots.succeeded >= max(1, self.tolerance.needed(role)):
             return None
         pods = [pod for pod in slots.present if _waits(pod)]
         since = [pod.metadata.creation_timestamp for pod in pods]
@@ -375,9 +335,16 @@ class ElasticRules:
         why = (
             f"ElasticJob {job.name} has failed because {len(pods)} {role.name} pod(s), such as "
             f"{min(pod.name for pod in pods)}, waited for a node longer than the restartTimeout "
-            f"of {limit} s, and {self._needed(role)} are needed."
+            f"of {limit} s, and {self.tolerance.needed(role)} are needed."
         )
         return min(known) + timedelta(seconds=limit) - now, why
+
+
+def _told(lost: Mapping[int, Pod], ranks: list[int]) -> str:
+    """Say how the pods of these ranks ended, of the first few of them."""
+    named = (restart.describe(lost[rank], CONTAINER).rstrip(".") for rank in ranks[:_NAMED])
+    more = len(ranks) - _NAMED
+    return "; ".join(named) + (f"; and {more} more" if more > 0 else "")
 
 
 def _blame(faults: dict[str, NodeFaults], pod: Pod, ending: elastic_failures.Ending) -> None:

@@ -40,7 +40,6 @@ from gangline.operator.job import Manifest, Role, TrainingJob
 from gangline.operator.policies import restart, together
 from gangline.operator.replicas import Gang, Phase, Pod
 
-
 _NAMED = 5
 """Pods that a message names; of a thousand nobody reads more."""
 

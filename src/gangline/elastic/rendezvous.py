@@ -30,6 +30,8 @@ __all__ = ["STOP_PATIENCE_S", "Rendezvous", "RendezvousState"]
 
 STOP_PATIENCE_S = 60.0
 """Members that live are waited for so long when a world breaks: torch gives workers 30 s to end."""
+RETELL_S = 3.0
+"""A node that trains on although it must restart is told again after this."""
 _FORMER_KEPT = 8
 
 
@@ -120,26 +122,19 @@ class Rendezvous:
         held dead wrongly, or missed that its world broke, hears that it must restart.
         """
         state = self.state
-        if round_ <= 0 or state.is_over or node in state.waiting:
+        if round_ <= 0 or state.is_over or node in state.waiting or node in state.replaced:
             return False
-        if (stay := state.members.get(node)) is not None:
-            return self._is_behind(node, stay, incarnation, round_)
-        if incarnation in state.former.get(node, ()) or node in state.replaced:
+        if incarnation in state.former.get(node, ()):
             return False
-        if state.world is None and round_ >= state.round:
-            state.round = round_
-            state.members[node] = Stay(incarnation, 0)
-            state.gone.pop(node, None)
-            if state.is_broken:
-                self.orders.append((node, Restart(round=round_, reason="the world forms anew")))
-            elif state.waiting:
-                self._break(now, "other nodes of the world have joined anew")
+        stay = state.members.get(node)
+        if stay is None and state.world is None and round_ >= state.round:
+            self._adopt(node, incarnation, round_, now)
             return True
-        refusal = state.refusals.get(node)
-        if refusal is not None and refusal.incarnation == incarnation and refusal.number < 0:
-            return False  # told already
-        state.refusals[node] = Refusal(incarnation, -1, "RoundOver", "")
-        self.orders.append((node, Restart(round=round_, reason="the world goes on without it")))
+        reason = self._why_restart(stay, incarnation, round_, now)
+        if not reason or now < state.told.get(node, 0.0) + RETELL_S:
+            return False
+        state.told[node] = now
+        self.orders.append((node, Restart(round=round_, reason=reason)))
         return True
 
     def tick(self, now: float) -> bool:
@@ -209,14 +204,27 @@ class Rendezvous:
 
     # The rules
 
-    def _is_behind(self, node: int, stay: Stay, incarnation: str, round_: int) -> bool:
-        """Wake a member that trains in an older round, having missed that it is in this one."""
-        known = stay.incarnation == incarnation and stay.told != round_
-        if not known or not self.state.is_standing or round_ >= self.state.round:
-            return False
-        stay.told = round_
-        self.orders.append((node, Restart(round=round_, reason="there is a newer world")))
-        return True
+    def _adopt(self, node: int, incarnation: str, round_: int, now: float) -> None:
+        """Learn of a world from one of its members."""
+        state = self.state
+        state.round = round_
+        state.members[node] = Stay(incarnation, 0)
+        state.gone.pop(node, None)
+        if state.is_broken:
+            self.orders.append((node, Restart(round=round_, reason="the world forms anew")))
+        elif state.waiting:
+            self._break(now, "other nodes of the world have joined anew")
+
+    def _why_restart(self, stay: Stay | None, incarnation: str, round_: int, now: float) -> str:
+        """Say why a node that trains in a round must not go on; empty if it may."""
+        state = self.state
+        if stay is None:
+            return "the world goes on without it"
+        if stay.incarnation != incarnation:
+            return ""
+        if state.is_broken:  # it was told; perhaps it did not hear
+            return "the members have changed" if now >= state.broken_at + RETELL_S else ""
+        return "there is a newer world" if round_ < state.round else ""
 
     def _is_old(self, join: Join) -> bool:
         """Whether this wish is known already, or older than what is known."""

@@ -65,8 +65,6 @@ class Stay(msgspec.Struct, array_like=True):
     number: int
     """Of the Join that brought it in; 0 if this is known from a heartbeat alone."""
     is_finished: bool = False
-    told: int = 0
-    """The older round in which it trained on and was told that there is a newer one."""
 
 
 class Refusal(msgspec.Struct, array_like=True):
@@ -101,6 +99,8 @@ class RendezvousState(msgspec.Struct):
     former: dict[int, list[str]] = {}
     """Agent processes of a node that another one has followed."""
     refusals: dict[int, Refusal] = {}
+    told: dict[int, float] = {}
+    """When nodes that train on in a world that is over were told so last."""
     is_over: bool = False
     """All members of a world have finished: there will be no other."""
 

@@ -205,6 +205,8 @@ class Stage:
         orders, self.rendezvous.orders = self.rendezvous.orders, []
         for node, order in orders:
             agent = self.agents[node]
+            if self.random.random() < 0.1:
+                continue  # it was busy and missed it
             if agent.lives and agent.world and agent.world.round <= order.round:
                 agent.wish()
                 agent.stopping_until = self.now + self.random.random() * STOP_S

@@ -108,10 +108,7 @@ class Core:
         if not self.rendezvous.join(join, now):
             return _UNCHANGED
         kept = self.state.kept
-        if waiting := kept.commands.get(join.node_id):
-            kept.commands[join.node_id] = [
-                one for one in waiting if not isinstance(one.what, msg.Restart)
-            ]
+        self._withdraw_restarts(join.node_id)
         kept.attempts.pop(join.node_id, None)
         topics = self._release(str(join.node_id), now) | self._after_rendezvous(before, now)
         return Applied(topics=topics)
@@ -236,8 +233,16 @@ class Core:
 
     def _order(self, node: int, what: msg.CommandKind) -> None:
         kept = self.state.kept
+        if isinstance(what, msg.Restart):
+            self._withdraw_restarts(node)
         kept.commands.setdefault(node, []).append(msg.Command(kept.next_command, what))
         kept.next_command += 1
+
+    def _withdraw_restarts(self, node: int) -> None:
+        """Forget orders to restart that a later one, or the node's coming, has made needless."""
+        commands = self.state.kept.commands
+        if waiting := commands.get(node):
+            commands[node] = [one for one in waiting if not isinstance(one.what, msg.Restart)]
 
     def _commands_seen(self, note: rec.CommandsSeen, now: float) -> Applied:
         del now

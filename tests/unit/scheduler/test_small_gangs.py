@@ -1,6 +1,11 @@
 """Small gangs within a gang: whole or not placed, enough of them or none, each close together."""
 
+from collections import Counter
+from dataclasses import replace
+
 import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gangline.api.resources import POD_GROUPS
 from gangline.api.scheduling import PodGroup
@@ -124,3 +129,33 @@ def test_rules_are_read_from_the_group() -> None:
     (rule,) = group_facts(msgspec.convert(written, PodGroup), {}).parts
     selector = Selector((Requirement("role", "=", ("worker",)),))
     assert rule == PartRule("slices", selector, 4, 2, ("slice",), NetworkRule(False, 1))
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    free=st.lists(st.integers(0, 4), min_size=1, max_size=4),
+    slices=st.lists(st.integers(1, 4), min_size=1, max_size=4),
+    size=st.integers(1, 3),
+    minimum=st.integers(0, 3),
+    together=st.integers(0, 6),
+    running=st.integers(0, 3),
+)
+def test_no_small_gang_is_ever_left_with_too_few(
+    free: list[int], slices: list[int], size: int, minimum: int, together: int, running: int
+) -> None:
+    rule = PartRule("slices", Selector(), size=size, minimum=minimum, keys=("slice",))
+    state = cluster(*(node(f"n{i}", cpu=cpu) for i, cpu in enumerate(free)))
+    state.set_node(node("full", cpu=running))
+    state.set_group(group("job", together, parts=(rule,)))
+    there = Counter[str]()
+    for name, count in zip("abcd", slices, strict=False):
+        for member in members(name, each=count):
+            on = NodeName("full") if there.total() < running else None
+            there[name] += on is not None
+            state.set_pod(replace(member, node=on, phase="Running" if on else "Pending"))
+    placed = Counter(binding.pod.split("-")[1] for binding in decide(state).bindings)
+    if placed:
+        after = placed + there
+        assert all(after[name] >= size for name in placed)
+        assert sum(count >= size for count in after.values()) >= minimum
+        assert after.total() >= together

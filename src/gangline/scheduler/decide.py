@@ -252,6 +252,8 @@ class _Pass:
 
     def _slip_in(self, unit: Unit) -> bool:
         """Place a unit in room that is planned for the first in line, if it ends in time."""
+        if not unit.limit_s:
+            return False
         if self.tree.blocking(unit.queue, self.tree.amount(unit.asked)) is not None:
             return False
         placed = self._window.place(self.trial, unit, self.now)

@@ -31,5 +31,6 @@ async def test_all_records_are_worked_on_though_a_worker_dies(tmp_path: Path) ->
             process.terminate()
             await process.wait()
     given = read(tmp_path)
+    assert len(given["1-0"]) == 24
     assert set().union(*given.values()) == set(range(400))
-    assert set(given) == {"0-0", "1-0", "0-1", "1-1"}
+    assert set(given) - {"0-0"} == {"1-0", "0-1", "1-1"}

@@ -13,6 +13,7 @@ ALL = (
     "memory",
     "first_step",
     "client_speed",
+    "master_load",
 )
 
 

@@ -16,6 +16,9 @@ from gangline.elastic.protocol.server import Peer
 log = logging.getLogger(__name__)
 
 RETRY_S = 1.0
+SYNC_EVERY_S = 1.0
+"""The disk gets what nobody waits for so often. Not always at once: the system lets nobody write to
+a file while it brings it to the disk, and that would hold up all requests."""
 
 
 class Outbox:
@@ -30,6 +33,7 @@ class Outbox:
         self._unsafe: list[_Letter] = []
         """Replies that leave when what is written has reached the disk."""
         self._is_due = False
+        self._is_sync_due = False
         self._is_failing = False
         self._awake = asyncio.Event()
 
@@ -74,6 +78,7 @@ class Outbox:
         """Bring to the disk what is written, and send what waited for it."""
         if self._is_due:
             self._write()
+        self._is_sync_due = False
         unsafe, self._unsafe = self._unsafe, []
         try:
             if self._journal.wants_snapshot:
@@ -93,7 +98,11 @@ class Outbox:
             self._fail(error)
         unwritten, self._unwritten = self._unwritten, []
         _send(unwritten)
-        self._awake.set()
+        if self._unsafe or self._is_failing or self._journal.wants_snapshot:
+            self._awake.set()
+        elif not self._is_sync_due:
+            self._is_sync_due = True
+            asyncio.get_running_loop().call_later(SYNC_EVERY_S, self._awake.set)
 
     def _fail(self, error: OSError) -> None:
         if not self._is_failing:

@@ -117,10 +117,18 @@ async def test_a_question_outlives_the_master_and_keeps_its_number(parrot: Parro
         await second.stop()
 
 
+async def in_trouble(client: Client, trouble: str) -> None:
+    """Wait until the client knows what is wrong."""
+    async with asyncio.timeout(PATIENCE_S):
+        while trouble not in client.trouble:
+            await asyncio.sleep(0.01)
+
+
 async def test_a_master_that_is_not_there_is_told_with_its_address(unused_tcp_port: int) -> None:
     async with Client(f"127.0.0.1:{unused_tcp_port}", SECRET) as client:
-        with pytest.raises(MasterUnreachableError, match=rf":{unused_tcp_port} .*Connect call failed"):
-            await client.call(KeyValueGet(keys=()), timeout_s=0.5)
+        await in_trouble(client, "Connect call failed")
+        with pytest.raises(MasterUnreachableError, match=rf":{unused_tcp_port} .*Connect call"):
+            await client.call(KeyValueGet(keys=()), timeout_s=0.1)
 
 
 async def test_a_no_is_an_error_with_a_reason(port: int) -> None:
@@ -140,8 +148,9 @@ async def test_the_wrong_job_is_refused_for_good(port: int) -> None:
 
 async def test_a_stranger_is_cut_and_hears_nothing(port: int, parrot: Parrot) -> None:
     async with Client(f"127.0.0.1:{port}", Secret(b"x" * 32)) as client:
+        await in_trouble(client, "closed the connection")
         with pytest.raises(MasterUnreachableError, match="closed the connection"):
-            await client.call(KeyValueGet(keys=()), timeout_s=0.5)
+            await client.call(KeyValueGet(keys=()), timeout_s=0.1)
     assert parrot.seen == []
 
 

@@ -260,7 +260,7 @@ class QueueTree:
             charged = sum(
                 running.by_queue[queue][name]
                 for queue in running.by_queue
-                if queue in self.accounts
+                if queue in self.accounts and queue != ROOT_QUEUE
             )
             taken = nodes.used[row]
             outside = max(0, int(taken.sum()) - charged)

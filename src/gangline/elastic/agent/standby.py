@@ -1,7 +1,6 @@
 """Spare interpreters: beside each worker one waits that has imported already what the script needs.
 
-A restart then costs no imports. Spares are warmed one after another, at the lowest priority where
-that can be taken back, and only while memory is not short. What they may import is learned from the
+A restart then costs no imports. Spares are warmed one after another, at low priority, and only while memory is not short. What they may import is learned from the
 first start; until then there are none, and a death before means an ordinary start.
 """
 
@@ -25,7 +24,8 @@ from gangline.elastic.agent.settings import StandbySettings
 
 log = logging.getLogger(__name__)
 
-_LOWEST = 19
+_LOW = 10
+_AUTOGROUP = Path("/proc/self/autogroup")
 _CAP_SYS_NICE = 23
 _FIRST_GUESS_BYTES = 400 << 20
 """What a spare may need as long as none has been measured."""
@@ -153,8 +153,12 @@ class Spares:
 
     def _prepare(self, local_rank: int, *, lower: bool) -> None:
         bound_to(self._affinity[local_rank] if self._affinity else frozenset())
+        # Sessions are groups of their own to the scheduler; within one, priorities mean nothing to
+        # others. This one can be taken back without privileges.
+        with contextlib.suppress(OSError):
+            _AUTOGROUP.write_text(str(_LOW))
         if lower:
-            os.setpriority(os.PRIO_PROCESS, 0, _LOWEST)
+            os.setpriority(os.PRIO_PROCESS, 0, _LOW)
 
     def _is_room(self) -> bool:
         return memory().available_bytes > self.bytes_each + self._settings.reserve_bytes

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-PATIENCE_S = 100.0
+PATIENCE_S = 280.0
 
 
 class Run:

@@ -5,6 +5,8 @@ import re
 import signal
 import socket
 
+import pytest
+
 DDP = """
     import os, sys, time
     import torch, torch.distributed as dist
@@ -29,6 +31,7 @@ DDP = """
 """
 
 
+@pytest.mark.timeout(900)
 def test_training_goes_on_after_a_killed_worker_and_a_lost_host(launch, script, tmp_path):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -5,6 +5,8 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
+
 VOLATILE = {
     "MASTER_ADDR",
     "MASTER_PORT",
@@ -38,7 +40,10 @@ DUMP = """
                   sys.getprofile(), sys.gettrace()],
         "flags": str(sys.flags), "recursion": sys.getrecursionlimit(), "gc": gc.get_threshold(),
         "session": os.getsid(0) == os.getpid(), "group": os.getpgid(0) == os.getpid(),
-        "nice": os.getpriority(os.PRIO_PROCESS, 0), "cpus": sorted(os.sched_getaffinity(0)),
+        "nice": [os.getpriority(os.PRIO_PROCESS, int(t)) for t in os.listdir("/proc/self/task")][0],
+        "autogroup": open("/proc/self/autogroup").read().split()[1:]
+                     if os.path.exists("/proc/self/autogroup") else [],
+        "cpus": sorted(os.sched_getaffinity(0)),
         "umask": umask, "locale": locale.getlocale(), "encoding": sys.stdout.encoding,
         "tty": [os.isatty(n) for n in range(3)], "buffering": sys.stdout.line_buffering,
         "untouched": torch.rand(3).tolist() == torch.rand(
@@ -83,6 +88,7 @@ def comparable(dump: dict) -> dict:
     return dump
 
 
+@pytest.mark.timeout(900)
 def test_a_script_sees_what_it_sees_under_torchrun(launch, script, tmp_path):
     flags = ["--standalone", "--nproc-per-node", "1", "--max-restarts", "1", script(DUMP)]
     theirs = launch(*flags, tmp_path / "theirs", 0, program="torchrun")

@@ -1,11 +1,14 @@
 """What memory is left, in a machine and in a container; what may be preloaded."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from gangline.elastic.agent.learning import preloadable
 from gangline.elastic.agent.memory import memory, out_of_memory_kills
+from gangline.elastic.agent.process import HOOK_FOLDER, HOOK_VARIABLE
 from gangline.elastic.agent.standby import may_raise_priority
 
 MIB = 1 << 20
@@ -75,3 +78,13 @@ def test_only_libraries_are_preloaded_in_the_order_of_the_first_start():
 def test_priority_is_lowered_only_where_it_can_be_raised_again(tmp_path, capabilities, may):
     (tmp_path / "status").write_text(f"Name:\tx\nCapEff:\t{capabilities}\n")
     assert may_raise_priority(tmp_path / "status") is may
+
+
+def test_a_spare_whose_hook_fails_does_not_run_the_script(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("print('trained')")
+    environment = {"PYTHONPATH": str(HOOK_FOLDER), HOOK_VARIABLE: "spare:987"}  # no such file
+    run = subprocess.run(
+        [sys.executable, script], env=environment, capture_output=True, check=False, timeout=60
+    )
+    assert (run.returncode, run.stdout) == (1, b"")

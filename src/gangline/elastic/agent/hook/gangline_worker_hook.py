@@ -97,6 +97,9 @@ def _tiny_step(torch: Any) -> None:
 
 
 def _regain_priority(nice: int) -> None:
+    if os.path.exists("/proc/self/autogroup"):
+        with open("/proc/self/autogroup", "w") as group:
+            group.write("0")
     for thread in os.listdir("/proc/self/task"):
         if os.getpriority(os.PRIO_PROCESS, int(thread)) != nice:
             os.setpriority(os.PRIO_PROCESS, int(thread), nice)

@@ -30,7 +30,14 @@ def _main() -> None:
         sys.path.remove(folder)
         sys.path_importer_cache.pop(folder, None)
     sys.modules.pop("gangline_worker_hook", None)
-    hook.run(mode, int(descriptor))
+    try:
+        hook.run(mode, int(descriptor))
+    except BaseException:
+        # What is raised here is printed by ``site``, and the script runs all the same: right for a
+        # worker, but a spare that could not wait for its order must not train.
+        if mode == "spare":
+            os._exit(1)
+        raise
 
 
 def _hide(folder: str) -> None:

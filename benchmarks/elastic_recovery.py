@@ -1,0 +1,219 @@
+"""Start and recovery of ``gangline run`` beside torchrun, with real processes over gloo.
+
+Measured in turn, medians: from the launcher's start to the first step of all ranks; from SIGKILL of
+a worker to the first step of all ranks, on one node of two workers and on two nodes of one; a node
+lost and back with ``--nnodes 1:2`` (torchrun's figures for these two are in docs/elastic.md: it
+takes a minute or fails). A worker is killed once training is steady and, with gangline, spares are
+warm. Then one job is killed many times.
+
+    python -m benchmarks.elastic_recovery [RUNS] [KILLS]
+"""
+
+import json
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+RUNS, KILLS = 7, 30
+PATIENCE_S = 120.0
+LAUNCHERS = {"torchrun": "torch.distributed.run", "gangline": "gangline.elastic.launcher"}
+WARM = "spare interpreters are warm"
+WORKER = Path(__file__).with_name("elastic_worker.py")
+
+
+class Job:
+    """Launchers that train together; their workers note events in files."""
+
+    def __init__(self, kind: str, folder: str) -> None:
+        self.kind = kind
+        self.notes = Path(tempfile.mkdtemp(dir=folder)) / "notes"
+        self.launchers: list[subprocess.Popen[bytes]] = []
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+
+    def start(self, *flags: str) -> float:
+        """Start a launcher; return when."""
+        log = self.notes.with_name(f"log{len(self.launchers)}").open("wb")
+        command = [sys.executable, "-m", LAUNCHERS[self.kind], "--max-restarts", "1000"]
+        begun = time.time()
+        with log:
+            process = subprocess.Popen(
+                [*command, "--monitor-interval", "0.1", *flags, str(WORKER), str(self.notes)],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "OMP_NUM_THREADS": "1", "LOGLEVEL": "INFO"},
+            )
+        self.launchers.append(process)
+        return begun
+
+    def start_node(self, nodes: str, *, hosts: bool) -> float:
+        """Start one node of several."""
+        conf = ["--rdzv-conf", f"is_host={int(hosts)},last_call_timeout=1"]
+        return self.start(
+            "--nnodes", nodes, "--nproc-per-node", "1", "--rdzv-id", "bench",
+            "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{self.port}", *conf,
+        )  # fmt: skip
+
+    def events(self, event: str, since: float) -> list[dict[str, float]]:
+        """Return the first such event of each rank after a time."""
+        found: dict[str, dict[str, float]] = {}
+        for path in self.notes.parent.glob("notes.*"):
+            for line in path.read_text().splitlines():
+                content = json.loads(line)
+                if content["event"] == event and content["t"] > since:
+                    found.setdefault(path.suffix, content)
+        return list(found.values())
+
+    def until(self, event: str, since: float, ranks: int) -> float:
+        """Wait for an event of all ranks; return when the last one had it."""
+        found: list[dict[str, float]] = []
+
+        def all_there() -> bool:
+            found[:] = [each for each in self.events(event, since) if each["world"] == ranks]
+            return len(found) >= ranks
+
+        self._wait(all_there)
+        return max(each["t"] for each in found)
+
+    def until_warm(self, times: int) -> None:
+        """Wait until every launcher has said so many times that its spares are warm."""
+        if self.kind == "gangline":
+            self._wait(lambda: all(log.count(WARM) >= times for log in self._logs()))
+
+    def pid(self, rank: int) -> int:
+        """Return the process of a rank."""
+        lines = Path(f"{self.notes}.{rank}").read_text().splitlines()
+        return int(json.loads(lines[-1])["pid"])
+
+    def end(self) -> None:
+        """End all launchers, and with them their workers."""
+        for process in self.launchers:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+        for process in self.launchers:
+            process.wait(PATIENCE_S)
+
+    def _logs(self) -> list[str]:
+        paths = sorted(self.notes.parent.glob("log*"))
+        alive = [process.poll() is None for process in self.launchers]
+        return [path.read_text() for path, is_alive in zip(paths, alive, strict=True) if is_alive]
+
+    def _wait(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition():
+            if time.monotonic() > deadline:
+                raise TimeoutError("\n".join(self._logs()))
+            time.sleep(0.05)
+
+
+def one_node(kind: str, folder: str) -> tuple[float, float]:
+    """Seconds to the first step, and to the first step after a worker was killed."""
+    job = Job(kind, folder)
+    try:
+        begun = job.start("--standalone", "--nproc-per-node", "2")
+        first = job.until("first", begun, 2) - begun
+        job.until("steady", begun, 2)
+        job.until_warm(1)
+        killed = time.time()
+        os.kill(job.pid(1), signal.SIGKILL)
+        return first, job.until("first", killed, 2) - killed
+    finally:
+        job.end()
+
+
+def two_nodes(kind: str, folder: str) -> float:
+    """Seconds to the first step of both nodes after the worker of one was killed."""
+    job = Job(kind, folder)
+    try:
+        begun = job.start_node("2", hosts=True)
+        job.start_node("2", hosts=False)
+        job.until("steady", begun, 2)
+        job.until_warm(1)
+        killed = time.time()
+        os.kill(job.pid(1), signal.SIGKILL)
+        return job.until("first", killed, 2) - killed
+    finally:
+        job.end()
+
+
+def node_lost_and_back(folder: str) -> tuple[float, float]:
+    """Seconds until the rest trains again, and until both train after a new one was started."""
+    job = Job("gangline", folder)
+    try:
+        begun = job.start_node("1:2", hosts=True)
+        job.start_node("1:2", hosts=False)
+        job.until("steady", begun, 2)
+        job.until_warm(1)
+        lost = time.time()
+        job.launchers[1].kill()
+        alone = job.until("first", lost, 1)
+        job.until("steady", lost, 1)
+        job.until_warm(2)
+        back = job.start_node("1:2", hosts=False)
+        return alone - lost, job.until("first", back, 2) - back
+    finally:
+        job.end()
+
+
+def many_kills(folder: str, kills: int) -> tuple[float, float]:
+    """Kill workers of one job again and again; return the median and the worst recovery."""
+    job = Job("gangline", folder)
+    taken = []
+    try:
+        since = job.start("--standalone", "--nproc-per-node", "2")
+        for number in range(kills):
+            job.until("steady", since, 2)
+            job.until_warm(number + 1)
+            since = time.time()
+            os.kill(job.pid(number % 2), signal.SIGKILL)
+            taken.append(job.until("first", since, 2) - since)
+        return statistics.median(taken), max(taken)
+    finally:
+        job.end()
+
+
+def report(name: str, seconds: dict[str, list[float]]) -> None:
+    """Print medians and their ratio."""
+    medians = {kind: statistics.median(values) for kind, values in seconds.items()}
+    spread = ", ".join(
+        f"{kind} {medians[kind]:.2f} s ({min(values):.2f} to {max(values):.2f})"
+        for kind, values in seconds.items()
+    )
+    ratio = medians["torchrun"] / medians["gangline"]
+    print(f"{name}: {spread}; {ratio:.1f} times as fast", flush=True)
+
+
+def main() -> None:
+    """Measure and print."""
+    runs, kills = (int(sys.argv[n]) if len(sys.argv) > n else d for n, d in ((1, RUNS), (2, KILLS)))
+    start: dict[str, list[float]] = {kind: [] for kind in LAUNCHERS}
+    one: dict[str, list[float]] = {kind: [] for kind in LAUNCHERS}
+    two: dict[str, list[float]] = {kind: [] for kind in LAUNCHERS}
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(runs):
+            for kind in LAUNCHERS:
+                first, again = one_node(kind, folder)
+                start[kind].append(first)
+                one[kind].append(again)
+                two[kind].append(two_nodes(kind, folder))
+        report("start to first step, 1 node of 2 workers", start)
+        report("worker killed, 1 node of 2 workers", one)
+        report("worker killed, 2 nodes of 1 worker", two)
+        lost, back = zip(
+            *(node_lost_and_back(folder) for _ in range(max(runs // 2, 1))), strict=True
+        )
+        print(f"node lost: {statistics.median(lost):.2f} s; back: {statistics.median(back):.2f} s")
+        middle, worst = many_kills(folder, kills)
+        print(f"{kills} kills: none hung; median {middle:.2f} s, worst {worst:.2f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -29,7 +29,7 @@ from gangline.scheduler.simulate.check import faults
 from gangline.scheduler.state import ClusterState
 from unit.scheduler.builders import cluster, decide, group, node, pod
 
-INSTANCES = 400
+INSTANCES = 250
 FULL = Taint("full", "", "NoSchedule")
 
 

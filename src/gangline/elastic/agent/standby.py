@@ -1,7 +1,8 @@
 """Spare interpreters: beside each worker one waits that has imported already what the script needs.
 
-A restart then costs no imports. Spares are warmed one after another, at low priority, and only while memory is not short. What they may import is learned from the
-first start; until then there are none, and a death before means an ordinary start.
+A restart then costs no imports. Spares are warmed one after another, at low priority, and only
+while memory is not short. What they may import is learned from the first start; until then there
+are none, and a death before means an ordinary start.
 """
 
 import asyncio

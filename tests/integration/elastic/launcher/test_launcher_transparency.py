@@ -88,6 +88,7 @@ def comparable(dump: dict) -> dict:
     return dump
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_script_sees_what_it_sees_under_torchrun(launch, script, tmp_path):
     flags = ["--standalone", "--nproc-per-node", "1", "--max-restarts", "1", script(DUMP)]

@@ -42,7 +42,8 @@ def test_training_goes_on_after_a_killed_worker_and_a_lost_host(launch, script, 
     def node(host: int):
         return launch(
             "--nnodes", "1:2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}",
-            "--rdzv-conf", f"last_call_timeout=2,is_host={host}", "--max-restarts", 5, "--no-standby", path, end,
+            "--rdzv-conf", f"last_call_timeout=2,is_host={host}", "--max-restarts", 5,
+            "--no-standby", path, end,
         )  # fmt: skip
 
     runs = [node(1), node(1)]  # the second takes the port over when the first is gone

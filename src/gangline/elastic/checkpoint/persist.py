@@ -100,7 +100,8 @@ def write_part(
         target.put(f"{folder}/{METADATA}", blob)
         reach("metadata-written")
     note = Note(layout.plan, header.step, layout.world, part_of(layout, sums), checksum(blob))
-    target.put(f"{folder}/{note_name(layout.rank)}", msgspec.json.encode(note))
+    # Should the machine lose the note with its power, the step is not committed, that is all.
+    target.put(f"{folder}/{note_name(layout.rank)}", msgspec.json.encode(note), durable=False)
     reach("note-written")
 
 

@@ -29,7 +29,7 @@ from gangline.elastic.checkpoint.source import Key, Source, StorageSource, key_o
 from gangline.elastic.checkpoint.target import open_target
 
 _OF_A_RANK = re.compile(r"(^|\.)random\.rank-\d+(\.|$)")
-AHEAD = 4
+AHEAD = 2
 """Entries that are read and verified while the one before is being copied."""
 
 
@@ -155,6 +155,7 @@ class FlashReader(StorageReader):
                 planner.load_bytes(item, io.BytesIO(raw))
             else:
                 self._put_tensor(item, raw, planner, sizes)
+            self.source.release(raw)
         done: Future[None] = Future()
         done.set_result(None)
         return done

@@ -4,6 +4,7 @@ Both give an entry's bytes by the name that PyTorch's planner uses, after compar
 """
 
 import io
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -50,6 +51,9 @@ class Source(Protocol):
         Raises:
             CorruptError: they are not what was written, or not there.
         """
+
+    def release(self, raw: memoryview) -> None:
+        """Say that what ``raw`` gave is not needed any more."""
 
     def obtain(self, keys: Sequence[Key]) -> None:
         """Have what will be read. Raises ``CorruptError`` when something cannot be had."""
@@ -116,6 +120,9 @@ class MemorySource:
             raise CorruptError(f"{entry.key!r} in {found.segment.path.name} has a wrong checksum")
         return whole[entry.raw_offset : entry.raw_offset + (entry.raw_length or entry.length)]
 
+    def release(self, raw: memoryview) -> None:
+        """Nothing to give back: no copy was made."""
+
     def close(self) -> None:
         """Unmap the segments."""
         for found in self._entries.values():
@@ -133,6 +140,27 @@ class _InFile:
     raw_offset: int
     raw_length: int
     sum: int
+
+
+class _Buffers:
+    """Memory to read into, used again and again by the threads that read."""
+
+    def __init__(self) -> None:
+        self._free: list[bytearray] = []
+        self._lock = threading.Lock()
+
+    def take(self, size: int) -> bytearray:
+        """A buffer of at least ``size`` bytes."""
+        with self._lock:
+            for number, buffer in enumerate(self._free):
+                if len(buffer) >= size:
+                    return self._free.pop(number)
+        return bytearray(size)
+
+    def put(self, buffer: bytearray) -> None:
+        """Give one back."""
+        with self._lock:
+            self._free.append(buffer)
 
 
 class StorageSource:
@@ -154,6 +182,7 @@ class StorageSource:
         if checksum(blob) != self.manifest.metadata_sum or self.manifest.step != step:
             raise CorruptError(f"{self.folder}/{METADATA} does not belong to the manifest")
         self.metadata = read_metadata(io.BytesIO(blob))
+        self._buffers = _Buffers()
         self._entries = {
             (row[0], row[1]): _InFile(part.file, *row[2:])
             for part in self.manifest.parts
@@ -168,17 +197,23 @@ class StorageSource:
     def raw(self, key: Key) -> memoryview:
         """Read the entry."""
         found = self._entries[key]
-        data = bytearray(found.length)
+        # Memory that was used before is much quicker than new one, whose pages have to be had.
+        data = memoryview(self._buffers.take(found.length))[: found.length]
         try:
             with self.target.open(f"{self.folder}/{found.file}") as stream:
                 stream.seek(found.offset)
-                _fill(stream, memoryview(data))
+                _fill(stream, data)
         except FileNotFoundError as error:
             raise CorruptError(f"{self.folder}/{found.file} is missing") from error
         if checksum(data) != found.sum:
             raise CorruptError(f"{key[0]!r} in {self.folder}/{found.file} has a wrong checksum")
         size = found.raw_length or found.length
-        return memoryview(data)[found.raw_offset : found.raw_offset + size]
+        return data[found.raw_offset : found.raw_offset + size]
+
+    def release(self, raw: memoryview) -> None:
+        """Use the memory again for what is read next."""
+        assert isinstance(raw.obj, bytearray)
+        self._buffers.put(raw.obj)
 
     def verify(self) -> None:
         """Read everything.
@@ -191,7 +226,7 @@ class StorageSource:
                 if stream.seek(0, io.SEEK_END) != part.bytes:
                     raise CorruptError(f"{self.folder}/{part.file} is not {part.bytes} bytes long")
         for key in self._entries:
-            self.raw(key)
+            self.release(self.raw(key))
 
     def close(self) -> None:
         """Nothing is kept open."""

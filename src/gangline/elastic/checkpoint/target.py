@@ -26,8 +26,8 @@ class Target(Protocol):
     def create(self, path: str) -> contextlib.AbstractContextManager[IO[bytes]]:
         """A file to write to, which is on the disk when the block ends."""
 
-    def put(self, path: str, data: bytes) -> None:
-        """Write a small file at once or not at all."""
+    def put(self, path: str, data: bytes, durable: bool = True) -> None:
+        """Write a small file at once or not at all; on the disk, if ``durable``, on return."""
 
     def read(self, path: str) -> bytes:
         """A whole file."""
@@ -64,11 +64,14 @@ class LocalTarget:
             yield stream
             os.fsync(stream.fileno())
 
-    def put(self, path: str, data: bytes) -> None:
-        """Write a small file at once or not at all."""
+    def put(self, path: str, data: bytes, durable: bool = True) -> None:
+        """Write a small file at once or not at all; on the disk, if ``durable``, on return."""
         fresh = f"{path}.{os.getpid()}.new"
-        with self.create(fresh) as stream:
-            stream.write(data)
+        if durable:
+            with self.create(fresh) as stream:
+                stream.write(data)
+        else:
+            (self.root / fresh).write_bytes(data)
         reach("put-written")
         (self.root / fresh).rename(self.root / path)
 
@@ -136,8 +139,9 @@ class RemoteTarget:
         with self.files.open(self._at(path), "wb") as stream:
             yield stream
 
-    def put(self, path: str, data: bytes) -> None:
+    def put(self, path: str, data: bytes, durable: bool = True) -> None:
         """Write a small object."""
+        del durable  # stores know no other way
         with self.create(path) as stream:
             stream.write(data)
 

@@ -1,7 +1,7 @@
 """Flash checkpoints beside a bare copy, a bare write, ``torch.save`` and PyTorch's ``async_save``.
 
 One process, 524 MB on the CPU in 50 tensors, all in one run, the measured and the bare turn by turn
-so that a busy machine slows both. Figures are medians; each line says what it is to be held against.
+so that a busy machine slows both. Figures are medians; each line says what to hold it against.
 """
 
 import os

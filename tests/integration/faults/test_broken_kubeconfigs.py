@@ -45,10 +45,8 @@ def authority(text: str) -> Change:
     return lambda config: cluster_of(config).update({"certificate-authority-data": text})
 
 
-def closed_port(config: Config) -> None:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        cluster_of(config).update(server=f"https://127.0.0.1:{unused.getsockname()[1]}")
+CLOSED = "https://127.0.0.1:{closed}"
+"""Where nobody listens; the port is bound during the test, so that nobody else can take it."""
 
 
 BROKEN: dict[str, tuple[str | Change, str]] = {
@@ -63,7 +61,7 @@ BROKEN: dict[str, tuple[str | Change, str]] = {
     "no scheme": (at("127.0.0.1:6443"), "must start with https://"),
     "no address": (at("https://[::1"), "no address"),
     "no such port": (at("https://127.0.0.1:99999"), "no address"),
-    "nobody listens": (closed_port, "cannot be reached: Connection refused"),
+    "nobody listens": (at(CLOSED), "cannot be reached: Connection refused"),
     "authority not base64": (authority("@@"), "certificate-authority-data is not base64"),
     "authority not PEM": (authority("aGVsbG8="), "certificate-authority is not a PEM"),
     "no authority": (without_authority, "Check certificate-authority"),
@@ -93,17 +91,19 @@ def listing(kubeconfig: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 async def test_each_usual_break_is_named(api_server: ApiServer, tmp_path: Path) -> None:
     sound = yaml.safe_load(api_server.kubeconfig.read_text())
-    for what, (change, says) in BROKEN.items():
-        text = change
-        if not isinstance(change, str):
-            config = copy.deepcopy(sound)
-            change(config)
-            text = yaml.safe_dump(config)
-        file = tmp_path / "kubeconfig"
-        file.write_text(str(text))
-        done = await asyncio.to_thread(listing, file)
-        assert done.returncode == ExitCode.UNREACHABLE, (what, done.stderr)
-        assert says in done.stderr, (what, done.stderr)
+    file = tmp_path / "kubeconfig"
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        for what, (change, says) in BROKEN.items():
+            text = change
+            if not isinstance(change, str):
+                config = copy.deepcopy(sound)
+                change(config)
+                text = yaml.safe_dump(config)
+            file.write_text(str(text).replace("{closed}", str(unused.getsockname()[1])))
+            done = await asyncio.to_thread(listing, file)
+            assert done.returncode == ExitCode.UNREACHABLE, (what, done.stderr)
+            assert says in done.stderr, (what, done.stderr)
 
 
 async def test_a_wrong_token_is_told_from_a_cluster_that_is_away(

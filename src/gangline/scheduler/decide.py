@@ -13,34 +13,24 @@ from gangline.scheduler import reasons
 from gangline.scheduler.backfill import Window, opens_at
 from gangline.scheduler.claims import Claims, standing_claims
 from gangline.scheduler.diagnose import Diagnosis, Failure
+from gangline.scheduler.grants import Grants
 from gangline.scheduler.limits import limit_of
 from gangline.scheduler.line import Line, Turn
 from gangline.scheduler.model import (
-    Binding,
     Decision,
     Eviction,
     GroupKey,
     NodeName,
-    PodFacts,
     PodKey,
     Promise,
     QueueFacts,
-    Shape,
     Verdict,
 )
-from gangline.scheduler.place import (
-    Planner,
-    availability,
-    by_shape,
-    next_part,
-    place_part,
-    place_unit,
-    pods_of,
-    rows_near,
-)
+from gangline.scheduler.place import Planner, place_unit, pods_of
 from gangline.scheduler.queues import QueueTree
-from gangline.scheduler.shares import Vector, dominant_share
+from gangline.scheduler.shares import Vector
 from gangline.scheduler.state import ClusterState
+from gangline.scheduler.surplus import Surplus
 from gangline.scheduler.trial import Placement, Trial
 from gangline.scheduler.units import Unit, waiting_units
 from gangline.scheduler.vacancies import HeldPlace, held_places
@@ -67,7 +57,7 @@ def decide(state: ClusterState, now: float, policy: Policy = ANY_EVICTION) -> De
         current.keep(held)
     current.run()
     return Decision(
-        bindings=tuple(current.bindings),
+        bindings=tuple(current.grants.bindings),
         verdicts=(*verdicts, *current.verdicts),
         placed=frozenset(current.placed),
         evictions=tuple(current.evictions),
@@ -88,7 +78,7 @@ class _Pass:
             state.queues, state.nodes, state.running, state.requested, state.obtainable()
         )
         self.line = Line(units, self.tree)
-        self.bindings: list[Binding] = []
+        self.grants = Grants(state, self.tree)
         self.verdicts: list[Verdict] = []
         self.placed: set[GroupKey] = set()
         self.evictions: list[Eviction] = []
@@ -115,10 +105,7 @@ class _Pass:
         self._claims: Mapping[str, list[Placement]] = {}
         self._first_in: dict[str, str] = {}
         """Who waits in queues that nobody may pass in."""
-        self._rows: dict[str, set[int]] = {}
-        """Where it has put gangs that must be close together."""
-        self._given: dict[GroupKey, Counter[str]] = {}
-        """What this pass has given to gangs."""
+        self._surplus = Surplus(self.trial, self.tree, self.line, self.grants)
 
     def keep_claims(self, claims: "Claims", units: Iterable[Unit]) -> None:
         """Hold the room that others were evicted from, for whom they were."""
@@ -139,7 +126,7 @@ class _Pass:
         """Serve everybody in turn."""
         while (turn := self.line.pop()) is not None:
             if turn.surplus:
-                self._serve_surplus(turn)
+                self.verdicts += self._surplus.serve(turn)
             else:
                 self._serve(turn.unit)
 
@@ -276,104 +263,14 @@ class _Pass:
         ]
 
     def _accept(self, unit: Unit, placements: list[Placement]) -> None:
-        given = self._bind(unit, placements)
+        given = self.grants.bind(unit, placements)
         self._candidates.outlook.arrived(unit.name)
         if unit.group is not None:
             self.placed.add(unit.group)
         left = [pod for pod in unit.waiting if pod.key not in given]
         if left:
-            share = self._share_of(unit)
+            share = self.grants.share_of(unit)
             self.line.again(Turn(unit, True, deque(left), share=share))
-
-    def _bind(self, unit: Unit, placements: list[Placement]) -> set[PodKey]:
-        """Give room to pods for good; return which."""
-        given: set[PodKey] = set()
-        amounts: dict[str, int] = {}
-        for placement in placements:
-            node = self.state.nodes.name_of(placement.row)
-            pods = placement.pods
-            self.bindings += [Binding(pod.key, pod.uid, node, unit.group) for pod in pods]
-            given.update([pod.key for pod in pods])
-            for name, amount in pods[0].shape.request:
-                amounts[name] = amounts.get(name, 0) + amount * len(pods)
-        self.tree.use(unit.queue, self.tree.amount(tuple(sorted(amounts.items()))))
-        if unit.network is not None:
-            self._rows.setdefault(unit.name, set()).update(p.row for p in placements)
-        if unit.group is not None:
-            self._given.setdefault(unit.group, Counter()).update(amounts)
-        return given
-
-    def _share_of(self, unit: Unit) -> float:
-        """How much of the cluster a gang uses."""
-        if unit.group is None:
-            return 0.0
-        used = self.state.running.by_group.get(unit.group, Counter())
-        amounts = used + self._given.get(unit.group, Counter())
-        return dominant_share(self.tree.vector(amounts), self.tree.total)
-
-    def _serve_surplus(self, turn: Turn) -> None:
-        """Place one pod beyond a minimum, or all of them where nobody else waits."""
-        unit = turn.unit
-        if unit.parts:
-            self._serve_part(turn)
-            return
-        count = len(turn.left) if self.line.empty else 1
-        pods = [turn.left.popleft() for _ in range(count)]
-        for shape, alike in by_shape(pods).items():
-            self._place_surplus(turn, shape, alike)
-        if turn.left:
-            turn.share = self._share_of(unit)
-            self.line.again(turn)
-
-    def _serve_part(self, turn: Turn) -> None:
-        """Place a small gang beyond the minimum, whole or not at all; or one pod of none."""
-        unit = turn.unit
-        part, pods = next_part(unit, turn.left)
-        turn.left = deque(pod for pod in turn.left if pod not in pods)
-        amount = self.tree.vector(reasons.total_request(pods))
-        mark = self.trial.mark()
-        if (account := self.tree.blocking(unit.queue, amount)) is not None:
-            self._leave(pods, reasons.over_limit(limit_of(self.tree, account, amount)))
-        elif unfit := place_part(self.trial, unit, part, pods):
-            self._leave(unfit, reasons.explain_surplus(availability(self.trial, unfit[0])))
-        self._bind(unit, self.trial.since(mark))
-        if turn.left:
-            turn.share = self._share_of(unit)
-            self.line.again(turn)
-
-    def _place_surplus(self, turn: Turn, shape: Shape, pods: list[PodFacts]) -> None:
-        unit = turn.unit
-        one = self.tree.amount(shape.request)
-        if shape in turn.refused:
-            why = reasons.explain_surplus(availability(self.trial, pods[0]))
-            self._leave(pods, why)
-            return
-        while pods and self.tree.blocking(unit.queue, one) is None:
-            mark = self.trial.mark()
-            count = self.tree.allowed(unit.queue, one, len(pods))
-            rows = self._rows.get(unit.name, set())
-            self.trial.within = rows_near(self.state.nodes, unit, rows)
-            unfit = self.trial.place(shape, pods[:count])
-            self.trial.within = None
-            self._bind(unit, self.trial.since(mark))
-            pods = [*unfit, *pods[count:]]
-            if unfit:
-                turn.refused |= {shape}
-                break
-        if not pods:
-            return
-        account = self.tree.blocking(unit.queue, one)
-        why = (
-            reasons.over_limit(limit_of(self.tree, account, one))
-            if account is not None and shape not in turn.refused
-            else reasons.explain_surplus(availability(self.trial, pods[0]))
-        )
-        self._leave(pods, why)
-
-    def _leave(self, pods: Iterable[PodFacts], why: str) -> None:
-        self.verdicts.append(
-            Verdict(reasons.NOT_ENOUGH_RESOURCES, "", tuple((pod.key, why) for pod in pods))
-        )
 
     def _promise(self, unit: Unit, plan: list[Placement], cleared: bool = False) -> None:
         """Keep the planned room for a unit until it can be used."""

@@ -1,0 +1,53 @@
+"""What one decision has handed out so far: bindings, and what they add to the use of queues."""
+
+from collections import Counter
+from collections.abc import Iterable, Set
+
+from gangline.scheduler.model import Binding, GroupKey, PodKey
+from gangline.scheduler.queues import QueueTree
+from gangline.scheduler.shares import dominant_share
+from gangline.scheduler.state import ClusterState
+from gangline.scheduler.trial import Placement
+from gangline.scheduler.units import Unit
+
+
+class Grants:
+    """Room that was given for good."""
+
+    def __init__(self, state: ClusterState, tree: QueueTree) -> None:
+        self.bindings: list[Binding] = []
+        self._state, self._tree = state, tree
+        self._rows: dict[str, set[int]] = {}
+        """Where it has put gangs that must be close together."""
+        self._given: dict[GroupKey, Counter[str]] = {}
+        """What it has given to gangs."""
+
+    def bind(self, unit: Unit, placements: Iterable[Placement]) -> set[PodKey]:
+        """Give room to pods for good; return which."""
+        given: set[PodKey] = set()
+        amounts: dict[str, int] = {}
+        for placement in placements:
+            node = self._state.nodes.name_of(placement.row)
+            pods = placement.pods
+            self.bindings += [Binding(pod.key, pod.uid, node, unit.group) for pod in pods]
+            given.update([pod.key for pod in pods])
+            for name, amount in pods[0].shape.request:
+                amounts[name] = amounts.get(name, 0) + amount * len(pods)
+            if unit.network is not None:
+                self._rows.setdefault(unit.name, set()).add(placement.row)
+        self._tree.use(unit.queue, self._tree.amount(tuple(sorted(amounts.items()))))
+        if unit.group is not None:
+            self._given.setdefault(unit.group, Counter()).update(amounts)
+        return given
+
+    def rows_of(self, unit: Unit) -> Set[int]:
+        """Return where it has put a gang that must be close together."""
+        return self._rows.get(unit.name, frozenset())
+
+    def share_of(self, unit: Unit) -> float:
+        """Return how much of the cluster a gang uses, with what it was given."""
+        if unit.group is None:
+            return 0.0
+        used = self._state.running.by_group.get(unit.group, Counter())
+        amounts = used + self._given.get(unit.group, Counter())
+        return dominant_share(self._tree.vector(amounts), self._tree.total)

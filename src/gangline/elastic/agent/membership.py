@@ -16,6 +16,7 @@ from typing import Any
 from gangline.api.failure import Failure
 from gangline.elastic.agent.peers import Failed, Go, Heard, PeerError, PeerMessage, Peers
 from gangline.elastic.agent.round import Round
+from gangline.elastic.agent.wanted import Wanted
 from gangline.elastic.agent.world import MeetingError, Notice, World, free_port
 from gangline.elastic.protocol import messages as said
 from gangline.elastic.protocol.client import Client, ClientName
@@ -67,7 +68,7 @@ class Membership:
         self._restarts_before = 0
         self._round: Round | None = None
         self._changed = asyncio.Condition()
-        self._wanted: Notice | None = None
+        self._wanted = Wanted()
         self._running = -1
         self._background: set[asyncio.Task[None]] = set()
         self._broadcast: asyncio.Task[bool] | None = None
@@ -81,32 +82,32 @@ class Membership:
         if not self._peer_port:
             await self._begin()
         self._joins += 1
-        world = await self._ask_for_world()
+        world = await self._world_unless_stopped()
         if self._round:
             self._restarts_before += self._round.go.attempt - self._round.world.attempt
         self._round = Round(world, self._place.node_id)
-        self._wanted = self._broadcast = None
+        self._broadcast = None
         return self._world()
 
     async def restart(self, world: World, failure: Failure | None) -> World:
         """Agree with the peers on the next attempt; ask the master when one of them is gone."""
         stands = self._round
-        if stands is None or (self._wanted and not self._wanted.stops):
+        if stands is None or self._notice:
             return await self.join()
         if failure and stands.go.attempt <= self._running:
             self._report(failure)
             agreed = await self._agree(stands, str(failure))
         else:
             agreed = await self._all_heard()
-        if agreed and self._wanted is None and self._round is stands:
+        if agreed and self._notice is None and self._round is stands:
             return self._world()
         return await self.join()
 
     async def notice(self) -> Notice:
         """Wait for a peer's Go, or the master's word."""
         async with self._changed:
-            await self._changed.wait_for(lambda: self._wanted or self._is_behind())
-        return self._wanted or Notice(self._round.go.reason if self._round else "")
+            await self._changed.wait_for(lambda: self._notice or self._is_behind())
+        return self._notice or Notice(self._round.go.reason if self._round else "")
 
     async def finished(self, world: World) -> Notice | None:
         """Tell the master; wait for the others, or for what makes all start again."""
@@ -181,6 +182,31 @@ class Membership:
             last_call_s=place.last_call_s,
             join_timeout_s=place.join_timeout_s,
         )
+
+    @property
+    def _notice(self) -> Notice | None:
+        """What the master wants now."""
+        return self._wanted.notice(self._round.world.round if self._round else None)
+
+    async def _world_unless_stopped(self) -> said.World:
+        """Ask for a world, and hear while waiting that there is to be none."""
+        world = asyncio.ensure_future(self._ask_for_world())
+        stopped = asyncio.ensure_future(self._stopped())
+        try:
+            await asyncio.wait({world, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in (world, stopped):
+                each.cancel()
+            await asyncio.gather(world, stopped, return_exceptions=True)
+        if stopped.cancelled():
+            return world.result()
+        raise MeetingError(f"stopped: {stopped.result().reason}")
+
+    async def _stopped(self) -> Notice:
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._wanted.stop)
+        assert self._wanted.stop is not None
+        return self._wanted.stop
 
     async def _ask_for_world(self) -> said.World:
         message, told = self._join_message(), time.monotonic()
@@ -277,22 +303,17 @@ class Membership:
             async for command in self._client.commands():
                 await self._obey(command.what)
         except RequestRefusedError as error:
-            await self._want(Notice(str(error), stops=True))
+            self._wanted.end(str(error))
+            await self._wake()
 
     async def _obey(self, what: said.CommandKind) -> None:
         match what:
             case said.Restart():
-                if self._round and what.round >= self._round.world.round:
-                    await self._want(Notice(what.reason or "the members have changed"))
-            case said.Stop():
-                await self._want(Notice(what.message or what.reason, stops=True))
-            case said.Evict():
-                await self._want(Notice(what.message or what.reason, stops=True))
+                self._wanted.leave(what.round, what.reason)
+            case said.Stop() | said.Evict():
+                self._wanted.end(what.message or what.reason)
             case _:
                 log.debug("command left to others", extra={"command": type(what).__name__})
-
-    async def _want(self, notice: Notice) -> None:
-        self._wanted = notice
         await self._wake()
 
     async def _beat(self) -> None:
@@ -326,7 +347,8 @@ class Membership:
                 log.warning("going without the master: %s", error)
                 return None
             except RequestRefusedError as error:
-                return Notice(str(error))
+                self._wanted.leave(message.round, str(error))
+                return self._notice
             if not isinstance(reply, said.Waiting):
                 return None
 

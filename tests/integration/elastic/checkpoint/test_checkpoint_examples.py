@@ -1,9 +1,6 @@
 """Examples and integrations run as they stand."""
 
-import os
 import random
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -18,28 +15,33 @@ EXAMPLES = Path(__file__).parents[4] / "examples" / "checkpoint"
 
 @pytest.mark.parametrize("name", ["ddp", "fsdp2"])
 @pytest.mark.timeout(300)
-def test_the_example_ends_and_leaves_its_last_step(name: str, memory: Path, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [
-            *(
-                sys.executable,
-                "-m",
-                "torch.distributed.run",
-                "--standalone",
-                "--nproc-per-node",
-                "1",
-            ),
-            *(str(EXAMPLES / f"{name}.py"), str(tmp_path)),
-        ],
-        env=os.environ | {"GANGLINE_CHECKPOINT_MEMORY": str(memory), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=250,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "step 50" in done.stdout
+def test_the_example_ends_and_leaves_its_last_step_and_then_finds_nothing_to_do(
+    name: str, nursery: Any, memory: Path, tmp_path: Path, outputs: Path
+) -> None:
+    first = ranks_of(name, nursery, memory, tmp_path, outputs)
+    assert "step 50" in first
     assert (tmp_path / "step-000000000050" / ".metadata").exists()
+    assert "step" not in ranks_of(name, nursery, memory, tmp_path, outputs)
+
+
+def ranks_of(name: str, nursery: Any, memory: Path, folder: Path, outputs: Path) -> str:
+    """Run two ranks of an example with the environment that a launcher gives them."""
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    shared = {
+        "GANGLINE_CHECKPOINT_MEMORY": str(memory),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(store.port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "WORLD_SIZE": "2",
+    }
+    started = [
+        nursery.start(outputs, EXAMPLES / f"{name}.py", str(folder), **shared, RANK=str(rank))
+        for rank in range(2)
+    ]
+    for one in started:
+        assert nursery.wait(one) == 0, one.wailed.read_text()
+    said: str = started[0].said.read_text()
+    return said
 
 
 def test_a_script_for_dlrover_runs_with_another_import(

@@ -3,8 +3,6 @@
 import logging
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,14 +16,7 @@ from gangline.elastic.checkpoint.manifest import step_name
 from gangline.elastic.checkpoint.persist import committed_steps
 from gangline.elastic.checkpoint.target import open_target
 
-WORKER = """
-import os, sys, signal, torch
-from gangline.elastic.checkpoint import Checkpointer
-checkpointer = Checkpointer(sys.argv[1], linger_s=float(sys.argv[2]))
-checkpointer.save(4, {"w": torch.ones(1000)})
-print(checkpointer.home, flush=True)
-sys.stdin.readline()
-"""
+WORKER = Path(__file__).parent / "saved_worker.py"
 
 
 @pytest.fixture
@@ -83,31 +74,29 @@ def test_memory_goes_when_the_job_ends_as_it_should(
 
 @pytest.fixture
 def worker(
-    environment: dict[str, str], tmp_path: Path
-) -> Iterator[Callable[[float], tuple[subprocess.Popen[bytes], Path]]]:
-    started: list[subprocess.Popen[bytes]] = []
+    nursery: Any, environment: dict[str, str], tmp_path: Path, outputs: Path
+) -> Iterator[Callable[[float], tuple[int, Path]]]:
+    """Starts a training process; gives its number and its home once step 4 is saved."""
+    started: list[Any] = []
 
-    def start(linger_s: float) -> tuple[subprocess.Popen[bytes], Path]:
-        process = subprocess.Popen(
-            [sys.executable, "-c", WORKER, str(tmp_path / "steps"), str(linger_s)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
+    def start(linger_s: float) -> tuple[int, Path]:
+        steps = str(tmp_path / "steps")
+        process = nursery.start(outputs, WORKER, steps, str(linger_s), **environment)
         started.append(process)
-        assert process.stdout is not None
-        return process, Path(process.stdout.readline().decode().strip())
+        assert eventually(lambda: process.said.read_text().endswith("\n"))
+        return process.pid, Path(process.said.read_text().strip())
 
     yield start
     for process in started:
-        process.kill()
-        process.communicate()
+        os.kill(process.pid, signal.SIGKILL)
+        nursery.wait(process)
 
 
 def test_the_newest_save_of_a_killed_worker_gets_to_storage_and_its_memory_is_freed(
     worker: Any, tmp_path: Path
 ) -> None:
     process, home = worker(1.0)
-    process.kill()
+    os.kill(process, signal.SIGKILL)
     assert eventually(lambda: steps(tmp_path / "steps") == [4])
     assert eventually(lambda: not home.exists())
 

@@ -28,8 +28,8 @@ demo: $(VENV)/.demo
 	@$(BIN)/gangline demo
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -q tests/unit
-	$(BIN)/python -m pytest -q tests/integration
+	$(BIN)/python -m pytest -q --numprocesses 2 tests/unit
+	$(BIN)/python -m pytest -q --numprocesses 2 tests/integration
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -42,6 +42,7 @@ from gangline.elastic.checkpoint.restore import Loaded, Restorer
 from gangline.elastic.checkpoint.target import open_target
 from gangline.elastic.checkpoint.words import Bye, Hello
 from gangline.elastic.checkpoint.words import Saved as SavedWord
+from gangline.elastic.progress import SaveTeller
 
 log = logging.getLogger(__name__)
 Level = Literal["memory", "storage"]
@@ -110,6 +111,7 @@ class Checkpointer:
         self.agreement: Agreement | None = None
         self.pace.failures = int(environment.get("TORCHELASTIC_RESTART_COUNT") or 0)
         self._asked: set[int] = set()
+        self._teller = SaveTeller(environment)
 
     def _claim(self, job: str) -> None:
         """See that no other job of this machine writes to the same folder."""
@@ -202,6 +204,9 @@ class Checkpointer:
         now = time.monotonic()
         self._count(step, level, saved, now - begin)
         self.pace.saved(now, now - begin)
+        self._teller.waited(now - begin)
+        if saved is not None:
+            self._teller.holds(step)
         self.link.say(SavedWord(step))
         self._hear()
         return saved is not None
@@ -296,6 +301,8 @@ class Checkpointer:
             if loaded is not None:
                 give_back(state, loaded.state)
             self.prepare(state)
+        if loaded is not None:
+            self._teller.holds(loaded.step)
         return loaded
 
 

@@ -2,7 +2,8 @@
 tried.
 
 ``GANGLINE_FAILPOINT`` is ``NAME:N`` (die when NAME is reached for the Nth time) or ``*:N`` (die at
-the Nth point, whatever its name). Unset, a point costs one comparison.
+the Nth point, whatever its name). Unset, a point costs one comparison. A process that dies so adds
+the point's name to the file that ``GANGLINE_FAILPOINT_RECORD`` names, so that a test can tell.
 """
 
 import os
@@ -10,6 +11,7 @@ import signal
 from functools import cache
 
 VARIABLE = "GANGLINE_FAILPOINT"
+RECORD = "GANGLINE_FAILPOINT_RECORD"
 _reached: dict[str, int] = {}
 
 
@@ -19,6 +21,13 @@ def _armed() -> tuple[str, int] | None:
     return (name, int(count or 1)) if name else None
 
 
+def arm(wish: str) -> None:
+    """Have this process die at ``wish``, counted from now; for tests that fork."""
+    os.environ[VARIABLE] = wish
+    _reached.clear()
+    _armed.cache_clear()
+
+
 def reach(name: str) -> None:
     """Pass the instant ``name``: kill this process when it is the one that was asked for."""
     armed = _armed()
@@ -26,4 +35,7 @@ def reach(name: str) -> None:
         return
     _reached[armed[0]] = _reached.get(armed[0], 0) + 1
     if _reached[armed[0]] == armed[1]:
+        if record := os.environ.get(RECORD):
+            with open(record, "a", encoding="utf-8") as stream:
+                stream.write(f"{name}\n")
         os.kill(os.getpid(), signal.SIGKILL)

@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -20,6 +21,9 @@ from gangline.elastic.checkpoint.target import open_target
 
 STEPS = 3
 SIZE = 3000
+NEVER = 1_000_000
+SAVER_POINTS = 16
+"""So many points a saver passes at least when it has one save to write."""
 
 
 def fresh() -> dict[str, object]:
@@ -70,8 +74,7 @@ def one_life(folder: str, point: int) -> tuple[list[list[str]], bool]:
     listen, say = os.pipe()
     child = os.fork()
     if child == 0:
-        os.environ[failpoints.VARIABLE] = f"*:{point}"
-        failpoints._armed.cache_clear()
+        failpoints.arm(f"*:{point}")
         os.close(listen)
         code = 1
         try:
@@ -99,28 +102,63 @@ def kill_saver(home: Path) -> None:
             os.kill(int(process.parent.name), signal.SIGKILL)
 
 
+def savers_killed() -> list[str]:
+    """The points at which savers died, in order; those of training processes are left out."""
+    record = Path(os.environ[failpoints.RECORD])
+    names = record.read_text().split() if record.exists() else []
+    return [name for name in names if not name.startswith(("save-", "segment-", "restore-"))]
+
+
+def one_saver_life(home: Path, folder: str, number: int) -> list[list[str]]:
+    """A training process whose saver is killed at a point of its own.
+
+    Each second time the training process is killed as well, and it may be that the saver finds
+    nothing to do. The other times it must have died at its point.
+    """
+    kill_saver(home)
+    os.environ["GANGLINE_SAVER_FAILPOINT"] = f"*:{1 + number // 2 * 5 % SAVER_POINTS}"
+    before = len(savers_killed())
+    said, died = one_life(folder, 1 + number if number % 2 else NEVER)
+    deadline = time.monotonic() + 60
+    while not died and len(savers_killed()) == before:
+        assert time.monotonic() < deadline, f"the saver did not die at its point: {number}"
+        time.sleep(0.01)
+    return said
+
+
 def main(folder: str, kills: int, with_saver: bool) -> None:
     base = homes.base_folder(os.environ)
     home = homes.home_of(base, homes.job_name(os.environ, folder), folder)
-    returned, done, point, lost_nodes = 0, 0, 1, 0
+    os.environ[failpoints.RECORD] = str(base / "killed")
+    returned, done, point, lives, lost_nodes = 0, 0, 1, 0, 0
     while done < kills:
         if with_saver:
-            # The saver is killed at a point of its own, and by the next process started again.
-            kill_saver(home)
-            os.environ["GANGLINE_SAVER_FAILPOINT"] = f"*:{1 + done % 40}"
-        said, died = one_life(folder, point)
-        done += died
-        point = point + 1 if died else 1
-        assert ["torn"] not in said, said
-        for verb, step in said:
-            if verb == "loaded":
-                assert int(step) >= returned, f"{step} was loaded, the save of {returned} returned"
-            returned = int(step)
+            before = len(savers_killed())
+            said = one_saver_life(home, folder, lives)
+            done += len(savers_killed()) > before
+        else:
+            said, died = one_life(folder, point)
+            done += died
+            point = point + 1 if died else 1
+        lives += 1
+        returned = newest_returned(said, returned)
         if not with_saver and not died:
             lost_nodes += 1
             returned = lose_node(home, folder, returned)
     kill_saver(home)
-    print(json.dumps({"kills": done, "lost nodes": lost_nodes, "step": returned}))
+    points = sorted(set(savers_killed()))
+    seen = {"kills": done, "lost nodes": lost_nodes, "step": returned, "points": points}
+    print(json.dumps(seen))
+
+
+def newest_returned(said: list[list[str]], returned: int) -> int:
+    """The newest step whose save has returned, after a life that went on from the last such."""
+    assert ["torn"] not in said, said
+    for verb, step in said:
+        if verb == "loaded":
+            assert int(step) >= returned, f"{step} was loaded, the save of {returned} returned"
+        returned = int(step)
+    return returned
 
 
 def lose_node(home: Path, folder: str, returned: int) -> int:

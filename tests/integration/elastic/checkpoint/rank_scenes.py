@@ -5,6 +5,7 @@ forked. Each rank returns what it saw; the script prints the list of these as JS
 """
 
 import json
+import logging
 import os
 import shutil
 import signal
@@ -19,7 +20,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from gangline.elastic.checkpoint import Checkpointer
+from gangline.elastic.checkpoint import Checkpointer, failpoints
 from gangline.elastic.checkpoint.training import TrainingState
 
 Scene = Callable[[int, int, str], Any]
@@ -164,18 +165,29 @@ def memory_load(rank: int, world: int, folder: str) -> Any:
     return {"step": loaded.step, "source": loaded.source, "right": right}
 
 
-def die_in_save(rank: int, world: int, folder: str) -> Any:
-    checkpointer = Checkpointer(folder, linger_s=60)
-    checkpointer.save(7, shards(rank))
-    state = {key: value + 1 for key, value in shards(rank).items()}
-    checkpointer.buffers.settle()
-    if rank == 0:
-        checkpointer.save(8, state)
-    else:
-        checkpointer.ranks.any(False)
-        slots = checkpointer.buffers.slots()
-        assert any(slot.step == 7 for slot in slots)
-    os.kill(os.getpid(), signal.SIGKILL)
+def die_in_save(point: str) -> Scene:
+    """Rank 1 is killed inside its copy of step 8; the save of rank 0 returns."""
+
+    def act(rank: int, world: int, folder: str) -> Any:
+        checkpointer = Checkpointer(folder, linger_s=60)
+        checkpointer.save(7, shards(rank))
+        dist.barrier()
+        if rank == 1:
+            failpoints.arm(f"{point}:1")
+        checkpointer.save(8, {key: value + 1 for key, value in shards(rank).items()})
+        checkpointer.buffers.close()
+        return "returned"  # and dies without a goodbye, as when its agent ends it
+
+    return act
+
+
+def memory_load_why(rank: int, world: int, folder: str) -> Any:
+    """Load, and tell which reasons were given for what was skipped."""
+    heard: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: heard.append(getattr(record, "reason", ""))  # type: ignore[method-assign]
+    logging.getLogger("gangline").addHandler(handler)
+    return memory_load(rank, world, folder) | {"heard": sorted(set(heard))}
 
 
 def replicated(rank: int, world: int, folder: str) -> Any:
@@ -210,7 +222,12 @@ def play(scene: str, folder: str, memory: str) -> list[Any]:
             lose_node(memory, 1)
             return [*acts, run(2, memory_load, folder, memory, nodes=2)]
         case "torn":
-            return [run(2, die_in_save, folder, memory), run(2, memory_load, folder, memory)]
+            acts = []
+            for point in ("save-begun", "save-half", "save-copied"):
+                where = f"{folder}/{point}"
+                acts.append(run(2, die_in_save(point), where, memory))
+                acts.append(run(2, memory_load_why, where, memory))
+            return acts
         case "replicated":
             acts = [run(2, replicated, folder, memory, nodes=2)]
             lose_node(memory, 1)

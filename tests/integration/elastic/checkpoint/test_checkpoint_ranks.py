@@ -42,6 +42,10 @@ def test_what_all_nodes_hold_anyway_is_not_copied_but_still_found(acts: Any) -> 
 
 
 @pytest.mark.timeout(300)
-def test_a_step_that_one_rank_lacks_gives_way_to_the_one_before(acts: Any) -> None:
-    _, restored = acts("torn")
-    assert [(act["step"], act["right"]) for act in restored] == [(7, True), (7, True)]
+def test_a_step_in_whose_save_one_rank_was_killed_gives_way_to_the_one_before(acts: Any) -> None:
+    seen = acts("torn")
+    killed, restored = seen[::2], seen[1::2]
+    assert killed == [["returned", None]] * 3
+    for act in (one for each in restored for one in each):
+        assert (act["step"], act["source"], act["right"]) == (7, "memory", True)
+        assert "of ranks 1 nothing is left in memory" in act["heard"]

@@ -1,0 +1,105 @@
+"""What a peer sends is kept only when it is whole, verified and what was asked for."""
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+
+from gangline.elastic.checkpoint import home as homes
+from gangline.elastic.checkpoint import peers, pending, persist
+from gangline.elastic.checkpoint.errors import CorruptError
+from gangline.elastic.checkpoint.home import Settings
+from gangline.elastic.checkpoint.pending import Held
+from gangline.elastic.checkpoint.segment import Segment
+
+
+@pytest.fixture
+def sealed(rig: Any) -> Held:
+    """A save with its checksums."""
+    rig.save({"w": torch.arange(500.0), "n": 3}, 5)
+    held: Held = rig.held(5)
+    segment = Segment(held.path)
+    persist.seal(segment, held.header, held.layout)
+    segment.close()
+    return held
+
+
+@pytest.fixture
+def server(rig: Any, sealed: Held) -> Iterator[peers.PeerServer]:
+    """The peer that has the save."""
+    homes.write_settings(rig.home, Settings(target="", job="job", token="secret"))
+    with peers.PeerServer(rig.home) as made:
+        made.start()
+        yield made
+        made.shutdown()
+
+
+def request_of(held: Held) -> peers.Request:
+    return peers.Request("get", 0, 5, held.layout.plan, held.header.total_bytes)
+
+
+def flipped(data: bytes, at: int) -> bytes:
+    return data[:at] + bytes([data[at] ^ 8]) + data[at + 1 :]
+
+
+def test_a_transfer_that_was_damaged_or_cut_short_leaves_nothing(
+    sealed: Held, tmp_path: Path
+) -> None:
+    data, header = sealed.path.read_bytes(), sealed.header
+    middle = header.part_offset + header.part_bytes // 2
+    places = [
+        0,
+        20,
+        header.layout_bytes + 4000,
+        header.seal_offset + 20,
+        header.part_offset,
+        middle,
+    ]
+    damaged = [flipped(data, at) for at in places]
+    for sent in [*damaged, data[:middle], data[:-1], b""]:
+        with pytest.raises(CorruptError):
+            peers.receive(io.BytesIO(sent), tmp_path, request_of(sealed))
+        assert list(tmp_path.iterdir()) == []
+    peers.receive(io.BytesIO(data), tmp_path, request_of(sealed))
+    assert [one.own for one in pending.survey(tmp_path)] == [False]
+
+
+def test_another_step_than_was_asked_for_is_not_taken(sealed: Held, tmp_path: Path) -> None:
+    wish = msgspec.structs.replace(request_of(sealed), step=6)
+    with pytest.raises(CorruptError, match="another segment"):
+        peers.receive(io.BytesIO(sealed.path.read_bytes()), tmp_path, wish)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_memory_that_rotted_at_the_peer_is_not_taken(
+    server: peers.PeerServer, sealed: Held, tmp_path: Path
+) -> None:
+    address = f"127.0.0.1:{server.port}"
+    peers.fetch(tmp_path, address, "secret", request_of(sealed))
+    (copy,) = tmp_path.iterdir()
+    copy.unlink()
+    data = sealed.path.read_bytes()
+    sealed.path.write_bytes(flipped(data, sealed.header.part_offset + 700))
+    with pytest.raises(CorruptError, match="damaged on its way"):
+        peers.fetch(tmp_path, address, "secret", request_of(sealed))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_peer_refuses_what_arrives_damaged_and_who_lacks_the_token(
+    server: peers.PeerServer, sealed: Held, rig: Any
+) -> None:
+    address, data = f"127.0.0.1:{server.port}", sealed.path.read_bytes()
+    wish = msgspec.structs.replace(request_of(sealed), verb="put")
+    with peers._asking(address, "secret", wish) as connection:
+        connection.sendall(flipped(data, sealed.header.part_offset + 700))
+        with pytest.raises(
+            CorruptError, match="the peer refused: the segment of rank 0 was damaged"
+        ):
+            peers._answer_of(connection)
+    with pytest.raises(CorruptError, match="another job's"):
+        peers.fetch(rig.home, address, "guess", request_of(sealed))
+    assert all(one.own for one in pending.survey(rig.home))

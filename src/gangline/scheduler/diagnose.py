@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from heapq import nlargest
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,8 +35,6 @@ class Diagnosis:
 
     def __init__(self, state: ClusterState, trial: Trial, planner: Planner) -> None:
         self._state, self._trial, self._planner = state, trial, planner
-        self._largest: dict[str, list[GroupKey]] = {}
-        """The gangs that use most of a resource."""
         self._users: dict[tuple[str, str], Holders] = {}
 
     def fail(
@@ -53,7 +50,7 @@ class Diagnosis:
         """
         fitted = sum(len(placement.pods) for placement in self._trial.since(mark))
         shortages = self._trial.shortages(unfit.shape)
-        wording = availability(self._trial, unfit)
+        wording = availability(self._trial, unfit, shortages)
         self._trial.rollback(mark)
         room, held_for = self._without_holds(unit, held)
         attempt = Attempt(
@@ -134,20 +131,18 @@ class Diagnosis:
         accepts = np.zeros(len(nodes.facts), dtype=bool)
         for constraints in {pod.shape.constraints for pod in unit.waiting}:
             accepts |= nodes.eligible(constraints).accepts
-        if resource not in self._largest:
-            amounts = self._state.running.by_group
-            ranked = nlargest(_CANDIDATES, ((a.get(resource, 0), g) for g, a in amounts.items()))
-            self._largest[resource] = [group for _, group in ranked]
-        used = {group: self._used_on(accepts, group, resource) for group in self._largest[resource]}
+        largest = self._state.running.largest(resource, _CANDIDATES)
+        if np.count_nonzero(accepts) == len(nodes):
+            used = dict(largest)
+        else:
+            used = {group: self._used_on(accepts, group, resource) for group, _ in largest}
         used = {group: amount for group, amount in used.items() if amount and group != unit.group}
         column = nodes.columns[resource]
-        total = int(nodes.used[column][accepts].sum())
-        return _holders(resource, used, total, int(nodes.lasting[column][accepts].sum()))
+        total = int((nodes.used[column] * accepts).sum())
+        return _holders(resource, used, total, int((nodes.lasting[column] * accepts).sum()))
 
     def _used_on(self, accepts: NDArray[np.bool_], group: GroupKey, resource: str) -> int:
         rows = self._state.nodes.rows
-        if np.count_nonzero(accepts) == len(rows):
-            return self._state.running.by_group[group][resource]
         used = 0
         for pod in self._state.placed_members.get(group, {}).values():
             row = rows.get(pod.node) if pod.node is not None else None

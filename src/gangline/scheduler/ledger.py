@@ -1,6 +1,7 @@
 """Who uses how much: amounts by gang and by queue, kept as pods come, go and change queues."""
 
 from collections import Counter, defaultdict
+from heapq import nlargest
 
 from gangline.scheduler.model import GroupKey, Request
 
@@ -17,6 +18,10 @@ class Ledger:
         self._queue_of: dict[GroupKey, str] = {}
         self._alone_queue = alone_queue
         """Who pays for pods without a group."""
+        self._largest: dict[tuple[str, int], list[tuple[int, GroupKey]]] = {}
+        """The largest entries as they were last asked for, the largest first."""
+        self._charged: set[GroupKey] = set()
+        """Gangs that have been charged since."""
 
     def charge(self, group: GroupKey | None, request: Request, sign: int = 1) -> None:
         """Count a pod's request (``sign`` -1: no longer)."""
@@ -25,11 +30,40 @@ class Ledger:
             queue[resource] += sign * amount
         if group is None:
             return
+        self._charged.add(group)
         own = self.by_group[group]
         for resource, amount in request:
             own[resource] += sign * amount
         if not any(own.values()):
             del self.by_group[group]
+
+    def largest(self, resource: str, count: int) -> list[tuple[GroupKey, int]]:
+        """Return the gangs that use most of a resource, and how much; of equals the last names."""
+        if self._charged:
+            # All gangs are gone through only where one that was among the largest has shrunk.
+            for key, known in list(self._largest.items()):
+                self._largest[key] = self._updated(*key, known)
+                if not self._largest[key]:
+                    del self._largest[key]
+            self._charged.clear()
+        ranked = self._largest.get((resource, count))
+        if ranked is None:
+            everybody = ((used[resource], group) for group, used in self.by_group.items())
+            ranked = self._largest[resource, count] = nlargest(count, everybody)
+        return [(group, amount) for amount, group in ranked]
+
+    def _updated(
+        self, resource: str, count: int, known: list[tuple[int, GroupKey]]
+    ) -> list[tuple[int, GroupKey]]:
+        """Bring the largest up to date; nothing: who is among them cannot be told from these."""
+        kept = [entry for entry in known if entry[1] not in self._charged]
+        charged = [(self.by_group[g][resource], g) for g in self._charged if g in self.by_group]
+        ranked = nlargest(count, [*kept, *charged])
+        if len(known) < count:
+            # They were all that there were.
+            return ranked
+        # Whoever was not among them and was not charged is smaller than the last of them.
+        return ranked if len(ranked) == count and ranked[-1] >= known[-1] else []
 
     def queue_of(self, group: GroupKey | None) -> str:
         """Return who pays for a gang."""

@@ -7,12 +7,12 @@ is updated in place as nodes and pods change; a decision copies nothing but the 
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gangline.scheduler.domains import Domain, domains
+from gangline.scheduler.eligibility import Eligibility
 from gangline.scheduler.model import (
     HOST_PORT,
     Constraints,
@@ -40,26 +40,6 @@ MAX_CONSTRAINTS = 1024
 """Evaluations kept, one for each distinct set of constraints; then the oldest goes."""
 
 
-@dataclass(slots=True)
-class Eligibility:
-    """Which nodes will do for one set of constraints, why the others do not, which are liked."""
-
-    accepts: NDArray[np.bool_]
-    refusals: list[str]
-    preference: NDArray[np.float64]
-    prefers: bool
-    counts: Counter[str] = field(default_factory=Counter)
-    """How many nodes will not do, by reason."""
-
-    def note(self, row: int, why: str) -> None:
-        """Note why a row's node will not do (empty: it will, or there is none)."""
-        if former := self.refusals[row]:
-            self.counts[former] -= 1
-        if why:
-            self.counts[why] += 1
-        self.refusals[row] = why
-
-
 class NodeTable:
     """All nodes. Amounts used are those of the pods that hold room, whoever placed them."""
 
@@ -85,6 +65,7 @@ class NodeTable:
         self._eligible: dict[Constraints, Eligibility] = {}
         self._demands: dict[Request, Demand] = {}
         self._rank: NDArray[np.intp] | None = None
+        self._in_name_order = False
         self.possible: dict[object, bool] = {}
         """Whether units would fit if all gangs had ended, by what decides it; dropped when nodes,
         or pods that need not end, change."""
@@ -265,9 +246,16 @@ class NodeTable:
         """Return each row's place in the order of names: it breaks ties, whatever came first."""
         if self._rank is None:
             self._rank = np.zeros(len(self.facts), dtype=np.intp)
-            for place, name in enumerate(sorted(self.rows)):
-                self._rank[self.rows[name]] = place
+            rows = [self.rows[name] for name in sorted(self.rows)]
+            self._rank[rows] = np.arange(len(rows))
+            self._in_name_order = rows == sorted(rows)
         return self._rank
+
+    @property
+    def in_name_order(self) -> bool:
+        """Whether the first of equal rows is also the first by name."""
+        self.rank()
+        return self._in_name_order
 
     def set_hypernode(self, hypernode: HyperNodeFacts) -> None:
         """Add or change a network domain."""
@@ -336,7 +324,7 @@ class NodeTable:
         def compute(rows: Rows) -> Scores:
             return score_rows(self.ground(shape, free), demand, rows)
 
-        return self._standing.of(shape, len(self.facts), compute)
+        return self._standing.of(shape, compute)
 
     def _evaluate(self, constraints: Constraints, eligible: Eligibility, row: int) -> None:
         node = self.facts[row]
@@ -356,9 +344,12 @@ class NodeTable:
         return row
 
     def _grow_rows(self) -> None:
-        """Double the rows, so that adding nodes one by one costs little each."""
+        """Add an eighth to the rows, so that adding nodes one by one costs little each.
+
+        More would cost every decision, which looks at all rows, whether there are nodes on them.
+        """
         size = len(self.facts)
-        added = max(16, size)
+        added = max(16, size // 8)
         self.facts += [None] * added
         padding = ((0, 0), (0, added))
         self.allocatable = np.pad(self.allocatable, padding)

@@ -1,6 +1,6 @@
 """Placing a unit as a whole on paper, and planning where it could start later. Pure."""
 
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 
 import numpy as np
@@ -312,14 +312,22 @@ class Planner:
         return Trial(nodes, nodes.allocatable - lasting, liking=self._liking)
 
 
-def availability(trial: Trial, pod: PodFacts) -> str:
-    """Say in Kubernetes' words why no node takes ``pod`` now."""
+def availability(trial: Trial, pod: PodFacts, shortages: Mapping[str, int] | None = None) -> str:
+    """Say in Kubernetes' words why no node takes ``pod`` now.
+
+    Args:
+        trial: the room that is left.
+        pod: the pod.
+        shortages: those of its shape, where the caller knows them.
+    """
     nodes = trial.nodes
     shape = pod.shape
     refusals = nodes.refusals(shape.constraints)
     if related.is_related(nodes, pod):
         refusals += related.refusals(nodes, pod, trial.on_paper())
-    return reasons.availability(len(nodes), refusals, trial.shortages(shape))
+    if shortages is None:
+        shortages = trial.shortages(shape)
+    return reasons.availability(len(nodes), refusals, shortages)
 
 
 def room_for(trial: Trial, unit: Unit) -> Room:
@@ -330,14 +338,13 @@ def room_for(trial: Trial, unit: Unit) -> Room:
     accepts = np.zeros(len(nodes.facts), dtype=bool)
     for constraints in {pod.shape.constraints for pod in unit.waiting}:
         accepts |= nodes.eligible(constraints).accepts
-    columns = {name: nodes.columns[name] for name in asked}
-    free = {name: np.maximum(trial.free[column][accepts], 0) for name, column in columns.items()}
+    columns = [nodes.columns[name] for name in asked]
+    free = np.maximum(trial.free[columns], 0) * accepts
+    there = nodes.allocatable[columns] * accepts
     return Room(
         asked=asked,
-        free={name: int(amounts.sum()) for name, amounts in free.items()},
-        largest={name: int(amounts.max(initial=0)) for name, amounts in free.items()},
-        total={
-            name: int(nodes.allocatable[column][accepts].sum()) for name, column in columns.items()
-        },
-        eligible=int(accepts.sum()),
+        free=dict(zip(asked, free.sum(axis=1).tolist(), strict=True)),
+        largest=dict(zip(asked, free.max(axis=1, initial=0).tolist(), strict=True)),
+        total=dict(zip(asked, there.sum(axis=1).tolist(), strict=True)),
+        eligible=int(np.count_nonzero(accepts)),
     )

@@ -253,19 +253,17 @@ class QueueTree:
 
     def _obtainable(self, nodes: NodeTable, running: Ledger) -> Vector:
         """What queues can have: usable nodes, less what runs outside of all queues."""
-        usable = self._usable
+        charged = Counter[str]()
+        for queue, amounts in running.by_queue.items():
+            if queue in self.accounts and queue != ROOT_QUEUE:
+                charged.update(amounts)
+        taken = nodes.used.sum(axis=1)
+        there = np.where(self._usable, nodes.allocatable, nodes.used).sum(axis=1)
         result = np.zeros(len(self.columns))
         for name, column in self.columns.items():
             row = nodes.columns[name]
-            charged = sum(
-                running.by_queue[queue][name]
-                for queue in running.by_queue
-                if queue in self.accounts and queue != ROOT_QUEUE
-            )
-            taken = nodes.used[row]
-            outside = max(0, int(taken.sum()) - charged)
-            there = nodes.allocatable[row][usable].sum() + taken[~usable].sum()
-            result[column] = max(0, int(there) - outside)
+            outside = max(0, int(taken[row]) - charged[name])
+            result[column] = max(0, int(there[row]) - outside)
         return result
 
     def _divide(self, parent: Account, total: Vector) -> None:

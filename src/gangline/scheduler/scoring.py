@@ -6,6 +6,7 @@ on it, only costs its own row. Decisions start from copies of them.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +14,11 @@ from numpy.typing import NDArray
 from gangline.scheduler.model import Shape
 from gangline.scheduler.plugins.node_scores import Amounts, Scores, Weights
 
-Rows = NDArray[np.intp]
+Rows = NDArray[np.intp] | None
+"""None: all rows, which are then looked at where they are."""
 MAX_SHAPES = 512
 LONGEST_LOG = 100_000
+T = TypeVar("T", bound=np.generic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,24 +46,31 @@ class Ground:
 
 def score_rows(ground: Ground, demand: Demand, rows: Rows, liking_weight: float = 0.0) -> Scores:
     """Prefer the row that is fullest afterwards; minus infinity where a pod does not fit."""
-    fits = ground.accepts[rows]
-    score: Scores = np.zeros(len(rows))
+    fits = ground.accepts.copy() if rows is None else ground.accepts[rows]
+    # Of some rows all resources are gathered at once: one step per resource would take longer.
+    free = ground.free if rows is None else ground.free[:, rows]
+    allocatable = ground.allocatable if rows is None else ground.allocatable[:, rows]
+    score: Scores = np.zeros(len(fits))
     weights = 0.0
     for column, amount, weight in demand.parts:
-        left = ground.free[column, rows] - amount
+        left = free[column] - amount
         fits &= left >= 0
         if weight:
-            score += weight * (1.0 - left / np.maximum(ground.allocatable[column, rows], 1))
+            score += weight * (1.0 - left / np.maximum(allocatable[column], 1))
             weights += weight
     score *= ground.weights.packing / max(weights, 1e-9)
     if not demand.wants_device:
-        score -= ground.weights.spare_devices * ground.has_devices[rows]
+        score -= ground.weights.spare_devices * _on(ground.has_devices, rows)
     if ground.preference is not None:
-        score += ground.weights.affinity * ground.preference[rows]
+        score += ground.weights.affinity * _on(ground.preference, rows)
     if ground.liking is not None:
-        score += liking_weight * ground.liking[rows]
+        score += liking_weight * _on(ground.liking, rows)
     score[~fits] = -np.inf
     return score
+
+
+def _on(values: NDArray[T], rows: Rows) -> NDArray[T]:
+    return values if rows is None else values[rows]
 
 
 class Standing:
@@ -81,13 +91,13 @@ class Standing:
         self._scores.clear()
         self._touched.clear()
 
-    def of(self, shape: Shape, size: int, compute: Callable[[Rows], Scores]) -> Scores:
+    def of(self, shape: Shape, compute: Callable[[Rows], Scores]) -> Scores:
         """Return the scores of a shape, brought up to date; the caller copies before writing."""
         known = self._scores.get(shape)
         if known is None:
             if len(self._scores) >= MAX_SHAPES:
                 self._scores.pop(next(iter(self._scores)))
-            score = compute(np.arange(size))
+            score = compute(None)
         else:
             score, seen = known
             if seen < len(self._touched):

@@ -7,10 +7,11 @@ decision does not give its room away.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gangline.api.scheduling import DEFAULT_QUEUE
@@ -88,6 +89,8 @@ class ClusterState:
         self.nodes.occupants = self._on_node
         self._assumed: dict[PodKey, NodeName] = {}
         self._lowest_alone = 2**31
+        self._group_priorities: Counter[int] = Counter()
+        """How many groups have each priority."""
         self._evicted: dict[PodKey, str] = {}
         """Pods that were told to go, with their uids, until the API server shows it."""
 
@@ -135,7 +138,9 @@ class ClusterState:
 
     def set_group(self, group: GroupFacts) -> None:
         """Add or change a group."""
+        self._count_priority(self.groups.get(group.key), -1)
         self.groups[group.key] = group
+        self._count_priority(group, 1)
         self.memo.pop(group.key, None)
         self.running.assign(group.key, group.queue)
         self.requested.assign(group.key, group.queue)
@@ -146,7 +151,7 @@ class ClusterState:
 
     def remove_group(self, key: GroupKey) -> None:
         """Forget a group and the members that it had. Pods that name it stay known."""
-        self.groups.pop(key, None)
+        self._count_priority(self.groups.pop(key, None), -1)
         self.memo.pop(key, None)
         self.promises.pop(key, None)
         self.running.release(key)
@@ -154,6 +159,12 @@ class ClusterState:
         self.restarting.discard(key)
         self.vacated.pop(key, None)
         self.former.pop(key, None)
+
+    def _count_priority(self, group: GroupFacts | None, sign: int) -> None:
+        if group is not None:
+            self._group_priorities[group.priority] += sign
+            if not self._group_priorities[group.priority]:
+                del self._group_priorities[group.priority]
 
     def vacate(self, pod: PodFacts, at: float, keep_s: float) -> None:
         """Note that a member of a gang is gone from its node; forget those of long ago."""
@@ -233,8 +244,7 @@ class ClusterState:
 
     def lowest_priority(self) -> int:
         """Return the lowest priority that anything running may have."""
-        groups = min((group.priority for group in self.groups.values()), default=0)
-        return min(groups, self._lowest_alone)
+        return min(min(self._group_priorities, default=0), self._lowest_alone)
 
     def is_assumed(self, key: PodKey) -> bool:
         """Say whether a pod's binding is under way."""

@@ -67,7 +67,6 @@ class Trial:
         self.free: Amounts = free
         self._liking = liking
         """What is added to each row's score, for plans that look at more than packing."""
-        self._all_rows: Rows = np.arange(len(nodes.facts))
         self.within: NDArray[np.bool_] | None = None
         """Rows that may be used at the moment; None: all."""
         self._relations_on_paper = False
@@ -151,6 +150,8 @@ class Trial:
         best = score[row]
         if best == -np.inf:
             return None
+        if self.nodes.in_name_order:
+            return row
         # What is equally good comes after it, for argmax finds the first.
         equal = np.flatnonzero(score[row:] == best)
         if len(equal) > 1:
@@ -172,7 +173,7 @@ class Trial:
             total.update(dict(pod.shape.request))
         request = tuple(sorted(total.items()))
         whole = shape_of(request, pods[0].shape.constraints)
-        score = self._score(whole, self.nodes.demand(request), self._all_rows)
+        score = self._score(whole, self.nodes.demand(request), None)
         for constraints in {pod.shape.constraints for pod in pods}:
             score[~self.nodes.eligible(constraints).accepts] = -np.inf
         if self.within is not None:
@@ -254,7 +255,7 @@ class Trial:
         view = self._views.get(shape)
         if view is None:
             if self._standing is None:
-                score, seen = self._score(shape, demand, self._all_rows), len(self._touched)
+                score, seen = self._score(shape, demand, None), len(self._touched)
             else:
                 score, seen = self.nodes.scores(shape, self._standing).copy(), 0
             view = self._views[shape] = _View(score, seen)

@@ -8,6 +8,8 @@ from datetime import datetime
 from functools import lru_cache
 from typing import TypeAlias
 
+from msgspec import structs
+
 from gangline.api.scheduling import DEFAULT_QUEUE, ROOT_QUEUE
 from gangline.scheduler import refusals
 from gangline.scheduler.model import (
@@ -32,6 +34,7 @@ from gangline.scheduler.queues import Pool, ancestors, pool_of
 from gangline.scheduler.quotas import exceeded, lacking_request
 from gangline.scheduler.state import ClusterState
 
+_DIGITS = re.compile(r"(\d+)")
 LONGEST_KEPT_S = 3600.0
 """Places that are to be kept for longer are not kept: a wrong clock or a slip of the pen must not
 take nodes away for ever."""
@@ -185,12 +188,12 @@ def gang_unit(
     roles = missing_roles(group, settled)
     if missing > len(waiting):
         return refusals.too_few_pods(group, len(settled) + len(waiting), waiting)
-    there = Counter(pod.role for pod in waiting)
+    there = Counter(pod.role for pod in waiting) if roles else Counter()
     for role, count in roles:
         if there[role] < count:
             return refusals.too_few_of_role(group, role, count - there[role], waiting)
     ordered = _indispensable_first(waiting, missing, dict(roles))
-    parts = divide(group.parts, settled, waiting)
+    parts = divide(group.parts, settled, waiting) if group.parts else ()
     if (few := lacking(group.parts, parts)) is not None:
         return refusals.too_few_parts(group, *few, waiting)
     shapes = Counter((pod.shape, pod.role) for pod in waiting)
@@ -210,13 +213,15 @@ def gang_unit(
         related=any(shape.constraints.relations is not None for shape, _ in shapes),
         roles=group.roles or usual_wishes(frozenset(role for _, role in shapes)),
         network=group.network,
+        asked=_total(ordered[: max(missing, sum(count for _, count in roles))]),
         likeness=_likeness(
             frozenset(shapes.items()), missing, roles, group.roles, group.network, near
         ),
     )
     if group.parts:
         unit = _in_parts(unit, group.parts, parts)
-    return replace(unit, asked=_total(unit.waiting[: unit.needed]))
+        unit = replace(unit, asked=_total(unit.waiting[: unit.needed]))
+    return unit
 
 
 def _in_parts(unit: Unit, rules: tuple[PartRule, ...], parts: tuple[Part, ...]) -> Unit:
@@ -246,7 +251,7 @@ def _prepared(state: ClusterState, pod: PodFacts, pool: Pool) -> PodFacts:
             state.supplied.add(name)
     if needs.request:
         request = tuple(sorted((*pod.shape.request, *needs.request)))
-        pod = replace(pod, shape=shape_of(request, pod.shape.constraints))
+        pod = structs.replace(pod, shape=shape_of(request, pod.shape.constraints))
     return kept_to_nodes(pod, needs.fences)
 
 
@@ -260,7 +265,7 @@ def kept_to_nodes(
     constraints = replace(
         own, fences=(*own.fences, *fences), preferred=(*own.preferred, *preferred)
     )
-    return replace(pod, shape=shape_of(pod.shape.request, constraints))
+    return structs.replace(pod, shape=shape_of(pod.shape.request, constraints))
 
 
 @lru_cache(maxsize=16_384)
@@ -343,6 +348,8 @@ def _indispensable_first(
     waiting: list[PodFacts], missing: int, roles: Mapping[str, int]
 ) -> tuple[PodFacts, ...]:
     """Bring to the front what the roles need, and then what the gang needs."""
+    if not roles:
+        return tuple(waiting)
     wanted = Counter(roles)
     needed: list[PodFacts] = []
     spare: list[PodFacts] = []
@@ -356,14 +363,9 @@ def _indispensable_first(
     return (*needed, *spare[:rest], *spare[rest:])
 
 
-def _task_order(pod: PodFacts) -> tuple[object, ...]:
-    """By priority, then by index."""
-    return (-pod.priority, natural(pod.key))
-
-
-def natural(name: str) -> tuple[tuple[bool, int, str], ...]:
-    """Return a sort key in which ``worker-10`` comes after ``worker-9``."""
-    parts = re.split(r"(\d+)", name)
-    return tuple(
-        (part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in parts if part
-    )
+def _task_order(pod: PodFacts) -> tuple[int, list[str | int], str]:
+    """By priority, then by index: ``worker-10`` comes after ``worker-9``."""
+    # Text and digits take turns, so that numbers are only ever compared with numbers.
+    parts: list[str | int] = list(_DIGITS.split(pod.key))
+    parts[1::2] = map(int, parts[1::2])
+    return (-pod.priority, parts, pod.key)

@@ -1,6 +1,6 @@
 """The observed state: what is assumed, what arrives late, what goes away."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from gangline.scheduler.model import NodeName, PodKey
 from gangline.scheduler.state import ClusterState

@@ -1,6 +1,5 @@
 """From API objects to facts."""
 
-import dataclasses
 from typing import Any
 
 import msgspec
@@ -164,7 +163,7 @@ def test_absurd_amounts_neither_overflow_nor_fit() -> None:
     state.set_pod(huge)
     assert not builders.decide(state).bindings
     for index in range(200):
-        bound = dataclasses.replace(huge, key=PodKey(f"d/{index}"), node=NodeName("n"))
+        bound = msgspec.structs.replace(huge, key=PodKey(f"d/{index}"), node=NodeName("n"))
         state.set_pod(bound)
     assert (state.nodes.used >= 0).all()
     assert not builders.decide(state).bindings

@@ -5,8 +5,9 @@ search and the scheduler have no rule in common.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from random import Random
+
+from msgspec.structs import replace
 
 from gangline.api.selectors import Requirement, Selector
 from gangline.scheduler.model import (

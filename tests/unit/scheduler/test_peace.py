@@ -1,8 +1,9 @@
 """No ping-pong: nobody is evicted for one that he is evicted from in turn, and peace returns."""
 
 from collections import Counter
-from dataclasses import replace
 from random import Random
+
+from msgspec.structs import replace
 
 from gangline.scheduler.model import Decision, GroupFacts, GroupKey, PodFacts, QueueFacts
 from gangline.scheduler.simulate.check import check

@@ -1,11 +1,11 @@
 """Small gangs within a gang: whole or not placed, enough of them or none, each close together."""
 
 from collections import Counter
-from dataclasses import replace
 
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gangline.api.resources import POD_GROUPS
 from gangline.api.scheduling import PodGroup

@@ -5,9 +5,11 @@ back at once and have all of their work to do again (there are no checkpoints in
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from heapq import heapify, heappop, heappush
+
+from msgspec import structs
 
 from gangline.api.scheduling import DEFAULT_QUEUE
 from gangline.scheduler.decide import decide
@@ -174,7 +176,7 @@ class Simulation:
         self.state.promises = dict(decision.promises)
         for binding in decision.bindings:
             self.state.assume(binding.pod, binding.node)
-            bound = replace(self.state.pods[binding.pod], phase="Running")
+            bound = structs.replace(self.state.pods[binding.pod], phase="Running")
             self.state.set_pod(bound)
         for group in decision.placed:
             self._start(self.history.runs[group.partition("/")[2]], now)

@@ -7,11 +7,11 @@ how it came about; evicted pods are made anew, as their operators would do.
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import yaml
+from msgspec.structs import replace
 
 from gangline.api.scheduling import PodGroupStatus
 from gangline.scheduler.group_status import phase_of

@@ -1,0 +1,21 @@
+"""Who uses how much."""
+
+from heapq import nlargest
+from random import Random
+
+from gangline.scheduler.ledger import Ledger
+from gangline.scheduler.model import GroupKey
+
+
+def test_the_largest_are_those_that_counting_anew_finds() -> None:
+    random = Random(3)
+    ledger = Ledger("default")
+    for _ in range(2_000):
+        group = GroupKey(f"d/{random.randrange(20)}")
+        held = ledger.by_group.get(group, {}).get("cpu", 0)
+        more = random.random() < 0.45 or not held
+        ledger.charge(group, (("cpu", random.randint(1, 5) if more else held),), 1 if more else -1)
+        if random.random() < 0.6:
+            everybody = ((used["cpu"], name) for name, used in ledger.by_group.items())
+            expected = [(name, amount) for amount, name in nlargest(4, everybody)]
+            assert ledger.largest("cpu", 4) == expected

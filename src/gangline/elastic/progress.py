@@ -1,0 +1,142 @@
+"""What a training process says of its progress, in a file that its agent reads.
+
+The file (``GANGLINE_PROGRESS_FILE``) holds lines of a word and a number. Any script may write it:
+
+    Path(os.environ["GANGLINE_PROGRESS_FILE"]).write_text(f"step {step}\\n")
+
+``ElasticTrainer`` and ``Checkpointer`` write it by themselves, each its own part in place: one
+system call, which costs a step microseconds. Only the standard library is used here.
+"""
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+PROGRESS_VARIABLE: Final = "GANGLINE_PROGRESS_FILE"
+METRICS_VARIABLE: Final = "RUNTIME_METRICS_PATH"
+"""Where trainers written for DLRover report their steps."""
+_PART: Final = 128
+_LARGEST: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What one process has said since it was started."""
+
+    step: int | None = None
+    """The last step that it finished."""
+    first_step: int | None = None
+    """The first one."""
+    first_at: float | None = None
+    """When that was finished, in seconds since 1970."""
+    saved_step: int | None = None
+    """The last step that a complete checkpoint holds, in memory or in storage."""
+    blocked_s: float = 0.0
+    """Time that training has waited for checkpoints."""
+
+
+class _Part:
+    """One writer's part of the file; without a file it does nothing."""
+
+    def __init__(self, place: int, environment: Mapping[str, str]) -> None:
+        self._at, self._file = place * _PART, -1
+        if path := environment.get(PROGRESS_VARIABLE):
+            with contextlib.suppress(OSError):
+                self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+    def write(self, text: str) -> None:
+        """Replace what it said before."""
+        if self._file >= 0:
+            with contextlib.suppress(OSError):  # a full disk must not end the training
+                os.pwrite(self._file, text.ljust(_PART - 1).encode() + b"\n", self._at)
+
+    def __del__(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+
+
+class StepTeller:
+    """Says which step is finished."""
+
+    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
+        self._part = _Part(0, environment)
+        self._first = ""
+
+    def finished(self, step: int) -> None:
+        """A step is finished."""
+        if not self._first:
+            self._first = f"first_step {step}\nfirst_at {time.time():.3f}"
+        self._part.write(f"step {step}\n{self._first}\n")
+
+
+class SaveTeller:
+    """Says which step a checkpoint holds, and how long training has waited for it."""
+
+    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
+        self._part = _Part(1, environment)
+        self._blocked_s, self._saved = 0.0, ""
+
+    def holds(self, step: int) -> None:
+        """A checkpoint holds this step."""
+        self._saved = f"saved_step {step}\n"
+        self._tell()
+
+    def waited(self, seconds: float) -> None:
+        """Training has waited for a checkpoint."""
+        self._blocked_s += seconds
+        self._tell()
+
+    def _tell(self) -> None:
+        self._part.write(f"{self._saved}blocked_s {self._blocked_s:.3f}\n")
+
+
+def read(progress: Path, metrics: Path) -> Told:
+    """Read what a process says; what cannot be understood is left out."""
+    numbers = _numbers(_text(progress))
+    step = _whole(numbers, "step")
+    if step is None:
+        step = _reported(_text(metrics))
+    if step is None:
+        step = _whole(numbers, "saved_step")
+    return Told(
+        step=step,
+        first_step=_whole(numbers, "first_step"),
+        first_at=numbers.get("first_at"),
+        saved_step=_whole(numbers, "saved_step"),
+        blocked_s=numbers.get("blocked_s", 0.0),
+    )
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return file.read(_LARGEST).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _numbers(text: str) -> dict[str, float]:
+    found = {}
+    for line in text.replace("\0", " ").splitlines():
+        word, _, number = line.strip().partition(" ")
+        with contextlib.suppress(ValueError):
+            found[word] = float(number)
+    return found
+
+
+def _whole(numbers: Mapping[str, float], word: str) -> int | None:
+    number = numbers.get(word)
+    return int(number) if number is not None and abs(number) < 1 << 53 else None
+
+
+def _reported(text: str) -> int | None:
+    try:
+        step = json.loads(text)["step"]
+    except (ValueError, KeyError, TypeError):
+        return None  # absent, or half written
+    return step if isinstance(step, int) else None

@@ -46,7 +46,7 @@ LEFT_BEHIND: tuple[Resource[Any], ...] = (
 def elastic_job(scenario: Scenario, name: str, workers: int, mark: str, cpu: str) -> Manifest:
     """The job of a user's report: its image and its script stand for others, ``mark`` ends it."""
     command = f"set -- --network-check --nnodes=1:10 --max_restarts=10; {until(mark)}"
-    shared = {"name": "shared", "hostPath": {"path": str(scenario.shared), "type": ""}}
+    shared = {"name": "shared", "hostPath": {"path": str(scenario.shared)}}
     worker = {
         "name": "main",
         "image": "busybox:1",

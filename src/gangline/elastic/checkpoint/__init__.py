@@ -5,6 +5,7 @@ loaded.
 saver and the agent need none.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from gangline.elastic.checkpoint.errors import (
@@ -20,12 +21,16 @@ from gangline.elastic.checkpoint.link import flush_job
 
 if TYPE_CHECKING:
     from gangline.elastic.checkpoint.checkpointer import Checkpointer
+    from gangline.elastic.checkpoint.reader import FlashReader
     from gangline.elastic.checkpoint.restore import Loaded
+    from gangline.elastic.checkpoint.writer import FlashWriter
 
 __all__ = [
     "CheckpointError",
     "Checkpointer",
     "CorruptError",
+    "FlashReader",
+    "FlashWriter",
     "FolderInUseError",
     "ForeignFolderError",
     "Loaded",
@@ -36,14 +41,16 @@ __all__ = [
 ]
 
 
+_LAZY = {
+    "Checkpointer": "checkpointer",
+    "FlashReader": "reader",
+    "FlashWriter": "writer",
+    "Loaded": "restore",
+}
+
+
 def __getattr__(name: str) -> Any:
     """Import what needs torch when it is asked for."""
-    if name == "Checkpointer":
-        from gangline.elastic.checkpoint.checkpointer import Checkpointer  # noqa: PLC0415
-
-        return Checkpointer
-    if name == "Loaded":
-        from gangline.elastic.checkpoint.restore import Loaded  # noqa: PLC0415
-
-        return Loaded
+    if name in _LAZY:
+        return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
     raise AttributeError(name)

@@ -290,6 +290,7 @@ class Checkpointer:
 
         Raises:
             CheckpointError: checkpoints exist but none could be loaded.
+            ForeignFolderError: there are none, but checkpoints of another format; it says which.
         """
         self.buffers.settle()
         plain = expanded(state) if state is not None else None

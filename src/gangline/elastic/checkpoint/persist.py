@@ -92,7 +92,7 @@ def write_part(
             for at in range(0, len(piece), CHUNK):
                 some = piece[at : at + CHUNK]
                 pace.spend(len(some))
-                _write_all(stream, some)
+                write_all(stream, some)
             reach("part-entry")
     reach("part-written")
     blob = layout.metadata
@@ -105,7 +105,7 @@ def write_part(
     reach("note-written")
 
 
-def _write_all(stream: object, data: memoryview) -> None:
+def write_all(stream: object, data: memoryview) -> None:
     """Write all of it: an unbuffered file may take less than it is given."""
     write = getattr(stream, "write")  # noqa: B009 - streams of fsspec have no common type
     while len(data):

@@ -8,9 +8,14 @@ from typing import Any, Literal
 
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 
-from gangline.elastic.checkpoint import pending, persist
+from gangline.elastic.checkpoint import foreign, pending, persist
 from gangline.elastic.checkpoint.choice import Candidate, Holding, candidates, holdings
-from gangline.elastic.checkpoint.errors import CheckpointError, CorruptError, StorageError
+from gangline.elastic.checkpoint.errors import (
+    CheckpointError,
+    CorruptError,
+    ForeignFolderError,
+    StorageError,
+)
 from gangline.elastic.checkpoint.failpoints import reach
 from gangline.elastic.checkpoint.group import Ranks
 from gangline.elastic.checkpoint.header import State
@@ -44,7 +49,8 @@ class Restorer:
         views = ranks.gather(holdings(node, settings.address, self.held))
         self.found: list[Holding] = sorted({one for view in views for one in view})
         self.target: Target | None = None
-        self.stored: list[int] = []
+        self.foreign: str | None = None
+        """Whose checkpoints are in the folder when there are none of ours."""
         self.fetched = False
 
     def load(self, state: dict[str, Any] | None, step: int | None) -> Loaded | None:
@@ -52,9 +58,12 @@ class Restorer:
 
         Raises:
             CheckpointError: there are candidates but none of them could be loaded.
+            ForeignFolderError: there are none, but checkpoints of another format.
         """
         reasons: list[str] = []
         options = candidates(self.found, self._stored())
+        if not options and self.foreign:
+            raise ForeignFolderError(foreign.refusal(self.settings.target, self.foreign))
         for candidate in options:
             if step is not None and candidate.step != step:
                 continue
@@ -70,15 +79,17 @@ class Restorer:
 
     def _stored(self) -> list[int]:
         """The steps in storage as rank 0 sees them."""
-        problem, steps = "", list[int]()
+        problem, steps, kind = "", list[int](), None
         try:
             self.target = open_target(self.settings.target, self.settings.options)
             if self.ranks.rank == 0:
                 steps = persist.committed_steps(self.target)
+                kind = None if steps else foreign.format_of(foreign.look(self.target))
         except (OSError, StorageError) as error:
             problem = str(error)
             log.warning("storage cannot be read", extra={"reason": problem})
-        return self.ranks.share(steps)
+        steps, self.foreign = self.ranks.share((steps, kind))
+        return steps
 
     def _try(
         self, candidate: Candidate, state: dict[str, Any] | None, reasons: list[str]

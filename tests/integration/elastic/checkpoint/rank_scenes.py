@@ -17,10 +17,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from gangline.elastic.checkpoint import Checkpointer, failpoints
+from gangline.elastic.checkpoint import Checkpointer, FlashReader, FlashWriter, failpoints
 from gangline.elastic.checkpoint.training import TrainingState
 
 Scene = Callable[[int, int, str], Any]
@@ -84,11 +85,11 @@ def model_of(world: int) -> torch.nn.Module:
     return model
 
 
-def full(model: torch.nn.Module) -> dict[str, Any]:
+def full(state: dict[str, Any]) -> dict[str, Any]:
     """The whole values, of all ranks."""
     return {
         name: (value.full_tensor() if hasattr(value, "full_tensor") else value).tolist()
-        for name, value in model.state_dict().items()
+        for name, value in state.items()
     }
 
 
@@ -119,20 +120,30 @@ def sharded_save(rank: int, world: int, folder: str) -> Any:
     train(model, state, 3)
     checkpointer.save(3, {"training": state}, "storage")
     assert checkpointer.wait(60)
+    dcp.save(model.state_dict(), storage_writer=FlashWriter(f"{folder}/beside", 3))
     losses = train(model, state, 3)
     checkpointer.close(finished=False)
     return {"loaded": loaded is not None, "losses": losses}
 
 
 def sharded_load(rank: int, world: int, folder: str) -> Any:
+    other = model_of(world).state_dict()
     model, state = training(world)
     checkpointer = Checkpointer(folder, linger_s=60)
     loaded = checkpointer.load({"training": state})
     assert loaded is not None
-    values = full(model)
+    values = full(model.state_dict())
+    dcp.load(other, storage_reader=FlashReader.of_step(f"{folder}/beside", 3))
+    beside = full(other) == values
     losses = train(model, state, 3)
     checkpointer.close(finished=False)
-    return {"step": loaded.step, "source": loaded.source, "values": values, "losses": losses}
+    return {
+        "step": loaded.step,
+        "source": loaded.source,
+        "values": values,
+        "losses": losses,
+        "beside": beside,
+    }
 
 
 def shards(rank: int) -> dict[str, Any]:

@@ -22,6 +22,7 @@ def test_a_sharded_training_goes_on_to_the_bit_and_fits_other_world_sizes(acts: 
     assert [act["losses"] for act in again] == [act["losses"] for act in saved]
     assert [act["source"] for act in [*three, *one]] == ["storage"] * 4
     assert all(same(act, again[0]) for act in [*again, *three, *one])
+    assert all(act["beside"] for act in [*again, *three, *one]), "a step through PyTorch alone"
 
 
 @pytest.mark.timeout(300)

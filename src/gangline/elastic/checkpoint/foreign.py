@@ -1,0 +1,69 @@
+"""Telling a folder of somebody else's checkpoints from an empty one.
+
+A training that finds none of our steps would begin anew. Where the folder holds checkpoints of
+another format that is most likely a mistake, so it is refused, with words on what they are.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from gangline.elastic.checkpoint.manifest import METADATA, partial_of, step_of
+from gangline.elastic.checkpoint.target import Target
+
+_LOOKED_INTO = 50
+"""Entries of the folder that are looked into at most: a store may hold many."""
+_SAVED = (".pt", ".pth", ".ckpt", ".bin", ".safetensors")
+_TRACKERS = {
+    "dlrover_latest.txt": "of DLRover",
+    "._dlrover_ckpt_stage": "of DLRover",
+    "latest_checkpointed_iteration.txt": "of Megatron",
+}
+HINTS = {
+    "of DLRover": "load STEP/rank_RANK.pt with torch.load(…, weights_only=True), or a STEP that "
+    "has .metadata with torch.distributed.checkpoint.load",
+    "of Megatron": "load them with Megatron",
+    "of torch.distributed.checkpoint": "load them with torch.distributed.checkpoint.load(state, "
+    "checkpoint_id=…)",
+    "of torch.save": "load them with torch.load(…, weights_only=True), or with safetensors",
+}
+
+
+def look(target: Target) -> dict[str, list[str]]:
+    """What is in the folder (under ``""``) and in those of its entries that may be folders."""
+    top = target.names("")
+    found = {"": top}
+    for name in [one for one in top if not one.endswith(_SAVED)][:_LOOKED_INTO]:
+        try:
+            found[name] = target.names(name)
+        except NotADirectoryError:
+            continue
+    return found
+
+
+def format_of(names: Mapping[str, Sequence[str]]) -> str | None:
+    """Whose checkpoints these are, a key of ``HINTS``; ``None`` when nobody else's.
+
+    ``names`` is what ``look`` gives. A folder with a step of ours, be it unfinished, is ours.
+    """
+    top = names[""]
+    if any(step_of(name) is not None or partial_of(name) for name in top):
+        return None
+    for name in top:
+        if name in _TRACKERS:
+            return _TRACKERS[name]
+    if any(_is_distributed(inside) for inside in names.values()):
+        return "of torch.distributed.checkpoint"
+    if any(name.endswith(_SAVED) for inside in names.values() for name in inside):
+        return "of torch.save"
+    return None
+
+
+def _is_distributed(names: Sequence[str]) -> bool:
+    return METADATA in names or any(name.endswith(".distcp") for name in names)
+
+
+def refusal(folder: str, kind: str) -> str:
+    """What to tell people about a folder of this kind."""
+    return (
+        f"{folder} holds checkpoints {kind}, which are not loaded by themselves: {HINTS[kind]}; "
+        "then give the Checkpointer a folder of its own"
+    )

@@ -1,0 +1,172 @@
+"""PyTorch's side of saving, usable by itself: a storage writer that commits a step at once.
+
+    dcp.save(state, storage_writer=FlashWriter("s3://bucket/run", step))
+    dcp.load(state, storage_reader=FlashReader.of_step("s3://bucket/run", step))
+
+The files, sums and commit are those of a ``Checkpointer``, which loads such a step too. There is no
+shared memory in it: ``dcp.save`` returns when the step is in storage.
+"""
+
+import io
+import os
+import pickle
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import IO, Any
+
+import torch
+import xxhash
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem, WriteItemType
+from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
+from torch.futures import Future
+
+from gangline.elastic.checkpoint.envelope import envelope
+from gangline.elastic.checkpoint.header import checksum
+from gangline.elastic.checkpoint.layout import part_name
+from gangline.elastic.checkpoint.manifest import METADATA, Manifest, Part, write_manifest
+from gangline.elastic.checkpoint.persist import write_all
+from gangline.elastic.checkpoint.source import key_of
+from gangline.elastic.checkpoint.target import open_target
+
+Row = tuple[str, tuple[int, ...] | None, int, int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a rank writes: told to it with its plan."""
+
+    plan: str
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """What a rank tells of one value."""
+
+    place: _Place
+    row: Row
+
+
+class FlashWriter(StorageWriter):
+    """Writes one step to a folder, or a URL that fsspec knows, for PyTorch's planners."""
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        step: int,
+        options: Mapping[str, str] | None = None,
+    ) -> None:
+        """``options`` are given to fsspec.
+
+        Raises:
+            StorageError: the URL's kind needs a package that is not installed.
+        """
+        super().__init__()
+        self.target, self.step = open_target(str(folder), options), step
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """The place was chosen at construction; nothing changes."""
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """Any name will do; it is not looked at."""
+        del checkpoint_id
+        return True
+
+    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        """Nothing to set up."""
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        """The plan as it is."""
+        return plan
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        """Tell each rank its place."""
+        name = uuid.uuid4().hex
+        return [replace(plan, storage_data=_Place(name, n)) for n, plan in enumerate(plans)]
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        """Write this rank's file.
+
+        Raises:
+            OSError: the target did not take it.
+        """
+        place: _Place = plan.storage_data
+        path = f"{self.target.partial(self.step, place.plan)}/{part_name(place.rank)}"
+        results, at = [], 0
+        with self.target.create(path) as stream:
+            for item in plan.items:
+                row = _write(stream, at, item, planner)
+                at += row[3]
+                results.append(WriteResult(item.index, row[3], _Written(place, row)))
+        if not results:  # that a rank has nothing to write is told by a result without a row
+            results.append(WriteResult(None, 0, place))  # type: ignore[arg-type]
+        done: Future[list[WriteResult]] = Future()
+        done.set_result(results)
+        return done
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        """Write the metadata and commit the step.
+
+        Raises:
+            OSError: the target did not take it.
+        """
+        written = [one for rank in results for one in rank if one.index is not None]
+        metadata.storage_data = {
+            one.index: _StorageInfo(
+                part_name(one.storage_data.place.rank), one.storage_data.row[2], one.size_in_bytes
+            )
+            for one in written
+        }
+        blob = pickle.dumps(metadata)
+        plan, parts = _parts(results)
+        self.target.put(f"{self.target.partial(self.step, plan)}/{METADATA}", blob)
+        manifest = Manifest(self.step, plan, len(parts), parts, checksum(blob))
+        self.target.commit(self.step, plan, write_manifest(manifest))
+
+
+def _parts(results: list[list[WriteResult]]) -> tuple[str, list[Part]]:
+    """The plan's name and each rank's part of the manifest, from what the ranks tell."""
+    rows: dict[int, list[Row]] = {}
+    plan = ""
+    for one in (one for rank in results for one in rank):
+        told: _Written | _Place = one.storage_data
+        place = told.place if isinstance(told, _Written) else told
+        plan = place.plan
+        mine = rows.setdefault(place.rank, [])
+        if isinstance(told, _Written):
+            mine.append(told.row)
+    return plan, [
+        Part(rank, sum(row[3] for row in rows[rank]), rows[rank]) for rank in sorted(rows)
+    ]
+
+
+def _write(stream: IO[bytes], at: int, item: WriteItem, planner: SavePlanner) -> Row:
+    """Write one value; returns its row of the manifest."""
+    pieces, raw_offset, raw_length = _pieces(item, planner)
+    digest, length = xxhash.xxh3_64(), 0
+    for piece in pieces:
+        digest.update(piece)
+        length += len(piece)
+        write_all(stream, piece)
+    key, chunk = key_of(item.index)
+    if item.type is not WriteItemType.BYTE_IO and chunk is None:
+        chunk = ()
+    return key, chunk, at, length, raw_offset, raw_length, digest.intdigest()
+
+
+def _pieces(item: WriteItem, planner: SavePlanner) -> tuple[list[memoryview], int, int]:
+    """A value's bytes as ``torch.save`` would write them; where the raw ones begin, and end."""
+    value = planner.resolve_data(item)
+    if isinstance(value, io.BytesIO):
+        return [value.getbuffer()], 0, 0
+    tensor = value.detach().cpu().contiguous()
+    around = envelope(tensor.dtype, tuple(tensor.shape))
+    raw = memoryview(b"")
+    if tensor.numel():
+        raw = tensor.flatten().view(torch.uint8).numpy().data
+    pieces = [memoryview(around.before), raw, memoryview(around.after)]
+    return pieces, len(around.before), around.raw_length

@@ -31,7 +31,7 @@ from torch.distributed.checkpoint.stateful import Stateful
 from gangline.elastic.checkpoint import home as homes
 from gangline.elastic.checkpoint.buffers import Buffers, Lookup, OutgrownError, Saved
 from gangline.elastic.checkpoint.choice import torn
-from gangline.elastic.checkpoint.errors import CheckpointError, FolderInUseError
+from gangline.elastic.checkpoint.errors import CheckpointError, FolderInUseError, StorageError
 from gangline.elastic.checkpoint.group import Ranks, node_name
 from gangline.elastic.checkpoint.home import Hold, Settings
 from gangline.elastic.checkpoint.interval import AutoInterval
@@ -273,12 +273,16 @@ class Checkpointer:
             newest = max(
                 committed_steps(open_target(self.folder, self.settings.options)), default=-1
             )
-        except OSError:
+        except (OSError, StorageError):
             return
         self._asked = {step for step in self._asked if step > newest}
 
     def latest(self) -> int | None:
-        """The newest step in storage."""
+        """The newest step in storage.
+
+        Raises:
+            OSError, StorageError: it cannot be reached.
+        """
         return max(committed_steps(open_target(self.folder, self.settings.options)), default=None)
 
     def load(self, state: dict[str, Any] | None = None, step: int | None = None) -> Loaded | None:

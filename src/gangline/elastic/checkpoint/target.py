@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from gangline.elastic.checkpoint.errors import StorageError
+from gangline.elastic.checkpoint.errors import CheckpointError, StorageError
 from gangline.elastic.checkpoint.failpoints import reach
 from gangline.elastic.checkpoint.manifest import MANIFEST, partial_name, step_name
 
@@ -32,7 +32,7 @@ class Target(Protocol):
     def read(self, path: str) -> bytes:
         """A whole file."""
 
-    def open(self, path: str) -> IO[bytes]:
+    def open(self, path: str) -> contextlib.AbstractContextManager[IO[bytes]]:
         """A file to read from."""
 
     def names(self, folder: str) -> list[str]:
@@ -61,8 +61,12 @@ class LocalTarget:
         whole = self.root / path
         whole.parent.mkdir(parents=True, exist_ok=True)
         with open(whole, "wb", buffering=0) as stream:
-            yield stream
-            os.fsync(stream.fileno())
+            try:
+                yield stream
+                os.fsync(stream.fileno())
+            except OSError:
+                whole.unlink(missing_ok=True)  # half a file would keep a full disk full
+                raise
 
     def put(self, path: str, data: bytes, durable: bool = True) -> None:
         """Write a small file at once or not at all; on the disk, if ``durable``, on return."""
@@ -135,9 +139,10 @@ class RemoteTarget:
     @contextlib.contextmanager
     def create(self, path: str) -> Iterator[IO[bytes]]:
         """A file to write to, which is there when the block ends."""
-        self.files.makedirs(self._at(path).rpartition("/")[0], exist_ok=True)
-        with self.files.open(self._at(path), "wb") as stream:
-            yield stream
+        with speaking_to(self.root):
+            self.files.makedirs(self._at(path).rpartition("/")[0], exist_ok=True)
+            with self.files.open(self._at(path), "wb") as stream:
+                yield stream
 
     def put(self, path: str, data: bytes, durable: bool = True) -> None:
         """Write a small object."""
@@ -150,18 +155,20 @@ class RemoteTarget:
         with self.open(path) as stream:
             return stream.read()
 
-    def open(self, path: str) -> IO[bytes]:
+    @contextlib.contextmanager
+    def open(self, path: str) -> Iterator[IO[bytes]]:
         """An object to read from."""
-        found: IO[bytes] = self.files.open(self._at(path), "rb")
-        return found
+        with speaking_to(self.root), self.files.open(self._at(path), "rb") as stream:
+            yield stream
 
     def names(self, folder: str) -> list[str]:
         """What is under a prefix."""
-        self.files.invalidate_cache()
-        try:
-            found = self.files.ls(self._at(folder), detail=False)
-        except FileNotFoundError:
-            return []
+        with speaking_to(self.root):
+            self.files.invalidate_cache()
+            try:
+                found = self.files.ls(self._at(folder), detail=False)
+            except FileNotFoundError:
+                return []
         return sorted(str(name).rstrip("/").rpartition("/")[2] for name in found)
 
     def commit(self, step: int, plan: str, manifest: bytes) -> None:
@@ -172,17 +179,34 @@ class RemoteTarget:
 
     def remove(self, folder: str) -> None:
         """Take away what is under a prefix, the manifest first: half a step is no step."""
-        with contextlib.suppress(FileNotFoundError):
-            self.files.rm(self._at(f"{folder}/{MANIFEST}"))
-        with contextlib.suppress(FileNotFoundError):
-            self.files.rm(self._at(folder), recursive=True)
+        with speaking_to(self.root):
+            with contextlib.suppress(FileNotFoundError):
+                self.files.rm(self._at(f"{folder}/{MANIFEST}"))
+            with contextlib.suppress(FileNotFoundError):
+                self.files.rm(self._at(folder), recursive=True)
+
+
+@contextlib.contextmanager
+def speaking_to(place: str) -> Iterator[None]:
+    """Turn what a store's own library raises into ``StorageError``.
+
+    Such errors have no common root (those of botocore, aiohttp, Google and Azure are each their
+    own), and none of them may end the saver or a training that could go on without storage.
+    """
+    try:
+        yield
+    except (OSError, CheckpointError):
+        raise
+    except Exception as error:
+        raise StorageError(f"{place}: {type(error).__name__}: {error}") from error
 
 
 def open_target(address: str, options: Mapping[str, str] | None = None) -> Target:
     """The target that a folder or URL names.
 
     Raises:
-        StorageError: the URL's kind needs a package that is not installed.
+        StorageError: the URL's kind needs a package that is not installed, or its store said no.
+        OSError: the store cannot be reached.
     """
     scheme, separator, rest = address.partition("://")
     if not separator:
@@ -191,7 +215,8 @@ def open_target(address: str, options: Mapping[str, str] | None = None) -> Targe
         return LocalTarget(rest)
     try:
         fsspec: Any = import_module("fsspec")
-        filesystem, root = fsspec.core.url_to_fs(address, **dict(options or {}))
+        with speaking_to(address):
+            filesystem, root = fsspec.core.url_to_fs(address, **dict(options or {}))
     except (ImportError, ValueError) as error:
         raise StorageError(f"{address} cannot be used: {error}") from error
     return RemoteTarget(filesystem, root)

@@ -147,8 +147,11 @@ class Writer:
 
     def _stand_in(self, settings: Settings, step: int, plan: str) -> None:
         """Write, from copies kept here, the parts of ranks whose nodes are gone."""
-        target, _ = self._open(settings)
-        missing = persist.missing_ranks(target, step, plan, self.waiting[step, plan])
+        try:
+            target, _ = self._open(settings)
+            missing = persist.missing_ranks(target, step, plan, self.waiting[step, plan])
+        except (OSError, StorageError):
+            return  # the commit that is tried next says so
         held = pending.stand_ins(pending.survey(self.home), step, plan, missing)
         for one in held:
             log.warning("writing the part of a lost rank", extra={"rank": one.rank, "step": step})

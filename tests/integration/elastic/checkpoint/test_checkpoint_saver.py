@@ -131,22 +131,6 @@ def saver_of(home: Path) -> int:
     raise AssertionError("no saver lives")
 
 
-def test_storage_that_cannot_be_written_costs_no_step_and_is_made_up_for(
-    environment: dict[str, str], tmp_path: Path
-) -> None:
-    blocked = tmp_path / "blocked"
-    blocked.write_text("a file where the folder should be")
-    with Checkpointer(blocked / "steps", linger_s=60) as checkpointer:
-        for step in range(1, 6):
-            assert checkpointer.save(step, state(step), "storage")
-        assert eventually(lambda: checkpointer.wait(0.05) or bool(checkpointer.counts.failures))
-        assert checkpointer.counts.failures
-        assert checkpointer.counts.skipped == 0
-        blocked.unlink()
-        assert checkpointer.wait(60)
-        assert checkpointer.latest() == 5
-
-
 def test_a_slow_storage_skips_no_save_and_keeps_the_newest_wish(
     environment: dict[str, str], tmp_path: Path
 ) -> None:

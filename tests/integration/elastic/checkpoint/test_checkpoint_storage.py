@@ -1,0 +1,190 @@
+"""Storage that fails, and storage that is no folder: no step of training is lost to either."""
+
+import io
+import os
+import random
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gangline.elastic.checkpoint import Checkpointer, CorruptError, StorageError
+from gangline.elastic.checkpoint.source import StorageSource
+from gangline.elastic.checkpoint.target import RemoteTarget, open_target, speaking_to
+
+
+@pytest.fixture(autouse=True)
+def _own_memory(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.set_num_threads(1)
+    monkeypatch.setenv("GANGLINE_CHECKPOINT_MEMORY", str(memory))
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[tuple[Path, Callable[[str], None]]]:
+    """A small disk, and a way to change how it is mounted."""
+    place = tmp_path / "disk"
+    place.mkdir()
+
+    def mount(options: str) -> None:
+        subprocess.run(["mount", "-o", options, "-t", "tmpfs", "tmpfs", place], check=True)
+
+    mount("size=64k")
+    yield place, lambda options: mount(f"remount,{options}")
+    subprocess.run(["umount", "--lazy", place], check=True)
+
+
+def state(value: float) -> dict[str, Any]:
+    return {"w": torch.full((20_000,), value), "step": int(value)}
+
+
+def reported(checkpointer: Checkpointer, words: str, timeout_s: float = 60) -> bool:
+    """Wait until a failure with these words is reported."""
+    end = time.monotonic() + timeout_s
+    while not any(words in one for one in checkpointer.counts.failures):
+        if checkpointer.wait(0.05) or time.monotonic() > end:
+            return False
+    return True
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small disk")
+def test_a_disk_that_is_full_or_read_only_costs_no_step_and_is_made_up_for(disk: Any) -> None:
+    place, remount = disk
+    with Checkpointer(place / "steps", linger_s=60) as checkpointer:
+        assert checkpointer.save(1, state(1), "storage")
+        assert reported(checkpointer, "No space left")
+        assert all(path.stat().st_size < 20_000 for path in place.rglob("*.distcp"))
+        remount("size=4m,ro")
+        for step in range(2, 6):
+            assert checkpointer.save(step, state(step), "storage")
+        assert reported(checkpointer, "Read-only")
+        remount("size=4m,rw")
+        assert checkpointer.save(6, state(6), "storage")
+        assert checkpointer.wait(60)
+        assert checkpointer.latest() == 6
+        assert checkpointer.counts.skipped == 0
+
+
+def test_a_store_that_cannot_be_reached_costs_no_step_and_memory_is_still_restored(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        url = f"ftp://127.0.0.1:{deaf.getsockname()[1]}/steps"
+        with Checkpointer(url, linger_s=0.1) as checkpointer:
+            assert checkpointer.load(state(0)) is None
+            assert any("refused" in getattr(one, "reason", "") for one in caplog.records)
+            for step in range(1, 5):
+                assert checkpointer.save(step, state(step), "storage")
+            assert reported(checkpointer, "refused")
+            into = state(0)
+            loaded = checkpointer.load(into)
+            assert loaded is not None
+            assert (loaded.step, loaded.source, into["step"]) == (4, "memory", 4)
+            assert not checkpointer.wait(0.1)
+            assert checkpointer.counts.skipped == 0
+
+
+def round_trip(url: str, **options: str) -> None:
+    """Save three steps to a store, keep two, restore from it when memory is gone."""
+    with Checkpointer(url, linger_s=60, keep=2, options=options) as checkpointer:
+        for step in range(1, 4):
+            assert checkpointer.save(step, state(step), "storage")
+            assert checkpointer.wait(60), checkpointer.counts.failures
+        checkpointer.buffers.close()
+        for segment in checkpointer.home.glob("*.seg"):
+            segment.unlink()
+        into = state(0)
+        loaded = checkpointer.load(into)
+        assert loaded is not None
+        assert (loaded.step, loaded.source) == (3, "storage")
+        assert torch.equal(into["w"], state(3)["w"])
+        assert checkpointer.wait(60)
+        assert checkpointer.latest() == 3
+        StorageSource(open_target(url, options), 2).verify()
+    assert checkpointer.counts.failures == []
+
+
+def test_a_target_of_fsspec_takes_steps_and_gives_them_back(tmp_path: Path) -> None:
+    round_trip(f"local://{tmp_path}/run")
+    assert not list(tmp_path.rglob(".partial*")), "a store renames nothing"
+
+
+def test_a_step_in_a_store_without_its_manifest_does_not_exist(tmp_path: Path) -> None:
+    with Checkpointer(f"local://{tmp_path}", linger_s=60) as checkpointer:
+        for step in (1, 2):
+            checkpointer.save(step, state(step), "storage")
+            assert checkpointer.wait(60)
+        (tmp_path / "step-000000000002" / "gangline.json").unlink()
+        assert checkpointer.latest() == 1
+        target = open_target(checkpointer.folder)
+        with pytest.raises(CorruptError, match="not whole"):
+            StorageSource(target, 2)
+
+
+class OddError(Exception):
+    """An error of a store's own kind."""
+
+
+class OddStore:
+    """A file system whose library raises errors of its own kind, as those of clouds do."""
+
+    def __getattr__(self, name: str) -> Any:
+        def fail(*_: object, **__: object) -> None:
+            raise OddError(f"no {name} today")
+
+        return fail
+
+
+def test_errors_of_a_store_s_own_kind_are_storage_errors() -> None:
+    target = RemoteTarget(OddStore(), "bucket/run")
+    for call in (
+        lambda: target.names(""),
+        lambda: target.read("x"),
+        lambda: target.put("x", b""),
+        lambda: target.remove("x"),
+    ):
+        with pytest.raises(StorageError, match="bucket/run: OddError: no "):
+            call()
+    with pytest.raises(CorruptError), speaking_to("bucket"):
+        raise CorruptError("what is no error of the store stays what it is")
+
+
+def test_a_target_in_a_store_holds_what_a_folder_does() -> None:
+    fsspec = pytest.importorskip("fsspec")
+    target = RemoteTarget(fsspec.filesystem("memory"), f"/run-{random.getrandbits(60)}")
+    assert target.names("") == []
+    target.put("step-1/part", b"abc")
+    target.put("top", b"")
+    assert target.names("") == ["step-1", "top"]
+    with target.open("step-1/part") as stream:
+        assert stream.seek(0, io.SEEK_END) == 3
+    target.remove("step-1")
+    target.remove("step-1")
+    assert target.names("") == ["top"]
+    with pytest.raises(FileNotFoundError):
+        target.read("step-1/part")
+
+
+def test_a_bucket_takes_steps_and_gives_them_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("s3fs", reason="s3fs is not installed")
+    server = pytest.importorskip("moto.server", reason="moto's server is not installed")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    running.start()
+    host, port = running.get_host_and_port()
+    options = {"endpoint_url": f"http://{host}:{port}", "key": "k", "secret": "s"}
+    try:
+        target = open_target("s3://bucket/run", options)
+        assert isinstance(target, RemoteTarget)
+        target.files.mkdir("bucket")
+        round_trip("s3://bucket/run", **options)
+    finally:
+        running.stop()
+    with pytest.raises((StorageError, OSError)):
+        open_target("s3://bucket/run", options).names("")

@@ -13,8 +13,9 @@ from gangline.elastic.agent.decide import Action, Verdict, decide
 from gangline.elastic.agent.diagnosis import WorkerFailure, root_cause
 from gangline.elastic.agent.environment import worker_arguments
 from gangline.elastic.agent.group import Group
+from gangline.elastic.agent.hang import hang_failure
 from gangline.elastic.agent.logs import LogFolder
-from gangline.elastic.agent.process import Process, start
+from gangline.elastic.agent.node import LocalNode
 from gangline.elastic.agent.progress import hung
 from gangline.elastic.agent.settings import AgentSettings
 from gangline.elastic.agent.standby import Spares
@@ -50,6 +51,7 @@ class _End:
     failures: tuple[WorkerFailure, ...] = ()
     failure: Failure | None = None
     notice: Notice | None = None
+    hung_since: float | None = None
 
 
 class _Received(Exception):
@@ -84,7 +86,8 @@ class Agent:
         self._signal: asyncio.Future[signal.Signals] | None = None
         self._group: Group | None = None
         self._starts = 0
-        self._saver: Process | None = None
+        self._node = LocalNode(settings, base)
+        rendezvous.serve(self._node)
 
     async def run(self) -> Outcome:
         """Run until all is done, nothing more helps, or a signal comes.
@@ -106,8 +109,7 @@ class Agent:
                 await self._end(signal.SIGTERM)
                 if self._spares:
                     await self._spares.close()
-                if not outcome.is_success:
-                    await self._run_on_failure(again=False)
+                await self._save_before_end(outcome)
                 await self._rendezvous.leave(_farewell(outcome))
             return outcome
 
@@ -126,17 +128,29 @@ class Agent:
                 if verdict.action is not Action.RESTART:
                     return Outcome(end.failures, end.failure, verdict)
                 self._tell(end, verdict)
-                await self._run_on_failure(again=True)
+                if self._settings.saves_on_failure:
+                    self._node.start_saving()
             world = await self._or_signal(self._rendezvous.restart(world, end.failure))
 
     async def _attempt(self, world: World) -> _End:
         number, self._starts = self._starts, self._starts + 1
         self._group = group = Group(self._settings, world, self._folder, self._spares, number)
+        self._node.begin(group, world)
         await group.start(self._base)
         log.debug("workers started", extra={"attempt": world.attempt})
-        end = await self._or_signal(self._first_end(group))
+        end = await self._or_signal(self._end_of(group))
         await self._end(signal.SIGTERM)
         return end
+
+    async def _end_of(self, group: Group) -> _End:
+        end = await self._first_end(group)
+        if end.hung_since is None or self._settings.hang.timeout_s is None:
+            return end
+        log.warning("no progress for %g s: taking stacks", self._settings.hang.timeout_s)
+        self._node.hangs(end.hung_since)
+        # All nodes are looked at before any of them ends its workers.
+        views = await self._rendezvous.views()
+        return _End(failure=hang_failure(views, self._settings.hang.timeout_s))
 
     async def _first_end(self, group: Group) -> _End:
         ended = asyncio.ensure_future(group.ended())
@@ -153,23 +167,25 @@ class Agent:
             failures = tuple(ended.result())
             return _End(failures, root_cause(failures).failure if failures else None)
         if stuck.done() and not stuck.cancelled():
-            return _End(failure=stuck.result())
+            return _End(hung_since=stuck.result())
         return _End(notice=notice.result())
 
     async def _end(self, number: signal.Signals) -> None:
         group, self._group = self._group, None
         if group:
+            self._node.end()
             await group.stop(number)
 
-    async def _run_on_failure(self, *, again: bool) -> None:
-        """Start what is to be run after a failure; wait for it when there is no other start."""
-        if not self._settings.on_failure:
+    async def _save_before_end(self, outcome: Outcome) -> None:
+        """Bring checkpoints to storage before the node, and its memory, may be taken away."""
+        if outcome.is_success:
             return
-        if self._saver is None or self._saver.ended.done():
-            environment = {**self._base, "TORCHELASTIC_RUN_ID": self._settings.run_id}
-            self._saver = start(self._settings.on_failure, environment)
-        if not again:
-            await self._saver.ended
+        if self._settings.saves_on_failure:
+            self._node.start_saving()
+            await self._node.saved()
+        elif outcome.received is signal.SIGTERM and self._node.holds_checkpoints():
+            self._node.start_saving()
+            await self._node.saved(self._settings.shutdown_s)
 
     def _tell(self, end: _End, verdict: Verdict) -> None:
         if end.failures:

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from string import Template
 
-from gangline.elastic.agent.hang import METRICS_VARIABLE, PROGRESS_VARIABLE
 from gangline.elastic.agent.logs import Streams
 from gangline.elastic.agent.settings import AgentSettings
 from gangline.elastic.agent.world import World
+from gangline.elastic.progress import METRICS_VARIABLE, PROGRESS_VARIABLE
 
 _FLIGHT_RECORDS = "2000"
 

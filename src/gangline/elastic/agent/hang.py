@@ -6,15 +6,16 @@ touches neither, processor time is the sign: workers that wait for each other ov
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from gangline.api.failure import Blame, Failure, Remedy
 
-PROGRESS_VARIABLE = "GANGLINE_PROGRESS_FILE"
-METRICS_VARIABLE = "RUNTIME_METRICS_PATH"
 BUSY_SHARE = 0.02
 """Processor time per second from which on a worker counts as busy."""
+_TOLD = 16
+"""So many ranks are listed at most."""
 
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<function>.+)$')
 _WAITS_IN = ("/torch/distributed/", "/torch/autograd/", "/torch/nn/parallel/")
@@ -82,23 +83,57 @@ def place(stacks: str) -> Place | None:
     return None
 
 
-def hang_failure(places: Mapping[int, Place | None], timeout_s: float) -> Failure:
+@dataclass(frozen=True, slots=True)
+class View:
+    """What is seen of one rank while its group hangs."""
+
+    rank: int
+    node: str = ""
+    where: str = ""
+    """The place as editors take it; empty when it wrote no stack."""
+    waits: bool = False
+    """Whether it waits for others there."""
+    step: int | None = None
+    """The last step that it has told."""
+
+    @classmethod
+    def of(cls, rank: int, node: str, at: Place | None, step: int | None) -> Self:
+        """Return the view of a rank at a place."""
+        return cls(rank, node, str(at) if at else "", at is not None and at.waits, step)
+
+    def __str__(self) -> str:
+        """The view for people."""
+        at = f"at {self.where}" if self.where else "somewhere that writes no stack"
+        step = "" if self.step is None else f", after step {self.step}"
+        return f"rank {self.rank}{f' on {self.node}' if self.node else ''} is {at}{step}"
+
+
+def hang_failure(views: Sequence[View], timeout_s: float) -> Failure:
     """Say who did not arrive where the others wait.
 
     Args:
-        places: where each rank is; None where it wrote no stack.
+        views: of all ranks that could be seen.
         timeout_s: how long nothing has happened.
     """
-    missing = {rank: at for rank, at in places.items() if at is None or not at.waits}
-    waiting = [str(rank) for rank in places if rank not in missing]
-    if missing and waiting:
-        told = ", ".join(f"rank {rank} is {_where(at)}" for rank, at in missing.items())
-        message = f"{told}; waiting for it: rank {', '.join(waiting)}"
-    else:
-        message = "; ".join(f"rank {rank} is {_where(at)}" for rank, at in places.items())
+    missing = _missing(sorted(views, key=lambda each: each.rank))
+    named = {each.rank for each in missing}
+    waiting = sorted(each.rank for each in views if each.rank not in named)
+    message = "; ".join(map(str, missing[:_TOLD]))
+    if len(missing) > _TOLD:
+        message += f"; and {len(missing) - _TOLD} more"
+    if waiting:
+        message += f"; waiting for it: rank {', '.join(map(str, waiting[:_TOLD]))}"
+    if len(waiting) > _TOLD:
+        message += f" and {len(waiting) - _TOLD} more"
     explanation = f"No worker has made progress for {timeout_s:g} s."
     return Failure("Hang", Blame.CODE, Remedy.RETRY, explanation, None, message)
 
 
-def _where(at: Place | None) -> str:
-    return f"at {at}" if at else "somewhere that writes no stack"
+def _missing(views: Sequence[View]) -> Sequence[View]:
+    """Those for which the others wait; all when nobody stands out."""
+    absent = [each for each in views if not each.waits]
+    if absent and len(absent) < len(views):
+        return absent
+    steps = [each.step for each in views if each.step is not None]
+    behind = [each for each in views if each.step is not None and each.step == min(steps)]
+    return behind if behind and len(behind) < len(views) else views

@@ -9,15 +9,29 @@ import contextlib
 import logging
 import secrets
 import time
-from collections.abc import Coroutine
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 from gangline.api.failure import Failure
-from gangline.elastic.agent.peers import Failed, Go, Heard, PeerError, PeerMessage, Peers
+from gangline.elastic.agent import words
+from gangline.elastic.agent.account import Report
+from gangline.elastic.agent.hang import View
+from gangline.elastic.agent.inquest import Inquest
+from gangline.elastic.agent.peers import (
+    Failed,
+    Go,
+    Heard,
+    Hung,
+    Look,
+    PeerError,
+    PeerMessage,
+    Peers,
+    Seen,
+)
+from gangline.elastic.agent.place import Place
 from gangline.elastic.agent.round import Round
 from gangline.elastic.agent.wanted import Wanted
-from gangline.elastic.agent.world import MeetingError, Notice, World, free_port
+from gangline.elastic.agent.world import MeetingError, Node, Notice, World, free_port
 from gangline.elastic.protocol import messages as said
 from gangline.elastic.protocol.client import Client, ClientName
 from gangline.elastic.protocol.errors import MasterUnreachableError, RequestRefusedError
@@ -31,38 +45,26 @@ FAREWELL_S = 2.0
 FINISH_PATIENCE_S = 60.0
 """So long a master may be away when all is done, before this node goes without it."""
 _WAIT_TOLD_S = 10.0
-_POLL_S = 30.0
-_TEXT_LIMIT = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Who this node is, and whom it wants to meet."""
-
-    job: str
-    master: str
-    node_id: int
-    node_rank: int
-    host: str
-    local_world_size: int
-    min_nodes: int
-    max_nodes: int
-    node_unit: int
-    last_call_s: float
-    join_timeout_s: float
-    connect_timeout_s: float = 60.0
-    topology: tuple[str, ...] = ()
 
 
 class Membership:
     """One node's membership of a job; a ``Rendezvous``."""
 
-    def __init__(self, place: Place, secret: Secret) -> None:
-        self._place = place
+    def __init__(
+        self, place: Place, secret: Secret, check: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        """Take who this node is, the job's secret, and what checks the node when that is wanted."""
+        self._place, self._check = place, check
+        self._check_wanted = False
+        self._node: Node | None = None
+        self._current: World | None = None
+        self._doing: str | None = said.Phase.WAITING
+        """What it does while no workers run."""
         self._incarnation = secrets.token_hex(8)
         name = ClientName(place.job, place.node_id, self._incarnation)
         self._client = Client(place.master, secret, name)
         self._peers = Peers(secret, self._answer)
+        self._inquest = Inquest(self._peers)
         self._peer_port = 0
         self._joins = 0
         self._restarts_before = 0
@@ -73,6 +75,10 @@ class Membership:
         self._background: set[asyncio.Task[None]] = set()
         self._broadcast: asyncio.Task[bool] | None = None
 
+    def serve(self, node: Node) -> None:
+        """Take the workers about which the others and the master ask."""
+        self._node = node
+
     async def join(self) -> World:
         """Ask the master for a world until there is one.
 
@@ -81,6 +87,10 @@ class Membership:
         """
         if not self._peer_port:
             await self._begin()
+        if self._check_wanted and self._check:
+            self._check_wanted, self._doing = False, said.Phase.CHECKING
+            await self._check()
+        self._doing = said.Phase.WAITING
         self._joins += 1
         world = await self._world_unless_stopped()
         if self._round:
@@ -92,10 +102,13 @@ class Membership:
     async def restart(self, world: World, failure: Failure | None) -> World:
         """Agree with the peers on the next attempt; ask the master when one of them is gone."""
         stands = self._round
+        # The last steps of what has ended: the account of lost work begins there.
+        self._keep(self._send(self._heartbeat()))
         if stands is None or self._notice:
             return await self.join()
         if failure and stands.go.attempt <= self._running:
-            self._report(failure)
+            report = words.failed(self._place, self._in_round, self._running, failure)
+            self._keep(self._send(report))
             agreed = await self._agree(stands, str(failure))
         else:
             agreed = await self._all_heard()
@@ -108,6 +121,12 @@ class Membership:
         async with self._changed:
             await self._changed.wait_for(lambda: self._notice or self._is_behind())
         return self._notice or Notice(self._round.go.reason if self._round else "")
+
+    async def views(self) -> Sequence[View]:
+        """Return where the workers of all nodes are."""
+        if self._round is None or self._node is None:
+            return ()
+        return await self._inquest.views(self._round, self._running, self._node)
 
     async def finished(self, world: World) -> Notice | None:
         """Tell the master; wait for the others, or for what makes all start again."""
@@ -131,7 +150,7 @@ class Membership:
         farewell = said.Leave(
             node_id=self._place.node_id,
             incarnation=self._incarnation,
-            reason=reason[:_TEXT_LIMIT],
+            reason=reason[: words.TEXT_LIMIT],
             succeeded=succeeded,
         )
         if self._client.is_connected:
@@ -161,28 +180,6 @@ class Membership:
         self._keep(self._follow_commands())
         self._keep(self._beat())
 
-    def _join_message(self) -> said.Join:
-        place = self._place
-        return said.Join(
-            node_id=place.node_id,
-            incarnation=self._incarnation,
-            number=self._joins,
-            node_rank=place.node_rank,
-            local_world_size=place.local_world_size,
-            host=place.host,
-            agent_address=f"{place.host}:{self._peer_port}",
-            store_port=free_port(),
-            topology=place.topology,
-            round_seen=self._round.world.round if self._round else 0,
-            attempt=self._round.go.attempt if self._round else 0,
-            wait_s=_POLL_S,
-            min_nodes=place.min_nodes,
-            max_nodes=place.max_nodes,
-            node_unit=place.node_unit,
-            last_call_s=place.last_call_s,
-            join_timeout_s=place.join_timeout_s,
-        )
-
     @property
     def _notice(self) -> Notice | None:
         """What the master wants now."""
@@ -209,7 +206,8 @@ class Membership:
         return self._wanted.stop
 
     async def _ask_for_world(self) -> said.World:
-        message, told = self._join_message(), time.monotonic()
+        me, told = words.Speaker(self._place, self._incarnation), time.monotonic()
+        message = me.join(self._joins, self._peer_port, self._round)
         while True:
             try:
                 reply = await self._client.call(message, timeout_s=None)
@@ -225,8 +223,8 @@ class Membership:
     def _world(self) -> World:
         assert self._round is not None
         stands, me = self._round, self._round.me
-        self._running = stands.go.attempt
-        return World(
+        self._running, self._doing = stands.go.attempt, None
+        self._current = World(
             attempt=self._restarts_before + stands.go.attempt,
             group_rank=me.group_rank,
             group_world_size=len(stands.world.members),
@@ -236,6 +234,7 @@ class Membership:
             store_port=stands.go.store_port,
             round=stands.world.round,
         )
+        return self._current
 
     # Restarts in place
 
@@ -243,7 +242,7 @@ class Membership:
         return self._round is not None and self._round.go.attempt > self._running
 
     async def _agree(self, stands: Round, reason: str) -> bool:
-        reason = reason[:_TEXT_LIMIT]
+        reason = reason[: words.TEXT_LIMIT]
         if stands.leads:
             self._lead(stands, self._running, reason)
             return await self._all_heard()
@@ -279,6 +278,8 @@ class Membership:
         stands = self._round
         if stands is None:
             return Heard(0, 0)
+        if isinstance(message, Hung | Look):
+            return await self._testify(stands, message)
         reply = stands.hear(message)
         if isinstance(message, Failed) and stands.leads and message.round == stands.go.round:
             if stands.is_news(message):
@@ -286,6 +287,14 @@ class Membership:
             reply = stands.go
         await self._wake()
         return reply
+
+    async def _testify(self, stands: Round, message: Hung | Look) -> Seen:
+        is_ours = (message.round, message.attempt) == (stands.world.round, self._running)
+        if not is_ours or self._node is None:
+            return Seen()
+        if isinstance(message, Look):
+            return Seen(tuple(await self._node.views()))
+        return Seen(await self._inquest.gathered(stands, self._running, self._node))
 
     async def _wake(self) -> None:
         async with self._changed:
@@ -312,24 +321,36 @@ class Membership:
                 self._wanted.leave(what.round, what.reason)
             case said.Stop() | said.Evict():
                 self._wanted.end(what.message or what.reason)
-            case _:
-                log.debug("command left to others", extra={"command": type(what).__name__})
+            case said.RunCheck():
+                self._check_wanted = True
+                self._wanted.leave(self._in_round, f"a check is wanted: {what.reason}")
+            case said.DumpStacks() if self._node:
+                self._keep(self._node.dump_stacks(what.reason))
+            case said.SaveCheckpoint() if self._node:
+                log.warning("saving the newest checkpoint: %s", what.reason or "wanted")
+                self._node.start_saving()
         await self._wake()
 
     async def _beat(self) -> None:
         while True:
             welcome = self._client.welcome
             await asyncio.sleep(welcome.heartbeat_s if welcome else 1.0)
-            stands = self._round
-            beat = said.Heartbeat(
-                node_id=self._place.node_id,
-                incarnation=self._incarnation,
-                round=stands.world.round if stands else 0,
-                attempt=stands.go.attempt if stands else 0,
-                phase=said.Phase.TRAINING if stands else said.Phase.WAITING,
-            )
-            with contextlib.suppress(MasterUnreachableError, RequestRefusedError):
-                await self._client.call(beat, timeout_s=_POLL_S)
+            await self._send(self._heartbeat())
+
+    @property
+    def _in_round(self) -> int:
+        return self._round.world.round if self._round else 0
+
+    def _heartbeat(self) -> said.Heartbeat:
+        # Without a world of its own that runs, a node must not claim one: the master might take
+        # the world that is over for one that stands.
+        me = words.Speaker(self._place, self._incarnation)
+        if self._doing is not None:
+            return me.heartbeat(0, 0, Report(phase=self._doing))
+        report = self._node.report() if self._node else Report()
+        if report.world is not self._current:
+            report = Report(phase=said.Phase.TRAINING)  # its workers are about to start
+        return me.heartbeat(self._in_round, max(self._running, 0), report)
 
     async def _finish(self) -> Notice | None:
         assert self._round is not None
@@ -338,7 +359,7 @@ class Membership:
             incarnation=self._incarnation,
             round=self._round.world.round,
             attempt=self._round.go.attempt,
-            wait_s=_POLL_S,
+            wait_s=words.POLL_S,
         )
         while True:
             try:
@@ -352,21 +373,6 @@ class Membership:
             if not isinstance(reply, said.Waiting):
                 return None
 
-    def _report(self, failure: Failure) -> None:
-        stands = self._round
-        report = said.Failure(
-            node_id=self._place.node_id,
-            round=stands.world.round if stands else 0,
-            attempt=self._running,
-            exit_codes=(failure.exit_code,) if failure.exit_code is not None else (),
-            cause=failure.cause,
-            blame=failure.blame.value,
-            remedy=failure.remedy.value,
-            message=failure.message[:_TEXT_LIMIT],
-            action="RestartInPlace",
-        )
-        self._keep(self._send(report))
-
     async def _send(self, message: said.Message) -> None:
         with contextlib.suppress(MasterUnreachableError, RequestRefusedError):
-            await self._client.call(message, timeout_s=_POLL_S)
+            await self._client.call(message, timeout_s=words.POLL_S)

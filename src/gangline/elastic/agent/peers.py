@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from gangline.elastic.agent.hang import View
 from gangline.elastic.protocol import seal
 
 log = logging.getLogger(__name__)
@@ -41,6 +42,26 @@ class Go(msgspec.Struct, frozen=True, tag=True):
     reason: str = ""
 
 
+class Hung(msgspec.Struct, frozen=True, tag=True):
+    """Nothing goes on in this attempt: who is to blame? -> ``Seen``, of all nodes."""
+
+    round: int
+    attempt: int
+
+
+class Look(msgspec.Struct, frozen=True, tag=True):
+    """Where are your workers? -> ``Seen``, of this node."""
+
+    round: int
+    attempt: int
+
+
+class Seen(msgspec.Struct, frozen=True, tag=True):
+    """Where workers are."""
+
+    views: tuple[View, ...] = ()
+
+
 class Heard(msgspec.Struct, frozen=True, tag=True):
     """Understood; where the other stands."""
 
@@ -48,7 +69,7 @@ class Heard(msgspec.Struct, frozen=True, tag=True):
     attempt: int
 
 
-PeerMessage: TypeAlias = Failed | Go | Heard
+PeerMessage: TypeAlias = Failed | Go | Hung | Look | Seen | Heard
 Answer: TypeAlias = Callable[[PeerMessage], Awaitable[PeerMessage]]
 
 
@@ -105,6 +126,7 @@ class Peers:
         theirs = await reader.readexactly(seal.GREETING_BYTES)
         seal.check_greeting(theirs)
         ends = seal.ends(self._secret, mine, theirs, client=True)
+        ends.opener.limit = seal.LARGEST_FRAME  # we have asked, so the reply may be long
         writer.write(ends.sealer.seal(msgspec.json.encode(message)))
         reply: PeerMessage = self._decoder.decode(await _content(reader, ends))
         return reply

@@ -2,35 +2,37 @@
 
 import asyncio
 import contextlib
-import logging
 import os
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
-from gangline.api.failure import Failure
+from gangline.elastic.agent.account import Usage
 from gangline.elastic.agent.group import Group, Worker
-from gangline.elastic.agent.hang import HangWatch, Place, Pulse, hang_failure, place
+from gangline.elastic.agent.hang import HangWatch, Place, Pulse, View, place
+from gangline.elastic.agent.memory import resident_bytes
 from gangline.elastic.agent.settings import HangSettings
-
-log = logging.getLogger(__name__)
+from gangline.elastic.progress import Told, read
 
 _LOOKS_PER_TIMEOUT = 8
 _SHORTEST_LOOK_S, _LONGEST_LOOK_S = 0.1, 5.0
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
-async def hung(group: Group, settings: HangSettings) -> Failure:
-    """Wait until the group hangs; say who is to blame. Never returns without a time limit."""
+async def hung(group: Group, settings: HangSettings) -> float:
+    """Wait until the group hangs; return since when. Never returns without a time limit."""
     if settings.timeout_s is None:
-        never: asyncio.Future[Failure] = asyncio.get_running_loop().create_future()
+        never: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         return await never
     pause = min(max(settings.timeout_s / _LOOKS_PER_TIMEOUT, _SHORTEST_LOOK_S), _LONGEST_LOOK_S)
     watch = HangWatch(settings.timeout_s, since=time.time())
     while not watch.is_hung([_pulse(each) for each in group.workers], time.time()):  # noqa: ASYNC110 - files
         await asyncio.sleep(pause)
-    log.warning("no progress for %g s: taking stacks", settings.timeout_s)
-    return hang_failure(await _places(group, settings.gather_s), settings.timeout_s)
+    return watch.since
+
+
+def told(group: Group) -> list[Told]:
+    """Return what each worker says of its progress."""
+    return [read(each.streams.progress, each.streams.metrics) for each in group.workers]
 
 
 def _pulse(worker: Worker) -> Pulse:
@@ -54,18 +56,69 @@ def _busy_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
 
+class Meter:
+    """Measures what the workers of one attempt use, with the processes that they have started."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self._busy_s, self._looked = 0.0, time.monotonic()
+
+    def usage(self) -> Usage:
+        """Return the processors used since the last look, and the memory used now."""
+        pids = [pid for each in self._group.workers for pid in _family(each.process.pid)]
+        busy_s, now = sum(map(_busy_s, pids)), time.monotonic()
+        passed, used = now - self._looked, max(0.0, busy_s - self._busy_s)
+        self._busy_s, self._looked = busy_s, now
+        return Usage(round(used / passed, 3) if passed else 0.0, sum(map(resident_bytes, pids)))
+
+
+def _family(pid: int) -> list[int]:
+    """Return a process and its children, such as loaders of data."""
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        children = []  # it is gone, or the kernel does not tell
+    return [pid, *map(int, children)]
+
+
+async def views(group: Group, gather_s: float, node: str) -> list[View]:
+    """Return where each worker is; their stacks and flight records are on the disk then."""
+    places = await _places(group, gather_s)
+    steps = [each.step for each in told(group)]
+    return [
+        View.of(worker.rank, node, places[worker.rank], step)
+        for worker, step in zip(group.workers, steps, strict=True)
+    ]
+
+
 async def _places(group: Group, gather_s: float) -> dict[int, Place | None]:
-    group.ask_for_stacks()
     for worker in group.workers:
         _dump_flight_recorder(worker)
+    texts = await stacks(group, gather_s)
+    return {rank: place(text) for rank, text in texts.items()}
+
+
+async def stacks(group: Group, gather_s: float) -> dict[int, str]:
+    """Have all workers write their stacks; return them by rank, empty where none came in time."""
+    before = {worker.rank: _size(worker.streams.stacks) for worker in group.workers}
+    group.ask_for_stacks()
     deadline = time.monotonic() + gather_s
-    while time.monotonic() < deadline and not all(_is_written(group.workers)):  # noqa: ASYNC110
+    while True:
+        texts = {
+            worker.rank: _text(worker.streams.stacks)[before[worker.rank] :]
+            for worker in group.workers
+        }
+        if all(map(_is_written, texts.values())) or time.monotonic() > deadline:
+            return texts
         await asyncio.sleep(_SHORTEST_LOOK_S)
-    return {worker.rank: place(_text(worker.streams.stacks)) for worker in group.workers}
 
 
-def _is_written(workers: Sequence[Worker]) -> list[bool]:
-    return [place(_text(worker.streams.stacks)) is not None for worker in workers]
+def _is_written(text: str) -> bool:
+    return place(text) is not None
+
+
+def _size(path: Path) -> int:
+    return len(_text(path))
 
 
 def _text(path: Path) -> str:

@@ -85,9 +85,11 @@ class AgentSettings:
     has_other_nodes: bool = False
     """Whether somebody can give another node for this one."""
     node_name: str = ""
-    on_failure: tuple[str, ...] = ()
-    """A command that is run beside the restart when workers have failed, and waited for at the
-    end: what saves checkpoints."""
+    save_command: tuple[str, ...] = ()
+    """Brings the newest checkpoint in memory to storage; run when that is asked for, and when the
+    node is told to end."""
+    saves_on_failure: bool = False
+    """Whether it is run beside each restart as well, and waited for at the end."""
     affinity: tuple[frozenset[int], ...] = ()
     """The processors of each local rank; empty for all."""
     logs: LogSettings = field(default_factory=LogSettings)

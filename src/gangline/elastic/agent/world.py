@@ -3,10 +3,15 @@
 import asyncio
 import random
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from gangline.api.failure import Failure
+
+if TYPE_CHECKING:
+    from gangline.elastic.agent.account import Report
+    from gangline.elastic.agent.hang import View
 
 STORE_PORTS = range(20_000, 32_768)
 """Below the range from which Linux takes ports of outgoing connections: nobody else's by chance."""
@@ -47,8 +52,32 @@ class Notice:
     """End the workers and go, instead of joining the next attempt."""
 
 
+class Node(Protocol):
+    """The workers of this node, for those who ask how they are or want them to act."""
+
+    def report(self) -> "Report":
+        """Return how the workers are, or were when they ended."""
+        ...
+
+    async def views(self) -> "Sequence[View]":
+        """Return where the workers of this attempt are."""
+        ...
+
+    async def dump_stacks(self, reason: str) -> None:
+        """Write the stacks of all workers to the log."""
+        ...
+
+    def start_saving(self) -> None:
+        """Start to bring the newest checkpoint in memory to storage."""
+        ...
+
+
 class Rendezvous(Protocol):
     """Where worlds come from."""
+
+    def serve(self, node: Node) -> None:
+        """Take the workers about which others may ask."""
+        ...
 
     async def join(self) -> World:
         """Return the first world, or the next one after a change of membership."""
@@ -65,6 +94,10 @@ class Rendezvous(Protocol):
 
     async def notice(self) -> Notice:
         """Wait until others want something."""
+        ...
+
+    async def views(self) -> "Sequence[View]":
+        """Return where the workers of all nodes are: this one's hang."""
         ...
 
     async def finished(self, world: World) -> Notice | None:
@@ -84,6 +117,11 @@ class OneNode:
 
     def __init__(self, local_world_size: int, host: str, port: int | None = None) -> None:
         self._size, self._host, self._port = local_world_size, host, port
+        self._node: Node | None = None
+
+    def serve(self, node: Node) -> None:
+        """Take the workers."""
+        self._node = node
 
     async def join(self) -> World:
         """Return the only world there is."""
@@ -99,6 +137,10 @@ class OneNode:
         """Wait for ever: there is nobody else."""
         never: asyncio.Future[Notice] = asyncio.get_running_loop().create_future()
         return await never
+
+    async def views(self) -> "Sequence[View]":
+        """Return where the workers are."""
+        return await self._node.views() if self._node else ()
 
     async def finished(self, world: World) -> Notice | None:
         """Return at once."""

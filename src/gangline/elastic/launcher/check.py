@@ -4,7 +4,7 @@ import contextlib
 import logging
 import secrets
 
-from gangline.elastic.agent.membership import Place
+from gangline.elastic.agent.place import Place
 from gangline.elastic.agent.settings import AgentSettings
 from gangline.elastic.agent.world import MeetingError
 from gangline.elastic.launcher.checks import UnfitError

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 from gangline.elastic.agent.settings import AgentSettings
 
 if TYPE_CHECKING:
-    from gangline.elastic.agent.membership import Place
+    from gangline.elastic.agent.place import Place
     from gangline.elastic.protocol.seal import Secret
 
 _MANY_NODES = 4
@@ -43,14 +43,22 @@ class Checks:
             UnfitError: it should not train.
         """
         if self.enabled:
-            from gangline.elastic.launcher.check import check_alone, judge  # noqa: PLC0415
+            await self.now(settings)
 
-            judge(
-                await check_alone(settings),
-                0,
-                exclude_straggler=self.exclude_straggler,
-                tells_speed=self.tells_speed,
-            )
+    async def now(self, settings: AgentSettings) -> None:
+        """Check this node by itself, also where no check was wanted at the start.
+
+        Raises:
+            UnfitError: it should not train.
+        """
+        from gangline.elastic.launcher.check import check_alone, judge  # noqa: PLC0415
+
+        judge(
+            await check_alone(settings),
+            0,
+            exclude_straggler=self.exclude_straggler,
+            tells_speed=self.tells_speed,
+        )
 
     async def together(self, settings: AgentSettings, place: "Place", secret: "Secret") -> None:
         """Check this node with the others.

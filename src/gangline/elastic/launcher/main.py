@@ -99,7 +99,7 @@ async def _rendezvous(
     # By these workers find their data shards, and the master what a lost node or worker held.
     base |= {"GANGLINE_MASTER_ADDR": place.master, "NODE_ID": str(place.node_id)}
     await checks.together(settings, place, secret)
-    return Membership(place, secret)
+    return Membership(place, secret, lambda: checks.now(settings))
 
 
 def _start_logging(handler: str) -> None:

@@ -2,7 +2,7 @@
 
 import secrets
 
-from gangline.elastic.agent.membership import Place
+from gangline.elastic.agent.place import Place
 from gangline.elastic.agent.settings import AgentSettings
 from gangline.elastic.launcher.host import own_address_towards
 from gangline.elastic.launcher.meeting import Meeting

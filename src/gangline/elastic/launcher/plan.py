@@ -54,7 +54,8 @@ def plan(
         virtual_local_rank=flags.virtual_local_rank,
         has_other_nodes=meet.is_given_by_cluster,
         node_name=node_name,
-        on_failure=_FLUSH if flags.save_at_breakpoint else (),
+        saves_on_failure=flags.save_at_breakpoint,
+        save_command=_FLUSH,
         affinity=_affinity(flags, workers),
         logs=_logs(flags, environment),
         standby=StandbySettings(

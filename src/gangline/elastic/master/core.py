@@ -50,6 +50,8 @@ class Core:
     def __init__(self, state: MasterState | None = None) -> None:
         self.state = state or MasterState()
         self.rendezvous = Rendezvous(self.state.kept.rendezvous)
+        self.beats: dict[int, msg.Heartbeat] = {}
+        """The last of each node; written down nowhere, since the next comes soon."""
 
     def apply(self, record: rec.Record) -> Applied:
         """Let something happen."""
@@ -195,9 +197,11 @@ class Core:
         state, kept = self.rendezvous.state, self.state.kept
         round_, was_broken, was_over, refusals, _ = before
         if state.is_broken and not was_broken:
+            kept.account.move(now, msg.Phase.RESTARTING)
             self._tell("WorldBroken", f"round {state.round}", now)
         if state.round != round_ and state.world is not None and state.members:
             kept.account.restarts += 1 if round_ else 0
+            kept.account.move(now, msg.Phase.TRAINING)
             count, size = len(state.world.members), state.world.world_size
             self._tell("WorldFormed", f"round {state.round}: {count} nodes, {size} workers", now)
         if len(state.refusals) > refusals:

@@ -1,5 +1,7 @@
 """Answers to requests that change nothing and need not wait. Pure."""
 
+from dataclasses import dataclass
+
 from gangline.elastic.master.core import Core
 from gangline.elastic.protocol import messages as msg
 
@@ -24,9 +26,35 @@ def answer_to(wish: msg.Request, core: Core, job: str, now: float) -> msg.Reply:
             return msg.Refused(reason="BadRequest", message=f"{type(wish).__name__} is no question")
 
 
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How the members of the world are doing now, as they said last."""
+
+    steps_per_s: float = 0.0
+    checkpoint_step: int | None = None
+    """What all of them that say so have in a complete checkpoint."""
+    cpus: float = 0.0
+    memory_bytes: int = 0
+
+
+def pace_of(core: Core) -> Pace:
+    """Put together what the members said last."""
+    members = core.rendezvous.state.members
+    beats = [beat for node, beat in core.beats.items() if node in members]
+    used = [beat.resources for beat in beats if beat.resources is not None]
+    saved = [beat.checkpoint_step for beat in beats if beat.checkpoint_step is not None]
+    return Pace(
+        steps_per_s=min((beat.steps_per_s for beat in beats if beat.steps_per_s), default=0.0),
+        checkpoint_step=min(saved, default=None),
+        cpus=sum(each.cpus for each in used),
+        memory_bytes=sum(each.memory_bytes for each in used),
+    )
+
+
 def summary_of(core: Core, now: float) -> dict[str, str]:
     """Say in a few words how the job is: what stands in the ConfigMap beside the state."""
     goodput, state = core.state.kept.account.goodput(now), core.rendezvous.state
+    pace = pace_of(core)
     parts = {name: round(seconds, 1) for name, seconds in sorted(goodput.parts_s.items())}
     return {
         "goodput": f"{goodput.share:.4f}",
@@ -34,12 +62,16 @@ def summary_of(core: Core, now: float) -> dict[str, str]:
         "productiveSeconds": f"{goodput.productive_s:.1f}",
         "unproductive": ", ".join(f"{name} {seconds} s" for name, seconds in parts.items()),
         "step": "" if goodput.step is None else str(goodput.step),
+        "stepsPerSecond": f"{pace.steps_per_s:.4g}",
+        "checkpointStep": "" if pace.checkpoint_step is None else str(pace.checkpoint_step),
         "stepsLost": str(goodput.steps_lost),
         "restarts": str(goodput.restarts),
         "failures": str(goodput.failures),
         "round": str(state.round),
         "nodes": str(len(state.members)),
         "waitingNodes": str(len(state.waiting)),
+        "cpus": f"{pace.cpus:.1f}",
+        "memoryBytes": str(pace.memory_bytes),
         "lastEvent": core.state.kept.events[-1].reason if core.state.kept.events else "",
     }
 

@@ -1,6 +1,7 @@
 """The master's numbers as Prometheus reads them. Imported libraries wait until somebody asks."""
 
 from gangline.elastic.master.core import Core
+from gangline.elastic.master.inquiries import pace_of
 
 
 def page_of(core: Core, now: float) -> bytes:
@@ -27,6 +28,11 @@ def page_of(core: Core, now: float) -> bytes:
     for phase, seconds in goodput.parts_s.items():
         parts.labels(phase).set(seconds)
     gauge("step", "The last step reported.", goodput.step or 0)
+    pace = pace_of(core)
+    gauge("steps_per_second", "Speed of the slowest node.", pace.steps_per_s)
+    gauge("checkpoint_step", "The last step that checkpoints hold.", pace.checkpoint_step or 0)
+    gauge("workers_cpus", "Processors that the workers use.", pace.cpus)
+    gauge("workers_memory_bytes", "Memory that the workers use.", pace.memory_bytes)
     gauge("steps_lost", "Steps that were made a second time.", goodput.steps_lost)
     gauge("restarts", "Worlds formed after the first.", goodput.restarts)
     gauge("failures", "Failures of workers that agents reported.", goodput.failures)

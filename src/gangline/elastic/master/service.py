@@ -221,6 +221,7 @@ class MasterService:
     def _heartbeat(self, peer: Peer, number: int, beat: msg.Heartbeat) -> None:
         node, kept = beat.node_id, self.core.state.kept
         self._lives.heard(node, peer)
+        self.core.beats[node] = beat
         if beat.round > 0:
             self._check_round(beat)
         self._check_seen(node, beat.commands_seen)
@@ -229,8 +230,8 @@ class MasterService:
             self._book()
             if not state.is_broken and state.members:
                 kept.account.phase = beat.phase
-            if beat.step is not None:
-                kept.account.reach(beat.step)
+            if beat.round > 0:
+                kept.account.hear(beat)
         commands = self.core.commands_for(node, beat.commands_seen)
         self._send(peer, number, commands or msg.Commands())
 

@@ -4,6 +4,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from gangline.elastic.phase import Phase
 from gangline.elastic.protocol.kinds import Message
 
 
@@ -26,19 +27,6 @@ class Resources(msgspec.Struct, frozen=True, omit_defaults=True):
     devices: tuple[Device, ...] = ()
 
 
-class Phase:
-    """What a node does, for the account of goodput; open: unknown words count as waiting."""
-
-    WAITING = "waiting"
-    STARTING = "starting"
-    CHECKING = "checking"
-    TRAINING = "training"
-    RESTARTING = "restarting"
-    CHECKPOINT = "checkpoint"
-    """Training stands still while a checkpoint is written or read."""
-    HANGING = "hanging"
-
-
 class Heartbeat(Message):
     """A node lives -> ``Commands`` (those above ``commands_seen``, often none)."""
 
@@ -50,7 +38,11 @@ class Heartbeat(Message):
     phase: str = Phase.WAITING
     step: int | None = None
     """The last step that the node's workers finished."""
+    first_step: int | None = None
+    """The first one of this attempt: what was done before from there on is done again."""
     steps_per_s: float = 0.0
+    spent_s: dict[str, float] = {}
+    """Seconds of this attempt, since its begin, that were no training: phase -> all so far."""
     checkpoint_step: int | None = None
     """The last step that a complete checkpoint holds."""
     resources: Resources | None = None

@@ -12,6 +12,7 @@ Times are seconds. Sizes are bytes.
 
 from typing import TypeAlias
 
+from gangline.elastic.phase import Phase
 from gangline.elastic.protocol.check_messages import (
     CheckGroup,
     CheckMember,
@@ -53,7 +54,6 @@ from gangline.elastic.protocol.life_messages import (
     Evict,
     GetCommands,
     Heartbeat,
-    Phase,
     Resources,
     Restart,
     RunCheck,

@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
+from gangline.elastic.progress import StepTeller
 from gangline.elastic.trainer.loader import ElasticDataLoader
 from gangline.elastic.trainer.share import Share, ShareError
 
@@ -48,6 +49,7 @@ class ElasticTrainer:
         """Of the present micro-batch in the global batch."""
         self._weight = 1.0
         self._is_within = False
+        self._teller = StepTeller()
         self.num_steps = 0
         """Global batches done."""
         for parameter in model.parameters():
@@ -112,6 +114,7 @@ class ElasticTrainer:
             return
         self._place = 0
         self.num_steps += 1
+        self._teller.finished(self.num_steps)
         self._sampler.advance(self._share.global_batch)
 
     @contextlib.contextmanager

@@ -193,29 +193,6 @@ def test_bad_input_is_refused_with_a_reason(launch, arguments, code, words):
     assert "Traceback" not in run.output
 
 
-def test_a_hang_names_the_rank_that_did_not_arrive(launch, script):
-    library = Path(script("", "x.py")).parent / "torch" / "distributed"
-    library.mkdir(parents=True)
-    (library / "__init__.py").write_text("")
-    (library.parent / "__init__.py").write_text("")
-    (library / "wait.py").write_text("import time\ndef barrier():\n    time.sleep(1000)\n")
-    path = script("""
-        import os, time
-        from torch.distributed.wait import barrier
-        attempt, rank = int(os.environ["TORCHELASTIC_RESTART_COUNT"]), os.environ["RANK"]
-        def load_batch():
-            time.sleep(1000)
-        if attempt == 0:
-            barrier() if rank == "0" else load_batch()
-        print("came through", rank, flush=True)
-    """)
-    run = launch("--nproc-per-node", 2, "--hang-timeout", 2, "--max-restarts", 1, path)
-    assert run.wait() == 0, run.output
-    assert run.output.count("came through") == 2
-    assert "rank 1 is at" in run.output
-    assert "in load_batch; waiting for it: rank 0" in run.output
-
-
 def test_a_spare_takes_over_with_what_the_first_start_had_imported(launch, script):
     path = script("""
         import sys

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gangline.elastic.agent.hang import HangWatch, Place, Pulse, hang_failure, place
+from gangline.elastic.agent.hang import HangWatch, Place, Pulse, View, hang_failure, place
 
 STACKS = """Thread 0x00007f (most recent call first):
   File "/usr/lib/python3.11/threading.py", line 320 in wait
@@ -43,19 +43,39 @@ def test_without_steps_processor_time_is_progress():
     assert watch.is_hung([Pulse(None, busy_s + 0.002)], 139.5)
 
 
+def seen(rank: int, at: Place | None, node: str = "", step: int | None = None) -> View:
+    return View.of(rank, node, at, step)
+
+
 def test_the_rank_that_did_not_arrive_is_named():
-    failure = hang_failure({0: WAITS, 1: LOADS, 2: WAITS}, 60)
+    failure = hang_failure([seen(0, WAITS), seen(1, LOADS), seen(2, WAITS)], 60)
     assert failure.is_retryable
     assert "rank 1 is at /home/me/train.py:30 in load_batch" in failure.message
     assert failure.message.endswith("waiting for it: rank 0, 2")
 
 
 def test_a_rank_without_a_stack_did_not_arrive():
-    assert "rank 1 is somewhere" in hang_failure({0: WAITS, 1: None}, 60).message
+    message = hang_failure([seen(0, WAITS, "a"), seen(1, None, "b")], 60).message
+    assert message == "rank 1 on b is somewhere that writes no stack; waiting for it: rank 0"
 
 
 def test_all_are_listed_when_all_wait_or_none_does():
     for at in (WAITS, LOADS):
-        message = hang_failure({0: at, 1: at}, 60).message
+        message = hang_failure([seen(0, at), seen(1, at)], 60).message
         assert "rank 0 is at" in message
         assert "rank 1 is at" in message
+
+
+def test_when_all_wait_those_behind_are_named():
+    views = [seen(0, WAITS, step=42), seen(1, WAITS, step=41), seen(2, WAITS, step=42)]
+    message = hang_failure(views, 60).message
+    assert message.startswith("rank 1 is at")
+    assert message.endswith("after step 41; waiting for it: rank 0, 2")
+
+
+def test_a_thousand_ranks_are_told_in_few_words():
+    views = [seen(rank, LOADS if rank == 7 else WAITS) for rank in range(1000)]
+    message = hang_failure(views, 60).message
+    assert message.startswith("rank 7 is at")
+    assert message.endswith("and 983 more")
+    assert len(message) < 4096

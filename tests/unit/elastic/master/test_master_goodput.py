@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gangline.elastic.master.goodput import Account
-from gangline.elastic.protocol.messages import Phase
+from gangline.elastic.protocol.messages import Heartbeat, Phase
 
 
 def test_training_is_productive_and_the_rest_is_named() -> None:
@@ -31,6 +31,36 @@ def test_steps_made_twice_are_lost_time() -> None:
     assert goodput.steps_lost == 40
 
 
+def beat(attempt: int, **said: object) -> Heartbeat:
+    return Heartbeat(node_id=0, round=1, attempt=attempt, phase=Phase.TRAINING, **said)
+
+
+def test_what_workers_spent_otherwise_is_no_training() -> None:
+    account = Account()
+    account.move(0.0, Phase.TRAINING)
+    account.move(100.0, Phase.TRAINING)
+    account.hear(beat(0, step=90, first_step=1, spent_s={"starting": 8.0, "checkpoint": 1.0}))
+    account.hear(beat(0, step=90, first_step=1, spent_s={"starting": 8.0, "checkpoint": 3.0}))
+    goodput = account.goodput(100.0)
+    assert goodput.parts_s == {"waiting": 0.0, "starting": 8.0, "checkpoint": 3.0}
+    assert goodput.productive_s == pytest.approx(89.0)
+
+
+def test_what_was_done_twice_follows_from_the_first_step_of_the_next_attempt() -> None:
+    account = Account()
+    account.move(0.0, Phase.TRAINING)
+    account.move(100.0, Phase.TRAINING)
+    account.hear(beat(0, step=100, first_step=1))
+    account.move(130.0, Phase.TRAINING)
+    # The first word of the new attempt comes late: it has passed the old one's last step already.
+    account.hear(beat(1, step=120, first_step=91))
+    goodput = account.goodput(130.0)
+    assert (goodput.steps_lost, goodput.restarts, goodput.step) == (10, 1, 120)
+    assert goodput.parts_s["lost"] == pytest.approx(13.0)  # ten of a hundred steps in 130 s
+    account.hear(beat(0, step=100, first_step=1))  # late
+    assert account.goodput(130.0) == goodput
+
+
 def test_time_without_a_master_counts_as_what_went_on() -> None:
     account = Account()
     account.move(0.0, Phase.TRAINING)
@@ -43,19 +73,22 @@ _MOVES = st.lists(
         st.floats(0, 1000),
         st.sampled_from([Phase.TRAINING, Phase.WAITING, Phase.RESTARTING, "something else"]),
         st.none() | st.integers(0, 500),
+        st.integers(0, 3),
+        st.dictionaries(st.sampled_from(["starting", "checkpoint", "no word"]), st.floats(0, 2000)),
     )
 )
 
 
 @given(_MOVES)
-def test_the_parts_always_add_up(moves: list[tuple[float, str, int | None]]) -> None:
+def test_the_parts_always_add_up(
+    moves: list[tuple[float, str, int | None, int, dict[str, float]]],
+) -> None:
     account, now = Account(), 0.0
     account.move(now, Phase.WAITING)
-    for passed, phase, step in moves:
+    for passed, phase, step, attempt, spent in moves:
         now += passed
         account.move(now, phase)
-        if step is not None:
-            account.reach(step)
+        account.hear(beat(attempt, step=step, first_step=step, spent_s=spent))
     goodput = account.goodput(now)
     assert goodput.wall_s == pytest.approx(now)
     assert goodput.productive_s + sum(goodput.parts_s.values()) == pytest.approx(now)

@@ -1,0 +1,91 @@
+"""What a node reports of its workers' progress: one report out of what each of them says. Pure."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from gangline.elastic.agent.world import World
+from gangline.elastic.phase import Phase
+from gangline.elastic.progress import Told
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What workers use, with what they have started."""
+
+    cpus: float
+    """In use, in cpus."""
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How the workers of one attempt are doing."""
+
+    world: World | None = None
+    """Whose workers they are; None before there were any."""
+    phase: str = Phase.WAITING
+    step: int | None = None
+    """The last step that all workers which say so have finished."""
+    first_step: int | None = None
+    steps_per_s: float = 0.0
+    checkpoint_step: int | None = None
+    spent_s: dict[str, float] = field(default_factory=dict)
+    """Seconds of this attempt that were no training, by what they were."""
+    usage: Usage | None = None
+
+
+@dataclass(slots=True)
+class Book:
+    """Follows the workers of one attempt. Times are in seconds since 1970."""
+
+    world: World
+    since: float
+    """When the attempt began: with the end of the one before, if that was in the same world."""
+    is_first: bool
+    """Whether it is this agent's first."""
+    tells_steps: bool
+    """Whether the script has told its steps in an attempt before."""
+    hung_since: float | None = None
+    """The last progress before the workers hung."""
+    _then: tuple[float, int] | None = None
+    _speed: float = 0.0
+
+    def report(self, told: Sequence[Told], now: float, usage: Usage | None) -> Report:
+        """Put together what the workers say now."""
+        step = _least(each.step for each in told)
+        self.tells_steps = self.tells_steps or step is not None
+        firsts = [each.first_step for each in told if each.first_step is not None]
+        return Report(
+            world=self.world,
+            phase=Phase.TRAINING if self.hung_since is None else Phase.HANGING,
+            step=step,
+            first_step=min(firsts, default=None),
+            steps_per_s=self._steps_per_s(step, now),
+            checkpoint_step=_least(each.saved_step for each in told),
+            spent_s=self._spent(told, step, now),
+            usage=usage,
+        )
+
+    def _spent(self, told: Sequence[Told], step: int | None, now: float) -> dict[str, float]:
+        starting = Phase.STARTING if self.is_first else Phase.RESTARTING
+        found = {starting: 0.0, Phase.CHECKPOINT: max((each.blocked_s for each in told), default=0)}
+        firsts = [each.first_at for each in told if each.first_at is not None]
+        if firsts:
+            found[starting] = max(firsts) - self.since
+        elif step is None and self.tells_steps:
+            found[starting] = now - self.since
+        if self.hung_since is not None:
+            found[Phase.HANGING] = now - self.hung_since
+        return {phase: round(seconds, 3) for phase, seconds in found.items() if seconds > 0}
+
+    def _steps_per_s(self, step: int | None, now: float) -> float:
+        if step is None:
+            return 0.0
+        if self._then is not None and now > self._then[0]:
+            self._speed = max(0.0, (step - self._then[1]) / (now - self._then[0]))
+        self._then = now, step
+        return self._speed
+
+
+def _least(numbers: Iterable[int | None]) -> int | None:
+    return min((each for each in numbers if each is not None), default=None)

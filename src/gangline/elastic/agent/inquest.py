@@ -1,0 +1,61 @@
+"""Who is to blame for a hang, over all nodes of a round: the first of them asks all others."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from gangline.elastic.agent.hang import View
+from gangline.elastic.agent.peers import Hung, Look, PeerError, Peers, Seen
+from gangline.elastic.agent.round import Round
+from gangline.elastic.agent.world import Node
+
+log = logging.getLogger(__name__)
+
+LOOK_TIMEOUT_S = 10.0
+"""A node may take so long to say where its workers are."""
+INQUEST_TIMEOUT_S = 15.0
+"""The first node may take so long to hear of all; then each knows its own workers only."""
+
+
+class Inquest:
+    """Gathers views once for each attempt, however many nodes find that it hangs."""
+
+    def __init__(self, peers: Peers) -> None:
+        self._peers = peers
+        self._of: tuple[int, int] = (-1, -1)
+        self._gathering: asyncio.Task[tuple[View, ...]] | None = None
+
+    async def views(self, stands: Round, attempt: int, node: Node) -> Sequence[View]:
+        """Return where the workers of all nodes are, or of as many as answer."""
+        if stands.leads:
+            return await self.gathered(stands, attempt, node)
+        wish = Hung(stands.world.round, attempt)
+        try:
+            address = stands.leader.agent_address
+            reply = await self._peers.tell(address, wish, INQUEST_TIMEOUT_S)
+        except PeerError as error:
+            log.warning("the first node does not say where other workers are: %s", error)
+            return await node.views()
+        known = reply.views if isinstance(reply, Seen) else ()
+        return known or await node.views()
+
+    async def gathered(self, stands: Round, attempt: int, node: Node) -> tuple[View, ...]:
+        """As the first node: ask all, and remember what they said."""
+        if self._gathering is None or self._of != (stands.world.round, attempt):
+            self._of = (stands.world.round, attempt)
+            self._gathering = asyncio.create_task(self._gather(stands, attempt, node))
+        return await asyncio.shield(self._gathering)
+
+    async def _gather(self, stands: Round, attempt: int, node: Node) -> tuple[View, ...]:
+        others = (self._look(each.agent_address, stands, attempt) for each in stands.others)
+        own, *theirs = await asyncio.gather(node.views(), *others)
+        return (*own, *(view for seen in theirs for view in seen))
+
+    async def _look(self, address: str, stands: Round, attempt: int) -> Sequence[View]:
+        try:
+            wish = Look(stands.world.round, attempt)
+            reply = await self._peers.tell(address, wish, LOOK_TIMEOUT_S)
+        except PeerError as error:
+            log.warning("a node does not say where its workers are: %s", error)
+            return ()
+        return reply.views if isinstance(reply, Seen) else ()

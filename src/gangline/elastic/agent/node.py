@@ -1,0 +1,100 @@
+"""The workers that run on this node now, for those who ask how they are or want them to act."""
+
+import asyncio
+import logging
+import signal
+import time
+from collections.abc import Mapping
+
+from gangline.elastic.agent.account import Book, Report
+from gangline.elastic.agent.group import Group
+from gangline.elastic.agent.hang import View
+from gangline.elastic.agent.process import Process, end_all, start
+from gangline.elastic.agent.progress import Meter, stacks, told, views
+from gangline.elastic.agent.settings import AgentSettings
+from gangline.elastic.agent.world import World
+
+log = logging.getLogger(__name__)
+
+
+class LocalNode:
+    """One node's present attempt, and the program that saves checkpoints beside it."""
+
+    def __init__(self, settings: AgentSettings, base: Mapping[str, str]) -> None:
+        """Take settings, and what workers inherit."""
+        self._settings = settings
+        self._environment = {**base, "TORCHELASTIC_RUN_ID": settings.run_id}
+        self._group: Group | None = None
+        self._book: Book | None = None
+        self._meter: Meter | None = None
+        self._last = Report()
+        self._ended_at = 0.0
+        self._seen: asyncio.Task[list[View]] | None = None
+        self._saver: Process | None = None
+
+    def begin(self, group: Group, world: World) -> None:
+        """Follow the workers of a new attempt."""
+        before, now = self._book, time.time()
+        in_place = before is not None and before.world.round == world.round
+        self._book = Book(
+            world,
+            since=self._ended_at if in_place else now,
+            is_first=before is None,
+            tells_steps=before is not None and before.tells_steps,
+        )
+        self._group, self._meter, self._seen = group, Meter(group), None
+
+    def end(self) -> None:
+        """Note what the workers have reached: they are about to end."""
+        if self._group is not None:
+            self._last, self._ended_at = self.report(), time.time()
+        self._group = None
+
+    def hangs(self, since: float) -> None:
+        """Note that they have made no progress since then."""
+        if self._book:
+            self._book.hung_since = since
+
+    def report(self) -> Report:
+        """Return how the workers are, or were when they ended."""
+        if self._group is None or self._book is None or self._meter is None:
+            return self._last
+        return self._book.report(told(self._group), time.time(), self._meter.usage())
+
+    async def views(self) -> list[View]:
+        """Return where the workers are; taken once in an attempt, however many ask."""
+        if self._group is None:
+            return await self._seen if self._seen else []
+        if self._seen is None:
+            taken = views(self._group, self._settings.hang.gather_s, self._settings.node_name)
+            self._seen = asyncio.create_task(taken)
+        return await asyncio.shield(self._seen)
+
+    async def dump_stacks(self, reason: str) -> None:
+        """Write the stacks of all workers to the log."""
+        if self._group is None:
+            return
+        found = await stacks(self._group, self._settings.hang.gather_s)
+        for rank, text in found.items():
+            log.warning("stacks of rank %d (%s):\n%s", rank, reason or "wanted", text or "none")
+
+    def start_saving(self) -> None:
+        """Start to bring the newest checkpoint in memory to storage."""
+        if self._saver is None or self._saver.ended.done():
+            self._saver = start(self._settings.save_command, self._environment)
+
+    async def saved(self, timeout_s: float | None = None) -> None:
+        """Wait until that is done; end it when it takes longer than it may."""
+        if self._saver is None:
+            return
+        await asyncio.wait({self._saver.ended}, timeout=timeout_s)
+        if not self._saver.ended.done():
+            log.warning("the newest checkpoint is not in storage after %g s", timeout_s)
+            await end_all([self._saver], signal.SIGKILL, 0)
+
+    def holds_checkpoints(self) -> bool:
+        """Whether there is anything in memory that could be saved."""
+        # Only those who are about to end pay for the import.
+        from gangline.elastic.checkpoint.link import homes_of_job  # noqa: PLC0415
+
+        return bool(homes_of_job(self._environment))

@@ -1,0 +1,76 @@
+"""What an agent says to the master. Pure, but for the free port that a Join names."""
+
+from dataclasses import dataclass
+
+from gangline.api.failure import Failure
+from gangline.elastic.agent.account import Report
+from gangline.elastic.agent.place import Place
+from gangline.elastic.agent.round import Round
+from gangline.elastic.agent.world import free_port
+from gangline.elastic.protocol import messages as said
+
+POLL_S = 30.0
+TEXT_LIMIT = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Speaker:
+    """Who speaks."""
+
+    place: Place
+    incarnation: str
+
+    def join(self, number: int, peer_port: int, before: Round | None) -> said.Join:
+        """Say which world is wanted, and which was the last."""
+        place = self.place
+        return said.Join(
+            node_id=place.node_id,
+            incarnation=self.incarnation,
+            number=number,
+            node_rank=place.node_rank,
+            local_world_size=place.local_world_size,
+            host=place.host,
+            agent_address=f"{place.host}:{peer_port}",
+            store_port=free_port(),
+            topology=place.topology,
+            round_seen=before.world.round if before else 0,
+            attempt=before.go.attempt if before else 0,
+            wait_s=POLL_S,
+            min_nodes=place.min_nodes,
+            max_nodes=place.max_nodes,
+            node_unit=place.node_unit,
+            last_call_s=place.last_call_s,
+            join_timeout_s=place.join_timeout_s,
+        )
+
+    def heartbeat(self, round_: int, attempt: int, report: Report) -> said.Heartbeat:
+        """Say how the workers are."""
+        usage = report.usage
+        return said.Heartbeat(
+            node_id=self.place.node_id,
+            incarnation=self.incarnation,
+            round=round_,
+            attempt=attempt,
+            phase=report.phase,
+            step=report.step,
+            first_step=report.first_step,
+            steps_per_s=round(report.steps_per_s, 4),
+            spent_s=report.spent_s,
+            checkpoint_step=report.checkpoint_step,
+            resources=said.Resources(usage.cpus, usage.memory_bytes) if usage else None,
+        )
+
+
+def failed(place: Place, round_: int, attempt: int, failure: Failure) -> said.Failure:
+    """Tell of a failure that is followed by a restart in place."""
+    return said.Failure(
+        node_id=place.node_id,
+        round=round_,
+        attempt=attempt,
+        exit_codes=(failure.exit_code,) if failure.exit_code is not None else (),
+        cause=failure.cause,
+        blame=failure.blame.value,
+        remedy=failure.remedy.value,
+        message=failure.message[:TEXT_LIMIT],
+        action="RestartInPlace",
+    )

@@ -1,0 +1,67 @@
+"""What a node reports follows from what its workers say in their files."""
+
+import json
+
+import pytest
+
+from gangline.elastic.agent.account import Book
+from gangline.elastic.agent.world import World
+from gangline.elastic.progress import SaveTeller, StepTeller, Told, read
+
+WORLD = World(0, 0, 1, 0, 2, "host", 1)
+
+
+@pytest.fixture
+def book() -> Book:
+    return Book(WORLD, since=100.0, is_first=True, tells_steps=False)
+
+
+def test_trainer_and_checkpointer_share_the_file(tmp_path):
+    path = tmp_path / "progress"
+    environment = {"GANGLINE_PROGRESS_FILE": str(path)}
+    steps, saves = StepTeller(environment), SaveTeller(environment)
+    saves.waited(0.25)
+    saves.holds(9)
+    assert read(path, tmp_path / "none").step == 9  # what was loaded is what is reached
+    for step in (10, 11, 12):
+        steps.finished(step)
+    saves.waited(0.5)
+    told = read(path, tmp_path / "none")
+    assert (told.step, told.first_step, told.saved_step, told.blocked_s) == (12, 10, 9, 0.75)
+
+
+def test_scripts_may_write_the_file_or_report_as_for_dlrover(tmp_path):
+    path, metrics = tmp_path / "progress", tmp_path / "metrics"
+    assert read(path, metrics) == Told()
+    metrics.write_text(json.dumps({"step": 4, "timestamp": 1}))
+    assert read(path, metrics).step == 4
+    path.write_text("step 5\nwhatever\nstep x\n\0\0")
+    assert read(path, metrics).step == 5
+
+
+def test_without_a_file_nothing_is_said():
+    StepTeller({}).finished(1)
+    SaveTeller({"GANGLINE_PROGRESS_FILE": "/nowhere/progress"}).holds(1)
+
+
+def test_a_node_is_as_far_as_its_slowest_worker(book):
+    told = [Told(12, 1, 103.0, 10, 0.5), Told(11, 1, 104.0, 9, 0.7), Told()]
+    report = book.report(told, 110.0, None)
+    assert (report.step, report.first_step, report.checkpoint_step) == (11, 1, 9)
+    assert report.spent_s == {"starting": 4.0, "checkpoint": 0.7}
+    assert book.report([Told(16)], 112.0, None).steps_per_s == pytest.approx(2.5)
+
+
+def test_a_script_that_tells_no_steps_counts_as_training_from_the_start(book):
+    assert book.report([Told()], 160.0, None).spent_s == {}
+
+
+def test_one_that_did_counts_as_starting_until_it_does_again():
+    book = Book(WORLD, since=100.0, is_first=False, tells_steps=True)
+    assert book.report([Told()], 102.0, None).spent_s == {"restarting": 2.0}
+
+
+def test_a_hang_counts_from_the_last_progress(book):
+    book.hung_since = 130.0
+    report = book.report([Told(5)], 190.0, None)
+    assert (report.phase, report.spent_s["hanging"]) == ("hanging", 60.0)

@@ -1,21 +1,54 @@
 """Several nodes, here as several launchers of one machine: restarts, losses, returns."""
 
+import asyncio
 import os
 import re
 import signal
 import socket
+import time
 from pathlib import Path
 
 import pytest
+
+from gangline.elastic.protocol.client import Client
+from gangline.elastic.protocol.messages import (
+    CommandKind,
+    Done,
+    DumpStacks,
+    SaveCheckpoint,
+    SendCommand,
+    Status,
+    StatusWanted,
+)
+from gangline.elastic.protocol.seal import secret_of
+
+PATIENCE_S = 60.0
 
 HELD = """
     import os, sys, time
     rank, world = os.environ["RANK"], os.environ["WORLD_SIZE"]
     attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
     print(f"up {attempt} {rank}/{world} {os.getpid()} {os.environ['MASTER_PORT']}", flush=True)
+    step = 0
     while not os.path.exists(sys.argv[1]):
         time.sleep(0.05)
+        step += 1
+        with open(os.environ["GANGLINE_PROGRESS_FILE"], "w") as progress:
+            progress.write(f"step {step}\\n")
 """
+HANGS = """
+    import os, time
+    from torch.distributed.wait import barrier
+    attempt, rank = int(os.environ["TORCHELASTIC_RESTART_COUNT"]), os.environ["RANK"]
+    def load_batch():
+        time.sleep(1000)
+    if attempt == 0:
+        barrier() if rank == "0" else load_batch()
+    print("came through", rank, flush=True)
+"""
+
+
+SECRET = "00" * 32
 
 
 @pytest.fixture
@@ -32,13 +65,15 @@ def node(launch, script, end):
         port = probe.getsockname()[1]
     path = script(HELD)
 
-    def start(nodes: str, *, hosts: bool = False, arguments: tuple = ()):
+    def start(nodes: str, *, hosts: bool = False, arguments: tuple = (), path: Path = path):
         conf = f"last_call_timeout=1,is_host={int(hosts)}"
-        return launch(
+        run = launch(
             "--nnodes", nodes, "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}",
             "--rdzv-id", "job", "--rdzv-conf", conf, *arguments, path, end,
-            GANGLINE_JOB_SECRET="00" * 32,
+            GANGLINE_JOB_SECRET=SECRET,
         )  # fmt: skip
+        run.master = f"127.0.0.1:{port}"
+        return run
 
     return start
 
@@ -108,6 +143,50 @@ def test_a_node_that_is_told_to_end_leaves_the_others_training(node, end):
     first.until("0/1 ")
     end.touch()
     assert first.wait() == 0, first.output
+
+
+def test_a_hang_names_the_rank_that_did_not_arrive_on_whichever_node(node, script):
+    library = Path(script("", "x.py")).parent / "torch" / "distributed"
+    library.mkdir(parents=True)
+    (library / "__init__.py").write_text("")
+    (library.parent / "__init__.py").write_text("")
+    (library / "wait.py").write_text("import time\ndef barrier():\n    time.sleep(1000)\n")
+    path, flags = script(HANGS, "hangs.py"), ("--hang-timeout", 2, "--max-restarts", 1)
+    runs = [node("2", hosts=True, arguments=flags, path=path)]
+    runs.append(node("2", arguments=flags, path=path))
+    assert [run.wait() for run in runs] == [0, 0], runs[0].output + runs[1].output
+    told = [run for run in runs if "No worker has made progress" in run.output]
+    assert told
+    for run in told:
+        assert "rank 1 on " in run.output
+        assert "in load_batch; waiting for it: rank 0" in run.output
+
+
+async def told_to(address: str, what: CommandKind) -> Status:
+    """Give all nodes a command; return how the master sees the job."""
+    async with Client(address, secret_of({"GANGLINE_JOB_SECRET": SECRET}, "job")) as client:
+        await client.ask(SendCommand(what=what), Done)
+        return await client.ask(StatusWanted(), Status)
+
+
+def test_nodes_say_how_far_they_are_and_do_what_they_are_told(node, end):
+    runs = [node("2", hosts=True), node("2")]
+    for run in runs:
+        run.until("up 0 ")
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        status = asyncio.run(told_to(runs[0].master, DumpStacks(reason="curious")))
+        for run in runs:
+            run.until('train.py", line')
+        if status.goodput.step or time.monotonic() > deadline:
+            break
+    assert status.goodput.step > 0
+    assert 0 < status.goodput.productive_s <= status.goodput.wall_s
+    asyncio.run(told_to(runs[0].master, SaveCheckpoint(reason="curious")))
+    for run in runs:
+        run.until("saving the newest checkpoint: curious")
+    end.touch()
+    assert [run.wait() for run in runs] == [0, 0], runs[0].output + runs[1].output
 
 
 def test_a_node_that_does_not_come_is_named_after_the_stated_time(launch, script):

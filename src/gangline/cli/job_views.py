@@ -29,8 +29,8 @@ def job_table(jobs: "Sequence[Job]", now: datetime, *, namespaces: bool, wide: b
     return table(["NAMESPACE", *head] if namespaces else head, rows)
 
 
-def job_block(job: "Job", now: datetime) -> str:
-    """Return everything about one job: a block of facts, then its replicas."""
+def job_block(job: "Job", now: datetime, more: Sequence[tuple[str, str]] = ()) -> str:
+    """Return everything about one job: a block of facts, ``more`` at its end, then its replicas."""
     ended = job.finished.astimezone().strftime(_TIME) if job.finished else ""
     facts = [
         ("Name", job.name),
@@ -46,6 +46,7 @@ def job_block(job: "Job", now: datetime) -> str:
         facts.append(("Queue", job.queue))
     if job.reason:
         facts.append(("Reason", job.reason))
+    facts += [(name, value) for name, value in more if value]
     lines = [f"{name + ':':12}{value}".rstrip() for name, value in facts]
     return "\n".join([*lines, "", "Instances:", _instances(job.replicas, now)])
 

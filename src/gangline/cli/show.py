@@ -126,16 +126,20 @@ async def _tell_spec(jobs: Any, name: str, namespace: str, output: str) -> None:
 async def _tell_job(client: "Client", job: "Job", output: str, *, events: bool, gpus: bool) -> None:
     from gangline.sdk.boards import board_address  # noqa: PLC0415
     from gangline.sdk.events import job_events  # noqa: PLC0415
+    from gangline.sdk.goodput import goodput_data, goodput_of  # noqa: PLC0415
 
     if output == "name":
         click.echo(full_name(job))
         return
+    account = await goodput_of(client, job)
     board = await board_address(client, job.namespace, job.name)
     happened = await job_events(client, job.namespace, job.name) if events else []
     data = job_data(job, now()) | ({"tensorboard": board} if board else {})
+    data |= {"goodput": goodput_data(account)} if account else {}
     if tell(data, output):
         return
-    click.echo(job_block(job, now()))
+    more = [("Goodput", account.words), ("Step", account.pace)] if account else []
+    click.echo(job_block(job, now(), more))
     if gpus:
         click.echo(f"\nGPUs:\n  Allocated/Requested: {job.allocated_gpus}/{job.requested_gpus}")
     if board:

@@ -15,6 +15,7 @@ from gangline.cli.job_views import job_block, job_data, job_table
 from gangline.cli.log_lines import LineWriter
 from gangline.cli.output import age, structured, table
 from gangline.cli.top import read_nodes
+from gangline.sdk.goodput import goodput, goodput_data
 from gangline.sdk.jobs import Job, Replica, State
 from gangline.sdk.kinds import JOB_KINDS
 from gangline.sdk.logs import LogLine
@@ -96,6 +97,20 @@ def test_a_job_is_shown_with_its_replicas_and_its_reason() -> None:
     assert "Reason:     it waits" in block
     assert "Queue:      team-a" in block
     assert "  digits-master-0  Running" in block
+
+
+def test_the_account_of_an_elastic_job_is_shown_with_it() -> None:
+    assert goodput({"other": "words"}) is None
+    account = goodput({
+        "goodput": "0.9125", "wallSeconds": "400.0", "productiveSeconds": "365.0",
+        "unproductive": "restarting 35.0 s", "step": "120", "stepsPerSecond": "2.5",
+        "checkpointStep": "100", "restarts": "2",
+    })  # fmt: skip
+    assert account is not None
+    block = job_block(a_job(), NOW, [("Goodput", account.words), ("Step", account.pace)])
+    assert "Goodput:    91.2% of 400 s; the rest: restarting 35.0 s" in block
+    assert "Step:       120, 2.5/s, checkpoint of 100" in block
+    assert goodput_data(account)["restarts"] == 2
 
 
 def test_plain_data_has_the_known_keys() -> None:

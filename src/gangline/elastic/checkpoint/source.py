@@ -4,12 +4,14 @@ Both give an entry's bytes by the name that PyTorch's planner uses, after compar
 """
 
 import io
+import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
+import xxhash
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 
 from gangline.elastic.checkpoint.errors import CorruptError
@@ -28,6 +30,8 @@ from gangline.elastic.checkpoint.segment import Segment
 from gangline.elastic.checkpoint.target import Target
 
 Key = tuple[str, tuple[int, ...] | None]
+BLOCK = 1 << 19
+"""Bytes that are read and then verified at once: they stay in the processor's cache in between."""
 
 
 def key_of(index: MetadataIndex) -> Key:
@@ -52,6 +56,13 @@ class Source(Protocol):
             CorruptError: they are not what was written, or not there.
         """
 
+    def copy(self, key: Key, into: memoryview) -> None:
+        """Put the raw bytes of a tensor into ``into``, verifying them on the way.
+
+        Raises:
+            CorruptError: they are not what was written; what is in ``into`` then is no use.
+        """
+
     def release(self, raw: memoryview) -> None:
         """Say that what ``raw`` gave is not needed any more."""
 
@@ -65,6 +76,8 @@ class Source(Protocol):
 @dataclass(frozen=True, slots=True)
 class _InMemory:
     segment: Segment
+    offset: int
+    """Where the part begins in the segment."""
     part: memoryview
     entry: Entry
     sum: int | None
@@ -100,7 +113,9 @@ class MemorySource:
         part = segment.part(header)
         for number, entry in enumerate(held.layout.entries):
             known = sums[number] if sums else None
-            self._entries[entry.key, entry.chunk] = _InMemory(segment, part, entry, known)
+            self._entries[entry.key, entry.chunk] = _InMemory(
+                segment, header.part_offset, part, entry, known
+            )
 
     def obtain(self, keys: Sequence[Key]) -> None:
         """Fetch from other nodes what this one does not hold."""
@@ -119,6 +134,27 @@ class MemorySource:
         if found.sum is not None and checksum(whole) != found.sum:
             raise CorruptError(f"{entry.key!r} in {found.segment.path.name} has a wrong checksum")
         return whole[entry.raw_offset : entry.raw_offset + (entry.raw_length or entry.length)]
+
+    def copy(self, key: Key, into: memoryview) -> None:
+        """Read the entry to where it is needed.
+
+        Reading costs less than copying from a fresh mapping, whose pages have to be found one by
+        one, and a segment that is cut short meanwhile is an error rather than a fatal signal.
+        """
+        found = self._entries[key]
+        entry, at = found.entry, found.offset + found.entry.offset
+
+        def fill(block: memoryview) -> None:
+            nonlocal at
+            while len(block):
+                got = os.preadv(found.segment.descriptor, [block], at)
+                if not got:
+                    raise CorruptError(f"{found.segment.path.name} ends too early")
+                at, block = at + got, block[got:]
+
+        digest = _take(fill, entry, into)
+        if found.sum is not None and digest != found.sum:
+            raise CorruptError(f"{entry.key!r} in {found.segment.path.name} has a wrong checksum")
 
     def release(self, raw: memoryview) -> None:
         """Nothing to give back: no copy was made."""
@@ -210,6 +246,18 @@ class StorageSource:
         size = found.raw_length or found.length
         return data[found.raw_offset : found.raw_offset + size]
 
+    def copy(self, key: Key, into: memoryview) -> None:
+        """Read the entry to where it is needed."""
+        found = self._entries[key]
+        try:
+            with self.target.open(f"{self.folder}/{found.file}") as stream:
+                stream.seek(found.offset)
+                digest = _take(lambda block: _fill(stream, block), found, into)
+        except FileNotFoundError as error:
+            raise CorruptError(f"{self.folder}/{found.file} is missing") from error
+        if digest != found.sum:
+            raise CorruptError(f"{key[0]!r} in {self.folder}/{found.file} has a wrong checksum")
+
     def release(self, raw: memoryview) -> None:
         """Use the memory again for what is read next."""
         assert isinstance(raw.obj, bytearray)
@@ -230,6 +278,34 @@ class StorageSource:
 
     def close(self) -> None:
         """Nothing is kept open."""
+
+
+class _Extent(Protocol):
+    """How long an entry is, and where in it the tensor's bytes are."""
+
+    @property
+    def length(self) -> int: ...
+    @property
+    def raw_offset(self) -> int: ...
+    @property
+    def raw_length(self) -> int: ...
+
+
+def _take(fill: Callable[[memoryview], None], extent: _Extent, into: memoryview) -> int:
+    """Fill ``into`` with the tensor's bytes of an entry that ``fill`` reads; the whole's checksum.
+
+    Each block is summed up where it has arrived, while it is still in the processor's cache, so
+    that verifying costs no second walk through memory.
+    """
+    if len(into) != extent.raw_length:
+        raise CorruptError(f"{extent.raw_length} bytes where the shape says {len(into)}")
+    around = memoryview(bytearray(extent.length - extent.raw_length))
+    blocks = [into[at : at + BLOCK] for at in range(0, len(into), BLOCK)]
+    digest = xxhash.xxh3_64()
+    for block in (around[: extent.raw_offset], *blocks, around[extent.raw_offset :]):
+        fill(block)
+        digest.update(block)
+    return digest.intdigest()
 
 
 def _fill(stream: object, view: memoryview) -> None:

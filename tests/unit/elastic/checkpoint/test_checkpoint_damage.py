@@ -44,6 +44,8 @@ def test_a_flipped_bit_in_storage_is_found(rig: Any, file: str) -> None:
         flip(path, bit)
         with pytest.raises(CorruptError):
             StorageSource(rig.target, 5).verify()
+        with pytest.raises(CorruptError):
+            load_into(StorageSource(rig.target, 5), None)
         flip(path, bit)
     StorageSource(rig.target, 5).verify()
 
@@ -108,6 +110,19 @@ def test_a_segment_that_is_cut_short_is_found(rig: Any) -> None:
     for length in [held.header.part_offset + held.header.part_bytes - 1, PAGE + 10, PAGE, 100, 0]:
         os.truncate(held.path, length)
         assert not readable(rig)
+
+
+def test_a_segment_that_is_cut_short_while_it_is_restored_is_an_error(rig: Any) -> None:
+    rig.save({"w": torch.arange(90_000.0)}, 5)
+    held = rig.held(5)
+    source = MemorySource([held])
+    rig.buffers.close()
+    os.truncate(held.path, held.header.part_offset + 100_000)
+    with pytest.raises(CorruptError, match="ends too early"):
+        source.copy(("w", (0,)), memoryview(bytearray(360_000)))
+    with pytest.raises(CorruptError, match="shape says 4"):
+        source.copy(("w", (0,)), memoryview(bytearray(4)))
+    source.close()
 
 
 def test_memory_that_changed_after_it_was_saved_is_not_written_to_storage(rig: Any) -> None:

@@ -1,7 +1,6 @@
 """Data shards in a job of the launcher: the workers find its master, and a lost one's go on."""
 
 import asyncio
-import socket
 import sys
 from pathlib import Path
 
@@ -17,11 +16,9 @@ def read(folder: Path) -> dict[str, set[int]]:
 
 @pytest.mark.timeout(300)
 async def test_all_records_are_worked_on_though_a_worker_dies(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as held:
-        endpoint = f"127.0.0.1:{held.getsockname()[1]}"
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "gangline.elastic.launcher", "--nnodes", "1"),
-        *("--nproc-per-node", "2", "--max-restarts", "2", "--rdzv-endpoint", endpoint),
+        *(sys.executable, "-m", "gangline.elastic.launcher", "--standalone"),
+        *("--nproc-per-node", "2", "--max-restarts", "2"),
         *(str(SCRIPT), str(tmp_path)),
     )
     try:

@@ -24,8 +24,9 @@ from gangline.elastic.protocol.shard_messages import (
     ShardCheckpointWanted,
     ShardEvent,
 )
+from gangline.elastic.variables import LOCAL_MASTER_VARIABLE
 
-MASTER_VARIABLES = ("GANGLINE_MASTER_ADDR", "DLROVER_MASTER_ADDR")
+MASTER_VARIABLES = ("GANGLINE_MASTER_ADDR", "DLROVER_MASTER_ADDR", LOCAL_MASTER_VARIABLE)
 """Environment variables that may say host:port of the master; the first that is set counts."""
 
 PATIENCE_S = 600.0
@@ -140,7 +141,7 @@ def source_of(environment: Mapping[str, str] = os.environ) -> ShardSource:
         if environment.get("WORLD_SIZE", "1") != "1":
             raise LookupError(
                 "the processes of a job share its data through their master, and there is none: "
-                "give 'gangline run' an --rdzv-endpoint HOST:PORT, also on a single node"
+                "start them with 'gangline run'"
             )
         return LocalSource()
     # The launcher names the job by its run id, also towards the master.

@@ -12,10 +12,10 @@ import logging
 import os
 import signal
 import socket
-import sys
 from pathlib import Path
 
 from gangline.elastic.agent.process import Process, end_all, start
+from gangline.elastic.launcher.lazy_master import command
 from gangline.elastic.protocol.client import split_address
 
 log = logging.getLogger(__name__)
@@ -24,8 +24,6 @@ _TAKEN = 3
 """With this code a master says that its port is taken."""
 _SHORT_PAUSE_S, _LONG_PAUSE_S = 0.1, 1.0
 _STOP_S = 5.0
-_GRACE = "1"
-"""Seconds that a broken connection may take to come back before its node counts as dead."""
 
 
 class MasterHost:
@@ -34,11 +32,7 @@ class MasterHost:
     def __init__(self, job: str, address: str, folder: Path) -> None:
         """Take the job's name, where to listen, and a folder for the journal."""
         _, port = split_address(address)
-        self._arguments = [
-            sys.executable, "-m", "gangline.elastic.master", "--job-name", job,
-            "--port", str(port), "--journal", str(folder / "master.journal"),
-            "--grace", _GRACE, "--log-level", "error",
-        ]  # fmt: skip
+        self._arguments = [*command(job, folder), "--port", str(port)]
         self._log = folder / "master.log"
         self._child: Process | None = None
         self._keeper: asyncio.Task[None] | None = None

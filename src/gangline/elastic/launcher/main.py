@@ -18,6 +18,7 @@ from gangline.elastic.agent.settings import AgentSettings
 from gangline.elastic.agent.world import MeetingError, OneNode, PortsTakenError, Rendezvous
 from gangline.elastic.launcher.checks import Checks, UnfitError
 from gangline.elastic.launcher.devices import device_count
+from gangline.elastic.launcher.lazy_master import LazyMaster
 from gangline.elastic.launcher.meeting import Meeting
 from gangline.elastic.launcher.parsing import FlagError, parse
 from gangline.elastic.launcher.plan import plan
@@ -80,6 +81,8 @@ async def _rendezvous(
 ) -> Rendezvous:
     if meet.address is None:
         await checks.alone(settings)
+        lazy = await stack.enter_async_context(LazyMaster(settings.run_id, folder.path))
+        base |= lazy.environment
         return OneNode(settings.local_world_size, meet.store_host, meet.store_port)
     # What one node does without takes time to import.
     from gangline.elastic.agent.membership import Membership  # noqa: PLC0415

@@ -46,6 +46,8 @@ def _upstream_flags(command: click.Command) -> click.Command:
 @click.option("--host", default=None, help="The address to listen on; all by default.")
 @click.option("--port", type=click.IntRange(0, 65535), default=50001, show_default=True,
               help="0: any free one.")  # fmt: skip
+@click.option("--listen-descriptor", type=int, default=None, hidden=True,
+              help="An inherited socket that listens, instead of --port.")  # fmt: skip
 @click.option("--journal", type=click.Path(dir_okay=False, path_type=Path), default=None,
               help="A file that keeps the master's state.")  # fmt: skip
 @click.option("--journal-configmap", metavar="[NAMESPACE/]NAME", default=None,

@@ -56,7 +56,8 @@ async def _serve(
     outbox.serve(service.snapshot, service.journal_failed)
     journal.begin(service.snapshot, service.summary)
     server = Server(service, secret)
-    port = await server.start(settings.host, settings.port)
+    inherited = settings.listen_descriptor
+    port = await server.start(settings.host, settings.port, inherited)
     log.info("master serves", extra={"job": settings.job, "port": port, "master": service.name})
     service.start(down_s)
     listening(port)

@@ -13,6 +13,8 @@ class MasterSettings:
     """The address to listen on; None for all."""
     port: int = 50001
     """0 for any free one; it is printed."""
+    listen_descriptor: int | None = None
+    """A listening socket that was inherited, instead of host and port."""
     heartbeat_s: float = 1.0
     """How often agents report."""
     silence_s: float = 15.0

@@ -20,6 +20,8 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from gangline.elastic.variables import SECRET_VARIABLE
+
 MAGIC = b"GNGL"
 HANDSHAKE_VERSION = 1
 RANDOM_BYTES = 32
@@ -30,7 +32,6 @@ LARGEST_FRAME = 64 * 2**20
 LARGEST_FIRST_FRAME = 64 * 2**10
 """The same before the other end has shown that it knows the secret."""
 
-SECRET_VARIABLE = "GANGLINE_JOB_SECRET"
 _SHORTEST_SECRET = 16
 _LENGTH = struct.Struct(">I")
 _TAG_BYTES = 16

@@ -7,6 +7,7 @@ with the service's pages (health, metrics), so that probes need no other.
 
 import asyncio
 import logging
+import socket
 from http import HTTPStatus
 from typing import Protocol, cast
 
@@ -223,20 +224,26 @@ class Server:
         self._peers: set[Peer] = set()
         self._listener: asyncio.Server | None = None
 
-    async def start(self, host: str | None, port: int) -> int:
+    async def start(self, host: str | None, port: int, inherited: int | None = None) -> int:
         """Listen; return the port.
 
         Args:
             host: the address to listen on; None for all, of both families where there are.
             port: 0 for any.
+            inherited: the descriptor of a socket that listens already, instead of both.
 
         Raises:
             OSError: the port is taken or the address is none of this machine's.
         """
         loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(
-            lambda: Peer(self), host, port, backlog=BACKLOG, reuse_address=True
-        )
+        if inherited is not None:
+            self._listener = await loop.create_server(
+                lambda: Peer(self), sock=socket.socket(fileno=inherited), backlog=BACKLOG
+            )
+        else:
+            self._listener = await loop.create_server(
+                lambda: Peer(self), host, port, backlog=BACKLOG, reuse_address=True
+            )
         return int(self._listener.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from gangline.elastic.checkpoint.home import Settings, home_of, write_settings
+
 HELD = """
     import os, time
     attempt, rank = int(os.environ["TORCHELASTIC_RESTART_COUNT"]), os.environ["RANK"]
@@ -84,11 +86,14 @@ def test_what_cannot_be_imported_is_not_tried_again(launch, script):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_is_forwarded_and_ends_the_run(launch, script, number):
+def test_a_signal_is_forwarded_and_ends_the_run(launch, script, number, tmp_path):
+    home = home_of(tmp_path, "job", "there")
+    home.mkdir()
+    write_settings(home, Settings("there", "job", linger_s=5))
     path = script("""
         import signal, sys, time
         def end(number, frame):
-            print("worker got", signal.Signals(number).name, flush=True)
+            sys.stdout.write(f"worker got {signal.Signals(number).name}\\n")
             sys.exit(0)
         for each in (signal.SIGTERM, signal.SIGINT):
             signal.signal(each, end)
@@ -96,11 +101,14 @@ def test_a_signal_is_forwarded_and_ends_the_run(launch, script, number):
         while True:
             time.sleep(0.05)
     """)
-    run = launch("--nproc-per-node", 2, path)
+    memory = {"GANGLINE_CHECKPOINT_MEMORY": str(tmp_path)}
+    run = launch("--nproc-per-node", 2, "--rdzv-id", "job", path, **memory)
     run.until("ready", 2)
     run.process.send_signal(number)
     assert run.wait() == 128 + number
     assert run.output.count(f"worker got {number.name}") == 2
+    # Checkpoints in memory are brought to storage when the node may be taken away, and only then.
+    assert ("checkpoint in there: " in run.output) == (number == signal.SIGTERM)
 
 
 def test_workers_that_do_not_end_are_killed_after_the_time_limit(launch, script):

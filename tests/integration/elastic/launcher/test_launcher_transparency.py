@@ -16,7 +16,12 @@ VOLATILE = {
     "TORCHELASTIC_USE_AGENT_STORE",
 }
 DRAWN = ("seed", "random", "hash")
-OURS = {"GANGLINE_PROGRESS_FILE", "RUNTIME_METRICS_PATH"}
+OURS = {
+    "GANGLINE_PROGRESS_FILE",
+    "RUNTIME_METRICS_PATH",
+    "GANGLINE_LOCAL_MASTER_ADDR",
+    "GANGLINE_JOB_SECRET",
+}
 DUMP = """
     import sys
     paths, modules, meta_path = list(sys.path), set(sys.modules), len(sys.meta_path)

@@ -210,5 +210,6 @@ def test_the_environment_names_worker_and_source() -> None:
     assert worker_name({"GROUP_RANK": "1"}) == "1/0"
     assert isinstance(source_of({"WORLD_SIZE": "1"}), LocalSource)
     assert isinstance(source_of({"GANGLINE_MASTER_ADDR": "127.0.0.1:1"}), MasterSource)
-    with pytest.raises(LookupError, match="--rdzv-endpoint"):
+    assert isinstance(source_of({"GANGLINE_LOCAL_MASTER_ADDR": "127.0.0.1:1"}), MasterSource)
+    with pytest.raises(LookupError, match="gangline run"):
         source_of({"WORLD_SIZE": "2"})

@@ -183,6 +183,10 @@ class EventRecorder:
         except asyncio.QueueFull:
             log.debug("event dropped: too many wait", extra={"reason": reason})
 
+    async def settled(self) -> None:
+        """Wait until everything noted so far was sent or dropped."""
+        await self._notes.join()
+
     async def run(self) -> None:
         """Send what is noted until cancelled."""
         while True:

@@ -45,6 +45,10 @@ class Binder:
         self._tasks = tasks
         self._slots = asyncio.Semaphore(at_once)
         self._prepare, self._bound, self._released = prepare, bound, released
+        self._under_way = 0
+        self.resting = asyncio.Event()
+        """Set while no binding is under way."""
+        self.resting.set()
         self._refused: dict[str, int] = {}
         """How often in a row, by uid of the pod."""
 
@@ -52,9 +56,24 @@ class Binder:
         """Assume the pods on their nodes now, and bind them in the background."""
         for binding in bindings:
             self._state.assume(binding.pod, binding.node)
+            self._under_way += 1
+            self.resting.clear()
             self._tasks.create_task(self._bind(binding), name=f"bind {binding.pod}")
 
     async def _bind(self, binding: Binding) -> None:
+        try:
+            settled = await self._attempt(binding)
+        finally:
+            self._under_way -= 1
+            if not self._under_way:
+                self.resting.set()
+        if not settled:
+            await self._settle(binding)
+            self._state.unassume(binding.pod, binding.uid)
+            self._released()
+
+    async def _attempt(self, binding: Binding) -> bool:
+        """Bind a pod; False: it is to be decided again."""
         namespace, _, name = binding.pod.partition("/")
         wait_s = FIRST_RETRY_S
         for attempt in range(1, GIVE_UP_AFTER + 1):
@@ -74,10 +93,8 @@ class Binder:
             else:
                 self._refused.pop(binding.uid, None)
                 self._bound(binding)
-                return
-        await self._settle(binding)
-        self._state.unassume(binding.pod, binding.uid)
-        self._released()
+                return True
+        return False
 
     async def _settle(self, binding: Binding) -> None:
         """Wait until the watch has had time to show why a binding was refused."""

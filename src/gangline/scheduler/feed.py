@@ -41,9 +41,11 @@ from gangline.scheduler.model import (
     PodKey,
     Promise,
     QueueFacts,
+    Shape,
 )
 from gangline.scheduler.notebook import read_promise
 from gangline.scheduler.observe import (
+    alike,
     budget_facts,
     group_facts,
     hypernode_facts,
@@ -61,6 +63,7 @@ from gangline.scheduler.wire import (
     LEAN_PODS,
     RESOURCE_QUOTAS,
     LeanPod,
+    LeanPodSpec,
     ResourceQuota,
     slim,
 )
@@ -99,6 +102,8 @@ class Feed:
         self._promised = promised
         self._priorities: dict[str, int] = {}
         self._nodes: dict[NodeName, NodeFacts] = {}
+        self._last: tuple[LeanPodSpec, Shape] | None = None
+        """Of the pod that was read last."""
         self.pods: Informer[LeanPod] = Informer(client, LEAN_PODS, transform=slim)
         self.groups: Informer[PodGroup] = Informer(client, POD_GROUPS)
         self._node_informer: Informer[Node] = Informer(client, NODES, transform=_slim_node)
@@ -219,7 +224,7 @@ class Feed:
         assert known is not None
         key = PodKey(f"{known.metadata.namespace}/{known.metadata.name}")
         before = self.state.pods.get(key)
-        facts = self._readable(new) if new is not None else None
+        facts = self._readable(new, old, before) if new is not None else None
         if new is not None and chooses_namespaces(new.spec):
             self._choosing.add(key)
         else:
@@ -241,14 +246,27 @@ class Feed:
         for group in {facts.group for facts in (before, after) if facts and facts.group}:
             self._regrouped(group)
 
-    def _readable(self, pod: LeanPod) -> PodFacts | None:
-        """Read a pod; None if it asks for what is no amount (no API server lets that in)."""
+    def _readable(
+        self, pod: LeanPod, old: LeanPod | None, before: PodFacts | None
+    ) -> PodFacts | None:
+        """Read a pod; None if it asks for what is no amount (no API server lets that in).
+
+        Pods that change, and those of one gang, mostly ask for what was asked before: reading that
+        anew would be most of the work.
+        """
+        shape = None
+        if old is not None and before is not None and alike(pod.spec, old.spec):
+            shape = before.shape
+        elif self._last is not None and alike(pod.spec, self._last[0]):
+            shape = self._last[1]
         try:
-            return pod_facts(pod, self._priorities, self._answers_to, self._namespaces)
+            facts = pod_facts(pod, self._priorities, self._answers_to, self._namespaces, shape)
         except QuantityError as error:
             fields = {"namespace": pod.metadata.namespace, "pod": pod.metadata.name}
             log.warning("pod left out: %s", error, extra=fields)
             return None
+        self._last = pod.spec, facts.shape
+        return facts
 
     def _on_group(self, old: PodGroup | None, new: PodGroup | None) -> None:
         known = new or old

@@ -5,6 +5,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 
 import msgspec
+from msgspec import structs
 
 from gangline.api.affinity import NodeSelectorRequirement, NodeSelectorTerm
 from gangline.api.core import PodDisruptionBudget
@@ -68,6 +69,7 @@ def pod_facts(
     priorities: Mapping[str, int],
     answers_to: frozenset[str],
     namespaces: Namespaces = NO_NAMESPACES,
+    shape: model.Shape | None = None,
 ) -> model.PodFacts:
     """Read a pod.
 
@@ -76,16 +78,19 @@ def pod_facts(
         priorities: the values of priority classes.
         answers_to: the scheduler names that are ours.
         namespaces: the labels of namespaces; none: they are not known.
+        shape: its shape, where the caller knows it (see ``alike``).
     """
     metadata, spec = pod.metadata, pod.spec
+    if shape is None:
+        shape = shape_of(
+            _facts_of({**pod_request(spec), PODS: 1, **_host_ports(spec)}),
+            _constraints(spec, metadata.labels, namespaces),
+        )
     group = metadata.annotations.get(GROUP_NAME_ANNOTATION, "")
     return model.PodFacts(
         key=PodKey(_key(metadata)),
         uid=metadata.uid,
-        shape=shape_of(
-            _facts_of({**pod_request(spec), PODS: 1, **_host_ports(spec)}),
-            _constraints(spec, metadata.labels, namespaces),
-        ),
+        shape=shape,
         created=_created(metadata),
         priority=spec.priority
         if spec.priority is not None
@@ -106,6 +111,15 @@ def pod_facts(
             f"{metadata.namespace}/{name}" for name in _claims(metadata.name, spec.volumes)
         ),
     )
+
+
+def alike(spec: LeanPodSpec, known: LeanPodSpec) -> bool:
+    """Say whether pods with these specs surely have one shape, wherever they are.
+
+    What a pod wants of other pods may also depend on its labels, and on namespaces.
+    """
+    wants_nothing = spec.affinity is None and not spec.topology_spread_constraints
+    return wants_nothing and structs.replace(spec, node_name=known.node_name) == known
 
 
 def group_facts(group: PodGroup, priorities: Mapping[str, int]) -> model.GroupFacts:

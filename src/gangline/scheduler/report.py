@@ -101,10 +101,7 @@ class Reporter:
         self._add("PodGroup", [group])
 
     def bound(self, binding: Binding) -> None:
-        """Tell of a pod that has its node."""
-        pod = _pod_reference(binding.pod, binding.uid)
-        message = f"Successfully assigned {binding.pod} to {binding.node}"
-        self._events.event(pod, "Normal", "Scheduled", message)
+        """Forget what was said of a pod that has its node now."""
         self._written.pop(Subject("Pod", binding.pod), None)
 
     def evicted(self, eviction: Eviction) -> None:

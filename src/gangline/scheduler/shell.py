@@ -17,6 +17,7 @@ from gangline.api.scheduling import DEFAULT_QUEUE, Queue, QueueSpec
 from gangline.kube.client import Client
 from gangline.kube.errors import AlreadyExists, KubeError
 from gangline.kube.events import EventRecorder
+from gangline.scheduler.announce import Announcer
 from gangline.scheduler.bind import Binder
 from gangline.scheduler.bind_volumes import VolumeBinder
 from gangline.scheduler.decide import decide
@@ -85,9 +86,11 @@ class Scheduler:
                 tasks,
                 at_once=self._settings.bindings_at_once,
                 prepare=volumes.prepare,
-                bound=self._bound,
+                bound=lambda binding: self._bound(binding, announcer),
                 released=self._changed.set,
             )
+            announcer = Announcer(self._events, binder.resting, time.monotonic)
+            tasks.create_task(announcer.run())
             evictor = Evictor(
                 self._client,
                 self._feed.state,
@@ -143,8 +146,9 @@ class Scheduler:
         if facts is not None:
             self._queue_reporter.changed(facts.queue)
 
-    def _bound(self, binding: Binding) -> None:
+    def _bound(self, binding: Binding, announcer: Announcer) -> None:
         BINDINGS.inc()
+        announcer.bound(binding)
         self._reporter.bound(binding)
         if binding.group is None:
             self._queue_reporter.changed(DEFAULT_QUEUE)

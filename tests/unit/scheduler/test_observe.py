@@ -18,7 +18,7 @@ from gangline.scheduler.model import (
     Toleration,
 )
 from gangline.scheduler.state import ClusterState
-from gangline.scheduler.wire import LeanPod, slim
+from gangline.scheduler.wire import LeanPod, LeanPodSpec, slim
 from unit.scheduler import builders
 
 OURS = frozenset({"gangline"})
@@ -167,3 +167,29 @@ def test_absurd_amounts_neither_overflow_nor_fit() -> None:
         state.set_pod(bound)
     assert (state.nodes.used >= 0).all()
     assert not builders.decide(state).bindings
+
+
+def test_specs_are_alike_only_where_reading_them_gives_one_shape() -> None:
+    plain = {"containers": [asking(cpu="1")]}
+    near = {"labelSelector": {}, "topologyKey": "zone"}
+    related = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [near]}}
+    specs = [
+        msgspec.convert(raw, LeanPodSpec)
+        for raw in (
+            plain,
+            plain | {"nodeName": "n"},
+            plain | {"nodeSelector": {"pool": "a"}},
+            {"containers": [asking(cpu="2")]},
+            plain | {"affinity": related},
+            plain | {"tolerations": [{"operator": "Exists"}]},
+        )
+    ]
+    assert [[observe.alike(one, other) for other in specs] for one in specs] == [
+        [True, True, False, False, False, False],
+        [True, True, False, False, False, False],
+        [False, False, True, False, False, False],
+        [False, False, False, True, False, False],
+        # What is wanted of other pods depends on more than the spec: it is always read anew.
+        [False, False, False, False, False, False],
+        [False, False, False, False, False, True],
+    ]

@@ -7,6 +7,7 @@ the tensors' places are made once for each buffer, checksums are left to the sav
 import ctypes
 import logging
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from gangline.elastic.checkpoint.header import Header, State
 from gangline.elastic.checkpoint.layout import Entry
 from gangline.elastic.checkpoint.plan import Agreement
 from gangline.elastic.checkpoint.segment import Segment, check_room, create, place
-from gangline.elastic.checkpoint.slots import Slot, choose
+from gangline.elastic.checkpoint.slots import Choice, Slot, choose
 
 log = logging.getLogger(__name__)
 _POPULATE_WRITE = 23
@@ -171,8 +172,7 @@ class Buffers:
         step: int,
         wanted: bool,
     ) -> Saved | None:
-        slots = self.slots()
-        choice = choose(slots)
+        slots, choice = self._choose()
         if choice is None:
             return None
         generation = max(slot.generation for slot in slots) + 1
@@ -191,6 +191,15 @@ class Buffers:
         finally:
             opened.segment.unlock()
         return Saved(choice.number, generation, choice.supersedes)
+
+    def _choose(self) -> tuple[list[Slot], Choice | None]:
+        """A buffer; tried a few times, as the saver locks one for an instant to note its sums."""
+        for _ in range(20):
+            slots = self.slots()
+            if (choice := choose(slots)) is not None:
+                break
+            time.sleep(0.001)
+        return slots, choice
 
     def pickle(self, agreement: Agreement, lookup: Lookup) -> dict[int, bytes]:
         """The values that are no tensors; those that did not change since are not pickled again.

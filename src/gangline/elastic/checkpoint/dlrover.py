@@ -2,8 +2,9 @@
 
     from gangline.elastic.checkpoint.dlrover import DdpCheckpointer, StorageType
 
-Checkpoints are written in Gangline's layout, which plain PyTorch opens; DLRover's own files are not
-read. ``path`` arguments are accepted and not looked at: a step has its place.
+Checkpoints are written in Gangline's layout, which plain PyTorch opens; a folder of DLRover's own
+is refused with words on how to read it. ``path`` arguments are accepted and not looked at: a step
+has its place.
 """
 
 import os

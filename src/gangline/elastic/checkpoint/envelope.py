@@ -78,6 +78,16 @@ def envelope(dtype: torch.dtype, shape: tuple[int, ...]) -> Envelope:
     return Envelope(written[:before], raw, written[before:])
 
 
+def bytes_of(tensor: torch.Tensor) -> memoryview:
+    """The bytes of a contiguous tensor on the CPU, where they lie.
+
+    One of a single element counts as contiguous whatever its stride, but has no view as bytes then;
+    so the stride is said anew.
+    """
+    flat = tensor.as_strided((tensor.numel(),), (1,))
+    return flat.view(torch.uint8).numpy().data
+
+
 def pickled(key: str, value: object) -> bytes:
     """The bytes of a value that is no tensor, in the form that may be followed by padding.
 

@@ -144,7 +144,7 @@ def locked(held: Held) -> Iterator[Segment | None]:
 
 
 def _send(connection: socket.socket, segment: Segment, size: int) -> None:
-    with open(segment.path, "rb", buffering=0) as stream:
+    with open(os.dup(segment.descriptor), "rb", buffering=0) as stream:
         connection.sendfile(stream, 0, size)
 
 
@@ -256,16 +256,20 @@ class Replicator:
             return False
         size = held.header.total_bytes
         request = Request("put", held.rank, held.step, held.layout.plan, size)
+        segment = Segment(held.path)
         try:
-            with locked(held) as segment:
-                if segment is None:
-                    return False
-                persist.seal(segment, held.header, held.layout)
-                with _asking(settings.peer, settings.token, request) as connection:
-                    _send(connection, segment, size)
-                    _answer_of(connection)
+            # Not locked, or slow networks would keep saves from finding a free buffer. What is
+            # overwritten on its way the peer refuses, and the newer save follows.
+            if not persist.seal_unless_overtaken(segment, held.header, held.layout):
+                return False
+            with _asking(settings.peer, settings.token, request) as connection:
+                _send(connection, segment, size)
+                _answer_of(connection)
         except (OSError, CorruptError) as error:
-            log.warning("no copy at the peer", extra={"peer": settings.peer}, exc_info=error)
+            level = logging.WARNING if segment.header() == held.header else logging.DEBUG
+            log.log(level, "no copy at the peer", extra={"peer": settings.peer}, exc_info=error)
             return False
+        finally:
+            segment.close()
         self._sent[held.rank] = held.header.generation
         return True

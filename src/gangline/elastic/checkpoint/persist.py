@@ -71,6 +71,24 @@ def seal(segment: Segment, header: Header, layout: Layout) -> list[int]:
     return known
 
 
+def seal_unless_overtaken(segment: Segment, header: Header, layout: Layout) -> bool:
+    """Seal without keeping a writer away; whether the save is sealed now.
+
+    A writer changes the header before anything else, so sums that were taken under one header are
+    right. Only to write them the segment is locked, for no longer than that takes: were it locked
+    throughout, then with another buffer on its way to storage no buffer would be free for a save.
+    """
+    if segment.seal(header, len(layout.entries)) is not None:
+        return True
+    sums = sums_of(segment, header, layout)
+    with segment.reading() as free:
+        if not free or segment.header() != header:
+            return False
+        segment.put_seal(header, sums)
+    reach("sealed")
+    return True
+
+
 def write_part(
     target: Target, segment: Segment, header: Header, layout: Layout, pace: Pace
 ) -> None:

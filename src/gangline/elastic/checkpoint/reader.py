@@ -22,6 +22,7 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPla
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
+from gangline.elastic.checkpoint.envelope import bytes_of
 from gangline.elastic.checkpoint.safety import safe_load
 from gangline.elastic.checkpoint.source import Key, Source, StorageSource, key_of, tensor_of
 from gangline.elastic.checkpoint.target import open_target
@@ -203,7 +204,7 @@ def _straight(
         and not target.is_conj()
         and not target.is_neg()
     ):
-        return target.flatten().view(torch.uint8).numpy().data
+        return bytes_of(target)
     return None
 
 

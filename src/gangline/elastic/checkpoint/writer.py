@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import IO, Any
 
-import torch
 import xxhash
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import Metadata
@@ -23,7 +22,7 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteIte
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
-from gangline.elastic.checkpoint.envelope import envelope
+from gangline.elastic.checkpoint.envelope import bytes_of, envelope
 from gangline.elastic.checkpoint.header import checksum
 from gangline.elastic.checkpoint.layout import part_name
 from gangline.elastic.checkpoint.manifest import METADATA, Manifest, Part, write_manifest
@@ -167,6 +166,6 @@ def _pieces(item: WriteItem, planner: SavePlanner) -> tuple[list[memoryview], in
     around = envelope(tensor.dtype, tuple(tensor.shape))
     raw = memoryview(b"")
     if tensor.numel():
-        raw = tensor.flatten().view(torch.uint8).numpy().data
+        raw = bytes_of(tensor)
     pieces = [memoryview(around.before), raw, memoryview(around.after)]
     return pieces, len(around.before), around.raw_length

@@ -162,10 +162,8 @@ class Writer:
         count = 0
         for held in pending.survey(self.home):
             segment = Segment(held.path)
-            with segment.reading() as free:
-                if free and segment.header() == held.header:
-                    count += segment.seal(held.header, len(held.layout.entries)) is None
-                    persist.seal(segment, held.header, held.layout)
+            if segment.seal(held.header, len(held.layout.entries)) is None:
+                count += persist.seal_unless_overtaken(segment, held.header, held.layout)
             segment.close()
         return count
 

@@ -90,7 +90,8 @@ def bits(tensor: torch.Tensor) -> bytes:
     """The bytes of a tensor's values."""
     if tensor.numel() == 0:
         return b""
-    return bytes(tensor.contiguous().flatten().view(torch.uint8).numpy())
+    flat = tensor.contiguous().as_strided((tensor.numel(),), (1,))
+    return bytes(flat.view(torch.uint8).numpy())
 
 
 def blank(state: Any) -> Any:

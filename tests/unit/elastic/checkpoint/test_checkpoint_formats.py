@@ -50,6 +50,14 @@ def test_a_step_written_through_pytorch_is_ours_and_pytorch_s(
     assert equal(into, state)
 
 
+def test_a_single_element_of_a_larger_tensor_is_written_and_filled(tmp_path: Path) -> None:
+    numbers = torch.arange(4.0).to(torch.complex64)
+    plainly(dcp.save, {"one": numbers[1:3:2]}, storage_writer=FlashWriter(tmp_path, 3))
+    into = torch.zeros(4, dtype=torch.complex64)
+    load_into(StorageSource(LocalTarget(str(tmp_path)), 3), {"one": into[2:4:2]})
+    assert into.tolist() == [0, 0, 1, 0]
+
+
 def torch_saves(folder: Path) -> None:
     torch.save({"w": torch.ones(2)}, folder / "best.pt")
 

@@ -8,6 +8,7 @@ import asyncio
 import base64
 import os
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -172,41 +173,41 @@ class ExecPlugin:
         program = shutil.which(self.command, path=self.environment.get("PATH", os.environ["PATH"]))
         if program is None:
             raise ConfigError(f"the credential program {self.command!r} is not found{self._hint()}")
-        pipe = asyncio.subprocess.PIPE
-        try:
-            process = await asyncio.create_subprocess_exec(
-                program,
-                *self.arguments,
-                env={**os.environ, **self.environment, **self._exec_info(interactive)},
-                stdin=None if interactive else asyncio.subprocess.DEVNULL,
-                stdout=pipe,
-                stderr=None if interactive else pipe,
-            )
-        except OSError as error:
-            raise ConfigError(
-                f"the credential program {program} does not start: {error}"
-            ) from error
-        return await self._answer(process)
+        command = (program, *self.arguments)
+        environment = {**os.environ, **self.environment, **self._exec_info(interactive)}
+        # In a thread: asyncio's own processes never end when they are cancelled while they start,
+        # which they are when one of many requests has found that the program fails.
+        return await asyncio.to_thread(self._answer, command, environment, interactive)
 
-    async def _answer(self, process: asyncio.subprocess.Process) -> bytes:
+    def _answer(
+        self, command: tuple[str, ...], environment: Mapping[str, str], interactive: bool
+    ) -> bytes:
+        """What the program prints."""
         try:
-            async with asyncio.timeout(EXEC_TIMEOUT_S):
-                output, complaints = await process.communicate()
-        except TimeoutError as error:
+            done = subprocess.run(
+                command,
+                env=environment,
+                stdin=None if interactive else subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=None if interactive else subprocess.PIPE,
+                timeout=EXEC_TIMEOUT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
             raise ConfigError(
                 f"the credential program {self.command!r} gave no answer in {EXEC_TIMEOUT_S:.0f} s"
             ) from error
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-        if process.returncode:
-            said = (complaints or b"").decode(errors="replace").strip()[-500:]
+        except OSError as error:
+            raise ConfigError(
+                f"the credential program {command[0]} does not start: {error}"
+            ) from error
+        if done.returncode:
+            said = (done.stderr or b"").decode(errors="replace").strip()[-500:]
             raise ConfigError(
                 f"the credential program {self.command!r} failed with exit code "
-                f"{process.returncode}{': ' + said if said else ''}{self._hint()}"
+                f"{done.returncode}{': ' + said if said else ''}{self._hint()}"
             )
-        return output
+        return done.stdout
 
     def _interactive(self) -> bool:
         available = sys.stdin is not None and sys.stdin.isatty()

@@ -121,7 +121,7 @@ def running(words: str) -> list[int]:
 
 async def until(
     check: Callable[[], Awaitable[T]],
-    within_s: float = 20.0,
+    within_s: float = 60.0,
     explain: Callable[[], object] = lambda: "",
 ) -> T:
     """Wait until ``check`` gives something true, and return it."""

@@ -128,3 +128,13 @@ async def test_a_program_that_must_ask_a_person_needs_a_terminal():
     source = ExecPlugin("cat", (), {}, V1, interactive_mode="Always")
     with pytest.raises(ConfigError, match=r"no terminal.*service account"):
         await source.current()
+
+
+def test_requests_that_are_given_up_while_the_program_starts_do_not_hang(plugin):
+    async def many() -> None:
+        source = plugin(code=1)
+        await asyncio.gather(*(source.current() for _ in range(8)))
+
+    for _ in range(20):
+        with pytest.raises(ConfigError, match="failed with exit code 1"):
+            asyncio.run(many())

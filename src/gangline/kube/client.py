@@ -28,7 +28,7 @@ from gangline.kube.decoding import (
     decoder_for,
     split_lines,
 )
-from gangline.kube.errors import ApiError, Gone, error_from_status
+from gangline.kube.errors import ApiError, BadRequest, Gone, error_from_status
 from gangline.kube.execute import Executed, execute
 from gangline.kube.ratelimit import TokenBucket
 from gangline.kube.request import JSON, PatchKind, Request
@@ -40,6 +40,7 @@ T = TypeVar("T")
 
 MERGE = PatchKind.MERGE
 
+EVICTION, OLD_EVICTION = "policy/v1", "policy/v1beta1"
 WATCH_TIMEOUT_S = (300, 600)
 """The server is asked to end a watch after a time drawn from here, so that a dead one is noticed
 and not all watchers come back at once."""
@@ -62,6 +63,7 @@ class Client:
     ) -> None:
         self.config = config
         self.transport = Transport(config, user_agent, rate_limit)
+        self._eviction = EVICTION
 
     async def __aenter__(self) -> Self:
         await self.transport.__aenter__()
@@ -265,7 +267,16 @@ class Client:
         Raises:
             TooManyRequests: a disruption budget does not allow it now.
         """
-        await self.transport.send(build.evict(pod_name, namespace, grace_seconds))
+        request = build.evict(pod_name, namespace, grace_seconds, self._eviction)
+        try:
+            await self.transport.send(request)
+        except BadRequest as error:
+            # Kubernetes before 1.22 knows the older version alone.
+            if self._eviction == OLD_EVICTION or "no kind" not in str(error):
+                raise
+            self._eviction = OLD_EVICTION
+            request = build.evict(pod_name, namespace, grace_seconds, self._eviction)
+            await self.transport.send(request)
 
     async def logs(  # noqa: PLR0913 - the options of the API's log request
         self,

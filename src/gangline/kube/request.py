@@ -231,10 +231,12 @@ def bind(pod: str, namespace: str, node: str, uid: str | None) -> Request:
     return Request("POST", pod_path(namespace, pod, "binding"), (), msgspec.json.encode(body))
 
 
-def evict(pod: str, namespace: str, grace_seconds: int | None) -> Request:
+def evict(
+    pod: str, namespace: str, grace_seconds: int | None = None, version: str = "policy/v1"
+) -> Request:
     """Ask a pod to leave its node."""
     body = {
-        "apiVersion": "policy/v1",
+        "apiVersion": version,
         "kind": "Eviction",
         "metadata": {"name": pod, "namespace": namespace},
         **(

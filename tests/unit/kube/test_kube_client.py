@@ -160,6 +160,16 @@ def test_a_request_not_taken_up_is_sent_again_when_the_server_said(jumping):
     jumping(scenario())
 
 
+async def test_an_old_server_is_asked_to_evict_in_its_own_words(client, server):
+    status = {"message": 'no kind "Eviction" is registered for version "policy/v1"', "code": 400}
+    server.faults.append(answering({"kind": "Status", **status}, 400))
+    server.routes["POST", "/api/v1/namespaces/default/pods/a/eviction"] = answering({})
+    await client.evict("a", "default")
+    await client.evict("a", "default")
+    versions = [seen.json()["apiVersion"] for seen in server.seen]
+    assert versions == ["policy/v1", "policy/v1beta1", "policy/v1beta1"]
+
+
 def test_an_eviction_that_is_held_back_is_the_callers_to_repeat(jumping):
     async def scenario():
         async with connected() as (server, client):

@@ -18,6 +18,7 @@ from gangline.elastic.checkpoint.words import Flush, Flushed, Outcome, Word
 log = logging.getLogger(__name__)
 START_S = 30.0
 """How long a saver may take to answer after it was started."""
+ASK_AGAIN_S = 5.0
 
 
 def start_saver(home: Path) -> subprocess.Popen[bytes]:
@@ -168,9 +169,10 @@ def flush_job(environment: Mapping[str, str], timeout_s: float) -> dict[str, int
             continue  # it ended just now
         link = Link(home)
         try:
-            link.say(Flush())
+            # Asked again now and then: the saver that was asked may have been about to end.
             while not link.flushed and (left := deadline - time.monotonic()) > 0:
-                link.listen(left)
+                link.say(Flush())
+                link.listen(min(left, ASK_AGAIN_S))
         except CheckpointError as error:
             log.warning("nobody writes the newest save", exc_info=error)
         finally:

@@ -80,18 +80,21 @@ async def test_a_killed_cluster_comes_back_with_its_objects_and_restarts_pods(
     seconds = f"{os.getpid()}.99"
     async with embedded(tmp_path / "home") as cluster:
         await start_sleeper(cluster, seconds, policy="Always")
+        async with cluster.client() as client:
+            # A run that no status told of yet is nothing that could be counted.
+            await until(lambda: runs(client), explain=cluster.said)
         await cluster.end(signal.SIGKILL)
         await cluster.start()
 
         async with cluster.client() as client:
-            pod = await until(lambda: restarted(client), explain=cluster.said)
+            pod = await until(lambda: runs(client, restarts=1), explain=cluster.said)
         assert pod.status.container_statuses[0].last_state.terminated is not None
         assert pod.status.container_statuses[0].last_state.terminated.exit_code == 137
 
 
-async def restarted(client: Client) -> Pod | None:
-    """The sleeper, once it runs for the second time."""
+async def runs(client: Client, restarts: int = 0) -> Pod | None:
+    """The sleeper, once its status says that it runs, after that many restarts."""
     pod = await client.get(PODS, "sleeper", "default")
     statuses = pod.status.container_statuses
-    runs_again = statuses and statuses[0].restart_count == 1 and statuses[0].state.running
-    return pod if runs_again else None
+    does = statuses and statuses[0].restart_count == restarts and statuses[0].state.running
+    return pod if does else None

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from gangline.api.failure import Failure
 from gangline.elastic.agent.decide import Action, Verdict, decide
 from gangline.elastic.agent.diagnosis import WorkerFailure, root_cause
-from gangline.elastic.agent.environment import worker_arguments
+from gangline.elastic.agent.environment import worker_arguments, worker_environment
 from gangline.elastic.agent.group import Group
 from gangline.elastic.agent.hang import hang_failure
 from gangline.elastic.agent.logs import LogFolder
@@ -82,6 +82,7 @@ class Agent:
                 lambda local_rank: worker_arguments(settings, local_rank),
                 settings.local_world_size,
                 settings.affinity,
+                rendezvous.learned,
             )
         self._signal: asyncio.Future[signal.Signals] | None = None
         self._group: Group | None = None
@@ -114,7 +115,7 @@ class Agent:
             return outcome
 
     async def _attempts(self) -> Outcome:
-        world = await self._or_signal(self._rendezvous.join())
+        world = await self._or_signal(self._first_world())
         while True:
             end = await self._attempt(world)
             if end.notice is None and end.failure is None:
@@ -131,6 +132,22 @@ class Agent:
                 if self._settings.saves_on_failure:
                     self._node.start_saving()
             world = await self._or_signal(self._rendezvous.restart(world, end.failure))
+
+    async def _first_world(self) -> World:
+        """Join; before that, have spares import what the others have imported long ago.
+
+        They train on meanwhile, and need not wait for it.
+        """
+        modules = await self._rendezvous.imports() if self._spares else ()
+        if self._spares and modules:
+            alone = World(0, 0, 1, 0, self._settings.local_world_size, "127.0.0.1", 0)
+            each = range(self._settings.local_world_size)
+            environments = {
+                rank: worker_environment(self._settings, alone, rank, self._base) for rank in each
+            }
+            await self._spares.warm(modules, environments)
+            log.info("spare interpreters are warm: %d; joining", len(self._spares.ready))
+        return await self._rendezvous.join()
 
     async def _attempt(self, world: World) -> _End:
         number, self._starts = self._starts, self._starts + 1

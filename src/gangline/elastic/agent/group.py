@@ -130,7 +130,7 @@ class Group:
         )
         if not self._settings.command.is_python:
             return run(env)
-        learns = self._spares is not None and local_rank == 0 and self._number == 0
+        learns = self._spares is not None and local_rank == 0 and not self._spares.has_learned
         ours, theirs = socket.socketpair()
         stacks = {STACKS_VARIABLE: f"{int(STACKS_SIGNAL)}:{streams.stacks}"}
         hook = hooked({**env, **stacks}, "learn" if learns else "plain", theirs)

@@ -15,8 +15,10 @@ from typing import Any
 from gangline.api.failure import Failure
 from gangline.elastic.agent import words
 from gangline.elastic.agent.account import Report
+from gangline.elastic.agent.arrival import WAIT_TOLD_S, arrived
 from gangline.elastic.agent.hang import View
 from gangline.elastic.agent.inquest import Inquest
+from gangline.elastic.agent.library import Library
 from gangline.elastic.agent.peers import (
     Failed,
     Go,
@@ -44,7 +46,6 @@ PEER_TIMEOUT_S = 3.0
 FAREWELL_S = 2.0
 FINISH_PATIENCE_S = 60.0
 """So long a master may be away when all is done, before this node goes without it."""
-_WAIT_TOLD_S = 10.0
 
 
 class Membership:
@@ -63,6 +64,7 @@ class Membership:
         self._incarnation = secrets.token_hex(8)
         name = ClientName(place.job, place.node_id, self._incarnation)
         self._client = Client(place.master, secret, name)
+        self._library = Library(self._client)
         self._peers = Peers(secret, self._answer)
         self._inquest = Inquest(self._peers)
         self._peer_port = 0
@@ -79,14 +81,27 @@ class Membership:
         """Take the workers about which the others and the master ask."""
         self._node = node
 
+    async def imports(self) -> Sequence[str]:
+        """Ask the master what workers import.
+
+        Raises:
+            MeetingError: it cannot be reached, or refuses this node.
+        """
+        await self._begin()
+        return await self._library.known()
+
+    def learned(self, modules: Sequence[str]) -> None:
+        """Tell the master, should this node be the first of its round."""
+        self._library.modules = tuple(modules)
+        self._share()
+
     async def join(self) -> World:
         """Ask the master for a world until there is one.
 
         Raises:
             MeetingError: the master cannot be reached, or says that there will be none.
         """
-        if not self._peer_port:
-            await self._begin()
+        await self._begin()
         if self._check_wanted and self._check:
             self._check_wanted, self._doing = False, said.Phase.CHECKING
             await self._check()
@@ -97,6 +112,7 @@ class Membership:
             self._restarts_before += self._round.go.attempt - self._round.world.attempt
         self._round = Round(world, self._place.node_id)
         self._broadcast = None
+        self._share()
         return self._world()
 
     async def restart(self, world: World, failure: Failure | None) -> World:
@@ -165,20 +181,17 @@ class Membership:
     # Joining
 
     async def _begin(self) -> None:
+        if self._peer_port:
+            return
         self._peer_port = await self._peers.listen()
         await self._client.__aenter__()
-        started = time.monotonic()
-        while not self._client.is_connected:
-            try:
-                await self._client.connected(_WAIT_TOLD_S)
-            except RequestRefusedError as error:
-                raise MeetingError(str(error)) from error
-            except MasterUnreachableError as error:
-                if time.monotonic() - started > self._place.connect_timeout_s:
-                    raise MeetingError(str(error)) from error
-                log.warning("waiting for the master: %s", error)
+        await arrived(self._client, self._place.connect_timeout_s)
         self._keep(self._follow_commands())
         self._keep(self._beat())
+
+    def _share(self) -> None:
+        if self._round and self._round.leads:
+            self._keep(self._library.tell())
 
     @property
     def _notice(self) -> Notice | None:
@@ -216,7 +229,7 @@ class Membership:
             if isinstance(reply, said.World):
                 return reply
             waiting = reply.message if isinstance(reply, said.Waiting) else ""
-            if waiting and time.monotonic() - told >= _WAIT_TOLD_S:
+            if waiting and time.monotonic() - told >= WAIT_TOLD_S:
                 told = time.monotonic()
                 log.warning("waiting: %s", waiting)
 

@@ -2,7 +2,8 @@
 
 A restart then costs no imports. Spares are warmed one after another, at low priority, and only
 while memory is not short. What they may import is learned from the first start; until then there
-are none, and a death before means an ordinary start.
+are none, and a death before means an ordinary start. A node that comes to workers which run already
+is told by them, and warms its spares before it joins.
 """
 
 import asyncio
@@ -33,9 +34,11 @@ _FIRST_GUESS_BYTES = 400 << 20
 _LINE_LIMIT = 1 << 22
 _WARM_S = 300.0
 """A spare that is not warm by then is given up."""
+_AHEAD_S = 60.0
+"""So long a node puts its joining off at most, to have warm spares."""
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True)
 class Spare:
     """A warm interpreter."""
 
@@ -66,14 +69,24 @@ class Spares:
         arguments: Callable[[int], Sequence[str]],
         size: int,
         affinity: tuple[frozenset[int], ...] = (),
+        learned: Callable[[Sequence[str]], None] = lambda _: None,
     ) -> None:
-        """Prepare for ``size`` workers; ``arguments`` gives the command line of a local rank."""
+        """Prepare for ``size`` workers.
+
+        Args:
+            settings: whether, and with what.
+            arguments: gives the command line of a local rank.
+            size: how many workers there are.
+            affinity: the processors of each.
+            learned: is told what workers import once that is known.
+        """
         self._settings, self._arguments, self._size = settings, arguments, size
-        self._affinity = affinity
+        self._affinity, self._tell = affinity, learned
         self._modules: tuple[str, ...] | None = settings.preload or None
         self._environments: dict[int, dict[str, str]] = {}
         self._ready: dict[int, Spare] = {}
-        self._warming: Spare | None = None
+        self._warming: set[Spare] = set()
+        self._has_learned = False
         self._task: asyncio.Task[None] | None = None
         self._learning: asyncio.Task[None] | None = None
         self.bytes_each = _FIRST_GUESS_BYTES
@@ -83,8 +96,15 @@ class Spares:
         """Local ranks whose spare waits."""
         return frozenset(self._ready)
 
+    @property
+    def has_learned(self) -> bool:
+        """Whether it is known what workers import; a worker may end before it has told."""
+        return self._has_learned
+
     def listen(self, channel: socket.socket) -> None:
         """Learn from a worker that has just been started what it imports."""
+        if self._learning:
+            self._learning.cancel()
         self._learning = asyncio.create_task(self._learn(channel))
 
     def take(self, local_rank: int) -> Spare | None:
@@ -98,18 +118,38 @@ class Spares:
         if self._settings.enabled and self._modules is not None:
             self._begin()
 
+    async def warm(
+        self, modules: Sequence[str], environments: Mapping[int, Mapping[str, str]]
+    ) -> None:
+        """Warm all spares now, at full speed: nobody trains here yet.
+
+        Raises:
+            StartError: the command cannot be started.
+        """
+        self._modules, self._has_learned = self._with_preload(modules), True
+        self._environments = {rank: dict(env) for rank, env in environments.items()}
+        if not self._is_room(self._size):
+            return
+        try:
+            async with asyncio.timeout(_AHEAD_S):
+                await asyncio.gather(*(self._warm(rank, calmly=False) for rank in environments))
+        except TimeoutError:
+            log.warning("spare interpreters are not warm after %g s", _AHEAD_S)
+        finally:
+            self._give_up_warming()
+
     async def close(self) -> None:
         """End all spares."""
         for task in filter(None, (self._task, self._learning)):
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-        spares = [*self._ready.values(), *filter(None, [self._warming])]
+        spares = [*self._ready.values(), *self._warming]
         for spare in spares:
             spare.writer.close()
         await end_all([each.process for each in spares], signal.SIGKILL, 0)
         self._ready.clear()
-        self._warming = None
+        self._warming.clear()
 
     def release_if_short(self) -> None:
         """End all spares when memory has become short meanwhile."""
@@ -126,10 +166,13 @@ class Spares:
         if not line:
             return  # it ended before it had settled
         learned = preloadable(json.loads(line)["modules"], [os.getcwd()])
-        extra = [name for name in self._settings.preload if name not in learned]
-        self._modules = (*learned, *extra)
+        self._modules, self._has_learned = self._with_preload(learned), True
         log.debug("modules learned", extra={"modules": len(self._modules)})
+        self._tell(learned)
         self._begin()
+
+    def _with_preload(self, modules: Sequence[str]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((*modules, *self._settings.preload)))
 
     def _begin(self) -> None:
         if self._task is None or self._task.done():
@@ -144,16 +187,21 @@ class Spares:
                 if not self._is_room():
                     log.warning("memory is short: no spare interpreters")
                     return
-                await self._warm(local_rank)
+                await self._warm(local_rank, calmly=True)
             log.info("spare interpreters are warm: %d", len(self._ready))
         finally:
-            if self._warming:
-                self._warming.process.send(signal.SIGKILL)
-                self._warming.writer.close()
-                self._warming = None
+            self._give_up_warming()
 
-    def _prepare(self, local_rank: int, *, lower: bool) -> None:
+    def _give_up_warming(self) -> None:
+        for spare in self._warming:
+            spare.process.send(signal.SIGKILL)
+            spare.writer.close()
+        self._warming.clear()
+
+    def _prepare(self, local_rank: int, *, calmly: bool, lower: bool) -> None:
         bound_to(self._affinity[local_rank] if self._affinity else frozenset())
+        if not calmly:
+            return
         # Sessions are groups of their own to the scheduler; within one, priorities mean nothing to
         # others. This one can be taken back without privileges.
         with contextlib.suppress(OSError):
@@ -161,10 +209,11 @@ class Spares:
         if lower:
             os.setpriority(os.PRIO_PROCESS, 0, _LOW)
 
-    def _is_room(self) -> bool:
-        return memory().available_bytes > self.bytes_each + self._settings.reserve_bytes
+    def _is_room(self, count: int = 1) -> bool:
+        needed = count * self.bytes_each + self._settings.reserve_bytes
+        return memory().available_bytes > needed
 
-    async def _warm(self, local_rank: int) -> None:
+    async def _warm(self, local_rank: int, *, calmly: bool) -> None:
         ours, theirs = socket.socketpair()
         environment = hooked(self._environments[local_rank], "spare", theirs)
         nice = os.getpriority(os.PRIO_PROCESS, 0)
@@ -174,16 +223,17 @@ class Spares:
                 self._arguments(local_rank),
                 environment,
                 channel=theirs,
-                prepare=lambda: self._prepare(local_rank, lower=lower),
+                prepare=lambda: self._prepare(local_rank, calmly=calmly, lower=lower),
             )
         reader, writer = await asyncio.open_connection(sock=ours)
-        self._warming = spare = Spare(process, reader, writer)
+        spare = Spare(process, reader, writer)
+        self._warming.add(spare)
         wanted = {"modules": self._modules, "step": self._settings.tiny_step, "nice": nice}
         writer.write(json.dumps(wanted).encode() + b"\n")
         if not await _is_ready(reader):
             log.warning("a spare interpreter could not be warmed; restarts are ordinary starts")
             return
-        self._warming = None
+        self._warming.discard(spare)
         self._ready[local_rank] = spare
         self.bytes_each = max(resident_bytes(process.pid), _FIRST_GUESS_BYTES // 4)
 

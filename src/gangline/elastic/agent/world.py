@@ -79,6 +79,14 @@ class Rendezvous(Protocol):
         """Take the workers about which others may ask."""
         ...
 
+    async def imports(self) -> Sequence[str]:
+        """Return what workers that run already have imported: before the first join."""
+        ...
+
+    def learned(self, modules: Sequence[str]) -> None:
+        """Take what workers import, for nodes to come."""
+        ...
+
     async def join(self) -> World:
         """Return the first world, or the next one after a change of membership."""
         ...
@@ -122,6 +130,13 @@ class OneNode:
     def serve(self, node: Node) -> None:
         """Take the workers."""
         self._node = node
+
+    async def imports(self) -> Sequence[str]:
+        """Return nothing: no others run."""
+        return ()
+
+    def learned(self, modules: Sequence[str]) -> None:
+        """Do nothing: none will come."""
 
     async def join(self) -> World:
         """Return the only world there is."""

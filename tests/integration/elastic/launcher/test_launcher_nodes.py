@@ -7,6 +7,7 @@ import signal
 import socket
 import time
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -15,17 +16,24 @@ from gangline.elastic.protocol.messages import (
     CommandKind,
     Done,
     DumpStacks,
+    KeyValueWait,
+    Message,
     SaveCheckpoint,
     SendCommand,
     Status,
     StatusWanted,
+    Values,
 )
 from gangline.elastic.protocol.seal import secret_of
 
 PATIENCE_S = 60.0
 
+R = TypeVar("R", bound=Message)
+
 HELD = """
-    import os, sys, time
+    import sys
+    print("imported before:", "decimal" in sys.modules)
+    import decimal, os, time
     rank, world = os.environ["RANK"], os.environ["WORLD_SIZE"]
     attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
     print(f"up {attempt} {rank}/{world} {os.getpid()} {os.environ['MASTER_PORT']}", flush=True)
@@ -49,6 +57,18 @@ HANGS = """
 
 
 SECRET = "00" * 32
+
+
+async def asked(address: str, message: Message, kind: type[R]) -> R:
+    """Ask the master."""
+    async with Client(address, secret_of({"GANGLINE_JOB_SECRET": SECRET}, "job")) as client:
+        return await client.ask(message, kind)
+
+
+async def told_to(address: str, what: CommandKind) -> Status:
+    """Give all nodes a command; return how the master sees the job."""
+    await asked(address, SendCommand(what=what), Done)
+    return await asked(address, StatusWanted(), Status)
 
 
 @pytest.fixture
@@ -126,9 +146,13 @@ def test_a_lost_node_leaves_a_smaller_world_and_comes_back(node, end):
         run.until("/2 ")
     second.process.kill()
     first.until("0/1 ")
+    asyncio.run(asked(first.master, KeyValueWait(keys=("gangline/imports",)), Values))
     third = node("1:2")
     third.until("/2 ")
     first.until("/2 ", 2)
+    assert "spare interpreters are warm: 1; joining" in third.output
+    assert "imported before: True" in third.output
+    assert "imported before: False" in second.output
     assert [rank.partition("/")[2] for _, rank, _, _ in starts(first)] == ["2", "1", "2"]
     end.touch()
     assert (first.wait(), third.wait()) == (0, 0), first.output + third.output
@@ -149,13 +173,6 @@ def test_a_hang_names_the_rank_that_did_not_arrive_on_whichever_node(node, scrip
     for run in told:
         assert "rank 1 on " in run.output
         assert "in load_batch; waiting for it: rank 0" in run.output
-
-
-async def told_to(address: str, what: CommandKind) -> Status:
-    """Give all nodes a command; return how the master sees the job."""
-    async with Client(address, secret_of({"GANGLINE_JOB_SECRET": SECRET}, "job")) as client:
-        await client.ask(SendCommand(what=what), Done)
-        return await client.ask(StatusWanted(), Status)
 
 
 def test_nodes_say_how_far_they_are_and_do_what_they_are_told(node, end):

@@ -1,0 +1,21 @@
+"""The list of imports as it is kept at the master."""
+
+import zlib
+
+import pytest
+
+from gangline.elastic.agent.library import read, written
+
+
+def test_a_list_is_read_as_it_was_written():
+    modules = ("torch", "torch.distributed", "numpy")
+    assert read(written(modules)) == modules
+
+
+@pytest.mark.parametrize("held", [b"", b"torch", zlib.compress(b"{"), zlib.compress(b'{"a": 1}')])
+def test_what_is_no_list_counts_as_nothing(held):
+    assert read(held) == ()
+
+
+def test_only_names_are_imported():
+    assert read(zlib.compress(b'["torch", 3, null]')) == ("torch",)

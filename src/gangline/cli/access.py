@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gangline.cli import completing
 from gangline.cli.errors import CommandError
 from gangline.cli.event_loop import run
 from gangline.cli.exit_codes import ExitCode
@@ -17,10 +18,18 @@ if TYPE_CHECKING:
     from gangline.sdk.jobs import Job, Replica
 
 _INSTANCE = click.option(
-    "-i", "--instance", default="", help="Replica: worker-3, or the name of its pod."
+    "-i",
+    "--instance",
+    default="",
+    shell_complete=completing.instances,
+    help="Replica: worker-3, or the name of its pod.",
 )
 _CONTAINER = click.option(
-    "-c", "--container", default="", help="Container; the first if not given."
+    "-c",
+    "--container",
+    default="",
+    shell_complete=completing.containers,
+    help="Container; the first if not given.",
 )
 _COMMAND = click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] [COMMAND]...")
 
@@ -30,7 +39,7 @@ _COMMAND = click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="
 @_CONTAINER
 @type_option
 @namespace_options
-@click.argument("job")
+@click.argument("job", shell_complete=completing.jobs)
 @_COMMAND
 def attach_command(
     job: str, command: tuple[str, ...], instance: str, container: str, kind: str, target: Target
@@ -46,7 +55,7 @@ def attach_command(
 @type_option
 @click.option("--stdin/--no-stdin", default=False, help="Pass standard input on.")
 @namespace_options
-@click.argument("job")
+@click.argument("job", shell_complete=completing.jobs)
 @_COMMAND
 def exec_command(
     job: str,
@@ -119,7 +128,7 @@ def pick_replica(job: "Job", instance: str) -> "Replica":
 @type_option
 @click.option("--address", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @namespace_options
-@click.argument("job", metavar="JOB|svc/SERVICE|pod/POD")
+@click.argument("job", metavar="JOB|svc/SERVICE|pod/POD", shell_complete=completing.places)
 @click.argument("ports", nargs=-1, required=True, metavar="[LOCAL:]REMOTE...")
 def port_forward_command(
     job: str, ports: tuple[str, ...], instance: str, kind: str, address: str, target: Target

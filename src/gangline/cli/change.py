@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gangline.cli import completing
 from gangline.cli.event_loop import run
 from gangline.cli.options import Target, job_errors, namespace_options, output_option
 from gangline.cli.output import say
@@ -12,7 +13,9 @@ from gangline.cli.output import say
 if TYPE_CHECKING:
     from gangline.sdk.changes import Changes
 
-_JOBS = click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
+_JOBS = click.argument(
+    "jobs", nargs=-1, required=True, metavar="JOB...", shell_complete=completing.jobs
+)
 
 
 def _each(target: Target, act: "Callable[[Changes, str], Awaitable[str]]") -> None:
@@ -58,7 +61,7 @@ def _hold(jobs: tuple[str, ...], target: Target, *, suspended: bool) -> None:
 
 
 @click.command("scale")
-@click.argument("job")
+@click.argument("job", shell_complete=completing.jobs)
 @click.argument("replicas", type=click.IntRange(0))
 @click.option("--role", default="worker", show_default=True, help="Which role.")
 @namespace_options
@@ -104,7 +107,7 @@ scaleout_command = _scale_by("scaleout", "Add workers to a job.", 1)
 
 
 @click.command("restart")
-@click.argument("job")
+@click.argument("job", shell_complete=completing.jobs)
 @namespace_options
 def restart_command(job: str, target: Target) -> None:
     """Run a job from its beginning: with new pods while it runs, anew once it has ended."""
@@ -117,7 +120,7 @@ def restart_command(job: str, target: Target) -> None:
 
 
 @click.command("clone")
-@click.argument("job")
+@click.argument("job", shell_complete=completing.jobs)
 @click.argument("name")
 @click.option("--set", "fields", multiple=True, metavar="PATH=VALUE", help="Change a field.")
 @click.option("--dry-run", is_flag=True, help="Print what would be created, create nothing.")

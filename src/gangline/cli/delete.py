@@ -4,6 +4,7 @@ import sys
 
 import click
 
+from gangline.cli import completing
 from gangline.cli.errors import CommandError, explain
 from gangline.cli.event_loop import run
 from gangline.cli.exit_codes import ExitCode
@@ -12,7 +13,7 @@ from gangline.cli.output import say
 
 
 @click.command("delete")
-@click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
+@click.argument("jobs", nargs=-1, required=True, metavar="JOB...", shell_complete=completing.jobs)
 @type_option
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @namespace_options

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gangline.cli import completing
 from gangline.cli.event_loop import run
 from gangline.cli.event_views import event_table
 from gangline.cli.job_views import job_block, now
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command("describe")
-@click.argument("job")
+@click.argument("job", shell_complete=completing.jobs)
 @namespace_options
 @type_option
 def describe_command(job: str, target: Target, kind: str) -> None:

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gangline.cli import completing
 from gangline.cli.event_loop import run
 from gangline.cli.options import Target, job_errors, namespace_options, output_option, type_option
 from gangline.cli.output import tell
@@ -16,7 +17,7 @@ _SHOWN = 8
 
 
 @click.command("diagnose")
-@click.argument("job")
+@click.argument("job", shell_complete=completing.jobs)
 @namespace_options
 @type_option
 @output_option("table", "json", "yaml")

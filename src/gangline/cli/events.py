@@ -4,6 +4,7 @@ import asyncio
 
 import click
 
+from gangline.cli import completing
 from gangline.cli.event_loop import run
 from gangline.cli.event_views import event_data, event_table
 from gangline.cli.job_views import now
@@ -13,7 +14,7 @@ from gangline.cli.show import WATCH_S
 
 
 @click.command("events")
-@click.argument("job", default="")
+@click.argument("job", default="", shell_complete=completing.jobs)
 @namespace_options
 @click.option("-A", "--all-namespaces", is_flag=True, help="Of all namespaces.")
 @click.option("--warnings", is_flag=True, help="Only warnings.")

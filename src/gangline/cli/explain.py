@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gangline.cli import completing
 from gangline.cli.errors import CommandError
 from gangline.cli.event_loop import run
 from gangline.cli.exit_codes import ExitCode
@@ -23,7 +24,7 @@ _POD_KINDS = frozenset({"pod", "pods", "po"})
 
 
 @click.command("explain")
-@click.argument("name", metavar="JOB")
+@click.argument("name", metavar="JOB", shell_complete=completing.jobs)
 @namespace_options
 @type_option
 @output_option("table", "json", "yaml")

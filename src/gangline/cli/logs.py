@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gangline.cli import job_flags
+from gangline.cli import completing, job_flags
 from gangline.cli.errors import CommandError
 from gangline.cli.event_loop import run
 from gangline.cli.exit_codes import ExitCode
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @click.command("logs")
-@click.argument("job")
+@click.argument("job", shell_complete=completing.jobs)
 @namespace_options
 @type_option
 @click.option("-f", "--follow", is_flag=True, help="Go on as lines are written, until the end.")
@@ -30,12 +30,22 @@ if TYPE_CHECKING:
 @click.option("--since-time", default="", help="Lines that are not older, as 2026-01-31T12:00:00Z.")
 @click.option("-a", "--all", "everyone", is_flag=True, help="Of all replicas, merged by time.")
 @click.option(
-    "-i", "--instance", default="", help="One replica only: worker-3, or the name of its pod."
+    "-i",
+    "--instance",
+    default="",
+    shell_complete=completing.instances,
+    help="One replica only: worker-3, or the name of its pod.",
 )
 @click.option("--rank", "ranks", default="", help="Replicas of these ranks, such as 0,2-4.")
 @click.option("--role", default="", help="Replicas of this role, such as worker.")
 @click.option("--grep", "pattern", default="", help="Lines that this regular expression is in.")
-@click.option("-c", "--container", default="", help="Container; the first if not given.")
+@click.option(
+    "-c",
+    "--container",
+    default="",
+    shell_complete=completing.containers,
+    help="Container; the first if not given.",
+)
 @click.option("--timestamps", is_flag=True, help="Put the time before each line.")
 @click.option("-p", "--previous", is_flag=True, help="Of the containers before their last restart.")
 @click.option("--prefix/--no-prefix", default=None, help="Mark lines with their replica.")

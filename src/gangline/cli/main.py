@@ -99,19 +99,21 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command to run; a mistyped one is answered with the nearest name."""
-        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+        mistyped = args and args[0] not in COMMANDS and not args[0].startswith("-")
+        if mistyped and not ctx.resilient_parsing:  # a shell that completes must not be told
             ctx.fail(_unknown_command(args[0]))
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list["CompletionItem"]:
-        """Complete the name of a command from the table alone."""
+        """Complete the name of a command from the table alone, or an option."""
         from click.shell_completion import CompletionItem  # noqa: PLC0415
 
-        return [
+        commands = [
             CompletionItem(name, help=entry.help)
             for name, entry in COMMANDS.items()
             if name.startswith(incomplete)
         ]
+        return commands + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the table of commands without importing any of them."""

@@ -1,6 +1,6 @@
 """Options that many commands share: which cluster, which namespace, how to print."""
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import wraps
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
+from gangline.cli import completing
 from gangline.cli.errors import CommandError
 from gangline.cli.exit_codes import ExitCode
 
@@ -53,6 +54,11 @@ class Target:
             yield client
 
 
+def target_of(given: Mapping[str, Any]) -> Target:
+    """Return the target that the options of a command line mean, by their names in Python."""
+    return Target(given.get("kubeconfig"), given.get("context"), given.get("namespace"))
+
+
 def cluster_options(command: F) -> F:
     """Add ``--kubeconfig`` and ``--context``; the command gets a ``Target`` as ``target``."""
     return _target(command, with_namespace=False)
@@ -77,7 +83,10 @@ def _target(command: F, *, with_namespace: bool) -> F:
     wrapped: Any = with_target
     if with_namespace:
         wrapped = click.option(
-            "-n", "--namespace", help="Namespace; the one of the kubeconfig when not given."
+            "-n",
+            "--namespace",
+            shell_complete=completing.namespaces,
+            help="Namespace; the one of the kubeconfig when not given.",
         )(wrapped)
     wrapped = click.option("--context", help="Context of the kubeconfig to use.")(wrapped)
     wrapped = click.option(
@@ -85,6 +94,7 @@ def _target(command: F, *, with_namespace: bool) -> F:
         "--config",
         "kubeconfig",
         metavar="FILE",
+        type=click.Path(),
         help="Kubeconfig to use; KUBECONFIG, then the usual places when not given.",
     )(wrapped)
     return cast(F, debug_option(wrapped))
@@ -106,7 +116,12 @@ def _note_debug(context: click.Context, _: click.Parameter, value: bool) -> None
 def type_option(command: F) -> F:
     """Add ``-T``: which kind of job is meant; the command gets it as ``kind``."""
     return click.option(
-        "-T", "--type", "kind", default="", help="Kind of job, such as pytorchjob or tf."
+        "-T",
+        "--type",
+        "kind",
+        default="",
+        shell_complete=completing.kinds,
+        help="Kind of job, such as pytorchjob or tf.",
     )(command)
 
 

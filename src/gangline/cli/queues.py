@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gangline.cli import completing
 from gangline.cli.errors import CommandError
 from gangline.cli.event_loop import run
 from gangline.cli.exit_codes import ExitCode
@@ -45,7 +46,7 @@ def list_queues(target: Target, output: str) -> None:
 
 
 @queue_command.command("get")
-@click.argument("name")
+@click.argument("name", shell_complete=completing.queues)
 @cluster_options
 @output_option(*FORMATS)
 def get_queue(name: str, target: Target, output: str) -> None:
@@ -66,7 +67,7 @@ def get_queue(name: str, target: Target, output: str) -> None:
 
 
 @queue_command.command("close")
-@click.argument("name")
+@click.argument("name", shell_complete=completing.queues)
 @cluster_options
 def close_queue(name: str, target: Target) -> None:
     """Let a queue, and those below it, take no new jobs. What runs goes on."""
@@ -75,7 +76,7 @@ def close_queue(name: str, target: Target) -> None:
 
 
 @queue_command.command("open")
-@click.argument("name")
+@click.argument("name", shell_complete=completing.queues)
 @cluster_options
 def open_queue(name: str, target: Target) -> None:
     """Let a queue take jobs again."""

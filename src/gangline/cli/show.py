@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gangline.cli import completing
 from gangline.cli.event_loop import run
 from gangline.cli.event_views import event_table
 from gangline.cli.job_views import job_block, job_data, job_table, now
@@ -73,7 +74,7 @@ def _tell_jobs(jobs: "Sequence[Job]", output: str, *, namespaces: bool, head: bo
 
 
 @click.command("get")
-@click.argument("job")
+@click.argument("job", shell_complete=completing.jobs)
 @namespace_options
 @type_option
 @click.option("-e", "--events", is_flag=True, help="Show what happened as well.")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gangline.cli import completing
 from gangline.cli.errors import CommandError
 from gangline.cli.event_loop import run
 from gangline.cli.exit_codes import ExitCode
@@ -19,7 +20,7 @@ _LOOK_S = 0.5
 
 
 @click.command("tensorboard")
-@click.argument("job")
+@click.argument("job", shell_complete=completing.jobs)
 @type_option
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port here; 0: a free one.")
 @click.option("--logdir", default="", help="Folder of the events, where none is started yet.")

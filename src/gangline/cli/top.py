@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gangline.cli import completing
 from gangline.cli.event_loop import run
 from gangline.cli.options import Target, cluster_options, output_option
 from gangline.cli.output import table, tell
@@ -46,7 +47,7 @@ top_command.add_command(job_command)
 
 
 @top_command.command("node")
-@click.argument("names", nargs=-1, metavar="[NODE]...")
+@click.argument("names", nargs=-1, metavar="[NODE]...", shell_complete=completing.nodes)
 @cluster_options
 @output_option("table", "wide", "json", "yaml", "name")
 def node_command(names: tuple[str, ...], target: Target, output: str) -> None:

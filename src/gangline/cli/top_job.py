@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gangline.cli import completing
 from gangline.cli.event_loop import run
 from gangline.cli.job_views import duration, job_data, now
 from gangline.cli.options import Target, job_errors, namespace_options, output_option, type_option
@@ -23,11 +24,13 @@ _MI = 2**20
 
 
 @click.command("job")
-@click.argument("job", default="")
+@click.argument("job", default="", shell_complete=completing.jobs)
 @namespace_options
 @type_option
 @click.option("-A", "--all-namespaces", "--allNamespaces", is_flag=True, help="Of all namespaces.")
-@click.option("-i", "--instance", default="", help="One replica only.")
+@click.option(
+    "-i", "--instance", default="", shell_complete=completing.instances, help="One replica only."
+)
 @click.option("-r", "--refresh", is_flag=True, help="Print it again every two seconds.")
 @output_option("table", "wide", "json", "yaml", "name")
 def job_command(

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gangline.cli import completing
 from gangline.cli.errors import CommandError
 from gangline.cli.event_loop import run
 from gangline.cli.exit_codes import ExitCode
@@ -21,7 +22,7 @@ _LOOK_S = 0.5
 
 
 @click.command("wait")
-@click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
+@click.argument("jobs", nargs=-1, required=True, metavar="JOB...", shell_complete=completing.jobs)
 @namespace_options
 @type_option
 @click.option(

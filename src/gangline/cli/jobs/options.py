@@ -5,6 +5,8 @@ from typing import Any, TypeVar
 
 import click
 
+from gangline.cli import completing
+
 F = TypeVar("F", bound=Callable[..., Any])
 Option = Callable[[Any], Any]
 
@@ -42,7 +44,12 @@ _RUNNING = (
         help="Environment variable whose value a Secret holds.",
     ),
     click.option(
-        "-d", "--data", multiple=True, metavar="PVC:/DIR", help="Claim to mount at a folder."
+        "-d",
+        "--data",
+        multiple=True,
+        metavar="PVC:/DIR",
+        shell_complete=completing.claims,
+        help="Claim to mount at a folder.",
     ),
     click.option(
         "--data-dir",
@@ -72,8 +79,8 @@ _PLACING = (
     click.option(
         "--toleration", multiple=True, metavar="KEY", help="Taint to put up with; or all."
     ),
-    _text("-p", "--priority", help="Priority class."),
-    _text("--queue", help="Queue that pays for the job."),
+    _text("-p", "--priority", shell_complete=completing.priority_classes, help="Priority class."),
+    _text("--queue", shell_complete=completing.queues, help="Queue that pays for the job."),
     _text("--scheduler", help="Scheduler of the pods."),
     _flag("--gang", help="Mark the pods as a group for other gang schedulers; ours always does."),
     _flag("--rdma", help="One RDMA device for each pod, and the right to pin memory."),

@@ -1,0 +1,180 @@
+"""What a shell may offer for a word: jobs, replicas, namespaces and queues of the cluster.
+
+The cluster is asked once for each press of a key, for a second at most. Whatever goes wrong, the
+shell is offered nothing: a message would end up in the middle of the line that is being typed.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gangline.cli.errors import CommandError
+
+if TYPE_CHECKING:
+    from gangline.api.pod import Pod
+    from gangline.api.resource import Resource
+    from gangline.kube.client import Client
+
+Given = Mapping[str, Any]
+"""The options of the line so far, by their names in Python."""
+Question = Callable[["Client", str, Given], Awaitable[Iterable[str]]]
+Completer = Callable[[click.Context, click.Parameter, str], list[str]]
+
+PATIENCE_S = 1.0
+"""For the cluster's answer; who has pressed a key does not wait longer."""
+PATIENCE_VARIABLE = "GANGLINE_COMPLETION_TIMEOUT"
+"""Seconds instead of these, for clusters that are far away."""
+
+
+def _asking(question: Question) -> Completer:
+    """Make of a question to the cluster what click calls when a key is pressed."""
+
+    def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+        typed = context.params.get(parameter.name or "") or ()
+        known = set(_answer(question, _given(context)))
+        return sorted(
+            name for name in known if name.startswith(incomplete) and not _is_among(name, typed)
+        )
+
+    return complete
+
+
+def _given(context: click.Context) -> Given:
+    """The line so far. Where it ends with an option, click has not said yet what the words are."""
+    first = next((word for word in context.args if not word.startswith("-")), "")
+    return context.params | {"job": context.params.get("job") or first}
+
+
+def _is_among(name: str, typed: object) -> bool:
+    """Whether a word that may be repeated has been given already."""
+    return isinstance(typed, tuple) and name in typed
+
+
+def _answer(question: Question, given: Given) -> Iterable[str]:
+    from gangline.cli.options import target_of  # noqa: PLC0415
+    from gangline.kube.errors import ApiError, ConfigError  # noqa: PLC0415
+    from gangline.sdk.client import JobError  # noqa: PLC0415
+
+    patience_s = _patience_s(os.environ.get(PATIENCE_VARIABLE, ""))
+
+    async def asked() -> Iterable[str]:
+        target = target_of(given)
+        async with asyncio.timeout(patience_s), target.connect() as client:
+            return await question(client, target.namespace_of(client), given)
+
+    try:
+        with _at_most(2 * patience_s), open(os.devnull) as nothing:
+            sys.stdin = nothing  # a program that fetches credentials must not ask for a password
+            return asyncio.run(asked())
+    except (ApiError, ConfigError, JobError, CommandError, OSError, TimeoutError):
+        return ()
+
+
+def _patience_s(text: str) -> float:
+    return float(text) if text.isdecimal() and int(text) else PATIENCE_S
+
+
+@contextmanager
+def _at_most(seconds: float) -> Iterator[None]:
+    """End the process when what cannot be cancelled takes long, such as a look-up of a name."""
+    signal.signal(signal.SIGALRM, lambda *_: os._exit(0))
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+async def _names(client: "Client", resource: "Resource[Any]", namespace: str | None) -> list[str]:
+    """The names of all objects of a kind; none where the cluster does not have or show them."""
+    from dataclasses import replace  # noqa: PLC0415
+
+    from gangline.api.meta import Object  # noqa: PLC0415
+    from gangline.kube.errors import Forbidden, NotFound  # noqa: PLC0415
+
+    try:
+        found = await client.list(replace(resource, type=Object), namespace)
+    except (Forbidden, NotFound):
+        return []
+    return [each.metadata.name for each in found.items]
+
+
+async def _jobs(client: "Client", namespace: str, given: Given) -> Iterable[str]:
+    from gangline.sdk.client import kinds_called  # noqa: PLC0415
+
+    kinds = kinds_called(given.get("kind") or "")
+    found = await asyncio.gather(*(_names(client, kind.resource, namespace) for kind in kinds))
+    return [name for names in found for name in names]
+
+
+async def _pods(client: "Client", namespace: str, given: Given) -> "list[Pod]":
+    """The pods of the job that the line names."""
+    from gangline.api.resources import PODS  # noqa: PLC0415
+    from gangline.sdk.jobs import JOB_NAME_LABEL  # noqa: PLC0415
+
+    if not given.get("job"):
+        return []
+    return (await client.list(PODS, namespace, labels=f"{JOB_NAME_LABEL}={given['job']}")).items
+
+
+async def _instances(client: "Client", namespace: str, given: Given) -> Iterable[str]:
+    from gangline.sdk.logs import short_name  # noqa: PLC0415
+
+    return map(short_name, await _pods(client, namespace, given))
+
+
+async def _containers(client: "Client", namespace: str, given: Given) -> Iterable[str]:
+    pods = await _pods(client, namespace, given)
+    return [
+        container.name
+        for pod in pods
+        for container in (*pod.spec.init_containers, *pod.spec.containers)
+    ]
+
+
+async def _places(client: "Client", namespace: str, given: Given) -> Iterable[str]:
+    """What ports can be forwarded to."""
+    from gangline.api.resources import PODS, SERVICES  # noqa: PLC0415
+
+    jobs, services, pods = await asyncio.gather(
+        _jobs(client, namespace, given),
+        _names(client, SERVICES, namespace),
+        _names(client, PODS, namespace),
+    )
+    return [*jobs, *(f"svc/{name}" for name in services), *(f"pod/{name}" for name in pods)]
+
+
+def _objects(constant: str) -> Question:
+    """Ask for the names of one kind, by the name of its constant in ``gangline.api.resources``."""
+
+    async def question(client: "Client", namespace: str, given: Given) -> Iterable[str]:
+        from gangline.api import resources  # noqa: PLC0415
+
+        resource: Resource[Any] = getattr(resources, constant)
+        return await _names(client, resource, namespace if resource.namespaced else None)
+
+    return question
+
+
+def kinds(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Offer the kinds of jobs, which need no cluster."""
+    from gangline.sdk.kinds import JOB_KINDS  # noqa: PLC0415
+
+    return [kind.trainer for kind in JOB_KINDS if kind.trainer.startswith(incomplete.lower())]
+
+
+jobs = _asking(_jobs)
+instances = _asking(_instances)
+containers = _asking(_containers)
+places = _asking(_places)
+namespaces = _asking(_objects("NAMESPACES"))
+nodes = _asking(_objects("NODES"))
+queues = _asking(_objects("QUEUES"))
+priority_classes = _asking(_objects("PRIORITY_CLASSES"))
+claims = _asking(_objects("PERSISTENT_VOLUME_CLAIMS"))

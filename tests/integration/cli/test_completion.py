@@ -1,0 +1,169 @@
+"""What shells are offered when a key is pressed, through the protocol that their scripts speak."""
+
+import asyncio
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from gangline.api.resources import (
+    NAMESPACES,
+    NODES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PODS,
+    PYTORCH_JOBS,
+    QUEUES,
+    TF_JOBS,
+)
+from gangline.kube.client import Client
+from gangline.local.apiserver.server import ApiServer
+from gangline.local.definitions import install
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+TEMPLATE = {"spec": {"containers": [{"name": "pytorch", "image": "i", "command": ["x"]}]}}
+WORKERS = {"Worker": {"replicas": 1, "template": TEMPLATE}}
+TF_TEMPLATE = {"spec": {"containers": [{"name": "tensorflow", "image": "i", "command": ["x"]}]}}
+
+
+async def fill(client: Client) -> None:
+    await install(client)
+    for name in ("team-a", "team-b"):
+        await client.create(NAMESPACES, {"metadata": {"name": name}})
+    for name, namespace in (("digits", "default"), ("dates", "default"), ("words", "team-a")):
+        body = {"metadata": {"name": name}, "spec": {"pytorchReplicaSpecs": WORKERS}}
+        await client.create(PYTORCH_JOBS, body, namespace)
+    replicas = {"Worker": {"replicas": 1, "template": TF_TEMPLATE}}
+    body = {"metadata": {"name": "dunes"}, "spec": {"tfReplicaSpecs": replicas}}
+    await client.create(TF_JOBS, body, "default")
+    labels = {
+        "training.kubeflow.org/job-name": "digits",
+        "training.kubeflow.org/replica-type": "worker",
+        "training.kubeflow.org/replica-index": "0",
+    }
+    metadata = {"name": "digits-worker-0", "labels": labels}
+    await client.create(PODS, {"metadata": metadata, **TEMPLATE}, "default")
+    await client.create(NODES, {"metadata": {"name": "node-7"}})
+    await client.create(QUEUES, {"metadata": {"name": "research"}, "spec": {}})
+    spec = {
+        "accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": "1Gi"}},
+    }
+    await client.create(
+        PERSISTENT_VOLUME_CLAIMS, {"metadata": {"name": "pictures"}, "spec": spec}, "default"
+    )
+
+
+async def offered(environment: dict[str, str], line: str) -> list[str]:
+    """What bash is offered for the last word of a line; nothing may be written besides."""
+    words = [*shlex.split(line), *([""] if line.endswith(" ") else [])]
+    asked = {
+        "_GANGLINE_COMPLETE": "bash_complete",
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(len(words) - 1),
+    }
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-m", "gangline"],
+        env=environment | asked,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert not done.stderr, done.stderr
+    return [each.removeprefix("plain,") for each in done.stdout.split()]
+
+
+def environment_of(kubeconfig: Path, home: Path) -> dict[str, str]:
+    """Of a person at a machine so slow that a second may not do."""
+    patience = {"GANGLINE_COMPLETION_TIMEOUT": "60"}
+    return {**os.environ, "KUBECONFIG": str(kubeconfig), "HOME": str(home), **patience}
+
+
+async def _expect(environment: dict[str, str], cases: Sequence[tuple[str, list[str]]]) -> None:
+    found = await asyncio.gather(*(offered(environment, line) for line, _ in cases))
+    assert dict(zip((line for line, _ in cases), found, strict=True)) == dict(cases)
+
+
+async def test_names_that_the_cluster_knows_are_offered(
+    api_server: ApiServer, client: Client, tmp_path: Path
+) -> None:
+    await fill(client)
+    environment = environment_of(api_server.kubeconfig, tmp_path)
+    cases = [
+        ("gangline get d", ["dates", "digits", "dunes"]),
+        ("gangline get -T tf ", ["dunes"]),
+        ("gangline logs -n team-a ", ["words"]),
+        ("gangline delete digits d", ["dates", "dunes"]),
+        ("gangline logs digits -i ", ["worker-0"]),
+        ("gangline exec digits -c ", ["pytorch"]),
+        ("gangline list -n team", ["team-a", "team-b"]),
+        ("gangline top node ", ["node-7"]),
+        ("gangline queue close re", ["research"]),
+        ("gangline submit pytorch --queue re", ["research"]),
+        ("gangline submit tf --data ", ["pictures"]),
+        ("gangline port-forward pod/", ["pod/digits-worker-0"]),
+    ]
+    await _expect(environment, cases)
+
+
+async def test_without_a_cluster_nothing_is_offered_and_nothing_said(tmp_path: Path) -> None:
+    broken = tmp_path / "kubeconfig"
+    broken.write_text("clusters: 7\n")
+    environment = environment_of(broken, tmp_path)
+    cases = [
+        ("gangline get ", []),
+        ("gangline get -T py", ["pytorchjob"]),
+        ("gangline sub", ["submit"]),
+        ("gangline --deb", ["--debug"]),
+    ]
+    await _expect(environment, cases)
+
+
+async def test_a_server_that_never_answers_holds_nobody_up(tmp_path: Path) -> None:
+    async def never(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(never, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        kubeconfig = tmp_path / "kubeconfig"
+        kubeconfig.write_text(
+            "apiVersion: v1\nkind: Config\ncurrent-context: c\n"
+            f"clusters: [{{name: c, cluster: {{server: 'http://127.0.0.1:{port}'}}}}]\n"
+            "users: [{name: u, user: {}}]\n"
+            "contexts: [{name: c, context: {cluster: c, user: u}}]\n"
+        )
+        environment = environment_of(kubeconfig, tmp_path) | {"GANGLINE_COMPLETION_TIMEOUT": "1"}
+        assert await offered(environment, "gangline get ") == []
+
+
+async def test_the_script_for_bash_completes_a_job(
+    api_server: ApiServer, client: Client, tmp_path: Path
+) -> None:
+    await fill(client)
+    tool = tmp_path / "gangline"
+    tool.write_text(f'#!/bin/sh\nexec {sys.executable} -m gangline "$@"\n')
+    tool.chmod(0o755)
+    environment = environment_of(api_server.kubeconfig, tmp_path)
+    environment["PATH"] = f"{tmp_path}:{environment['PATH']}"
+    press = (
+        'eval "$(gangline completion bash)"; COMP_WORDS=(gangline get di); COMP_CWORD=2; '
+        '"$(complete -p gangline | sed "s/.*-F \\([^ ]*\\).*/\\1/")" gangline di get; '
+        'echo "${COMPREPLY[@]}"'
+    )
+    done = await asyncio.to_thread(
+        subprocess.run,
+        ["bash", "-c", press],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert done.stdout == "digits\n", done.stderr

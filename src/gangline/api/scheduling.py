@@ -23,6 +23,11 @@ evicted."""
 RUN_TIME_ANNOTATION = "gangline.dev/run-time-seconds"
 """On a PodGroup: how long the gang runs at most. It may use room that is kept for others until
 then."""
+FAMILY_ANNOTATION = "gangline.dev/run-time-family"
+"""On a PodGroup: gangs of one namespace with the same value run about equally long."""
+LODGES_ANNOTATION = "gangline.dev/lodges-with"
+"""On a PodGroup, by the scheduler: whose planned room it was let into because its like mostly end
+in time. It has to go if it does not."""
 DEFAULT_QUEUE = "default"
 ROOT_QUEUE = "root"
 

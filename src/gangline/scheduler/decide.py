@@ -62,6 +62,7 @@ def decide(state: ClusterState, now: float, policy: Policy = ANY_EVICTION) -> De
         placed=frozenset(current.placed),
         evictions=tuple(current.evictions),
         promises=current.promises,
+        lodgers=current.lodgers,
     )
 
 
@@ -83,6 +84,9 @@ class _Pass:
         self.placed: set[GroupKey] = set()
         self.evictions: list[Eviction] = []
         self.promises: dict[str, Promise] = {}
+        self.lodgers: dict[GroupKey, str] = {}
+        self._lodging = policy.preempt
+        """Who is let in on an estimate must be told to go if it is wrong."""
         self._planner = Planner(state.nodes)
         self._diagnosis = Diagnosis(state, self.trial, self._planner)
         self._waiting: Counter[str] = Counter()
@@ -232,20 +236,31 @@ class _Pass:
             if plan is not None:
                 self._planned = True
                 self._promise(unit, plan)
-                opens = opens_at(self.state, self.trial, plan, self.now)
-                self._window = Window(tuple(plan), opens)
+                self._window = self._window_of(unit, plan)
                 return reasons.planned(self._diagnosis.plan(unit, plan))
         return ""
 
+    def _window_of(self, unit: Unit, plan: list[Placement]) -> Window:
+        """Find out until when others may use the room that is planned for a unit."""
+        opens = opens_at(self.state, self.trial, plan, self.now)
+        likely = 0.0
+        if self._lodging and unit.group is not None and all(pod.preempts for pod in unit.waiting):
+            likely = opens or opens_at(self.state, self.trial, plan, self.now, likely=True)
+        return Window(tuple(plan), opens, likely, unit.name)
+
     def _slip_in(self, unit: Unit) -> bool:
         """Place a unit in room that is planned for the first in line, if it ends in time."""
-        if not unit.limit_s:
+        window = self._window
+        sure = window.admits(unit, self.now)
+        if not sure and not window.lodges(self.state, unit, self.now):
             return False
         if self.tree.blocking(unit.queue, self.tree.amount(unit.asked)) is not None:
             return False
-        placed = self._window.place(self.trial, unit, self.now)
+        placed = window.place(self.trial, unit)
         if placed:
             self._accept(unit, placed)
+            if unit.group is not None and not sure:
+                self.lodgers[unit.group] = window.host
         return bool(placed)
 
     def _evict(self, unit: Unit, clearance: Clearance) -> None:

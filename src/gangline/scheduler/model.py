@@ -191,6 +191,8 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False):
     """How long it may run at most; nothing: without end."""
     started: float = 0.0
     """When its node took it up, in seconds since the epoch."""
+    ended: float = 0.0
+    """When its last container ended, on the same clock."""
 
     @property
     def finished(self) -> bool:
@@ -296,6 +298,10 @@ class GroupFacts:
     """How long it says that it runs at most; nothing: it does not say."""
     checkpointed: float = 0.0
     """When it last saved its work, in seconds since the epoch."""
+    family: str = ""
+    """Gangs that run about equally long (see ``run_times``)."""
+    lodges_with: str = ""
+    """In whose planned room it runs; empty: in nobody's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,20 +327,6 @@ class QueueFacts:
     """Nodes that its jobs are kept to."""
     preferred: tuple[tuple[int, NodeTerm], ...] = ()
     """Nodes that they would like, and how much."""
-
-
-@dataclass(frozen=True, slots=True)
-class BudgetFacts:
-    """A disruption budget: how many of the pods that it selects may be evicted now."""
-
-    key: str
-    namespace: str
-    selector: Selector
-    allowed: int = 0
-
-    def covers(self, pod: PodFacts) -> bool:
-        """Say whether a pod is one of those it protects."""
-        return pod.key.startswith(f"{self.namespace}/") and self.selector.matches(dict(pod.labels))
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,3 +386,5 @@ class Decision:
     """Pods to evict, whole sets at once."""
     promises: Mapping[str, Promise] = field(default_factory=dict)
     """Room that is planned for units that wait, by their names."""
+    lodgers: Mapping[GroupKey, str] = field(default_factory=dict)
+    """Gangs that are let into planned room for as long as their like take, and whose room it is."""

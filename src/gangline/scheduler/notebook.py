@@ -8,10 +8,15 @@ from datetime import UTC, datetime
 import msgspec
 
 from gangline.api.resources import POD_GROUPS
-from gangline.api.scheduling import RESERVED_ANNOTATION, PodGroup, ReservedPlaces
+from gangline.api.scheduling import (
+    LODGES_ANNOTATION,
+    RESERVED_ANNOTATION,
+    PodGroup,
+    ReservedPlaces,
+)
 from gangline.kube.client import Client
 from gangline.kube.errors import KubeError, NotFound
-from gangline.scheduler.model import GroupKey, NodeName, PodKey, Promise
+from gangline.scheduler.model import GroupFacts, GroupKey, NodeName, PodKey, Promise
 
 log = logging.getLogger(__name__)
 
@@ -53,14 +58,28 @@ class Notebook:
         self._client = client
         self._noted: dict[GroupKey, Promise] = {}
         self._wanted: dict[GroupKey, Promise] = {}
+        self._lodgers: dict[GroupKey, str] = {}
+        """Who is in whose room, and it has not been written."""
+        self._written: set[GroupKey] = set()
+        """Of whom it has, though it may not have been seen yet."""
         self._changed = asyncio.Event()
 
     def found(self, group: GroupKey, promise: Promise) -> None:
         """Take over a note that somebody wrote before."""
         self._noted[group] = promise
 
-    def note(self, promises: Mapping[str, Promise], groups: Mapping[GroupKey, object]) -> None:
-        """Let exactly these promises be noted, as far as they are to groups."""
+    def note(
+        self,
+        promises: Mapping[str, Promise],
+        lodgers: Mapping[GroupKey, str],
+        groups: Mapping[GroupKey, GroupFacts],
+    ) -> None:
+        """Let exactly these promises be noted, as far as they are to groups, and who lodges."""
+        self._written &= lodgers.keys()
+        for key, host in lodgers.items():
+            if key not in self._written and key in groups and groups[key].lodges_with != host:
+                self._lodgers[key] = host
+                self._changed.set()
         wanted = {key: promises[key] for name in promises if (key := GroupKey(name)) in groups}
         if wanted != self._wanted or self._noted.keys() - wanted.keys():
             self._wanted = wanted
@@ -71,11 +90,27 @@ class Notebook:
         while True:
             await self._changed.wait()
             self._changed.clear()
+            await self._write_lodgers()
             for key in sorted(self._noted.keys() | self._wanted.keys()):
                 promise = self._wanted.get(key)
                 if self._noted.get(key) != promise and not await self._write(key, promise):
                     await asyncio.sleep(RETRY_S)
                     self._changed.set()
+
+    async def _write_lodgers(self) -> None:
+        """Write who is in whose room: it stays so, and a scheduler that is restarted must know."""
+        for key, host in list(self._lodgers.items()):
+            namespace, _, name = key.partition("/")
+            body = {"metadata": {"annotations": {LODGES_ANNOTATION: host}}}
+            try:
+                await self._client.patch(POD_GROUPS, name, body, namespace)
+            except NotFound:
+                pass
+            except KubeError as error:
+                log.warning("lodger not noted: %s", error, extra={"group": key})
+                continue  # the next decision asks for it again
+            self._lodgers.pop(key)
+            self._written.add(key)
 
     async def _write(self, key: GroupKey, promise: Promise | None) -> bool:
         namespace, _, name = key.partition("/")

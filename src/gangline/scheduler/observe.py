@@ -17,7 +17,9 @@ from gangline.api.resourcelist import PODS, amount, pod_request
 from gangline.api.scheduling import (
     CHECKPOINT_ANNOTATION,
     DEFAULT_QUEUE,
+    FAMILY_ANNOTATION,
     GROUP_NAME_ANNOTATION,
+    LODGES_ANNOTATION,
     PLACES_ANNOTATION,
     RUN_TIME_ANNOTATION,
     KeptPlaces,
@@ -29,10 +31,12 @@ from gangline.api.scheduling import (
 from gangline.api.selectors import Selector, SelectorError, from_object
 from gangline.api.topology import HyperNode
 from gangline.scheduler import model
+from gangline.scheduler.budgets import BudgetFacts
 from gangline.scheduler.model import GroupKey, NodeName, PodKey, Request, shape_of
 from gangline.scheduler.observe_pools import node_group_fences, node_group_wishes
 from gangline.scheduler.observe_relations import NO_NAMESPACES, Namespaces, relations
 from gangline.scheduler.plugins.task_topology import wishes
+from gangline.scheduler.run_times import family_of
 from gangline.scheduler.wire import (
     AFFINITY_KEY,
     ANTI_AFFINITY_KEY,
@@ -107,6 +111,7 @@ def pod_facts(
         preempts=spec.preemption_policy != "Never",
         limit_s=float(max(0, spec.active_deadline_seconds or 0)),
         started=pod.status.start_time.timestamp() if pod.status.start_time else 0.0,
+        ended=_ended(pod),
         claims=tuple(
             f"{metadata.namespace}/{name}" for name in _claims(metadata.name, spec.volumes)
         ),
@@ -144,10 +149,12 @@ def group_facts(group: PodGroup, priorities: Mapping[str, int]) -> model.GroupFa
         parts=tuple(map(_part_rule, spec.sub_group_policy)),
         run_time_s=_run_time(group),
         checkpointed=_checkpointed(group),
+        family=_family(group),
+        lodges_with=group.metadata.annotations.get(LODGES_ANNOTATION, ""),
     )
 
 
-def budget_facts(budget: PodDisruptionBudget) -> model.BudgetFacts:
+def budget_facts(budget: PodDisruptionBudget) -> BudgetFacts:
     """Read a disruption budget. One whose selector cannot be read protects nothing."""
     try:
         selector = from_object(budget.spec.selector)
@@ -155,7 +162,7 @@ def budget_facts(budget: PodDisruptionBudget) -> model.BudgetFacts:
         selector = Selector(nothing=True)
     metadata = budget.metadata
     allowed = budget.status.disruptions_allowed
-    return model.BudgetFacts(_key(metadata), metadata.namespace, selector, allowed)
+    return BudgetFacts(_key(metadata), metadata.namespace, selector, allowed)
 
 
 def _network(topology: NetworkTopology | None) -> model.NetworkRule | None:
@@ -229,6 +236,24 @@ def _run_time(group: PodGroup) -> float:
     except ValueError:
         return 0.0
     return seconds if 0 < seconds < MOST else 0.0
+
+
+def _ended(pod: LeanPod) -> float:
+    """When the last container of a pod that has ended did so; nothing: it is not known."""
+    if pod.status.phase not in {"Succeeded", "Failed"}:
+        return 0.0
+    states = [status.state.terminated for status in pod.status.container_statuses]
+    times = [state.finished_at.timestamp() for state in states if state and state.finished_at]
+    return max(times, default=0.0)
+
+
+def _family(group: PodGroup) -> str:
+    metadata, spec = group.metadata, group.spec
+    if named := metadata.annotations.get(FAMILY_ANNOTATION):
+        return f"{metadata.namespace}/{FAMILY_ANNOTATION}/{named}"
+    kinds = sorted(owner.kind for owner in metadata.owner_references)
+    queue = spec.queue or DEFAULT_QUEUE
+    return family_of(metadata.namespace, metadata.name, *kinds, queue, spec.min_member)
 
 
 def _checkpointed(group: PodGroup) -> float:

@@ -124,8 +124,10 @@ class Scheduler:
             self._changed.clear()
             began = time.perf_counter()
             decision = decide(self._feed.state, time.time(), self._policy)
-            self._feed.state.promises = dict(decision.promises)
-            self._notebook.note(decision.promises, self._feed.state.groups)
+            state = self._feed.state
+            state.promises = dict(decision.promises)
+            state.lodgers.update(decision.lodgers)
+            self._notebook.note(decision.promises, state.lodgers, state.groups)
             binder.bind(decision.bindings)
             evictor.evict(decision.evictions)
             self._reporter.take(decision)

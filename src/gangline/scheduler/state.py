@@ -15,9 +15,9 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gangline.api.scheduling import DEFAULT_QUEUE
+from gangline.scheduler.budgets import BudgetFacts
 from gangline.scheduler.ledger import Ledger
 from gangline.scheduler.model import (
-    BudgetFacts,
     GroupFacts,
     GroupKey,
     NodeFacts,
@@ -31,6 +31,7 @@ from gangline.scheduler.model import (
 from gangline.scheduler.nodes import DEFAULT_WEIGHTS, NodeTable
 from gangline.scheduler.plugins.node_scores import Weights
 from gangline.scheduler.quotas import QuotaFacts
+from gangline.scheduler.run_times import RunTimes
 from gangline.scheduler.storage import Storage
 
 K = TypeVar("K", bound=str)
@@ -67,6 +68,10 @@ class ClusterState:
         """Quotas by namespace and name."""
         self.promises: dict[str, Promise] = {}
         """Room that is planned for units that wait, by their names."""
+        self.run_times = RunTimes()
+        """How long gangs of each family ran."""
+        self.lodgers: dict[GroupKey, str] = {}
+        """Gangs that were let into planned room on an estimate alone, and whose room it is."""
         self.storage = Storage()
         self.supplied: set[str] = set()
         """Free volumes that are counted on the nodes as they are now."""
@@ -148,6 +153,10 @@ class ClusterState:
             self.restarting.add(group.key)
         else:
             self.restarting.discard(group.key)
+        if group.lodges_with:
+            self.lodgers.setdefault(group.key, group.lodges_with)
+        for pod in self.members.get(group.key, {}).values():
+            self._learn(pod)
 
     def remove_group(self, key: GroupKey) -> None:
         """Forget a group and the members that it had. Pods that name it stay known."""
@@ -159,6 +168,15 @@ class ClusterState:
         self.restarting.discard(key)
         self.vacated.pop(key, None)
         self.former.pop(key, None)
+        self.lodgers.pop(key, None)
+
+    def _learn(self, pod: PodFacts) -> None:
+        """Note how long a member ran that has ended."""
+        group = self.groups.get(pod.group) if pod.group is not None else None
+        if group is not None and pod.finished and 0 < pod.started < pod.ended:
+            whole = pod.phase == "Succeeded"
+            ran = pod.ended - pod.started
+            self.run_times.ended(group.family, group.uid or group.key, ran, whole=whole)
 
     def _count_priority(self, group: GroupFacts | None, sign: int) -> None:
         if group is not None:
@@ -255,6 +273,7 @@ class ClusterState:
         if pod.group is not None:
             self.members[pod.group][pod.key] = pod
             self.memo.pop(pod.group, None)
+            self._learn(pod)
         if pod.claims:
             self._note_claims(pod, 1)
         if pod.waits:

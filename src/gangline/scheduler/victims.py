@@ -23,6 +23,7 @@ from gangline.scheduler.trial import Placement, Trial
 from gangline.scheduler.units import Unit
 
 PREEMPTED = "preempted by {} of higher priority"
+OUTSTAYED = "it was let into room planned for {} for as long as its like take, and is still there"
 RECLAIMED = "its queue gives back what it has above its share, to {}"
 
 
@@ -88,6 +89,8 @@ class Candidates:
         return Clearance(victims, tuple(placements), self._reason(unit, chosen))
 
     def _reason(self, unit: Unit, chosen: Sequence[Bundle]) -> str:
+        if all(self._lodges(bundle.gang, unit) for bundle in chosen):
+            return OUTSTAYED.format(unit.name)
         within = all(bundle.gang.queue == unit.queue for bundle in chosen)
         return (PREEMPTED if within else RECLAIMED).format(unit.name)
 
@@ -98,6 +101,8 @@ class Candidates:
 
     def _bundles(self, unit: Unit) -> list[Bundle]:
         """All that may go for ``unit``, the cheapest first."""
+        if self._hosts(unit):
+            return list(self._permitted(self._all_bundles(unit), unit))
         who = (unit.queue, unit.priority)
         if who not in self._sorted:
             self._sorted[who] = self._all_bundles(unit)
@@ -128,6 +133,8 @@ class Candidates:
     def _may_go(self, gang: Gang, unit: Unit) -> bool:
         if gang.facts is not None and not gang.facts.preemptable:
             return False
+        if self._lodges(gang, unit):
+            return self._policy.preempt
         if gang.queue == unit.queue:
             return self._policy.preempt and gang.priority < unit.priority
         return self._policy.reclaim and gang.queue in self._tree.accounts
@@ -137,7 +144,7 @@ class Candidates:
         budgets = {key: budget.allowed for key, budget in self._state.budgets.items()}
         takings = self.outlook.takings(unit.queue, unit.asked)
         for bundle in bundles:
-            queue = bundle.gang.queue
+            queue = unit.queue if self._lodges(bundle.gang, unit) else bundle.gang.queue
             if bundle.gang.name == unit.name:
                 continue
             if queue != unit.queue and not takings.may_have(queue, bundle.pods):
@@ -181,8 +188,21 @@ class Candidates:
         priority = facts.priority if facts is not None else max(pod.priority for pod in pods)
         return Gang(name, queue, priority, pods, facts)
 
+    def _hosts(self, unit: Unit) -> bool:
+        """Say whether there are others in the room that is planned for a unit."""
+        lodgers = self._state.lodgers
+        return bool(lodgers) and unit.group is not None and unit.name in lodgers.values()
+
+    def _lodges(self, gang: Gang, unit: Unit) -> bool:
+        """Say whether a gang is in the room that is planned for a unit, and has to make way."""
+        return (
+            gang.facts is not None
+            and unit.group is not None
+            and self._state.lodgers.get(gang.facts.key) == unit.name
+        )
+
     def _nobody(self, unit: Unit) -> bool:
         """Say quickly, in the most frequent case, that nobody may go: all are equal."""
-        if len(self._tree.accounts) > 2 and self._policy.reclaim:
+        if (len(self._tree.accounts) > 2 and self._policy.reclaim) or self._hosts(unit):
             return False
         return unit.priority <= self._lowest

@@ -109,12 +109,31 @@ class LeanPodSpec(Wire):
     volumes: list[LeanVolume] = []
 
 
+class LeanTerminated(Wire):
+    """How a container ended."""
+
+    finished_at: datetime | None = None
+
+
+class LeanContainerState(Wire):
+    """Where a container is in its life."""
+
+    terminated: LeanTerminated | None = None
+
+
+class LeanContainerStatus(Wire):
+    """What became of a container."""
+
+    state: LeanContainerState = LeanContainerState()
+
+
 class LeanPodStatus(Wire):
     """Where a pod is in its life, and what was last said about its scheduling."""
 
     phase: str = ""
     start_time: datetime | None = None
     conditions: list[Condition] = []
+    container_statuses: list[LeanContainerStatus] = []
 
 
 class LeanPod(Object):
@@ -161,6 +180,7 @@ PREEMPTABLE_KEY = "volcano.sh/preemptable"
 """Annotation, or else label, of a pod or a group: ``false`` protects it from eviction."""
 _KEPT_ANNOTATIONS = frozenset({GROUP_NAME_ANNOTATION, ROLE_KEY, PREEMPTABLE_KEY})
 _KEPT_CONDITIONS = frozenset({"PodScheduled"})
+_ENDED = frozenset({"Succeeded", "Failed"})
 
 
 def slim(pod: LeanPod) -> LeanPod:
@@ -173,12 +193,13 @@ def slim(pod: LeanPod) -> LeanPod:
         finalizers=[],
     )
     conditions = [kept for kept in pod.status.conditions if kept.type in _KEPT_CONDITIONS]
+    ended = pod.status.container_statuses if pod.status.phase in _ENDED else []
     volumes = [volume for volume in pod.spec.volumes if volume.needs_claim]
     return replace(
         pod,
         metadata=metadata,
         spec=replace(pod.spec, volumes=volumes) if pod.spec.volumes else pod.spec,
-        status=replace(pod.status, conditions=conditions),
+        status=replace(pod.status, conditions=conditions, container_statuses=ended),
     )
 
 

@@ -160,3 +160,35 @@ def test_a_scheduler_that_the_user_chose_stays():
     decision = look(job, settings=WITH_GROUP).decide()
     pod = next(c.manifest for c in decision.creations if c.target is Target.POD)
     assert pod["spec"]["schedulerName"] == "mine"
+
+
+RUN_TIME = "gangline.dev/run-time-seconds"
+
+
+def test_the_deadline_of_a_job_is_told_to_the_scheduler():
+    made = look(a_job(1, activeDeadlineSeconds=90), settings=WITH_GROUP).decide().creations[0]
+    assert made.manifest["metadata"]["annotations"] == {RUN_TIME: "90"}
+
+
+@pytest.mark.parametrize(
+    ("deadline", "noted", "operation"),
+    [
+        pytest.param(90, {RUN_TIME: "90"}, None, id="as it is"),
+        pytest.param(None, {"a": "b"}, None, id="none and none noted"),
+        pytest.param(90, {RUN_TIME: "30"}, ("add", "90"), id="another"),
+        pytest.param(None, {RUN_TIME: "30"}, ("remove", None), id="lifted"),
+        pytest.param(90, {}, ("add", {RUN_TIME: "90"}), id="nothing noted at all"),
+    ],
+)
+def test_the_scheduler_is_told_of_a_deadline_that_changes(deadline, noted, operation):
+    job = a_job(1, 1, **({"activeDeadlineSeconds": deadline} if deadline else {}))
+    metadata = ObjectMeta(name="train", namespace="d", annotations=noted)
+    spec = PodGroupSpec(min_member=2, min_task_member={"master": 1, "worker": 1})
+    decision = look(
+        job,
+        MASTER,
+        settings=WITH_GROUP,
+        pod_group=PodGroup(metadata=metadata, spec=spec),
+    ).decide()
+    told = [each for patch in decision.patches for each in patch.operations]
+    assert [(each["op"], each.get("value")) for each in told] == ([operation] if operation else [])

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from gangline.api.selectors import Requirement, Selector
+from gangline.scheduler.budgets import BudgetFacts
 from gangline.scheduler.model import (
     Binding,
-    BudgetFacts,
     Constraints,
     Decision,
     Eviction,

@@ -3,9 +3,9 @@
 import pytest
 
 from gangline.api.selectors import parse_labels
+from gangline.scheduler.budgets import BudgetFacts
 from gangline.scheduler.decide import decide as decide_with
 from gangline.scheduler.model import (
-    BudgetFacts,
     Decision,
     GroupFacts,
     PodFacts,

@@ -19,6 +19,7 @@ from gangline.api.quantity import QuantityError
 from gangline.api.scheduling import (
     GROUP,
     PLACES_ANNOTATION,
+    RUN_TIME_ANNOTATION,
     VERSION,
     KeptPlaces,
     PodGroup,
@@ -74,11 +75,12 @@ def update(job: TrainingJob, group: PodGroup) -> Patch | None:
     }
     written = {**msgspec.to_builtins(spec), "minResources": spec.min_resources or {}}
     empty: dict[str, object] = {"minMember": 0, "minTaskMember": {}}
-    operations = [
+    operations: list[Manifest] = [
         {"op": "add", "path": f"/spec/{name}", "value": written.get(name, empty.get(name, ""))}
         for name, (want, have) in fields.items()
         if want != have
     ]
+    operations += _run_time_changes(job, group)
     return Patch(Target.POD_GROUP, group.metadata.name, operations) if operations else None
 
 
@@ -139,11 +141,37 @@ def waiting_reason(group: PodGroup | None) -> str:
 
 def _annotations(job: TrainingJob) -> dict[str, str]:
     """Copy the job's annotations, which is how gang schedulers are told more; not kubectl's own."""
-    return {
+    copied = {
         key: value
         for key, value in job.meta.annotations.items()
         if not key.startswith("kubectl.kubernetes.io/")
     }
+    run_time = _run_time(job)
+    return {**copied, RUN_TIME_ANNOTATION: run_time} if run_time else copied
+
+
+def _run_time(job: TrainingJob) -> str:
+    """How many seconds the gang runs at most, for the scheduler; empty: nobody knows."""
+    deadline = job.policy.active_deadline
+    ends = f"{deadline.total_seconds():.0f}" if deadline is not None else ""
+    return job.meta.annotations.get(RUN_TIME_ANNOTATION, ends)
+
+
+def _run_time_changes(job: TrainingJob, group: PodGroup) -> list[Manifest]:
+    """Let the group say what the job says now: a deadline that was lifted must not be believed."""
+    run_time = _run_time(job)
+    if run_time == group.metadata.annotations.get(RUN_TIME_ANNOTATION, ""):
+        return []
+    if not group.metadata.annotations:
+        value = {RUN_TIME_ANNOTATION: run_time}
+        return [{"op": "add", "path": "/metadata/annotations", "value": value}]
+    # The others are not touched: the scheduler may be writing one of them at this moment.
+    path = f"/metadata/annotations/{RUN_TIME_ANNOTATION.replace('/', '~1')}"
+    return [
+        {"op": "add", "path": path, "value": run_time}
+        if run_time
+        else {"op": "remove", "path": path}
+    ]
 
 
 def _first_members(job: TrainingJob, members: int) -> list[tuple[Role, int]]:

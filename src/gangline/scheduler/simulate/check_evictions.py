@@ -12,6 +12,7 @@ _SYSTEM_PRIORITY = 2_000_000_000
 
 def wrongly_evicted(state: ClusterState, decision: Decision) -> Iterator[str]:
     """Return the evictions that break a rule, in words."""
+    yield from _wrongly_lodged(state, decision)
     if not decision.evictions:
         return
     if len({eviction.pod for eviction in decision.evictions}) < len(decision.evictions):
@@ -26,6 +27,17 @@ def wrongly_evicted(state: ClusterState, decision: Decision) -> Iterator[str]:
         by_beneficiary[eviction.beneficiary].append(eviction)
     for name, evictions in by_beneficiary.items():
         yield from _without_right(state, books, decision, name, evictions)
+
+
+def _wrongly_lodged(state: ClusterState, decision: Decision) -> Iterator[str]:
+    """Gangs that are let into planned room, and could not be told to go."""
+    bound = {binding.group for binding in decision.bindings}
+    for key, host in decision.lodgers.items():
+        if key not in bound or host not in decision.promises or key in state.lodgers:
+            yield f"{key} lodges with {host}, and is not placed, was there before, or nobody is"
+        members = state.members[key].values()
+        if not state.groups[key].preemptable or not all(pod.preemptable for pod in members):
+            yield f"{key} lodges with {host}, and may not be evicted"
 
 
 def _exempt(state: ClusterState, decision: Decision) -> Iterator[str]:
@@ -123,6 +135,8 @@ def _without_right(
     assert queue is not None
     for eviction in evictions:
         pod = state.pods[eviction.pod]
+        if group is not None and pod.group and state.lodgers.get(pod.group) == name:
+            continue
         other = queue_of(state, pod)
         victim = state.groups.get(pod.group) if pod.group is not None else None
         if other == queue:

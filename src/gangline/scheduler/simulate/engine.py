@@ -24,6 +24,7 @@ from gangline.scheduler.model import (
     QueueFacts,
     shape_of,
 )
+from gangline.scheduler.run_times import family_of
 from gangline.scheduler.simulate.cluster import Cluster
 from gangline.scheduler.simulate.trace import Job
 from gangline.scheduler.state import ClusterState
@@ -131,6 +132,7 @@ class Simulation:
             queue=job.queue,
             priority=job.priority,
             created=created,
+            family=family_of(NAMESPACE, job.name, job.queue, job.size),
         )
         self.state.set_group(group)
         shape = shape_of(job.request, ANYWHERE)
@@ -148,12 +150,20 @@ class Simulation:
     def _end(self, run: Run, now: float) -> None:
         self._remove(run)
         run.starts += 1
+        self._learn(run, now)
         if run.job.fails_after and not run.failed:
             run.failed, run.started = True, None
             self._create(run)
             return
         self.state.remove_group(GroupKey(f"{NAMESPACE}/{run.job.name}"))
         run.ended = now
+
+    def _learn(self, run: Run, now: float) -> None:
+        group = self.state.groups[GroupKey(f"{NAMESPACE}/{run.job.name}")]
+        if run.started is not None:
+            failed = bool(run.job.fails_after) and not run.failed
+            ran = now - run.started
+            self.state.run_times.ended(group.family, group.key, ran, whole=not failed)
 
     def _settle(self, now: float) -> None:
         """Decide until nothing more follows: evicted pods go, and come back, at once."""
@@ -174,9 +184,10 @@ class Simulation:
 
     def _carry_out(self, decision: Decision, now: float) -> None:
         self.state.promises = dict(decision.promises)
+        self.state.lodgers.update(decision.lodgers)
         for binding in decision.bindings:
             self.state.assume(binding.pod, binding.node)
-            bound = structs.replace(self.state.pods[binding.pod], phase="Running")
+            bound = structs.replace(self.state.pods[binding.pod], phase="Running", started=now)
             self.state.set_pod(bound)
         for group in decision.placed:
             self._start(self.history.runs[group.partition("/")[2]], now)

@@ -10,7 +10,7 @@ import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from gangline.api.failure import Failure
 from gangline.elastic.agent import words
@@ -48,15 +48,17 @@ FINISH_PATIENCE_S = 60.0
 """So long a master may be away when all is done, before this node goes without it."""
 
 
+Check: TypeAlias = Callable[[Client, said.RunCheck], Awaitable[None]]
+"""Checks the node, by the connection to the master, with all that got the same order."""
+
+
 class Membership:
     """One node's membership of a job; a ``Rendezvous``."""
 
-    def __init__(
-        self, place: Place, secret: Secret, check: Callable[[], Awaitable[None]] | None = None
-    ) -> None:
+    def __init__(self, place: Place, secret: Secret, check: Check | None = None) -> None:
         """Take who this node is, the job's secret, and what checks the node when that is wanted."""
         self._place, self._check = place, check
-        self._check_wanted = False
+        self._check_wanted: said.RunCheck | None = None
         self._node: Node | None = None
         self._current: World | None = None
         self._doing: str | None = said.Phase.WAITING
@@ -103,8 +105,9 @@ class Membership:
         """
         await self._begin()
         if self._check_wanted and self._check:
-            self._check_wanted, self._doing = False, said.Phase.CHECKING
-            await self._check()
+            wish, self._check_wanted = self._check_wanted, None
+            self._doing = said.Phase.CHECKING
+            await self._check(self._client, wish)
         self._doing = said.Phase.WAITING
         self._joins += 1
         world = await self._world_unless_stopped()
@@ -335,7 +338,7 @@ class Membership:
             case said.Stop() | said.Evict():
                 self._wanted.end(what.message or what.reason)
             case said.RunCheck():
-                self._check_wanted = True
+                self._check_wanted = what
                 self._wanted.leave(self._in_round, f"a check is wanted: {what.reason}")
             case said.DumpStacks() if self._node:
                 self._keep(self._node.dump_stacks(what.reason))

@@ -1,24 +1,35 @@
 """The check of nodes before training: alone with a referee in this process, or with the others."""
 
-import contextlib
 import logging
 import secrets
+
+import msgspec
 
 from gangline.elastic.agent.place import Place
 from gangline.elastic.agent.settings import AgentSettings
 from gangline.elastic.agent.world import MeetingError
-from gangline.elastic.launcher.checks import UnfitError
+from gangline.elastic.launcher.checks import Checks, Extent, UnfitError
+from gangline.elastic.nodecheck.orders import Workload
+from gangline.elastic.nodecheck.plan import Rules
 from gangline.elastic.nodecheck.referee import Referee
 from gangline.elastic.nodecheck.run import CheckReport, CheckSettings, Exchange, run_check
+from gangline.elastic.nodecheck.straggler import SpeedLimits
 from gangline.elastic.protocol.client import Client, ClientName
 from gangline.elastic.protocol.errors import MasterUnreachableError, RequestRefusedError
-from gangline.elastic.protocol.messages import CheckGroup, CheckResult, CheckVerdict, CheckWanted
+from gangline.elastic.protocol.messages import (
+    CheckGroup,
+    CheckResult,
+    CheckVerdict,
+    CheckWanted,
+    RunCheck,
+)
 from gangline.elastic.protocol.seal import Secret
 
 log = logging.getLogger(__name__)
 
 _ONLY_NODE = 0
-_GIGA = 1e9
+_GIGA, _MILLI = 1e9, 1e3
+_SLACK_S = 5.0
 
 
 class _Master:
@@ -40,46 +51,85 @@ class _Master:
                 return reply
 
 
-async def check_alone(settings: AgentSettings) -> CheckReport:
+async def check_alone(settings: AgentSettings, checks: Checks) -> CheckReport:
     """Check the only node: its devices, and their communication."""
     wanted = CheckWanted(node_id=_ONLY_NODE, host="127.0.0.1")
-    return await _check(settings, wanted, Referee([_ONLY_NODE]))
+    extent = checks.extent
+    rules = Rules(SpeedLimits(extent.straggler_ratio, absolute_s=extent.straggler_s))
+    return await _check(settings, wanted, Referee([_ONLY_NODE], rules), extent)
 
 
 async def check_together(
-    settings: AgentSettings, place: Place, secret: Secret, *, all_together: bool = False
+    settings: AgentSettings, place: Place, secret: Secret, checks: Checks
 ) -> CheckReport:
-    """Check this node with the others; at the end all at once if ``all_together``.
+    """Check this node with the others; at the end all at once if their speed is wanted.
 
     Raises:
         MeetingError: the master cannot be reached, or will not have it.
     """
-    incarnation = secrets.token_hex(8)
-    wanted = CheckWanted(
-        node_id=place.node_id,
-        incarnation=incarnation,
-        node_rank=place.node_rank,
-        host=place.host,
+    wanted = msgspec.structs.replace(
+        _wanted(place, checks),
         nodes=place.max_nodes,
         min_nodes=place.min_nodes,
         last_call_s=place.last_call_s,
-        all_together=all_together,
     )
-    name = ClientName(place.job, place.node_id, incarnation)
+    name = ClientName(place.job, place.node_id, wanted.incarnation)
     try:
         async with Client(place.master, secret, name) as client:
             await client.connected(place.connect_timeout_s)
-            return await _check(settings, wanted, _Master(client))
+            return await _check(settings, wanted, _Master(client), checks.extent)
     except (MasterUnreachableError, RequestRefusedError) as error:
         raise MeetingError(f"node check: {error}") from error
 
 
-async def _check(settings: AgentSettings, wanted: CheckWanted, exchange: Exchange) -> CheckReport:
-    check = CheckSettings(wanted.node_id, wanted, local_world_size=settings.local_world_size)
+async def check_again(
+    settings: AgentSettings, place: Place, client: Client, wish: RunCheck, checks: Checks
+) -> CheckReport:
+    """Check this node with those that got the same order.
+
+    Raises:
+        MeetingError: the master will not have it.
+    """
+    wanted = msgspec.structs.replace(
+        _wanted(place, checks),
+        nodes=len(wish.nodes) or 1,
+        last_call_s=settings.shutdown_s + _SLACK_S,  # the others' workers must end first
+    )
+    try:
+        return await _check(settings, wanted, _Master(client), checks.extent)
+    except RequestRefusedError as error:
+        raise MeetingError(f"node check: {error}") from error
+
+
+def _wanted(place: Place, checks: Checks) -> CheckWanted:
+    return CheckWanted(
+        node_id=place.node_id,
+        incarnation=secrets.token_hex(8),
+        node_rank=place.node_rank,
+        host=place.host,
+        straggler_ratio=checks.extent.straggler_ratio,
+        straggler_s=checks.extent.straggler_s,
+        all_together=checks.tells_speed,
+    )
+
+
+async def _check(
+    settings: AgentSettings, wanted: CheckWanted, exchange: Exchange, extent: Extent
+) -> CheckReport:
+    workload = Workload(
+        matrix_size=extent.matrix_size,
+        matrix_repeats=extent.matrix_repeats,
+        collective_bytes=extent.collective_bytes,
+        collective_repeats=extent.collective_repeats,
+        timeout_s=extent.timeout_s,
+        memory_limit=extent.memory_limit,
+    )
+    size = settings.local_world_size
+    check = CheckSettings(wanted.node_id, wanted, local_world_size=size, workload=workload)
     return await run_check(check, exchange)
 
 
-def judge(report: CheckReport, node_id: int, *, exclude_straggler: bool, tells_speed: bool) -> None:
+def judge(report: CheckReport, node_id: int, checks: Checks) -> None:
     """Say what the check found.
 
     Raises:
@@ -90,15 +140,18 @@ def judge(report: CheckReport, node_id: int, *, exclude_straggler: bool, tells_s
         log.warning("node check: node %d is faulty: %s", node, words)
     for node, words in verdict.stragglers.items():
         log.warning("node check: node %d is slow: %s", node, words)
-    with contextlib.suppress(IndexError):
-        last = report.outcomes[-1]
-        log.log(
-            logging.WARNING if tells_speed else logging.INFO,
-            "node check: %.2f s; on %s computing took %.3f s, a collective %.3f s (%.2f GB/s)",
-            report.duration_s, last.device, last.compute_s, last.collective_s,
-            last.bandwidth / _GIGA,
-        )  # fmt: skip
-    if node_id in verdict.stragglers and exclude_straggler:
+    level = logging.WARNING if checks.tells_speed else logging.INFO
+    for group, outcome in zip(report.groups, report.outcomes, strict=True):
+        if outcome.passed:
+            log.log(
+                level,
+                "node check: nodes %s: %.3f GB/s, a collective took %.3f ms; "
+                "on %s a matrix product took %.3f ms",
+                ", ".join(map(str, group)), outcome.bandwidth / _GIGA,
+                outcome.collective_s * _MILLI, outcome.device, outcome.compute_s * _MILLI,
+            )  # fmt: skip
+    log.log(level, "node check: done after %.2f s", report.duration_s)
+    if node_id in verdict.stragglers and checks.exclude_straggler:
         raise UnfitError(f"this node is slow: {verdict.stragglers[node_id]}")
     if not verdict.passed and node_id not in verdict.stragglers:
         said = verdict.faulty.get(node_id, "it could not be cleared")

@@ -1,13 +1,16 @@
-"""Which checks are wanted before training; what they need is imported only then."""
+"""Which checks are wanted, and with what; what they need is imported only then."""
 
 import argparse
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from gangline.elastic.agent.settings import AgentSettings
+from gangline.elastic.launcher.parsing import FlagError
 
 if TYPE_CHECKING:
     from gangline.elastic.agent.place import Place
+    from gangline.elastic.protocol.client import Client
+    from gangline.elastic.protocol.messages import RunCheck
     from gangline.elastic.protocol.seal import Secret
 
 _MANY_NODES = 4
@@ -19,6 +22,56 @@ class UnfitError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Extent:
+    """How much is tested, and what is too slow. Zero means: what suits the device."""
+
+    matrix_size: int = 0
+    matrix_repeats: int = 0
+    collective_bytes: int = 0
+    collective_repeats: int = 0
+    timeout_s: float = 30.0
+    memory_limit: float = 0.3
+    straggler_ratio: float = 2.0
+    straggler_s: float = 0.0
+
+    @classmethod
+    def of(cls, flags: argparse.Namespace) -> Self:
+        """Read the flags.
+
+        Raises:
+            FlagError: a number makes no sense.
+        """
+        for name, least, most in _BOUNDS:
+            if not least <= (value := getattr(flags, name)) <= most:
+                bound = f"at least {least:g}" if value < least else f"at most {most:g}"
+                raise FlagError(f"--{name.replace('_', '-')} {value:g}: must be {bound}")
+        return cls(
+            matrix_size=flags.check_matrix_size,
+            matrix_repeats=flags.check_matrix_repeats,
+            collective_bytes=int(flags.check_collective_mib * _MIB),
+            collective_repeats=flags.check_collective_repeats,
+            timeout_s=flags.check_timeout,
+            memory_limit=flags.check_memory_limit,
+            straggler_ratio=flags.straggler_ratio,
+            straggler_s=flags.straggler_seconds,
+        )
+
+
+_MIB = 1 << 20
+_MOST = 1 << 20
+_BOUNDS = (
+    ("check_matrix_size", 0, _MOST),
+    ("check_matrix_repeats", 0, _MOST),
+    ("check_collective_mib", 0, _MOST),
+    ("check_collective_repeats", 0, _MOST),
+    ("check_timeout", 1, _MOST),
+    ("check_memory_limit", 0, 1),
+    ("straggler_ratio", 1, _MOST),
+    ("straggler_seconds", 0, _MOST),
+)
+
+
+@dataclass(frozen=True, slots=True)
 class Checks:
     """What is wanted."""
 
@@ -27,14 +80,19 @@ class Checks:
     """Whether the speed of communication is told, too."""
     exclude_straggler: bool
     """Whether a slow node ends."""
+    extent: Extent = Extent()
 
     @classmethod
     def of(cls, flags: argparse.Namespace, max_nodes: int) -> Self:
-        """Read the flags, the older ones too."""
+        """Read the flags, the older ones too.
+
+        Raises:
+            FlagError: a number makes no sense.
+        """
         tells_speed = flags.precheck >= 2 or flags.comm_perf_test
         many = flags.auto_config and max_nodes >= _MANY_NODES
         enabled = flags.precheck >= 1 or flags.network_check or tells_speed or many
-        return cls(enabled, tells_speed, flags.exclude_straggler)
+        return cls(enabled, tells_speed, flags.exclude_straggler, Extent.of(flags))
 
     async def alone(self, settings: AgentSettings) -> None:
         """Check the only node.
@@ -43,22 +101,9 @@ class Checks:
             UnfitError: it should not train.
         """
         if self.enabled:
-            await self.now(settings)
+            from gangline.elastic.launcher.check import check_alone, judge  # noqa: PLC0415
 
-    async def now(self, settings: AgentSettings) -> None:
-        """Check this node by itself, also where no check was wanted at the start.
-
-        Raises:
-            UnfitError: it should not train.
-        """
-        from gangline.elastic.launcher.check import check_alone, judge  # noqa: PLC0415
-
-        judge(
-            await check_alone(settings),
-            0,
-            exclude_straggler=self.exclude_straggler,
-            tells_speed=self.tells_speed,
-        )
+            judge(await check_alone(settings, self), 0, self)
 
     async def together(self, settings: AgentSettings, place: "Place", secret: "Secret") -> None:
         """Check this node with the others.
@@ -70,9 +115,17 @@ class Checks:
         if self.enabled:
             from gangline.elastic.launcher.check import check_together, judge  # noqa: PLC0415
 
-            judge(
-                await check_together(settings, place, secret, all_together=self.tells_speed),
-                place.node_id,
-                exclude_straggler=self.exclude_straggler,
-                tells_speed=self.tells_speed,
-            )
+            judge(await check_together(settings, place, secret, self), place.node_id, self)
+
+    async def again(
+        self, settings: AgentSettings, place: "Place", client: "Client", wish: "RunCheck"
+    ) -> None:
+        """Check this node with those that are told to at the same time.
+
+        Raises:
+            UnfitError: it should not train.
+            MeetingError: the master cannot be asked.
+        """
+        from gangline.elastic.launcher.check import check_again, judge  # noqa: PLC0415
+
+        judge(await check_again(settings, place, client, wish, self), place.node_id, self)

@@ -93,6 +93,14 @@ OWN = (
     Flag(
         "hang-timeout", "Seconds without progress after which workers count as hung.", None, float
     ),
+    Flag("check-matrix-size", "Node check: rows of the matrices; 0: what suits.", 0, int),
+    Flag("check-matrix-repeats", "Node check: products that are timed; 0: what suits.", 0, int),
+    Flag("check-collective-mib", "Node check: MiB of an all-reduce; 0: what suits.", 0.0, float),
+    Flag("check-collective-repeats", "Node check: all-reduces that are timed.", 0, int),
+    Flag("check-timeout", "Node check: seconds for a test and for partners.", 30.0, float),
+    Flag("check-memory-limit", "Node check: share of a GPU that may be in use.", 0.3, float),
+    Flag("straggler-ratio", "Slow are nodes with so many times the median.", 2.0, float),
+    Flag("straggler-seconds", "Slow are nodes that need longer; 0: no such limit.", 0.0, float),
 )
 
 ALL = (*TORCHRUN, *DLROVER, *OWN)

@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 from gangline.api.failure import NODE_FAULT
 from gangline.elastic.agent.agent import Agent
@@ -102,7 +103,8 @@ async def _rendezvous(
     # By these workers find their data shards, and the master what a lost node or worker held.
     base |= {"GANGLINE_MASTER_ADDR": place.master, "NODE_ID": str(place.node_id)}
     await checks.together(settings, place, secret)
-    return Membership(place, secret, lambda: checks.now(settings))
+    again = partial(checks.again, settings, place)
+    return Membership(place, secret, again)
 
 
 def _start_logging(handler: str) -> None:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
+
 from gangline.elastic.data import events as shard_events
 from gangline.elastic.master import records as rec
 from gangline.elastic.master.state import (
@@ -230,9 +232,12 @@ class Core:
     def _send_command(self, wish: msg.SendCommand, now: float) -> Applied:
         state = self.rendezvous.state
         nodes = wish.nodes or tuple(sorted(state.members.keys() | state.waiting.keys()))
+        what = wish.what
+        if isinstance(what, msg.RunCheck):
+            what = msgspec.structs.replace(what, nodes=nodes)
         for node in nodes:
-            self._order(node, wish.what)
-        self._tell(f"Command{type(wish.what).__name__}", f"to nodes {list(nodes)}", now)
+            self._order(node, what)
+        self._tell(f"Command{type(what).__name__}", f"to nodes {list(nodes)}", now)
         return Applied(_DONE, topics=frozenset({COMMANDS}))
 
     def _order(self, node: int, what: msg.CommandKind) -> None:

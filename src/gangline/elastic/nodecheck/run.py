@@ -79,6 +79,8 @@ class CheckReport:
     verdict: CheckVerdict
     outcomes: tuple[Outcome, ...]
     """What this node measured, by round."""
+    groups: tuple[tuple[int, ...], ...]
+    """The nodes with which it measured that, itself among them."""
     duration_s: float
 
 
@@ -91,6 +93,7 @@ async def run_check(settings: CheckSettings, exchange: Exchange) -> CheckReport:
     """
     begin = time.monotonic()
     outcomes: list[Outcome] = []
+    groups: list[tuple[int, ...]] = []
     async with _Crew(settings) as crew:
         port = await crew.port()
         step = await exchange.ask(msgspec.structs.replace(settings.wanted, store_port=port))
@@ -99,6 +102,7 @@ async def run_check(settings: CheckSettings, exchange: Exchange) -> CheckReport:
                 outcome = await crew.test(step)
             log.info("node check round is over", extra={"round": step.round, "outcome": outcome})
             outcomes.append(outcome)
+            groups.append(tuple(member.node_id for member in step.members))
             result = CheckResult(
                 node_id=settings.node_id,
                 round=step.round,
@@ -122,7 +126,7 @@ async def run_check(settings: CheckSettings, exchange: Exchange) -> CheckReport:
                     raise
                 again = msgspec.structs.replace(settings.wanted, store_port=result.store_port)
                 step = await exchange.ask(again)
-    return CheckReport(step, tuple(outcomes), time.monotonic() - begin)
+    return CheckReport(step, tuple(outcomes), tuple(groups), time.monotonic() - begin)
 
 
 @contextlib.asynccontextmanager

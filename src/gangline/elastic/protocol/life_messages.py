@@ -72,6 +72,8 @@ class RunCheck(Message):
     """Check the node before going on."""
 
     reason: str = ""
+    nodes: tuple[int, ...] = ()
+    """All that are told to, and test with each other; the master fills it in."""
 
 
 class SaveCheckpoint(Message):

@@ -18,6 +18,7 @@ from gangline.elastic.protocol.messages import (
     DumpStacks,
     KeyValueWait,
     Message,
+    RunCheck,
     SaveCheckpoint,
     SendCommand,
     Status,
@@ -176,7 +177,8 @@ def test_a_hang_names_the_rank_that_did_not_arrive_on_whichever_node(node, scrip
 
 
 def test_nodes_say_how_far_they_are_and_do_what_they_are_told(node, end):
-    runs = [node("1:2", hosts=True), node("1:2")]
+    sizes = ("--check-matrix-size", 32, "--check-collective-mib", 0.1)
+    runs = [node("1:2", hosts=True, arguments=sizes), node("1:2", arguments=sizes)]
     for run in runs:
         run.until("/2 ")
     deadline = time.monotonic() + PATIENCE_S
@@ -191,6 +193,10 @@ def test_nodes_say_how_far_they_are_and_do_what_they_are_told(node, end):
     asyncio.run(told_to(runs[0].master, SaveCheckpoint(reason="curious")))
     for run in runs:
         run.until("saving the newest checkpoint: curious")
+    asyncio.run(told_to(runs[0].master, RunCheck(reason="curious")))
+    for run in runs:
+        run.until("/2 ", 2)
+        assert re.search(r"node check: nodes \d+, \d+: [\d.]+ GB/s", run.output), run.output
     first, second = runs
     second.process.send_signal(signal.SIGTERM)
     assert second.wait() == 128 + signal.SIGTERM

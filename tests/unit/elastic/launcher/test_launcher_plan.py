@@ -7,6 +7,7 @@ import pytest
 
 from gangline.elastic.agent.environment import DevicesError, worker_environment
 from gangline.elastic.agent.world import World
+from gangline.elastic.launcher.checks import Checks, Extent
 from gangline.elastic.launcher.devices import device_count
 from gangline.elastic.launcher.flags import ALL
 from gangline.elastic.launcher.meeting import meeting
@@ -49,6 +50,34 @@ def test_what_follows_the_script_belongs_to_the_script():
     found = settings("--nproc-per-node", "3", "--max-restarts=2")
     assert found.command.arguments[1:] == ("-u", SCRIPT, "--lr", "1")
     assert (found.local_world_size, found.max_restarts) == (3, 2)
+
+
+def checks(*arguments: str):
+    return Checks.of(parse([*arguments, SCRIPT], {}, "run"), 2)
+
+
+def test_the_extent_of_the_node_check_is_settable():
+    found = checks("--check-matrix-size", "64", "--check-collective-mib", "0.5", "--precheck=1")
+    assert found.enabled
+    assert found.extent == Extent(matrix_size=64, collective_bytes=1 << 19)
+    assert checks("--check-timeout", "5", "--straggler-ratio", "3").extent == Extent(
+        timeout_s=5, straggler_ratio=3
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--check-matrix-size", "-1"], "--check-matrix-size -1: must be at least 0"),
+        (["--check-timeout", "0"], "--check-timeout 0: must be at least 1"),
+        (["--check-memory-limit", "30"], "--check-memory-limit 30: must be at most 1"),
+        (["--straggler-ratio", "0.5"], "--straggler-ratio 0.5: must be at least 1"),
+    ],
+)
+def test_an_extent_that_makes_no_sense_is_refused(arguments, words):
+    with pytest.raises(FlagError) as refusal:
+        checks(*arguments)
+    assert words in str(refusal.value)
 
 
 def test_signals_and_times_are_settable():

@@ -153,6 +153,18 @@ def test_commands_go_on_counting_after_the_journal_is_lost() -> None:
     assert commands.commands[0].number == 42
 
 
+@pytest.mark.parametrize(("named", "told"), [((), (0, 1)), ((1,), (1,))])
+def test_nodes_that_are_told_to_check_learn_who_else_is(named, told) -> None:
+    desk = Desk()
+    desk.join(0)
+    desk.join(1)
+    desk.tell(msg.SendCommand(what=msg.RunCheck(), nodes=named))
+    orders = {node: desk.core.commands_for(node, seen=0) for node in (0, 1)}
+    assert {node for node, found in orders.items() if found} == set(told)
+    for node in told:
+        assert orders[node].commands[-1].what == msg.RunCheck(nodes=told)
+
+
 def test_any_history_read_again_makes_the_same_state() -> None:
     for seed in range(60):
         chance = random.Random(seed)

@@ -9,7 +9,8 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -167,6 +168,28 @@ def kinds(_context: click.Context, _parameter: click.Parameter, incomplete: str)
     from gangline.sdk.kinds import JOB_KINDS  # noqa: PLC0415
 
     return [kind.trainer for kind in JOB_KINDS if kind.trainer.startswith(incomplete.lower())]
+
+
+def profiles(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Offer the profiles of the user's settings."""
+    from gangline.cli.profiles import read_profiles  # noqa: PLC0415
+
+    with suppress(CommandError):
+        return [name for name in read_profiles().profiles if name.startswith(incomplete)]
+    return []
+
+
+def contexts(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Offer the contexts of the kubeconfig."""
+    from gangline.cli.options import Target, target_of  # noqa: PLC0415
+    from gangline.kube.errors import ConfigError  # noqa: PLC0415
+    from gangline.kube.kubeconfig import read_kubeconfig  # noqa: PLC0415
+
+    with suppress(CommandError, ConfigError):
+        files = Target(target_of(context.params).kubeconfig).config().origin.split(", ")
+        known = read_kubeconfig([Path(file) for file in files]).contexts
+        return [name for name in known if name.startswith(incomplete)]
+    return []
 
 
 jobs = _asking(_jobs)

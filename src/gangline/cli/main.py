@@ -65,6 +65,7 @@ COMMANDS = {
     "master": Entry("master_command", "Run the master of one elastic job alone."),
     "apiserver": Entry("components", "Run the API server of the local cluster alone."),
     "simulate": Entry("simulate", "Try the scheduler on a trace of jobs, on virtual time."),
+    "config": Entry("config", "Show your settings and profiles, and switch between them."),
     "version": Entry("version", "Print the version."),
     "completion": Entry("completion", "Print the completion script of a shell."),
 }

@@ -1,5 +1,6 @@
 """Options that many commands share: which cluster, which namespace, how to print."""
 
+import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ class Target:
     context: str | None = None
     namespace: str | None = None
     """As given; None: what the kubeconfig says."""
+    profile: str = ""
+    """The profile of the user's settings that is in use."""
 
     def config(self) -> "ClusterConfig":
         """Read the configuration of the cluster.
@@ -55,8 +58,27 @@ class Target:
 
 
 def target_of(given: Mapping[str, Any]) -> Target:
-    """Return the target that the options of a command line mean, by their names in Python."""
-    return Target(given.get("kubeconfig"), given.get("context"), given.get("namespace"))
+    """Return the target that options mean (by their names in Python), and the user's settings.
+
+    Raises:
+        CommandError: the settings have mistakes, or not the profile that is asked for.
+    """
+    from gangline.cli.profiles import VARIABLES, cluster_settings, read_profiles  # noqa: PLC0415
+
+    profiles = read_profiles()
+    found = cluster_settings(given, profiles, os.environ)
+    # KUBECONFIG may name several files: whoever reads the kubeconfig knows how to take it apart.
+    values = {
+        key: setting.value
+        for key, setting in found.items()
+        if setting.origin != f"environment {VARIABLES['kubeconfig']}"
+    }
+    return Target(
+        values.get("kubeconfig"),
+        values.get("context"),
+        values.get("namespace"),
+        profiles.in_use(given.get("profile"), os.environ).value,
+    )
 
 
 def cluster_options(command: F) -> F:
@@ -75,10 +97,12 @@ def _target(command: F, *, with_namespace: bool) -> F:
         *args: Any,
         kubeconfig: str | None,
         context: str | None,
+        profile: str | None,
         namespace: str | None = None,
         **options: Any,
     ) -> Any:
-        return command(*args, target=Target(kubeconfig, context, namespace), **options)
+        given = {"kubeconfig": kubeconfig, "context": context, "namespace": namespace}
+        return command(*args, target=target_of(given | {"profile": profile}), **options)
 
     wrapped: Any = with_target
     if with_namespace:
@@ -88,7 +112,14 @@ def _target(command: F, *, with_namespace: bool) -> F:
             shell_complete=completing.namespaces,
             help="Namespace; the one of the kubeconfig when not given.",
         )(wrapped)
-    wrapped = click.option("--context", help="Context of the kubeconfig to use.")(wrapped)
+    wrapped = click.option(
+        "--profile",
+        shell_complete=completing.profiles,
+        help="Profile of your settings to use; see 'gangline config'.",
+    )(wrapped)
+    wrapped = click.option(
+        "--context", shell_complete=completing.contexts, help="Context of the kubeconfig to use."
+    )(wrapped)
     wrapped = click.option(
         "--kubeconfig",
         "--config",

@@ -1,6 +1,9 @@
 """``submit``: training jobs from files, or (``submit pytorch``) from flags."""
 
+from typing import Any
+
 import click
+from click.core import ParameterSource
 
 from gangline.cli.errors import CommandError
 from gangline.cli.exit_codes import ExitCode
@@ -40,8 +43,10 @@ def submit_command(
 ) -> None:
     """Start training jobs from files, or from flags with a subcommand."""
     if context.invoked_subcommand is not None:
-        if files:
-            raise click.UsageError("give either -f or a kind of job, not both", context)
+        if files or changes:
+            given = "-f" if files else "--set"
+            raise click.UsageError(f"give either {given} or a kind of job, not both", context)
+        context.default_map = {context.invoked_subcommand: _given(context)}
         return
     if not files:
         raise CommandError(
@@ -56,6 +61,15 @@ def submit_command(
     manifests = [manifest for file in files for manifest in read_manifests(file)]
     check = not options.pop("no_check")
     submit(with_changes(manifests, changes), target, Sending(output=output, check=check, **options))
+
+
+def _given(context: click.Context) -> dict[str, Any]:
+    """What stands between ``submit`` and the kind: it holds for that as if it stood behind."""
+    return {
+        name: value
+        for name, value in context.params.items()
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    }
 
 
 for _name, _command in commands():

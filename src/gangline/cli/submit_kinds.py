@@ -132,7 +132,9 @@ def _run(
 ) -> None:
     from gangline.cli.jobs.reading import read_objects  # noqa: PLC0415
     from gangline.cli.submission import Sending, submit  # noqa: PLC0415
+    from gangline.cli.submit_settings import filled_in  # noqa: PLC0415
 
+    options = filled_in(context, options, target.profile)
     sending = Sending(
         dry_run=options.pop("dry_run"),
         wait=options.pop("wait"),

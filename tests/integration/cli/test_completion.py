@@ -115,8 +115,11 @@ async def test_names_that_the_cluster_knows_are_offered(
 async def test_without_a_cluster_nothing_is_offered_and_nothing_said(tmp_path: Path) -> None:
     broken = tmp_path / "kubeconfig"
     broken.write_text("clusters: 7\n")
-    environment = environment_of(broken, tmp_path)
+    settings = tmp_path / "config.yaml"
+    settings.write_text("profiles: {research: {}, home: {}}")
+    environment = environment_of(broken, tmp_path) | {"GANGLINE_CONFIG": str(settings)}
     cases = [
+        ("gangline config use re", ["research"]),
         ("gangline get ", []),
         ("gangline get -T py", ["pytorchjob"]),
         ("gangline sub", ["submit"]),

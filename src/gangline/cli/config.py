@@ -1,0 +1,165 @@
+"""``config``: the user's settings, where each value comes from, and which profile is in use."""
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gangline.cli import completing
+from gangline.cli.errors import CommandError
+from gangline.cli.exit_codes import ExitCode
+from gangline.cli.options import output_option
+from gangline.cli.output import say, table, tell
+from gangline.cli.profiles import (
+    CLUSTER_KEYS,
+    Profiles,
+    Setting,
+    cluster_settings,
+    parse,
+    path_of_file,
+    read_profiles,
+)
+
+_CHOSEN = re.compile(r"^profile[ \t]*:.*$", re.MULTILINE)
+
+
+@click.group("config")
+def config_command() -> None:
+    """Show your settings and profiles, and switch between them.
+
+    They lie in ~/.config/gangline/config.yaml, or where GANGLINE_CONFIG says.
+    """
+
+
+@config_command.command("view")
+@click.option("--kubeconfig", "--config", "kubeconfig", metavar="FILE", type=click.Path())
+@click.option("--context", shell_complete=completing.contexts)
+@click.option("-n", "--namespace", shell_complete=completing.namespaces)
+@click.option("--profile", shell_complete=completing.profiles)
+@output_option("table", "json", "yaml")
+def view(output: str, **flags: str | None) -> None:
+    """Show each value in force and where it comes from.
+
+    Flags are taken as other commands take them: the values are those that would hold there.
+    """
+    profiles = read_profiles()
+    found = _in_force(flags, profiles)
+    data = {
+        key: {"value": setting.value, "origin": setting.origin} for key, setting in found.items()
+    }
+    if not tell(data, output):
+        rows = [(key, _shown(setting.value), setting.origin) for key, setting in found.items()]
+        click.echo(table(["KEY", "VALUE", "FROM"], rows))
+
+
+def _in_force(flags: dict[str, str | None], profiles: Profiles) -> dict[str, Setting]:
+    """All values: those of the settings, then what the kubeconfig makes of them."""
+    from gangline.cli.submit_settings import checked  # noqa: PLC0415
+
+    profile = profiles.in_use(flags.get("profile"), os.environ)
+    given = cluster_settings(flags, profiles, os.environ)
+    known = given | _of_kubeconfig(given)
+    found = {"profile": profile}
+    found |= {key: known[key] for key in (*CLUSTER_KEYS, "server") if key in known}
+    settings = checked(profiles, profile.value)
+    return found | {f"submit.{flag}": setting for flag, setting in settings.items()}
+
+
+def _of_kubeconfig(given: dict[str, Setting]) -> dict[str, Setting]:
+    """What the kubeconfig says, where nothing else does; nothing without one."""
+    from gangline.cli.options import Target  # noqa: PLC0415
+    from gangline.kube.errors import ConfigError  # noqa: PLC0415
+
+    path, context = given.get("kubeconfig"), given.get("context")
+    named = path.value if path and not path.origin.startswith("environment") else None
+    try:
+        config = Target(named, context.value if context else None).config()
+    except ConfigError as error:
+        say(f"Note: {error}")
+        return {"namespace": Setting("default", "default")} if "namespace" not in given else {}
+    origin = f"kubeconfig {config.origin}"
+    found = {
+        "kubeconfig": Setting(config.origin, "default"),
+        "context": Setting(config.context, origin),
+        "namespace": Setting(config.namespace, origin),
+        "server": Setting(config.server, origin),
+    }
+    return {key: setting for key, setting in found.items() if key not in given and setting.value}
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+@config_command.command("list")
+@output_option("table", "json", "yaml", "name")
+def list_profiles(output: str) -> None:
+    """Show the profiles; the one in use is marked."""
+    profiles = read_profiles()
+    used = profiles.in_use(None, os.environ).value
+    data = [
+        {"name": name, "inUse": name == used, **section.cluster}
+        for name, section in profiles.profiles.items()
+    ]
+    if output == "name":
+        for name in profiles.profiles:
+            click.echo(name)
+    elif not tell(data, output):
+        rows = [
+            ("*" if each["inUse"] else " ", each["name"], *map(each.get, CLUSTER_KEYS))
+            for each in data
+        ]
+        click.echo(table(["IN USE", "NAME", *map(str.upper, CLUSTER_KEYS)], rows))
+        if not rows:
+            say(f"No profiles: write some into {profiles.path}, below 'profiles:'.")
+
+
+@config_command.command("use")
+@click.argument("profile", shell_complete=completing.profiles)
+def use(profile: str) -> None:
+    """Let commands use PROFILE from now on."""
+    path = path_of_file(os.environ)
+    profiles = read_profiles()
+    if profile not in profiles.profiles:
+        names = ", ".join(sorted(profiles.profiles)) or "none"
+        raise CommandError(
+            f"there is no profile {profile!r}; {path} has {names}", code=ExitCode.NOT_FOUND
+        )
+    _write(path, with_profile(path.read_text(encoding="utf-8"), profile, path))
+    click.echo(f"profile {profile} is in use")
+    if (named := profiles.in_use(None, os.environ)).origin.startswith("environment"):
+        say(f"Note: {named.origin} says {named.value}, and counts more.")
+
+
+def with_profile(text: str, profile: str, path: Path) -> str:
+    """Return the text of the file with another profile in use; all else stays, remarks as well.
+
+    Raises:
+        CommandError: the file is written so that it cannot be told where.
+    """
+    from json import dumps  # noqa: PLC0415
+
+    line = f"profile: {dumps(profile, ensure_ascii=False)}"
+    changed, count = _CHOSEN.subn(lambda _: line, text, count=1)
+    if not count:
+        changed = f"{line}\n{text}"
+    try:
+        understood = parse(changed, path).chosen == profile
+    except CommandError:
+        understood = False
+    if not understood:
+        raise CommandError(f"{path}: write '{line}' into it by hand", code=ExitCode.USAGE)
+    return changed
+
+
+def _write(path: Path, text: str) -> None:
+    """Replace the file in one step; where it is a link, what it points to."""
+    place = path.resolve()
+    fresh = place.with_name(f".{place.name}.{os.getpid()}")
+    fresh.write_text(text, encoding="utf-8")
+    fresh.chmod(place.stat().st_mode & 0o777)
+    fresh.replace(place)

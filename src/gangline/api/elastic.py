@@ -41,6 +41,11 @@ HIGH, LOW = "high", "low"
 PHASE_SUCCEEDED, PHASE_FAILED = "Succeeded", "Failed"
 
 
+def master_name(job: str) -> str:
+    """Name the service of a job's master, and what belongs to the master: account, journal."""
+    return f"elasticjob-{job}-{MASTER}"
+
+
 class ElasticReplicaSpec(Wire):
     """The pods of one role."""
 

@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeAlias, TypeGuard, TypeVar, runtime_checkab
 
 from gangline.api.kubeflow import JobStatus
 from gangline.api.meta import ObjectMeta, OwnerReference
+from gangline.api.resource import Resource
 from gangline.operator.replicas import Gang, Pod
 
 Manifest: TypeAlias = dict[str, Any]
@@ -111,6 +112,8 @@ class Kind:
     """The kinds of further objects that its jobs may have: ``ConfigMap``."""
     finalizers: tuple[str, ...] = ()
     """Finalizers that an upstream operator left on its jobs: taken off at deletion, never set."""
+    companions: tuple[Resource[Any], ...] = ()
+    """What else people write about its jobs, and the webhook looks at."""
 
     @property
     def api_version(self) -> str:

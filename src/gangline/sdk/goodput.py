@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gangline.api.elastic import MASTER
+from gangline.api.elastic import master_name
 from gangline.api.resources import CONFIG_MAPS
 from gangline.kube.client import Client
 from gangline.kube.errors import Forbidden, NotFound
@@ -54,7 +54,7 @@ async def goodput_of(client: Client, job: Job) -> Goodput | None:
     if job.kind.trainer != _TRAINER:
         return None
     try:
-        kept = await client.get(CONFIG_MAPS, f"elasticjob-{job.name}-{MASTER}", job.namespace)
+        kept = await client.get(CONFIG_MAPS, master_name(job.name), job.namespace)
     except (NotFound, Forbidden):
         return None
     return goodput(kept.data)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gangline.api.resources import PYTORCH_JOBS
+from gangline.api.resources import ELASTIC_JOBS, PYTORCH_JOBS, SCALE_PLANS
 from gangline.kube.client import Client, PatchKind
 from gangline.kube.errors import ApiError, Invalid
 from gangline.local.apiserver.server import ApiServer
@@ -58,6 +58,34 @@ async def test_a_job_with_mistakes_is_refused_naming_all_of_them(cluster: Client
     for mistake in MISTAKES:
         assert mistake in message
         assert any(field.startswith(mistake) for field in fields), fields
+
+
+async def test_elastic_jobs_and_their_plans_are_refused_with_all_mistakes(cluster: Client) -> None:
+    bad_job = manifest_of("ElasticJob", replicaSpecs={"worker": {"priority": "2"}, "boss": {}})
+    bad_plan = manifest_of("ScalePlan", ownerJob="", psHosts=["nowhere"])
+    plan = manifest_of("ScalePlan", ownerJob="train", replicaResourceSpecs={"worker": {}})
+    async with webhook(cluster):
+        for resource, written, mistakes in (
+            (ELASTIC_JOBS, bad_job, ["boss", "worker.priority", "worker.template"]),
+            (SCALE_PLANS, bad_plan, ["spec.ownerJob", "spec.psHosts[0]"]),
+        ):
+            with pytest.raises(Invalid) as refused:
+                await cluster.create(resource, written)
+            fields = [cause.field for cause in refused.value.causes]
+            for mistake in mistakes:
+                assert any(mistake in field for field in fields), (mistake, fields)
+        made = await cluster.create(SCALE_PLANS, plan)
+    assert made.status.phase == ""
+
+
+def manifest_of(kind: str, **spec: Any) -> dict[str, Any]:
+    """A job or a plan of DLRover's group."""
+    return {
+        "apiVersion": SCALE_PLANS.api_version,
+        "kind": kind,
+        "metadata": {"name": "train", "namespace": NAMESPACE},
+        "spec": spec,
+    }
 
 
 @pytest.mark.slow

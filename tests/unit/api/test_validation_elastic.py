@@ -250,6 +250,17 @@ def test_a_plans_mistakes_are_named_with_their_field(written: dict, path: str) -
     assert [error.path for error in validate_manifest(written)] == [path]
 
 
+@pytest.mark.parametrize(
+    ("phase", "paths"), [("", []), ("Pending", []), ("Scaling", ["spec"]), ("Failed", ["spec"])]
+)
+def test_a_plan_that_has_been_carried_out_cannot_be_changed(phase: str, paths: list) -> None:
+    old = {**plan(replicaResourceSpecs={"worker": {"replicas": 3}}), "status": {"phase": phase}}
+    new = {**old, **plan(replicaResourceSpecs={"worker": {"replicas": 4}})}
+    assert [error.path for error in validate_manifest(new, old=old)] == paths
+    labelled = {**old, "metadata": {"name": "p", "labels": {"team": "a"}}}
+    assert validate_manifest(labelled, old=old) == []
+
+
 def test_a_plan_without_mistakes_has_none() -> None:
     written = plan(
         replicaResourceSpecs={"worker": {"replicas": 3, "resource": {"cpu": "2"}}},

@@ -46,7 +46,8 @@ def test_all_kinds_are_looked_at_when_they_are_made_or_changed() -> None:
     for resource in BOTH:
         (webhook,) = wanted(resource, SETTINGS, KINDS, RING.trusted, 9443)["webhooks"]
         looked_at = {(*rule["apiGroups"], *rule["resources"]) for rule in webhook["rules"]}
-        assert looked_at == {(kind.group, kind.plural) for kind in KINDS}
+        plans = {("elastic.iml.github.io", "scaleplans")} if resource is VALIDATING else set()
+        assert looked_at == {(kind.group, kind.plural) for kind in KINDS} | plans
         for rule in webhook["rules"]:
             assert rule["operations"] == ["CREATE", "UPDATE"]
             assert "/" not in rule["resources"][0], "no subresource"

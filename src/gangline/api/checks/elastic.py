@@ -25,6 +25,7 @@ from gangline.api.elastic import (
     ElasticReplicaSpec,
     PodMeta,
     ScalePlan,
+    master_name,
 )
 from gangline.api.elastic_words import (
     CriticalRanks,
@@ -39,8 +40,10 @@ from gangline.api.fielderror import FieldError, child, complaint_at
 from gangline.api.kubeflow import ReplicaSpec
 
 _PATH = "spec.replicaSpecs"
-_MASTER_AROUND = len(f"elasticjob--{MASTER}")
+_MASTER_AROUND = len(master_name(""))
 
+_OPEN = ("", "Pending")
+"""Phases of a plan of which nothing has been done."""
 _SET_BY_US = frozenset(
     (
         *("DLROVER_MASTER_ADDR", "GANGLINE_MASTER_ADDR", "GANGLINE_JOB_SECRET", "ELASTIC_JOB_NAME"),
@@ -102,6 +105,9 @@ def advise(job: ElasticJob) -> Iterator[FieldError]:
 def check_plan(plan: ScalePlan, old: ScalePlan | None = None) -> Iterator[FieldError]:
     """Every mistake in a plan that can be seen without its job."""
     spec = plan.spec
+    if old is not None and old.status.phase not in _OPEN and spec != old.spec:
+        problem = "cannot be changed: the plan has been carried out or has failed"
+        yield FieldError("spec", None, problem, "make another plan")
     if not spec.owner_job:
         yield FieldError("spec.ownerJob", None, "is missing", "give the name of an ElasticJob")
     for role, scale in spec.replica_resource_specs.items():
@@ -138,7 +144,7 @@ def _name(job: ElasticJob, roles: parts.Roles) -> Iterator[FieldError]:
     yield from found
     most = names.LONGEST_LABEL - _MASTER_AROUND
     if not found and len(meta.name) > most:
-        problem = f"is too long: the master's service is called 'elasticjob-NAME-{MASTER}'"
+        problem = f"is too long: the master's service is called {master_name('NAME')!r}"
         yield FieldError("metadata.name", meta.name, problem, f"use at most {most} characters")
 
 

@@ -11,6 +11,7 @@ from gangline.api import elastic as api
 from gangline.api.elastic import CONTAINER, MASTER, TRAINING_ROLES, WORKER, ElasticJob
 from gangline.api.elastic_words import NodeRange, range_of
 from gangline.api.kubeflow import JobStatus
+from gangline.api.resources import SCALE_PLANS
 from gangline.api.validation import validate_job
 from gangline.operator import template
 from gangline.operator.frameworks import elastic_status, kubeflow
@@ -40,6 +41,7 @@ KIND = Kind(
     port=PORT,
     everywhere=False,
     makes=("ConfigMap", "Role", "RoleBinding", "Secret", "ServiceAccount"),
+    companions=(SCALE_PLANS,),
 )
 
 _DEFAULTS = kubeflow.Defaults(restart=RestartPolicy.NEVER, clean_pods=CleanPodPolicy.RUNNING)

@@ -7,10 +7,10 @@ write.
 
 from collections.abc import Mapping
 
-from gangline.api.elastic import CONTAINER, MASTER
+from gangline.api.elastic import CONTAINER, MASTER, master_name
 from gangline.operator import template
 from gangline.operator.decision import RANDOM
-from gangline.operator.frameworks.elastic_pod import PORT, SECRET_KEY, master_name, secret_name
+from gangline.operator.frameworks.elastic_pod import PORT, SECRET_KEY, secret_name
 from gangline.operator.job import Manifest, TrainingJob
 
 _RBAC = "rbac.authorization.k8s.io"

@@ -11,7 +11,16 @@ from dataclasses import dataclass
 import msgspec
 
 from gangline.api import elastic as api
-from gangline.api.elastic import CHIEF, EVALUATOR, MASTER, PS, WORKER, ElasticJobSpec, RoleRecord
+from gangline.api.elastic import (
+    CHIEF,
+    EVALUATOR,
+    MASTER,
+    PS,
+    WORKER,
+    ElasticJobSpec,
+    RoleRecord,
+    master_name,
+)
 from gangline.api.elastic_words import priority_class
 from gangline.operator import template
 from gangline.operator.frameworks import elastic_failures, elastic_memory, kubeflow
@@ -28,11 +37,6 @@ SECRET_KEY = "secret"
 SECRET_VARIABLE = "GANGLINE_JOB_SECRET"
 _HOST_LABEL = "kubernetes.io/hostname"
 _MOST_DISLIKED = 100
-
-
-def master_name(job: str) -> str:
-    """Name the master's service, and what belongs to the master: account, journal."""
-    return f"elasticjob-{job}-{MASTER}"
 
 
 def pod_name(job: str, role: str, number: int) -> str:

@@ -6,7 +6,7 @@ say) are left to the administrator: what is written is declared by server-side a
 
 import base64
 import binascii
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from urllib.parse import urlsplit
@@ -66,7 +66,7 @@ def wanted(
     Args:
         resource: the sort of configuration.
         settings: how and where the webhook is reached.
-        kinds: the kinds whose jobs are looked at.
+        kinds: the kinds whose jobs are looked at, with their companions.
         authorities: what the API server has to trust.
         port: the port that is served.
     """
@@ -75,9 +75,7 @@ def wanted(
     webhook: dict[str, Any] = {
         "name": _NAMES[resource.kind],
         "clientConfig": {**client, "caBundle": base64.b64encode(bundle.encode()).decode()},
-        "rules": [
-            _rule(kind) for kind in sorted(kinds, key=lambda each: (each.group, each.plural))
-        ],
+        "rules": [_rule(each) for each in sorted(_looked_at(resource, kinds), key=_order)],
         "namespaceSelector": _namespaces(settings.namespaces),
         "failurePolicy": str(settings.failure_policy),
         "matchPolicy": "Equivalent",
@@ -129,11 +127,21 @@ def agrees(existing: Any, manifest: Any) -> bool:
     return bool(existing == manifest)
 
 
-def _order(kind: Kind) -> tuple[str, str]:
+def _looked_at(
+    resource: Resource[dict[str, Any]], kinds: Sequence[Kind]
+) -> Iterator[Kind | Resource[Any]]:
+    """Jobs, and what else is written about them; that has no defaults."""
+    for kind in kinds:
+        yield kind
+        if resource is VALIDATING:
+            yield from kind.companions
+
+
+def _order(kind: Kind | Resource[Any]) -> tuple[str, str]:
     return kind.group, kind.plural
 
 
-def _rule(kind: Kind) -> dict[str, Any]:
+def _rule(kind: Kind | Resource[Any]) -> dict[str, Any]:
     return {
         "operations": ["CREATE", "UPDATE"],
         "apiGroups": [kind.group],

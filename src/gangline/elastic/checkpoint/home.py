@@ -80,6 +80,19 @@ def segment_path(home: Path, rank: int, slot: int) -> Path:
     return home / f"r{rank:05d}-s{slot}.seg"
 
 
+@contextlib.contextmanager
+def socket_address(home: Path) -> Iterator[str]:
+    """Where training processes speak to the saver, as a name that is short enough for a socket.
+
+    Linux takes 107 bytes, and the folder's own name may be longer.
+    """
+    folder = os.open(home, os.O_PATH | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{folder}/saver.sock"
+    finally:
+        os.close(folder)
+
+
 def copy_path(home: Path, rank: int) -> Path:
     """A copy of another node's rank."""
     return home / f"copy-r{rank:05d}.seg"

@@ -80,7 +80,8 @@ class Link:
     def _try_connect(self) -> bool:
         fresh = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            fresh.connect(str(self.home / "saver.sock"))
+            with homes.socket_address(self.home) as address:
+                fresh.connect(address)
             if self.introduction is not None:
                 fresh.sendall(words.encode(self.introduction))
         except OSError:

@@ -46,7 +46,8 @@ class Saver:
         """Training processes that died and whose saves nobody has rescued yet."""
         self.flushers: list[asyncio.StreamWriter] = []
         self.seen_any = False
-        self.clean = True
+        self.fallen: set[int] = set()
+        """Ranks that died and have not come back."""
         self.alone_since = time.monotonic()
         self.ending = False
         self.replicator = Replicator(home)
@@ -61,13 +62,16 @@ class Saver:
 
     async def serve(self, reader: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
         """Listen to one connection until it ends."""
-        trains = said_bye = False
+        rank: int | None = None
+        said_bye = False
         self.clients[client] = False
         with contextlib.suppress(ConnectionError):
             while line := await reader.readline():
                 match words.decode(line):
-                    case Hello():
-                        trains = self.clients[client] = self.seen_any = True
+                    case Hello() as hello:
+                        rank = hello.rank
+                        self.clients[client] = self.seen_any = True
+                        self.fallen.discard(rank)
                         # A process that starts makes what was left by one that died its own.
                         self.settings = homes.read_settings(self.home) or self.settings
                     case Saved():
@@ -81,10 +85,11 @@ class Saver:
                 self.wake.set()
         del self.clients[client]
         client.close()
-        if trains:
+        if rank is not None:
             self.alone_since = time.monotonic()
-            self.clean = self.clean and said_bye
-            self.deaths += not said_bye
+            if not said_bye:
+                self.fallen.add(rank)
+                self.deaths += 1
         self.wake.set()
 
     async def write_for_ever(self) -> None:
@@ -128,7 +133,7 @@ class Saver:
             self.alone_since = time.monotonic()
             return False
         alone = time.monotonic() - self.alone_since
-        if self.seen_any and self.clean and not self.writer.waiting and not self.deaths:
+        if self.seen_any and not self.fallen and not self.writer.waiting and not self.deaths:
             held = await asyncio.to_thread(pending.survey, self.home)
             if not pending.asked_for(held):
                 return True
@@ -146,9 +151,9 @@ async def run(home: Path, settings: Settings) -> bool:
     saver.loop.add_signal_handler(signal.SIGTERM, saver.end)
     peers = PeerServer(home)
     peers.start()
-    socket = home / "saver.sock"
-    socket.unlink(missing_ok=True)
-    server = await asyncio.start_unix_server(saver.serve, socket)
+    (home / "saver.sock").unlink(missing_ok=True)
+    with homes.socket_address(home) as address:
+        server = await asyncio.start_unix_server(saver.serve, address)
     sealer = asyncio.create_task(saver.seal_for_ever())
     saver.sealing.set()
     try:

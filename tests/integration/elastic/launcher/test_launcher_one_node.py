@@ -87,8 +87,9 @@ def test_what_cannot_be_imported_is_not_tried_again(launch, script):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_is_forwarded_and_ends_the_run(launch, script, number, tmp_path):
-    home = home_of(tmp_path, "job", "there")
-    home.mkdir()
+    shared_memory = tmp_path / ("long" * 25)  # longer than the name of a socket may be
+    home = home_of(shared_memory, "job", "there")
+    home.mkdir(parents=True)
     write_settings(home, Settings("there", "job", linger_s=5))
     path = script("""
         import signal, sys, time
@@ -101,7 +102,7 @@ def test_a_signal_is_forwarded_and_ends_the_run(launch, script, number, tmp_path
         while True:
             time.sleep(0.05)
     """)
-    memory = {"GANGLINE_CHECKPOINT_MEMORY": str(tmp_path)}
+    memory = {"GANGLINE_CHECKPOINT_MEMORY": str(shared_memory)}
     run = launch("--nproc-per-node", 2, "--rdzv-id", "job", path, **memory)
     run.until("ready", 2)
     run.process.send_signal(number)

@@ -3,15 +3,17 @@
 Everything here is pure, so that the rules of the wire are tested by tables; ``transport`` sends.
 """
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import msgspec
 
 from gangline.api.resource import Resource
+from gangline.kube.errors import ConfigError
 
 JSON = "application/json"
 
@@ -26,6 +28,9 @@ class PatchKind(StrEnum):
 
 
 Params = tuple[tuple[str, str], ...]
+_BREAKS = re.compile(r"[\r\n\0]")
+_TARGET = re.compile(r"[!-~]+", re.ASCII)
+"""Signs that may stand in the first line of a request as they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +256,34 @@ def evict(
 def logs(pod: str, namespace: str, **options: object) -> Request:
     """Read what a container wrote; ``options`` are the API's, in snake_case."""
     return Request("GET", pod_path(namespace, pod, "log"), parameters(**options))
+
+
+def header_lines(headers: Iterable[tuple[str, str]]) -> bytes:
+    """Headers as HTTP/1.1 sends them.
+
+    Raises:
+        ConfigError: a value has a line break, by which it would say more than its own.
+    """
+    lines = []
+    for name, value in headers:
+        if _BREAKS.search(value):
+            raise ConfigError(f"the header {name} has a line break")
+        lines.append(f"{name}: {value}\r\n")
+    return "".join(lines).encode()
+
+
+def plain_message(request: Request, base_path: str, head: bytes) -> bytes:
+    """The bytes of a request in HTTP/1.1; ``head`` are the headers that all of them have."""
+    target = base_path + request.path
+    if request.params:
+        target += "?" + urlencode(request.params, quote_via=quote)
+    if not _TARGET.fullmatch(target):
+        target = quote(target, safe="/?=&%:@!$'()*+,;~")
+    body = request.body or b""
+    length = f"Content-Length: {len(body)}\r\n" if body or request.method != "GET" else ""
+    kind = f"Content-Type: {request.content_type}\r\n" if request.body is not None else ""
+    begin = f"{request.method} {target} HTTP/1.1\r\n{kind}{length}".encode()
+    return b"".join((begin, head, b"\r\n", body))
 
 
 def encode(resource: Resource[Any], body: Any) -> bytes:

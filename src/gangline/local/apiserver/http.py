@@ -203,7 +203,20 @@ class Protocol(web.RequestHandler):
 
 
 class Server(web.Server):
-    """Speaks ``Protocol`` on each connection."""
+    """Speaks ``Protocol`` on each connection, until it is shut down."""
+
+    _ends = False
+
+    def pre_shutdown(self) -> None:
+        """Take no more connections: called by aiohttp, as is what follows."""
+        self._ends = True
+        super().pre_shutdown()
+
+    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
+        """Take a connection; one whose handshake outlasted the server would be left open."""
+        super().connection_made(handler, transport)
+        if self._ends:
+            transport.abort()
 
     def __call__(self) -> Protocol:
         """The handler of a new connection."""

@@ -33,6 +33,21 @@ MODES = (*MANUAL_MODES, "single-job", "cluster")
 
 NODES_ANNOTATION = "gangline.dev/nodes"
 """On a job: ``MIN:MAX`` workers, where ``--nnodes`` cannot be read off the command."""
+PENDING_TIMEOUT_ANNOTATION = "pending_timeout"
+"""On a job, as DLRover has it: ``restartTimeout`` of roles that have none."""
+PENDING_STRATEGY_ANNOTATION = "pending_fail_strategy"
+"""On a job: -1 or 0, pods may wait for ever; 1, until too few are at work; 2, none may."""
+ELASTIC_MODE_ANNOTATION = "training_elastic_mode"
+"""On a job: told to pods as ``DLROVER_TRAINING_ELASTIC_MODE``."""
+PENDING_STRATEGIES = ("-1", "0", "1", "2")
+IGNORED_ANNOTATIONS = {
+    "service_type": "agents and master speak a protocol of their own",
+    "pre_check_ops": "a gang starts as a whole, and nodes are checked by --network-check",
+    "pre_check_bypass": "a gang starts as a whole, and nodes are checked by --network-check",
+    "enable_dashboard": "the job is shown by gangline get and gangline dashboard",
+    "dashboard_port": "the job is shown by gangline get and gangline dashboard",
+}
+"""Arguments of DLRover's master that jobs carry as annotations, and why they do nothing here."""
 SCALE_TYPE_LABEL = "scale-type"
 """On a plan: ``manual`` (or nothing) from a person, ``auto`` from a program."""
 AUTO = "auto"

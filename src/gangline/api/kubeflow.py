@@ -20,6 +20,8 @@ RESTART_ANNOTATION = "gangline.dev/restart"
 """On a job: ``gang`` restarts all replicas together when one fails."""
 RESIZE_ANNOTATION = "gangline.dev/resize"
 """On a job: ``restart`` restarts all replicas together when their number changes."""
+SHARED_MEMORY_ANNOTATION = "gangline.dev/shared-memory"
+"""On a job: memory at /dev/shm for the container that trains; ``true``, ``false`` or how much."""
 
 
 class SchedulingPolicy(Wire):

@@ -21,6 +21,7 @@ from gangline.operator.job import (
 )
 from gangline.operator.policies import restart, together
 from gangline.operator.replicas import Gang
+from gangline.operator.shared_memory import with_shared_memory
 
 
 def owner(job: TrainingJob) -> Manifest:
@@ -48,6 +49,7 @@ def pod(
     )
     if offers(job.rules, ShapesPods):
         manifest = job.rules.shape_pod(job, role, index, manifest, gang)
+    manifest = with_shared_memory(job, role, manifest)
     meta: Manifest = {
         key: value
         for key, value in manifest["metadata"].items()

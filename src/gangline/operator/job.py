@@ -112,6 +112,8 @@ class Kind:
     """The kinds of further objects that its jobs may have: ``ConfigMap``."""
     finalizers: tuple[str, ...] = ()
     """Finalizers that an upstream operator left on its jobs: taken off at deletion, never set."""
+    shares_memory: frozenset[str] = frozenset()
+    """The roles whose pods get memory at /dev/shm if the job does not say otherwise."""
     companions: tuple[Resource[Any], ...] = ()
     """What else people write about its jobs, and the webhook looks at."""
 

@@ -129,6 +129,21 @@ def test_whatever_is_optional_may_be_missing() -> None:
             "--nnodes 5:3",
         ),
         (
+            job(meta={"annotations": {"pending_timeout": "soon"}}),
+            "metadata.annotations.pending_timeout",
+            "is not a number of seconds",
+        ),
+        (
+            job(meta={"annotations": {"pending_fail_strategy": "3"}}),
+            "metadata.annotations.pending_fail_strategy",
+            "is not allowed",
+        ),
+        (
+            job(meta={"annotations": {"gangline.dev/shared-memory": "much"}}),
+            "metadata.annotations[gangline.dev/shared-memory]",
+            "such as '8Gi'",
+        ),
+        (
             job(meta={"annotations": {"gangline.dev/nodes": "many"}}),
             "metadata.annotations[gangline.dev/nodes]",
             "not a node range",
@@ -195,6 +210,10 @@ def test_all_mistakes_are_told_at_once() -> None:
     [
         (job({"Worker": replica()}), "spec.replicaSpecs.Worker"),
         (job(enableDynamicSharding=True), "spec.enableDynamicSharding"),
+        (
+            job(meta={"annotations": {"service_type": "grpc"}}),
+            "metadata.annotations.service_type",
+        ),
         (job({"worker": replica(4, "--nnodes=1:2")}), "spec.replicaSpecs.worker.replicas"),
         (job(distributionStrategy=""), "spec.distributionStrategy"),
         (

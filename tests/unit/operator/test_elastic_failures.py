@@ -274,6 +274,30 @@ def test_too_few_pods_that_find_no_node_in_time_end_the_job() -> None:
     assert "restartTimeout of 600 s" in world.message
 
 
+@pytest.mark.parametrize(
+    ("strategy", "command", "ends"),
+    [
+        (None, "train", True),
+        ("1", "run --nnodes=1:2 x", False),
+        ("2", "run --nnodes=1:2 x", True),
+        ("0", "train", False),
+        ("-1", "train", False),
+    ],
+)
+def test_dlrovers_annotations_say_how_long_pods_may_wait(
+    strategy: str | None, command: str, ends: bool
+) -> None:
+    notes = {"pending_timeout": "60"} | ({"pending_fail_strategy": strategy} if strategy else {})
+    world = ElasticWorld(role(2, command), annotations=notes)
+    world.settle()
+    world.start(world["worker-0"])
+    world.wait(61)
+    world.settle()
+    assert world.finished is ends
+    if ends:
+        assert "pending_timeout of 60 s" in world.message
+
+
 def test_pods_beyond_the_minimum_may_wait_as_long_as_they_like() -> None:
     world = ElasticWorld(role(2, "run --nnodes=1:2 x", restartTimeout=600))
     world.settle()

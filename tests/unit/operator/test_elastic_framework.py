@@ -54,6 +54,13 @@ def test_workers_are_told_what_dlrover_tells_them_and_where_the_master_is() -> N
     assert {"POD_IP", "NODE_IP", "POD_NAME", "GANGLINE_JOB_SECRET"} <= found.keys()
 
 
+def test_workers_are_told_the_mode_that_the_job_gives() -> None:
+    for notes, mode in (({}, "base"), ({"training_elastic_mode": "ucp"}, "ucp")):
+        world = ElasticWorld(1, annotations=notes)
+        found = variables(world.made(world.decide())["worker-0"])
+        assert found["DLROVER_TRAINING_ELASTIC_MODE"] == mode
+
+
 def test_labels_are_dlrovers_beside_ours() -> None:
     world = ElasticWorld(2).up().take("worker-1")
     labels = world["worker-2"].metadata.labels

@@ -11,12 +11,16 @@ from gangline.api.elastic import (
     CHIEF,
     CONTAINER,
     EVALUATOR,
+    IGNORED_ANNOTATIONS,
     LOCAL,
     MANUAL_MODES,
     MASTER,
     NODES_ANNOTATION,
     OLD_MASTER,
     PARAMETER_SERVER,
+    PENDING_STRATEGIES,
+    PENDING_STRATEGY_ANNOTATION,
+    PENDING_TIMEOUT_ANNOTATION,
     PS,
     ROLES,
     TRAINING_ROLES,
@@ -60,6 +64,7 @@ def check(job: ElasticJob, old: ElasticJob | None = None) -> Iterator[FieldError
     trained = {role: each for role, each in roles.items() if role in TRAINING_ROLES}
     yield from _name(job, trained)
     yield from parts.annotations(job.metadata)
+    yield from _annotations(job)
     yield from errors
     if roles and not trained:
         yield FieldError(_PATH, None, "has nobody who trains", f"give {WORKER}")
@@ -89,6 +94,10 @@ def advise(job: ElasticJob) -> Iterator[FieldError]:
             yield FieldError(path, key, f"is taken for {key.lower()!r}", f"write {key.lower()}")
         yield from _advise_replica(key.lower(), replica, path)
     yield from _spares(job)
+    for name, why in IGNORED_ANNOTATIONS.items():
+        if (given := job.metadata.annotations.get(name)) is not None:
+            where = child("metadata.annotations", name)
+            yield FieldError(where, given, f"has no effect: {why}", "leave it out")
     for field, written in (
         ("enableElasticScheduling", spec.enable_elastic_scheduling),
         ("enableDynamicSharding", spec.enable_dynamic_sharding),
@@ -229,6 +238,20 @@ def _nodes(job: ElasticJob) -> Iterator[FieldError]:
     if found and 0 < count < found.least:
         problem = f"is fewer than the minimum of --nnodes, {found.least}: training never starts"
         yield FieldError(f"{path}.replicas", count, problem, f"give at least {found.least}")
+
+
+def _annotations(job: ElasticJob) -> Iterator[FieldError]:
+    """What DLRover's master is told by annotations, where it counts here."""
+    notes = job.metadata.annotations
+    seconds = notes.get(PENDING_TIMEOUT_ANNOTATION)
+    if seconds is not None and not (seconds.isascii() and seconds.isdecimal()):
+        where = child("metadata.annotations", PENDING_TIMEOUT_ANNOTATION)
+        yield FieldError(where, seconds, "is not a number of seconds", "give one, such as '900'")
+    strategy = notes.get(PENDING_STRATEGY_ANNOTATION)
+    if strategy is not None and strategy not in PENDING_STRATEGIES:
+        where = child("metadata.annotations", PENDING_STRATEGY_ANNOTATION)
+        remedy = f"use one of {', '.join(PENDING_STRATEGIES)}"
+        yield FieldError(where, strategy, "is not allowed", remedy)
 
 
 def _strategy(job: ElasticJob, roles: parts.Roles) -> Iterator[FieldError]:

@@ -14,6 +14,7 @@ from gangline.api.fielderror import FieldError, child, complaint_at
 from gangline.api.kubeflow import (
     RESIZE_ANNOTATION,
     RESTART_ANNOTATION,
+    SHARED_MEMORY_ANNOTATION,
     ReplicaSpec,
     RunPolicy,
     SchedulingPolicy,
@@ -73,6 +74,18 @@ def annotations(meta: ObjectMeta) -> Iterator[FieldError]:
         if given not in (None, value):
             where = child("metadata.annotations", key)
             yield FieldError(where, given, "is not a value that it can have", f"give {value!r}")
+    memory = meta.annotations.get(SHARED_MEMORY_ANNOTATION)
+    if memory not in (None, "true", "false") and not _is_some(memory):
+        where = child("metadata.annotations", SHARED_MEMORY_ANNOTATION)
+        remedy = "give 'true', 'false' or an amount, such as '8Gi'"
+        yield FieldError(where, memory, "is not a value that it can have", remedy)
+
+
+def _is_some(amount: str) -> bool:
+    try:
+        return parse_quantity(amount).nano > 0
+    except QuantityError:
+        return False
 
 
 def read_roles(

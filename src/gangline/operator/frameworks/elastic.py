@@ -41,6 +41,7 @@ KIND = Kind(
     port=PORT,
     everywhere=False,
     makes=("ConfigMap", "Role", "RoleBinding", "Secret", "ServiceAccount"),
+    shares_memory=frozenset(TRAINING_ROLES),
     companions=(SCALE_PLANS,),
 )
 

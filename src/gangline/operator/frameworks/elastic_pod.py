@@ -130,7 +130,8 @@ class Replica:
         yield "GANGLINE_MASTER_ADDR", master_address(job.name)
         yield "DLROVER_MASTER_ADDR", master_address(job.name)
         yield "DLROVER_MASTER_SERVICE_TYPE", "http"
-        yield "DLROVER_TRAINING_ELASTIC_MODE", "base"
+        mode = job.meta.annotations.get(api.ELASTIC_MODE_ANNOTATION, "base")
+        yield "DLROVER_TRAINING_ELASTIC_MODE", mode
         yield "MONITOR_ENABLED", "true"
         for old, value in (
             ("TYPE", role.name),

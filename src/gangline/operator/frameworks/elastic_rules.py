@@ -321,10 +321,10 @@ class ElasticRules:
     def _waiting(
         self, job: TrainingJob, role: Role, gang: Gang, now: datetime
     ) -> tuple[timedelta, str] | None:
-        written = elastic_pod.spec_of(self.spec, role.name)
-        limit = written.restart_timeout if written else None
-        slots = gang[role.name]
-        if not limit or slots.active + slots.succeeded >= max(1, self.tolerance.needed(role)):
+        notes, slots = job.meta.annotations, gang[role.name]
+        limit, said = self.tolerance.waiting_limit(role.name, notes)
+        needed = self.tolerance.must_be_at_work(role, slots.wanted, notes)
+        if not limit or slots.active + slots.succeeded >= needed:
             return None
         pods = [pod for pod in slots.present if _waits(pod)]
         since = [pod.metadata.creation_timestamp for pod in pods]
@@ -333,8 +333,8 @@ class ElasticRules:
             return None
         why = (
             f"ElasticJob {job.name} has failed because {len(pods)} {role.name} pod(s), such as "
-            f"{min(pod.name for pod in pods)}, waited for a node longer than the restartTimeout "
-            f"of {limit} s, and {self.tolerance.needed(role)} are needed."
+            f"{min(pod.name for pod in pods)}, waited for a node longer than the {said} "
+            f"of {limit} s, and {needed} are needed."
         )
         return min(known) + timedelta(seconds=limit) - now, why
 

@@ -1,5 +1,6 @@
 """What an ElasticJob can do without: how many of a role, which ranks, after how many failures."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gangline.api import elastic as api
@@ -14,6 +15,8 @@ RESTARTS = 3
 MASTER_RESTARTS = 30
 """The same for the master. Workers go on without it meanwhile, so there is time."""
 
+_WHEN_NEEDED, _ANY = "1", "2"
+"""DLRover's words for: waiting ends a job that lacks pods; it does always."""
 _TOGETHER = (PS, CHIEF, MASTER)
 """Roles without any of whose replicas nothing goes on."""
 
@@ -63,6 +66,31 @@ class Tolerance:
             return max(given or 0, MASTER_RESTARTS)
         own = self.critical(name).ranks.get(rank)
         return own if own is not None else RESTARTS if given is None else given
+
+    def waiting_limit(self, name: str, notes: Mapping[str, str]) -> tuple[int, str]:
+        """How many seconds pods of a role may wait for a node, 0 for ever; and who says so.
+
+        The annotations are about pods that train: these go on without a master.
+
+        Args:
+            name: the role.
+            notes: the job's annotations.
+        """
+        written = spec_of(self.spec, name)
+        if written and written.restart_timeout:
+            return written.restart_timeout, "restartTimeout"
+        strategy = notes.get(api.PENDING_STRATEGY_ANNOTATION, _WHEN_NEEDED)
+        seconds = notes.get(api.PENDING_TIMEOUT_ANNOTATION, "")
+        patient = strategy not in (_WHEN_NEEDED, _ANY)
+        if patient or name == MASTER or not seconds.isdecimal():
+            return 0, ""
+        return int(seconds), api.PENDING_TIMEOUT_ANNOTATION
+
+    def must_be_at_work(self, role: Role, wanted: int, notes: Mapping[str, str]) -> int:
+        """How many of a role must be at work for the others to be allowed to wait."""
+        if notes.get(api.PENDING_STRATEGY_ANNOTATION) == _ANY:
+            return wanted
+        return max(1, self.needed(role))
 
     def always(self, role: Role) -> bool:
         """Whether every failure makes a pod anew."""

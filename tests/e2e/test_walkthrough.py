@@ -1,6 +1,7 @@
 """The walkthrough that users of Arena know, typed command by command with ``gangline``.
 
-GPUs are pretended. Where TensorBoard is not installed, a stand-in serves the names of its files.
+GPUs are pretended. Where no TensorBoard is installed ('make test-frameworks' does), a stand-in
+serves the names of its files.
 """
 
 import asyncio
@@ -12,7 +13,6 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 
 import aiohttp
@@ -24,6 +24,7 @@ from gangline.api.resources import DEPLOYMENTS, PODS, SECRETS, SERVICES
 from integration.cluster.embedded import EmbeddedCluster, embedded
 
 HERE = Path(__file__).parent / "walkthrough"
+IMAGE_MAP = Path(__file__).parents[2] / ".cache" / "frameworks-image-map.yaml"
 USER, PASSWORD = "yourname", "y0urpwd-of-the-walkthrough"
 
 pytestmark = [
@@ -40,10 +41,18 @@ spec: {accessModes: [ReadWriteMany], resources: {requests: {storage: 100Mi}}}
 """
 
 
+def installed_board() -> str:
+    """The environment that TensorBoard is in; empty if none was made."""
+    known = json.loads(IMAGE_MAP.read_text()) if IMAGE_MAP.exists() else {}
+    folder: str = known.get("gangline/examples-clients:*", {}).get("env", "")
+    return folder if Path(folder, "bin", "tensorboard").exists() else ""
+
+
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[EmbeddedCluster]:
     """Three nodes with two GPUs each."""
-    board = {"env": sys.prefix} | ({} if find_spec("tensorboard") else {"path": str(HERE / "bin")})
+    stand_in = {"env": sys.prefix, "path": str(HERE / "bin")}
+    board = {"env": installed_board()} if installed_board() else stand_in
     images = tmp_path / "images.json"
     images.write_text(json.dumps({"tensorflow/*": board}))
     nodes = ("--nodes", "3", "--gpus", "2", "--image-map", str(images))
@@ -86,8 +95,8 @@ def running(cluster: EmbeddedCluster, *words: str) -> Iterator["subprocess.Popen
             process.stdout.close()
 
 
-async def page_of(port: int) -> str:
-    address = f"http://127.0.0.1:{port}/"
+async def page_of(port: int, path: str = "") -> str:
+    address = f"http://127.0.0.1:{port}/{path}"
     async with aiohttp.ClientSession() as session, session.get(address) as answer:
         return await answer.text()
 
@@ -192,7 +201,20 @@ async def _board_is_shown(cluster: EmbeddedCluster) -> None:
             assert port is not None, line
             page = await page_of(int(port[1]))
             assert "TensorBoard" in page
-            assert find_spec("tensorboard") or page.count("events.out.tfevents") == 3
+            if installed_board():
+                await _curve_is_drawn(int(port[1]))
+            else:
+                assert page.count("events.out.tfevents") == 3
+
+
+async def _curve_is_drawn(port: int) -> None:
+    async def drawn() -> bool:
+        tags = json.loads(await page_of(port, "data/plugin/scalars/tags"))
+        return "loss" in tags.get(".", {})
+
+    await eventually(drawn, "TensorBoard has read the events")
+    points = json.loads(await page_of(port, "data/plugin/scalars/scalars?run=.&tag=loss"))
+    assert {step for _, step, _ in points} == set(range(1, 11))
 
 
 async def _read(cluster: EmbeddedCluster) -> None:

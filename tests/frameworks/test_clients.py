@@ -1,0 +1,139 @@
+"""Programs of others that stand beside a training: the Kubeflow SDK, and TensorBoard itself."""
+
+import asyncio
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from frameworks.training import EXAMPLES, Training
+from gangline.api.resources import CUSTOM_RESOURCE_DEFINITIONS, DEPLOYMENTS
+from integration.cluster.embedded import until
+
+HERE = Path(__file__).parent
+IMAGE = "gangline/examples-clients"
+
+pytestmark = pytest.mark.timeout(600)
+
+EVENTS = """
+from tensorboard.summary import Writer
+writer = Writer('/logs')
+for step in range(10):
+    writer.add_scalar('loss', 1 / (1 + step), step)
+writer.close()
+print('written', flush=True)
+import time
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def python(image_map: Path) -> str:
+    """The interpreter that the Kubeflow SDK is installed for."""
+    return str(Path(json.loads(image_map.read_text())[f"{IMAGE}:*"]["env"], "bin", "python"))
+
+
+def environment(training: Training) -> dict[str, str]:
+    return {**os.environ, "KUBECONFIG": str(training.cluster.home.default_kubeconfig)}
+
+
+@contextmanager
+def opened(command: Sequence[str], training: Training) -> Iterator["subprocess.Popen[str]"]:
+    """A program that goes on until it is ended."""
+    process = subprocess.Popen(
+        command, env=environment(training), stdout=subprocess.PIPE, text=True
+    )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
+
+
+async def run(training: Training, command: Sequence[str]) -> str:
+    """What a program prints that goes well."""
+    done = await asyncio.to_thread(
+        subprocess.run,
+        command,
+        env=environment(training),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+async def kinds_are_served(training: Training) -> None:
+    async def served() -> bool:
+        found = await training.client.list(CUSTOM_RESOURCE_DEFINITIONS)
+        names = {each.metadata.name for each in found.items}
+        return {"pytorchjobs.kubeflow.org", "tfjobs.kubeflow.org"} <= names
+
+    await until(served)
+
+
+async def test_the_kubeflow_sdk_works_unchanged(training: Training, python: str) -> None:
+    await kinds_are_served(training)
+    await run(training, [python, str(HERE / "kubeflow_client.py")])
+    script = EXAMPLES / "clients" / "kubeflow_sdk.py"
+    said = await run(training, [python, str(script), "--image", "any"])
+    assert "function-master-0: rank 0 of 2 learns at 0.1" in said
+    assert "function-worker-0: rank 1 of 2 learns at 0.1" in said
+
+
+async def test_tensorboard_shows_what_a_job_writes(training: Training) -> None:
+    await kinds_are_served(training)
+    gangline = [sys.executable, "-m", "gangline"]
+    submit = [*gangline, "submit", "pytorch", "--name", "curves", "--image", f"{IMAGE}:1"]
+    submit += ["--cpu", "500m", "--share-memory", "0", "--tensorboard", "--logdir", "/logs"]
+    submit += ["--tensorboard-image", f"{IMAGE}:1", f'exec python -c "{EVENTS}"']
+    await run(training, submit)
+
+    async def ready() -> bool:
+        board = await training.client.get(DEPLOYMENTS, "curves-tensorboard", "default")
+        return board.status.ready_replicas == 1
+
+    await until(ready, 300.0)
+    with opened([*gangline, "tensorboard", "curves", "--no-open"], training) as forwarding:
+        assert forwarding.stdout is not None
+        line = await asyncio.to_thread(forwarding.stdout.readline)
+        address = re.search(r"http://127\.0\.0\.1:\d+", line)
+        assert address is not None, line
+        await _shows_the_curve(address[0])
+    await run(training, [*gangline, "delete", "curves"])
+
+
+async def _shows_the_curve(address: str) -> None:
+    async with aiohttp.ClientSession(address, raise_for_status=True) as session:
+
+        async def answer(path: str) -> object:
+            async with session.get(path) as found:
+                return await found.json(content_type=None)
+
+        async with session.get("/") as page:
+            assert "<title>TensorBoard</title>" in await page.text()
+
+        async def read_in() -> bool:
+            return await answer("/data/runs") == ["."]
+
+        await until(read_in, 120.0)
+
+        async def curve() -> list[list[float]]:
+            tags = await answer("/data/plugin/scalars/tags")
+            if not (isinstance(tags, dict) and "loss" in tags.get(".", {})):
+                return []
+            found = await answer("/data/plugin/scalars/scalars?run=.&tag=loss")
+            assert isinstance(found, list)
+            return found if len(found) == 10 else []
+
+        points = await until(curve, 120.0)
+    assert [point[1] for point in points] == list(range(10))
+    assert [round(point[2], 4) for point in points] == [round(1 / (1 + n), 4) for n in range(10)]

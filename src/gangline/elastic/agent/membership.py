@@ -15,17 +15,18 @@ from typing import Any, TypeAlias
 from gangline.api.failure import Failure
 from gangline.elastic.agent import words
 from gangline.elastic.agent.account import Report
+from gangline.elastic.agent.agreement import Agreement
 from gangline.elastic.agent.arrival import WAIT_TOLD_S, arrived
+from gangline.elastic.agent.contact import Contact
 from gangline.elastic.agent.hang import View
 from gangline.elastic.agent.inquest import Inquest
 from gangline.elastic.agent.library import Library
 from gangline.elastic.agent.peers import (
+    LEFT,
     Failed,
-    Go,
     Heard,
     Hung,
     Look,
-    PeerError,
     PeerMessage,
     Peers,
     Seen,
@@ -33,7 +34,7 @@ from gangline.elastic.agent.peers import (
 from gangline.elastic.agent.place import Place
 from gangline.elastic.agent.round import Round
 from gangline.elastic.agent.wanted import Wanted
-from gangline.elastic.agent.world import MeetingError, Node, Notice, World, free_port
+from gangline.elastic.agent.world import CutOffError, MeetingError, Node, Notice, World
 from gangline.elastic.protocol import messages as said
 from gangline.elastic.protocol.client import Client, ClientName
 from gangline.elastic.protocol.errors import MasterUnreachableError, RequestRefusedError
@@ -41,8 +42,6 @@ from gangline.elastic.protocol.seal import Secret
 
 log = logging.getLogger(__name__)
 
-PEER_TIMEOUT_S = 3.0
-"""A peer that does not answer for so long counts as gone; the master is asked then."""
 FAREWELL_S = 2.0
 FINISH_PATIENCE_S = 60.0
 """So long a master may be away when all is done, before this node goes without it."""
@@ -77,7 +76,8 @@ class Membership:
         self._wanted = Wanted()
         self._running = -1
         self._background: set[asyncio.Task[None]] = set()
-        self._broadcast: asyncio.Task[bool] | None = None
+        self._agreement = Agreement(self._peers)
+        self._contact = Contact(self._client, self._peers, place.witness)
 
     def serve(self, node: Node) -> None:
         """Take the workers about which the others and the master ask."""
@@ -114,7 +114,7 @@ class Membership:
         if self._round:
             self._restarts_before += self._round.go.attempt - self._round.world.attempt
         self._round = Round(world, self._place.node_id)
-        self._broadcast = None
+        self._agreement.forget()
         self._share()
         return self._world()
 
@@ -128,9 +128,9 @@ class Membership:
         if failure and stands.go.attempt <= self._running:
             report = words.failed(self._place, self._in_round, self._running, failure)
             self._keep(self._send(report))
-            agreed = await self._agree(stands, str(failure))
+            agreed = await self._agreement.reached(stands, self._running, str(failure))
         else:
-            agreed = await self._all_heard()
+            agreed = await self._agreement.all_heard()
         if agreed and self._notice is None and self._round is stands:
             return self._world()
         return await self.join()
@@ -191,6 +191,7 @@ class Membership:
         await arrived(self._client, self._place.connect_timeout_s)
         self._keep(self._follow_commands())
         self._keep(self._beat())
+        self._keep(self._contact.watch(lambda: self._round, self._leave_round))
 
     def _share(self) -> None:
         if self._round and self._round.leads:
@@ -205,15 +206,19 @@ class Membership:
         """Ask for a world, and hear while waiting that there is to be none."""
         world = asyncio.ensure_future(self._ask_for_world())
         stopped = asyncio.ensure_future(self._stopped())
+        cut_off = asyncio.ensure_future(self._contact.cut_off())
+        every: tuple[asyncio.Future[Any], ...] = (world, stopped, cut_off)
         try:
-            await asyncio.wait({world, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(every, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for each in (world, stopped):
+            for each in every:
                 each.cancel()
-            await asyncio.gather(world, stopped, return_exceptions=True)
-        if stopped.cancelled():
-            return world.result()
-        raise MeetingError(f"stopped: {stopped.result().reason}")
+            await asyncio.gather(*every, return_exceptions=True)
+        if not stopped.cancelled():
+            raise MeetingError(f"stopped: {stopped.result().reason}")
+        if not cut_off.cancelled():
+            raise CutOffError(cut_off.result())
+        return world.result()
 
     async def _stopped(self) -> Notice:
         async with self._changed:
@@ -257,49 +262,18 @@ class Membership:
     def _is_behind(self) -> bool:
         return self._round is not None and self._round.go.attempt > self._running
 
-    async def _agree(self, stands: Round, reason: str) -> bool:
-        reason = reason[: words.TEXT_LIMIT]
-        if stands.leads:
-            self._lead(stands, self._running, reason)
-            return await self._all_heard()
-        wish = Failed(stands.world.round, self._running, reason)
-        try:
-            reply = await self._peers.tell(stands.leader.agent_address, wish, PEER_TIMEOUT_S)
-        except PeerError as error:
-            log.warning("the first node does not answer: %s", error)
-            return False
-        stands.hear(reply)
-        return stands.go.attempt > self._running
-
-    def _lead(self, stands: Round, attempt: int, reason: str) -> None:
-        go = stands.propose(attempt, free_port(), reason)
-        if go is not None:
-            self._broadcast = asyncio.create_task(self._tell_all(stands, go))
-
-    async def _tell_all(self, stands: Round, go: Go) -> bool:
-        async def tell(address: str) -> bool:
-            try:
-                await self._peers.tell(address, go, PEER_TIMEOUT_S)
-            except PeerError as error:
-                log.warning("a node does not answer: %s", error)
-                return False
-            return True
-
-        return all(await asyncio.gather(*(tell(each.agent_address) for each in stands.others)))
-
-    async def _all_heard(self) -> bool:
-        return await self._broadcast if self._broadcast else True
-
     async def _answer(self, message: PeerMessage) -> PeerMessage:
         stands = self._round
         if stands is None:
             return Heard(0, 0)
         if isinstance(message, Hung | Look):
             return await self._testify(stands, message)
+        if self._wanted.notice(stands.world.round):
+            return Heard(stands.world.round, LEFT)
         reply = stands.hear(message)
         if isinstance(message, Failed) and stands.leads and message.round == stands.go.round:
             if stands.is_news(message):
-                self._lead(stands, message.attempt, message.reason)
+                self._agreement.lead(stands, message.attempt, message.reason)
             reply = stands.go
         await self._wake()
         return reply
@@ -311,6 +285,12 @@ class Membership:
         if isinstance(message, Look):
             return Seen(tuple(await self._node.views()))
         return Seen(await self._inquest.gathered(stands, self._running, self._node))
+
+    async def _leave_round(self, round_: int, reason: str) -> None:
+        if self._doing is None and self._wanted.notice(round_) is None:
+            log.warning("leaving this world: %s", reason)
+        self._wanted.leave(round_, reason)
+        await self._wake()
 
     async def _wake(self) -> None:
         async with self._changed:

@@ -17,6 +17,8 @@ from gangline.elastic.protocol import seal
 
 log = logging.getLogger(__name__)
 
+LEFT = -1
+"""In place of an attempt: the one who says so has left the round."""
 _READ = 1 << 16
 
 

@@ -20,3 +20,6 @@ class Place:
     join_timeout_s: float
     connect_timeout_s: float = 60.0
     topology: tuple[str, ...] = ()
+    witness: str | None = None
+    """host:port of the cluster's API server: a node that does not reach it either, when nobody else
+    answers, gives its part up. None where nobody would take it over."""

@@ -25,6 +25,10 @@ class MeetingError(Exception):
     """No world could be had."""
 
 
+class CutOffError(MeetingError):
+    """This node reaches nobody any more."""
+
+
 @dataclass(frozen=True, slots=True)
 class World:
     """One attempt: the members, and where rank 0 opens the store."""

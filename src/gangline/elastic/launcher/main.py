@@ -16,7 +16,13 @@ from gangline.elastic.agent.logs import LogFolder, LogFolderError
 from gangline.elastic.agent.process import StartError
 from gangline.elastic.agent.report import exit_code, report
 from gangline.elastic.agent.settings import AgentSettings
-from gangline.elastic.agent.world import MeetingError, OneNode, PortsTakenError, Rendezvous
+from gangline.elastic.agent.world import (
+    CutOffError,
+    MeetingError,
+    OneNode,
+    PortsTakenError,
+    Rendezvous,
+)
 from gangline.elastic.launcher.checks import Checks, UnfitError
 from gangline.elastic.launcher.devices import device_count
 from gangline.elastic.launcher.lazy_master import LazyMaster
@@ -48,7 +54,7 @@ def main(arguments: Sequence[str] | None = None, program: str = "gangline run") 
         return _complain(str(error), USAGE_ERROR)
     except StartError as error:
         return _complain(str(error), error.exit_code)
-    except UnfitError as error:
+    except (UnfitError, CutOffError) as error:
         return _complain(str(error), NODE_FAULT)
     except (DevicesError, LogFolderError, MeetingError, PortsTakenError) as error:
         return _complain(str(error), 1)

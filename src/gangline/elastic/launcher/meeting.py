@@ -29,6 +29,8 @@ class Meeting:
     node_id: int | None = None
     node_rank: int = -1
     """-1: none is preferred."""
+    witness: str | None = None
+    """host:port of the cluster's API server, where a cluster can replace this node."""
     local_address: str | None = None
     """This node for the others; None: find out."""
     store_host: str = "127.0.0.1"
@@ -87,10 +89,18 @@ def meeting(flags: argparse.Namespace, environment: Mapping[str, str]) -> Meetin
         if given or rank is not None
         else None,
         node_rank=-1 if rank is None else rank,
+        witness=_api_server(environment) if given else None,
         local_address=local,
         join_timeout_s=_time(conf, "join_timeout", "timeout", "pend_timeout", default=600.0),
         last_call_s=_time(conf, "last_call_timeout", "lastcall_timeout", default=5.0),
     )
+
+
+def _api_server(environment: Mapping[str, str]) -> str | None:
+    """Read what Kubernetes tells every container."""
+    host = environment.get("KUBERNETES_SERVICE_HOST")
+    port = environment.get("KUBERNETES_SERVICE_PORT", "443")
+    return f"[{host}]:{port}" if host and ":" in host else f"{host}:{port}" if host else None
 
 
 def _conf(text: str) -> dict[str, str]:

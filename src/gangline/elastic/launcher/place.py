@@ -27,5 +27,6 @@ def place_of(settings: AgentSettings, meet: Meeting) -> Place:
         node_unit=meet.node_unit,
         last_call_s=meet.last_call_s,
         join_timeout_s=meet.join_timeout_s,
+        witness=meet.witness,
         connect_timeout_s=meet.join_timeout_s if meet.is_given_by_cluster else _CONNECT_S,
     )

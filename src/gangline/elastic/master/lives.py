@@ -21,6 +21,7 @@ class Lives:
     def __init__(self, silence_s: float, grace_s: float, lost: Callable[[int, str], None]) -> None:
         self._silence_s, self._grace_s, self._lost = silence_s, grace_s, lost
         self._lives: dict[int, _Life] = {}
+        self._hears_nobody = False
 
     def expect(self, node: int) -> None:
         """A node should be heard of from now on."""
@@ -55,9 +56,21 @@ class Lives:
         life.timer = loop.call_later(self._grace_s, self._not_back, node, life)
 
     def check(self) -> None:
-        """Look for nodes that were silent too long."""
+        """Look for nodes that were silent too long.
+
+        When all are silent at once it is this end that is cut off, or stood still: nobody is
+        blamed, and all have the whole time again once one of them is heard.
+        """
         oldest = _now() - self._silence_s
-        for node in [node for node, life in self._lives.items() if life.heard < oldest]:
+        silent = [node for node, life in self._lives.items() if life.heard < oldest]
+        heard_nobody, self._hears_nobody = self._hears_nobody, len(silent) == len(self._lives)
+        if self._hears_nobody:
+            return
+        if heard_nobody:
+            for life in self._lives.values():
+                life.heard = _now()
+            return
+        for node in silent:
             self.forget(node)
             self._lost(node, f"not heard of for {self._silence_s:g} s")
 

@@ -20,6 +20,7 @@ from gangline.elastic.protocol.client import (
 )
 from gangline.elastic.protocol.errors import MasterUnreachableError, RequestRefusedError
 from gangline.elastic.protocol.messages import Message, Refused, Reply, Welcome
+from gangline.elastic.protocol.sockets import notice_silence
 
 R = TypeVar("R", bound=Message)
 
@@ -90,6 +91,7 @@ class BlockingClient:
         left = max(0.001, min(CONNECT_TIMEOUT_S, deadline - time.monotonic()))
         self._socket = socket.create_connection(split_address(self.address), left)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        notice_silence(self._socket)
         mine = seal.greeting()
         self._socket.sendall(mine)
         theirs = b""

@@ -30,6 +30,7 @@ from gangline.elastic.protocol.messages import (
     Welcome,
 )
 from gangline.elastic.protocol.release import release
+from gangline.elastic.protocol.sockets import notice_silence
 
 log = logging.getLogger(__name__)
 
@@ -97,6 +98,7 @@ class _Link(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are none of asyncio's class, though they do the same.
         self._transport = transport = cast(asyncio.Transport, transport)
+        notice_silence(transport.get_extra_info("socket"))
         transport.write(self._mine)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -151,6 +153,8 @@ class Client:
         self.name = name or ClientName()
         self.welcome: Welcome | None = None
         """What the master said last when it took a connection."""
+        self.replies = 0
+        """How many replies have come: while it grows, the master is there."""
         self.trouble = "not connected yet"
         """Why there is no connection now; empty while there is one."""
         self._secret = secret
@@ -310,6 +314,7 @@ class Client:
             link.send(number, asked.body)
 
     def _received(self, number: int, reply: Reply) -> None:
+        self.replies += 1
         if number == _HELLO_NUMBER:
             self._greeted(reply)
             return

@@ -21,6 +21,7 @@ from gangline.elastic.protocol.messages import (
     Request,
     Welcome,
 )
+from gangline.elastic.protocol.sockets import notice_silence
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +67,7 @@ class Peer(asyncio.Protocol):
         """Begin: the other end has some seconds to greet."""
         # uvloop's transports are none of asyncio's class, though they do the same.
         self._transport = transport = cast(asyncio.Transport, transport)
+        notice_silence(transport.get_extra_info("socket"))
         transport.set_write_buffer_limits(high=_WRITE_HIGH)
         self._server.arrived(self)
 

@@ -1,0 +1,125 @@
+"""Who is lost, who has left, who is cut off: what an agent makes of silence."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from gangline.elastic.agent.contact import CUT_OFF_AFTER, Contact, Silence
+from gangline.elastic.agent.peers import LEFT, Heard, PeerMessage, Peers
+from gangline.elastic.agent.round import Round
+from gangline.elastic.protocol.client import Client
+from gangline.elastic.protocol.messages import Member, Welcome, World
+from gangline.elastic.protocol.seal import secret_of
+
+SECRET = secret_of({"GANGLINE_JOB_SECRET": "00" * 32}, "job")
+ROUND = 4
+HERE = Heard(ROUND, 0)
+
+
+def test_members_are_asked_once_the_master_is_silent_for_a_part_of_the_patience() -> None:
+    silence = Silence(15.0)
+    assert not silence.passed(4.0)
+    assert silence.passed(2.0)
+
+
+def test_a_member_is_lost_after_the_patience_and_never_by_one_missing_answer() -> None:
+    silence = Silence(15.0)
+    silence.passed(14.0)
+    assert not silence.missed(1)
+    silence.passed(2.0)
+    assert not silence.missed(1)
+    assert silence.missed(1)
+    silence.heard(1)
+    assert not silence.missed(1)
+
+
+def test_whoever_hears_anybody_is_not_cut_off() -> None:
+    silence = Silence(1.0)
+    silence.passed(CUT_OFF_AFTER - 0.5)
+    silence.heard(1)
+    silence.passed(1.0)
+    assert not silence.is_cut_off
+    silence.passed(CUT_OFF_AFTER)
+    assert silence.is_cut_off
+
+
+@pytest.fixture
+def nowhere() -> Iterator[str]:
+    """An address that answers nothing: the system drops what comes to a queue that is full."""
+    with socket.socket() as listener, contextlib.ExitStack() as stack:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for _ in range(3):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(listener.getsockname())
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+@dataclass
+class Watched:
+    """Node 1 of a round that node 0 leads, while the master is silent."""
+
+    contact: Contact
+    left: "asyncio.Future[str]"
+
+
+@contextlib.asynccontextmanager
+async def watching(
+    says: PeerMessage, leader: str = "", witness: str | None = None
+) -> AsyncIterator[Watched]:
+    """Begin to watch a leader who says something, or is somewhere else."""
+
+    async def answer(_: PeerMessage) -> PeerMessage:
+        return says
+
+    client, peers = Client("127.0.0.1:9", SECRET), Peers(SECRET, answer)
+    client.welcome = Welcome(protocol=1, silence_s=0.8)
+    own = f"127.0.0.1:{await peers.listen()}"
+    members = Member(0, 0, 0, 1, 0, "one", leader or own), Member(1, 1, 1, 1, 1, "two", own)
+    stands = Round(World(ROUND, members, "one", 20000), node_id=1)
+    watched = Watched(Contact(client, peers, witness), asyncio.Future())
+
+    async def leave(round_: int, reason: str) -> None:
+        assert round_ == ROUND
+        if not watched.left.done():
+            watched.left.set_result(reason)
+
+    watch = asyncio.create_task(watched.contact.watch(lambda: stands, leave))
+    try:
+        yield watched
+    finally:
+        watch.cancel()
+        await asyncio.gather(watch, return_exceptions=True)
+        await peers.close()
+
+
+async def test_a_leader_who_has_left_the_round_is_followed() -> None:
+    for says in (Heard(ROUND, LEFT), Heard(ROUND + 1, 0)):
+        async with watching(says) as node:
+            assert await asyncio.wait_for(node.left, 60) == "node 0 has left this world"
+
+
+async def test_a_leader_who_does_not_answer_is_lost_and_so_is_the_world(nowhere: str) -> None:
+    async with watching(HERE, nowhere) as node:
+        said = await asyncio.wait_for(node.left, 60)
+    assert said == "neither the master nor node 0 answers"
+
+
+async def test_who_answers_or_whose_machine_does_keeps_the_world(nowhere: str) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        refuses = f"127.0.0.1:{closed.getsockname()[1]}"
+        async with (
+            watching(HERE, witness=nowhere) as answered,
+            watching(HERE, refuses, witness=nowhere) as refused,
+            watching(HERE, nowhere, witness=nowhere) as lost,
+        ):
+            # In the time in which the third one is cut off the others do not lose their leader.
+            assert nowhere in await asyncio.wait_for(lost.contact.cut_off(), 60)
+            assert not answered.left.done()
+            assert not refused.left.done()

@@ -1,0 +1,62 @@
+"""Which nodes a master holds for dead: never all at once, for then it is cut off itself."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from gangline.elastic.master import lives as lives_module
+from gangline.elastic.master.lives import Lives
+
+
+@dataclass
+class Watch:
+    """Lives whose clock a test turns."""
+
+    monkeypatch: pytest.MonkeyPatch
+    lost: list[int] = field(default_factory=list)
+    now: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.monkeypatch.setattr(lives_module, "_now", lambda: self.now)
+        self.lives = Lives(15.0, 2.0, lambda node, _: self.lost.append(node))
+
+    def heard(self, *nodes: int) -> None:
+        for node in nodes:
+            self.lives.heard(node)
+
+    def at(self, now: float) -> None:
+        self.now = now
+        self.lives.check()
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
+    return Watch(monkeypatch)
+
+
+def test_a_node_that_is_silent_while_others_speak_is_dead(watch: Watch) -> None:
+    watch.heard(1, 2)
+    watch.at(14)
+    watch.heard(1)
+    watch.at(16)
+    assert watch.lost == [2]
+
+
+def test_when_all_are_silent_nobody_is_blamed(watch: Watch) -> None:
+    watch.heard(1, 2)
+    watch.at(100)
+    watch.at(200)
+    assert not watch.lost
+
+
+def test_after_that_all_have_the_whole_time_again(watch: Watch) -> None:
+    watch.heard(1, 2)
+    watch.at(100)
+    watch.heard(1)
+    watch.at(101)
+    watch.heard(1)
+    watch.at(115)
+    assert not watch.lost
+    watch.heard(1)
+    watch.at(117)
+    assert watch.lost == [2]

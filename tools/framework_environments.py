@@ -85,9 +85,12 @@ def make(framework: str) -> pathlib.Path:
 def install(folder: pathlib.Path, requirements: pathlib.Path) -> None:
     """Install and check what ``requirements`` names; the wheels are not kept, they are large."""
     pip = [str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
-    wanted = ["--no-cache-dir", "--requirement", str(requirements)]
+    wanted = ["--no-cache-dir", "--no-compile", "--requirement", str(requirements)]
     subprocess.run([*pip, "install", "--quiet", *wanted], check=True, stdout=sys.stderr)
     subprocess.run([*pip, "check"], check=True, stdout=sys.stderr)
+    # pip would compile on one processor. Templates of code do not compile; nobody imports them.
+    compile_all = [pip[0], "-m", "compileall", "-qq", "-j", "0", str(folder / "lib")]
+    subprocess.run(compile_all, check=False, stdout=subprocess.DEVNULL)
 
 
 def say(line: str) -> None:

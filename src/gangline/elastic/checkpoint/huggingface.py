@@ -1,38 +1,37 @@
 """Flash checkpoints for Hugging Face's ``Trainer``.
 
-    trainer = Trainer(model, arguments, train_dataset=…)
-    trainer.add_callback(flash_callback("s3://bucket/run", memory_every=10, storage_every=500))
-    trainer.train()
+    flash = flash_callback("s3://bucket/run", memory_every=10, storage_every=500)
+    trainer = Trainer(model, arguments, train_dataset=…, callbacks=[flash])
+    trainer.train(resume_from_checkpoint=flash.resume(trainer))
 
-The callback restores model, optimizer, scheduler, random states and the trainer's own progress when
-training begins. The trainer then skips the data that were seen when ``ignore_data_skip`` is false.
+Restored are model, optimizer, scheduler, random states and the trainer's own progress. ``resume``
+tells the trainer where it was, so that it goes on in the right epoch and skips the records that it
+has seen (unless ``ignore_data_skip`` says otherwise). What other callbacks count, as the patience
+of early stopping, begins anew.
 """
 
+import dataclasses
+import json
+import logging
+import shutil
+import tempfile
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
-from gangline.elastic.checkpoint.checkpointer import Checkpointer
-from gangline.elastic.checkpoint.training import TrainingState
+from gangline.elastic.checkpoint.checkpointer import Checkpointer, Level
+from gangline.elastic.checkpoint.training import TrainingState, random_states, set_random_states
 
-
-class _Progress:
-    """The trainer's counters, as something that keeps state."""
-
-    def __init__(self, state: Any) -> None:
-        self.state = state
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"step": self.state.global_step, "epoch": float(self.state.epoch or 0.0)}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.state.global_step = state_dict["step"]
-        self.state.epoch = state_dict["epoch"]
+log = logging.getLogger(__name__)
 
 
 def flash_callback(
     folder: str, *, memory_every: int = 10, storage_every: int = 500, **settings: Any
 ) -> Any:
     """A ``TrainerCallback`` that saves to memory and to storage every so many steps.
+
+    Its ``resume(trainer)`` is what ``trainer.train`` is to be told as ``resume_from_checkpoint``.
+    ``settings`` are those of ``Checkpointer``.
 
     Raises:
         ImportError: ``transformers`` is not installed.
@@ -42,42 +41,105 @@ def flash_callback(
     class FlashCallback(base):  # type: ignore[misc]
         """Saves as training goes; keeps nothing of the trainer but while it is called."""
 
-        checkpointer: Checkpointer | None = None
-        restored: int | None = None
+        def __init__(self) -> None:
+            self.checkpointer: Checkpointer | None = None
+            self.restored: int | None = None
+            self._place: _Place | None = None
+            self._random: dict[str, Any] | None = None
+
+        def resume(self, trainer: Any) -> str | None:
+            """Find the newest step that is whole; what the trainer is to resume from, if any."""
+            progress = self._seek()
+            if progress is None:
+                return None
+            self._place = _Place(trainer, progress)
+            return self._place.folder
+
+        def _seek(self) -> str | None:
+            """The trainer's own state in the newest step that is whole."""
+            self.checkpointer = Checkpointer(folder, **settings)
+            loaded = self.checkpointer.load({"trainer": ""})
+            if loaded is None:
+                return None
+            self.restored = loaded.step
+            return str(loaded.state["trainer"])
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
-            """Restore the newest step that is whole."""
+            """Restore what the trainer left to us."""
             del args, control
-            self.checkpointer = Checkpointer(folder, **settings)
-            loaded = self.checkpointer.load(_state(state, parts))
-            self.restored = loaded.step if loaded else None
+            if self.checkpointer is None and (progress := self._seek()):
+                log.warning(
+                    "data begin anew: call train(resume_from_checkpoint=callback.resume(trainer))"
+                )
+                state.global_step = json.loads(progress)["global_step"]
+            assert self.checkpointer is not None
+            training = {"training": _training(parts)}
+            if self.restored is None:
+                self.checkpointer.prepare(_whole(state, parts))
+                return
+            self.checkpointer.load(training, self.restored)
+            if self._place is not None:
+                self._place.leave()
+                # Records are skipped in the middle of an epoch, at the cost of random numbers.
+                self._random = None if float(state.epoch).is_integer() else random_states()
+
+        def on_step_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
+            """Undo what skipping records did to the random states."""
+            del args, state, control, parts
+            if self._random is not None:
+                set_random_states(self._random)
+                self._random = None
 
         def on_step_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
             """Save when it is time."""
             del args, control
+            if state.global_step % storage_every == 0:
+                self._save(state, parts, "storage")
+            elif state.global_step % memory_every == 0:
+                self._save(state, parts, "memory")
+
+        def _save(self, state: Any, parts: dict[str, Any], level: Level) -> None:
             assert self.checkpointer is not None
-            step = state.global_step
-            if step % storage_every == 0:
-                self.checkpointer.save(step, _state(state, parts), "storage")
-            elif step % memory_every == 0:
-                self.checkpointer.save(step, _state(state, parts))
+            self.checkpointer.save(state.global_step, _whole(state, parts), level)
 
         def on_train_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
             """Write the last state to storage and let go."""
             del args, control
             assert self.checkpointer is not None
-            self.checkpointer.save(state.global_step, _state(state, parts), "storage")
+            self._save(state, parts, "storage")
             self.checkpointer.wait()
             self.checkpointer.close()
+            self.checkpointer = None
 
     return FlashCallback()
 
 
-def _state(state: Any, parts: dict[str, Any]) -> dict[str, Any]:
+class _Place:
+    """A folder that tells a trainer how far it was, and holds nothing else.
+
+    The trainer would insist on weights in it; it is kept from looking for them.
+    """
+
+    def __init__(self, trainer: Any, progress: str) -> None:
+        self.trainer = trainer
+        self.folder = tempfile.mkdtemp(prefix="gangline-resume-")
+        Path(self.folder, "trainer_state.json").write_text(progress)
+        trainer._load_from_checkpoint = lambda *_, **__: None
+
+    def leave(self) -> None:
+        """Have the trainer as it was."""
+        del self.trainer._load_from_checkpoint
+        shutil.rmtree(self.folder)
+
+
+def _whole(state: Any, parts: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "training": _training(parts),
+        "trainer": json.dumps(dataclasses.asdict(state), sort_keys=True),
+    }
+
+
+def _training(parts: dict[str, Any]) -> TrainingState:
     optimizer = getattr(parts["optimizer"], "optimizer", parts["optimizer"])
     scheduler = getattr(parts["lr_scheduler"], "scheduler", parts["lr_scheduler"])
-    return {
-        "training": TrainingState(
-            parts["model"], optimizer, scheduler=scheduler, progress=_Progress(state)
-        )
-    }
+    return TrainingState(parts["model"], optimizer, scheduler=scheduler)

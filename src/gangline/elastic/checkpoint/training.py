@@ -7,13 +7,18 @@ want them, so that they reshard. Random states belong to a rank; a rank that was
 keeps its own.
 """
 
+import io
 import random
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 import numpy
 import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+from gangline.elastic.checkpoint.envelope import check_loadable, pickled
+from gangline.elastic.checkpoint.safety import safe_load
 
 
 class KeepsState(Protocol):
@@ -26,13 +31,39 @@ class KeepsState(Protocol):
         """Go on from a state."""
 
 
+class OneValue:
+    """Keeps the state of something as a single value.
+
+    For states that gain and lose names as training goes: a checkpoint is restored by the names that
+    the state has then, and those of a fresh object are not those of one that was at work.
+    """
+
+    def __init__(self, keeper: KeepsState) -> None:
+        self.keeper = keeper
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state.
+
+        Raises:
+            UnsavableError: it does not pickle, or would need code to load.
+        """
+        name, state = type(self.keeper).__name__, self.keeper.state_dict()
+        data = pickled(name, state)
+        check_loadable(name, state, data)
+        return {"value": data}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from a state."""
+        self.keeper.load_state_dict(safe_load(io.BytesIO(state_dict["value"])))
+
+
 class TrainingState:
     """Model, optimizer, random states and what else keeps state."""
 
     def __init__(
         self,
         model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer,
+        optimizer: torch.optim.Optimizer | Iterable[torch.optim.Optimizer],
         **others: KeepsState,
     ) -> None:
         """``others`` are schedulers, samplers, data shards … under names of your choice."""

@@ -62,9 +62,10 @@ def test_a_save_to_storage_is_there_after_wait(checkpointer: Checkpointer) -> No
     assert checkpointer.latest() == 1
 
 
-def test_memory_goes_when_the_job_ends_as_it_should(
+def test_memory_goes_when_the_job_ends_as_it_should_though_it_died_before(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
+    Checkpointer(tmp_path, linger_s=300).close(finished=False)
     checkpointer = Checkpointer(tmp_path, linger_s=300)
     checkpointer.save(1, state(), "storage")
     checkpointer.close()

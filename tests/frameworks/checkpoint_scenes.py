@@ -1,0 +1,148 @@
+"""Plays scenes with flash checkpoints where other frameworks are installed; run by that Python.
+
+    python checkpoint_scenes.py trainer EXAMPLE FOLDER
+    python checkpoint_scenes.py bucket
+
+Frameworks are imported once; each training process is a fork. Prints one line of JSON.
+"""
+
+import json
+import os
+import re
+import runpy
+import sys
+import tempfile
+import traceback
+import warnings
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gangline.elastic.checkpoint import Checkpointer, StorageError
+from gangline.elastic.checkpoint.source import StorageSource
+from gangline.elastic.checkpoint.target import RemoteTarget, open_target
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "checkpoint"
+FRAMEWORKS = {"lightning_trainer": "lightning.pytorch", "hugging_face": "transformers.trainer"}
+RANKS = 2
+STEPS = 20
+
+
+def life(example: str, folder: str, failpoint: str = "") -> list[str]:
+    """Let the ranks train; the losses of the first. With a failpoint all are killed there."""
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    ranks = []
+    for rank in range(RANKS):
+        child = os.fork()
+        if child == 0:
+            os.environ |= {
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "WORLD_SIZE": str(RANKS),
+                "LOCAL_WORLD_SIZE": str(RANKS),
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(store.port),
+                "TORCHELASTIC_RUN_ID": "scene",
+                "TORCHELASTIC_USE_AGENT_STORE": "True",
+                "GANGLINE_FAILPOINT": failpoint,
+            }
+            train(example, folder, rank)
+        ranks.append(child)
+    ended = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in ranks]
+    said = Path(said_by(0, folder)).read_text()
+    assert ended == [-9 if failpoint else 0] * RANKS, f"{ended}\n{said}"
+    return re.findall(r"loss (\S+)", said)
+
+
+def said_by(rank: int, folder: str) -> str:
+    return f"{folder}.rank-{rank}"
+
+
+def train(example: str, folder: str, rank: int) -> None:
+    """Be a training process."""
+    code = 1
+    descriptor = os.open(said_by(rank, folder), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    try:
+        sys.argv = [example, folder, str(STEPS)]
+        runpy.run_path(str(EXAMPLES / f"{example}.py"), run_name="__main__")
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        os._exit(code)
+
+
+def trainer(example: str, folder: str) -> dict[str, Any]:
+    """A training that nobody disturbs, and ones that are killed in a save and begun again."""
+    import_module(FRAMEWORKS[example])
+    seen: dict[str, Any] = {"straight": life(example, f"{folder}/straight")}
+    for step in (9, 13):
+        place = f"{folder}/killed-{step}"
+        first = life(example, place, f"save-copied:{step}")
+        seen[str(step)] = [first, life(example, place)]
+    return seen
+
+
+def state(value: float) -> dict[str, Any]:
+    return {"w": torch.full((20_000,), value), "step": int(value)}
+
+
+def bucket() -> dict[str, Any]:
+    """Save to a bucket, keep two steps, restore from it when memory is gone."""
+    server = import_module("moto.server").ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    options = {"endpoint_url": f"http://{host}:{port}", "key": "k", "secret": "s"}
+    url = "s3://bucket/run"
+    try:
+        target = open_target(url, options)
+        assert isinstance(target, RemoteTarget)
+        target.files.mkdir("bucket")
+        with Checkpointer(url, linger_s=60, keep=2, options=options) as checkpointer:
+            for step in range(1, 4):
+                checkpointer.save(step, state(step), "storage")
+                assert checkpointer.wait(60), checkpointer.counts.failures
+            checkpointer.buffers.close()
+            for segment in checkpointer.home.glob("*.seg"):
+                segment.unlink()
+            into = state(0)
+            loaded = checkpointer.load(into)
+            assert loaded is not None
+        StorageSource(target, 2).verify()
+        return {
+            "restored": [loaded.step, loaded.source, torch.equal(into["w"], state(3)["w"])],
+            "steps": [name for name in target.names("") if name.startswith("step-")],
+            "failures": checkpointer.counts.failures,
+            "away": away(server, url, options),
+        }
+    finally:
+        server.stop()
+
+
+def away(server: Any, url: str, options: dict[str, str]) -> bool:
+    """Whether a store that is gone is an error of a kind that callers know."""
+    server.stop()
+    try:
+        open_target(url, options).names("")
+    except (OSError, StorageError):
+        return True
+    return False
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    os.environ |= {"AWS_DEFAULT_REGION": "us-east-1", "AWS_MAX_ATTEMPTS": "1"}
+    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="gangline-test-") as memory:
+        os.environ["GANGLINE_CHECKPOINT_MEMORY"] = memory
+        warnings.simplefilter("ignore")
+        scene = {"trainer": trainer, "bucket": bucket}[sys.argv[1]]
+        print(json.dumps(scene(*sys.argv[2:])))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""Flash checkpoints under PyTorch Lightning and Hugging Face's Trainer, and in a bucket of S3."""
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+SCENES = Path(__file__).with_name("checkpoint_scenes.py")
+SOURCES = Path(__file__).parents[2] / "src"
+Play = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def play(image_map: Path) -> Play:
+    """Plays a scene in the environment of the example; what it saw."""
+    environments = yaml.safe_load(image_map.read_text())
+    python = Path(environments["gangline/examples-checkpoint:*"]["env"], "bin", "python")
+
+    def run(*words: str) -> dict[str, Any]:
+        ended = subprocess.run(
+            [python, SCENES, *words],
+            env=os.environ | {"PYTHONPATH": str(SOURCES)},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+            timeout=280,
+        )
+        seen: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+        return seen
+
+    return run
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("example", ["lightning_trainer", "hugging_face"])
+def test_a_trainer_that_was_killed_in_a_save_goes_on_to_the_bit(
+    example: str, play: Play, tmp_path: Path
+) -> None:
+    seen = play("trainer", example, str(tmp_path))
+    straight = seen["straight"]
+    assert len(set(straight)) == 20
+    for step in (9, 13):  # the first is the first of an epoch, the other in the middle of one
+        killed, again = seen[str(step)]
+        assert killed == straight[:step]
+        assert again == straight[step - 1 :], "it goes on from the last save that returned"
+
+
+@pytest.mark.timeout(300)
+def test_a_bucket_takes_steps_and_gives_them_back(play: Play) -> None:
+    assert play("bucket") == {
+        "restored": [3, "storage", True],
+        "steps": ["step-000000000002", "step-000000000003"],
+        "failures": [],
+        "away": True,
+    }

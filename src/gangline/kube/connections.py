@@ -66,16 +66,24 @@ class Connection(asyncio.Protocol):
         """Whether a request may be sent, as far as can be told."""
         return self._transport is not None and not self._transport.is_closing()
 
-    async def ask(self, message: bytes) -> Answer:
+    async def ask(self, message: bytes, deadline: float) -> Answer:
         """Send a request and wait for its answer; whatever goes wrong, the connection is closed.
 
+        Args:
+            message: the bytes of the request.
+            deadline: when to give up, by the clock of the event loop.
+
         Raises:
+            TimeoutError: the answer did not come in time.
             OSError: the connection broke, or what came is no answer (``NoHttp``).
         """
         if self._transport is None:
             raise ConnectionResetError("the server has hung up")
+        loop = asyncio.get_running_loop()
         self._reader = AnswerReader()
-        self._answer = asyncio.get_running_loop().create_future()
+        self._answer = loop.create_future()
+        # A timer of the loop, as ``asyncio.timeout`` costs as much as all that is done here.
+        timer = loop.call_at(deadline, self._give_up, self._answer)
         try:
             self._transport.write(message)
             return await self._answer
@@ -83,7 +91,13 @@ class Connection(asyncio.Protocol):
             self.close()
             raise
         finally:
+            timer.cancel()
             self._answer = None
+
+    @staticmethod
+    def _give_up(answer: asyncio.Future[Answer]) -> None:
+        if not answer.done():
+            answer.set_exception(TimeoutError())
 
     def close(self) -> None:
         """Close the connection at once."""
@@ -141,18 +155,20 @@ class Connections:
         self._idle: list[Connection] = []
         self._open: set[Connection] = set()
 
-    async def ask(self, message: bytes, tls: ssl.SSLContext | None) -> Answer:
+    async def ask(self, message: bytes, tls: ssl.SSLContext | None, timeout_s: float) -> Answer:
         """Send a request over a connection that is free, or a new one.
 
         Raises:
             NotConnected: there is no connection to be had.
             OSError: the connection broke off; what became of the request is unknown.
-            TimeoutError: no connection came about in time.
+            TimeoutError: no connection came about in time, or no answer.
         """
-        connection = self._rested(tls) or await self._connected(tls)
-        answer = await connection.ask(message)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        connection = self._rested(tls) or await self._connected(tls, timeout_s)
+        answer = await connection.ask(message, deadline)
         if answer.kept and tls is self._tls:
-            connection.rests_since = asyncio.get_running_loop().time()
+            connection.rests_since = loop.time()
             self._idle.append(connection)
         else:
             connection.close()
@@ -183,9 +199,9 @@ class Connections:
             connection.close()
         return None
 
-    async def _connected(self, tls: ssl.SSLContext | None) -> Connection:
+    async def _connected(self, tls: ssl.SSLContext | None, timeout_s: float) -> Connection:
         try:
-            async with asyncio.timeout(self._connect_timeout_s):
+            async with asyncio.timeout(min(timeout_s, self._connect_timeout_s)):
                 connection = await self._connect(tls)
         except TimeoutError:
             raise

@@ -194,11 +194,15 @@ class Transport:
         await self._await_turn(request)
         message = plain_message(request, self._base_path, self._head_for(credential))
         tls = self._tls_for(credential)
-        with self._as_unreachable(), self._counted(request) as counted:
-            async with asyncio.timeout(timeout_s):
-                answer = await self._connections.ask(message, tls)
-            counted.append(answer.code)
+        began, code = time.monotonic(), metrics.NO_ANSWER
+        try:
+            answer = await self._connections.ask(message, tls, timeout_s)
+            code = str(answer.code)
             body = answer.unpacked()
+        except OSError as error:
+            raise Unreachable(self._no_answer(error)) from error
+        finally:
+            self._metrics.answered(request.method, code, time.monotonic() - began)
         if answer.code < 300:
             return body
         raise error_from_answer(answer.code, body, answer.headers.get("retry-after"))

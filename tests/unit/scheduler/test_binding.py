@@ -75,3 +75,22 @@ async def test_a_refusal_for_good_is_not_repeated(state: ClusterState) -> None:
     assert outcome.released.is_set()
     assert not state.is_assumed(P)
     assert len(outcome.sent) == 1
+
+
+async def test_a_binding_in_trouble_does_not_hold_up_those_behind_it() -> None:
+    names = [f"p-{number}" for number in range(4)]
+    state = cluster(node("a"), *(pod(name) for name in names))
+    bound: list[Binding] = []
+    async with connected() as (server, client), asyncio.TaskGroup() as tasks:
+        for name in names:
+            server.routes["POST", f"/api/v1/namespaces/d/pods/{name}/binding"] = DONE
+        server.faults.append(failing(500, "InternalError"))
+        binder = Binder(
+            client, state, tasks, at_once=1, bound=bound.append, released=asyncio.Event().set
+        )
+        binder.bind([Binding(PodKey(f"d/{name}"), "", NodeName("a")) for name in names])
+        async with asyncio.timeout(60):
+            await binder.resting.wait()
+    asked = [seen.path.split("/")[-2] for seen in server.seen]
+    assert asked == [*names, names[0]]
+    assert {binding.pod for binding in bound} == {f"d/{name}" for name in names}

@@ -26,26 +26,29 @@ class Pulse:
     """What is known of one worker's progress."""
 
     touched: float | None
-    """When it last said that it had made a step; None if it never has."""
+    """When it last said that it had made a step, by the clock of its files; None if it never has.
+    Only a change of it tells anything: that clock may jump."""
     busy_s: float
     """Processor time it has used so far."""
 
 
 @dataclass(slots=True)
 class HangWatch:
-    """Remembers the last progress of a group. Times are of one clock."""
+    """Remembers the last progress of a group. Times are of a clock that never jumps."""
 
     timeout_s: float
     since: float
     """When the group last made progress, or was started."""
+    _touches: tuple[float | None, ...] = ()
     _busy_s: float = 0.0
     _looked: float | None = None
 
     def is_hung(self, pulses: list[Pulse], now: float) -> bool:
         """Note what is seen; say whether nothing has happened for too long."""
-        touches = [each.touched for each in pulses if each.touched is not None]
-        if touches:
-            self.since = max(self.since, *touches)
+        touches = tuple(each.touched for each in pulses)
+        if any(each is not None for each in touches):
+            if touches != self._touches:
+                self.since, self._touches = now, touches
         elif self._is_busy(sum(each.busy_s for each in pulses), now):
             self.since = now
         return now - self.since > self.timeout_s

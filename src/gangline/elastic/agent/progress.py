@@ -19,15 +19,18 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 async def hung(group: Group, settings: HangSettings) -> float:
-    """Wait until the group hangs; return since when. Never returns without a time limit."""
+    """Wait until the group hangs; return since when, in seconds since 1970.
+
+    Never returns without a time limit.
+    """
     if settings.timeout_s is None:
         never: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         return await never
     pause = min(max(settings.timeout_s / _LOOKS_PER_TIMEOUT, _SHORTEST_LOOK_S), _LONGEST_LOOK_S)
-    watch = HangWatch(settings.timeout_s, since=time.time())
-    while not watch.is_hung([_pulse(each) for each in group.workers], time.time()):  # noqa: ASYNC110 - files
+    watch = HangWatch(settings.timeout_s, since=time.monotonic())
+    while not watch.is_hung([_pulse(each) for each in group.workers], time.monotonic()):  # noqa: ASYNC110 - files
         await asyncio.sleep(pause)
-    return watch.since
+    return time.time() - (time.monotonic() - watch.since)
 
 
 def told(group: Group) -> list[Told]:

@@ -28,9 +28,18 @@ def test_no_stack_is_no_place(text):
 
 def test_steps_are_progress_and_processor_time_then_is_none():
     watch = HangWatch(10.0, since=100.0)
-    assert not watch.is_hung([Pulse(105.0, 0.0), Pulse(None, 0.0)], 110.0)
-    assert not watch.is_hung([Pulse(105.0, 50.0), Pulse(None, 0.0)], 115.0)
-    assert watch.is_hung([Pulse(105.0, 99.0), Pulse(None, 0.0)], 115.1)
+    assert not watch.is_hung([Pulse(5.0, 0.0), Pulse(None, 0.0)], 105.0)
+    assert not watch.is_hung([Pulse(5.0, 50.0), Pulse(None, 0.0)], 115.0)
+    assert watch.is_hung([Pulse(5.0, 99.0), Pulse(None, 0.0)], 115.1)
+
+
+def test_a_clock_that_jumps_is_no_hang_and_hides_none():
+    for jump in (3600.0, -3600.0):
+        watch = HangWatch(10.0, since=100.0)
+        assert not watch.is_hung([Pulse(5000.0, 0.0)], 105.0)
+        assert not watch.is_hung([Pulse(5000.0, 0.0)], 114.0)
+        assert not watch.is_hung([Pulse(5000.0 + jump, 0.0)], 114.5)
+        assert watch.is_hung([Pulse(5000.0 + jump, 0.0)], 125.0)
 
 
 def test_without_steps_processor_time_is_progress():

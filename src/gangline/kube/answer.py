@@ -122,6 +122,6 @@ class AnswerReader:
             self._answer = Answer(self._code, self._headers, b"".join(self._body), kept)
 
     def _count_head(self, part: bytes) -> None:
-        self._head_bytes += len(part)
+        self._head_bytes += len(part) + len(": \r\n")
         if self._head_bytes > MAX_HEAD_BYTES:
             raise NoHttp("the head of the answer has no end")

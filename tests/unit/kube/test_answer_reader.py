@@ -12,7 +12,7 @@ from gangline.kube.answer import Answer, AnswerReader, NoHttp
 STATED = b"HTTP/1.1 201 Created\r\nContent-Type: a/b\r\ncontent-length:  5 \r\n\r\nhello"
 CHUNKED = (
     b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
-    b'3\r\nhel\r\n2 ;note="x"\r\nlo\r\n00\r\n\r\n'
+    b'3\r\nhel\r\n2;note="x"\r\nlo\r\n00\r\n\r\n'
 )
 TRAILED = CHUNKED[:-2] + b"Checksum: 1\r\nOther: 2\r\n\r\n"
 FOREWORD = b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + STATED

@@ -143,6 +143,7 @@ _BINPACK: Mapping[str, _Change] = {
     "binpack.weight": lambda weights, value: replace(weights, packing=value),
     "binpack.cpu": lambda weights, value: replace(weights, cpu=value),
     "binpack.memory": lambda weights, value: replace(weights, memory=value),
+    "binpack.fragments": lambda weights, value: replace(weights, fragments=value),
 }
 
 

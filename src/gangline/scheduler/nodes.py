@@ -24,6 +24,7 @@ from gangline.scheduler.model import (
     Request,
     Shape,
 )
+from gangline.scheduler.plugins.fragments import CommonPods, Popularity
 from gangline.scheduler.plugins.node_filters import keeps_off, refusal
 from gangline.scheduler.plugins.node_scores import (
     Amounts,
@@ -70,6 +71,8 @@ class NodeTable:
         """Whether units would fit if all gangs had ended, by what decides it; dropped when nodes,
         or pods that need not end, change."""
         self._standing = Standing()
+        self.popularity = Popularity()
+        """What pods that wait or run ask for."""
         self._has_devices: NDArray[np.bool_] | None = None
         self._usable: NDArray[np.bool_] | None = None
         self._tainted: NDArray[np.bool_] | None = None
@@ -310,6 +313,7 @@ class NodeTable:
             eligible.accepts,
             eligible.preference if eligible.prefers else None,
             self.weights,
+            self._usual() if self.weights.fragments else None,
         )
 
     def scores(self, shape: Shape, free: Amounts) -> Scores:
@@ -321,10 +325,20 @@ class NodeTable:
         """
         demand = self.demand(shape.request)
 
+        if self.weights.fragments:
+            self._usual()
+
         def compute(rows: Rows) -> Scores:
             return score_rows(self.ground(shape, free), demand, rows)
 
         return self._standing.of(shape, compute)
+
+    def _usual(self) -> CommonPods | None:
+        """The usual pods; when they change, so does every score."""
+        common, changed = self.popularity.common(self.columns, self._ensure_columns)
+        if changed:
+            self._standing.clear()
+        return common
 
     def _evaluate(self, constraints: Constraints, eligible: Eligibility, row: int) -> None:
         node = self.facts[row]

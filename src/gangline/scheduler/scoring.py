@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gangline.scheduler.model import Shape
+from gangline.scheduler.plugins.fragments import CommonPods
 from gangline.scheduler.plugins.node_scores import Amounts, Scores, Weights
 
 Rows = NDArray[np.intp] | None
@@ -40,6 +41,8 @@ class Ground:
     accepts: NDArray[np.bool_]
     preference: NDArray[np.float64] | None
     weights: Weights
+    common: CommonPods | None = None
+    """The usual pods, if it counts what is left over for them."""
     liking: NDArray[np.float64] | None = None
     """What is added to each row's score, for plans that look at more than packing."""
 
@@ -61,12 +64,22 @@ def score_rows(ground: Ground, demand: Demand, rows: Rows, liking_weight: float 
     score *= ground.weights.packing / max(weights, 1e-9)
     if not demand.wants_device:
         score -= ground.weights.spare_devices * _on(ground.has_devices, rows)
+    if ground.common is not None:
+        score -= ground.weights.fragments * _fragmented(ground.common, demand, free)
     if ground.preference is not None:
         score += ground.weights.affinity * _on(ground.preference, rows)
     if ground.liking is not None:
         score += liking_weight * _on(ground.liking, rows)
     score[~fits] = -np.inf
     return score
+
+
+def _fragmented(common: CommonPods, demand: Demand, free: Amounts) -> Scores:
+    """How many devices more would be of no use to the usual pod."""
+    after = free.copy()
+    for column, amount, _ in demand.parts:
+        after[column] -= amount
+    return common.fragments(after) - common.fragments(free)
 
 
 def _on(values: NDArray[T], rows: Rows) -> NDArray[T]:

@@ -276,6 +276,8 @@ class ClusterState:
             self._learn(pod)
         if pod.claims:
             self._note_claims(pod, 1)
+        if pod.waits or pod.holds_room:
+            self.nodes.popularity.note(pod.shape.request, 1)
         if pod.waits:
             self._enqueue(pod)
         if pod.holds_room and pod.node is not None:
@@ -304,6 +306,8 @@ class ClusterState:
             self.memo.pop(pod.group, None)
         if pod.claims:
             self._note_claims(pod, -1)
+        if pod.waits or pod.holds_room:
+            self.nodes.popularity.note(pod.shape.request, -1)
         if self.waiting.pop(pod.key, None) is not None:
             self._dequeue(pod)
         if pod.holds_room and pod.node is not None:

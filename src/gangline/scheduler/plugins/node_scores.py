@@ -31,6 +31,8 @@ class Weights:
     """Other weights for single resources."""
     spare_devices: float = 2.0
     """Against nodes whose devices a pod does not need."""
+    fragments: float = 0.0
+    """Against leaving devices over where the usual pods cannot use them."""
     affinity: float = 2.0
     """Preferred node affinity."""
     pod_affinity: float = 2.0

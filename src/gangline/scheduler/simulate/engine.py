@@ -4,6 +4,8 @@ Nothing is sampled and nothing waits: time jumps from event to event. Evicted an
 back at once and have all of their work to do again (there are no checkpoints in traces).
 """
 
+import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -22,8 +24,12 @@ from gangline.scheduler.model import (
     PodFacts,
     PodKey,
     QueueFacts,
+    Request,
     shape_of,
 )
+from gangline.scheduler.nodes import DEFAULT_WEIGHTS
+from gangline.scheduler.plugins.fragments import CommonPods, common_pods
+from gangline.scheduler.plugins.node_scores import Weights, is_device
 from gangline.scheduler.run_times import family_of
 from gangline.scheduler.simulate.cluster import Cluster
 from gangline.scheduler.simulate.trace import Job
@@ -31,6 +37,9 @@ from gangline.scheduler.state import ClusterState
 from gangline.scheduler.victims import Policy
 
 NAMESPACE = "sim"
+LOOKS = 2000
+"""How often it is looked at what is left over, while jobs arrive: that takes longer than the rest
+of a moment."""
 ARRIVES, ENDS = 0, 1
 ANYWHERE = Constraints()
 Watcher = Callable[[ClusterState, Decision, float], None]
@@ -66,6 +75,9 @@ class Sample:
     """Amounts in use."""
     waiting: int
     """Gangs that wait."""
+    free_devices: int = 0
+    fragments: float = 0.0
+    """How many of them are of no use to the usual pod."""
 
 
 @dataclass(slots=True)
@@ -88,8 +100,9 @@ class Simulation:
         policy: Policy | None = None,
         watchers: Sequence[Watcher] = (),
         quantum_s: float = 0.0,
+        weights: Weights = DEFAULT_WEIGHTS,
     ) -> None:
-        self.state = ClusterState()
+        self.state = ClusterState(weights)
         self.state.queues[DEFAULT_QUEUE] = QueueFacts(DEFAULT_QUEUE)
         for queue in cluster.queues:
             self.state.queues[queue.name] = queue
@@ -99,6 +112,11 @@ class Simulation:
         self._policy = policy or Policy()
         self._watchers = watchers
         self._quantum_s = quantum_s
+        self._usual = _usual_pods(self.history, self.state)
+        self._left_over = (0, 0.0)
+        self._look_every_s = max((r.job.arrival for r in self.history.runs.values()), default=0.0)
+        self._look_every_s /= LOOKS
+        self._looked = -math.inf
         self._events: list[tuple[float, int, str, int]] = [
             (run.job.arrival, ARRIVES, name, 0) for name, run in self.history.runs.items()
         ]
@@ -180,7 +198,18 @@ class Simulation:
         for amounts in running.values():
             for name, amount in amounts.items():
                 total[name] = total.get(name, 0) + amount
-        self.history.samples.append(Sample(now, total, len(self.state.waiting_members)))
+        waiting = len(self.state.waiting_members)
+        self.history.samples.append(Sample(now, total, waiting, *self._look(now)))
+
+    def _look(self, now: float) -> tuple[int, float]:
+        """How many devices are free, and how many of them the usual pod cannot use."""
+        if self._usual is not None and now >= self._looked + self._look_every_s:
+            self._looked = now
+            nodes = self.state.nodes
+            free = nodes.allocatable - nodes.used
+            fragments = float(self._usual.fragments(free).sum())
+            self._left_over = int(free[self._usual.device_columns].sum()), fragments
+        return self._left_over
 
     def _carry_out(self, decision: Decision, now: float) -> None:
         self.state.promises = dict(decision.promises)
@@ -228,3 +257,15 @@ class Simulation:
             if pod not in self.state.pods:
                 uid = f"{pod}#{run.starts}.{run.evicted}"
                 self.state.set_pod(PodFacts(pod, uid, shape, created, run.job.priority, key))
+
+
+def _usual_pods(history: History, state: ClusterState) -> CommonPods | None:
+    """The pods of a trace that ask for devices, by how many of them there are."""
+    counts: Counter[Request] = Counter()
+    for run in history.runs.values():
+        if any(is_device(name) for name, _ in run.job.request):
+            counts[run.job.request] += run.job.size
+    for request in counts:
+        state.nodes.demand(request)
+    shares = {request: float(count) for request, count in sorted(counts.items())}
+    return common_pods(shares, state.nodes.columns)

@@ -33,6 +33,8 @@ class Outcome:
     by_size: Mapping[str, Waits]
     fairness: float
     """Jain's index over the queues' mean slowdowns: 1 when all are slowed down alike."""
+    fragmented: float
+    """Part of the free devices that was of no use to the usual pod."""
     evictions: int
     unstarted: int
     decisions: int
@@ -53,6 +55,7 @@ def outcome(history: History, cluster: Cluster) -> Outcome:
             for name, low, high in _SIZES
         },
         fairness=_jain([_slowdown(of) for of in by_queue.values()]),
+        fragmented=_fragmented(_busy(history)),
         evictions=history.evictions,
         unstarted=sum(run.first_started is None for run in runs),
         decisions=history.decisions,
@@ -83,6 +86,15 @@ def _slowdown(runs: Sequence[Run]) -> float:
 def _jain(values: Sequence[float]) -> float:
     array = np.array(values)
     return float(array.sum() ** 2 / (len(array) * (array**2).sum())) if len(array) else 1.0
+
+
+def _fragmented(samples: Sequence[Sample]) -> float:
+    free = fragments = 0.0
+    for sample, following in pairwise(samples):
+        span = following.at - sample.at
+        free += sample.free_devices * span
+        fragments += sample.fragments * span
+    return fragments / free if free else 0.0
 
 
 def _busy(history: History) -> list[Sample]:

@@ -182,7 +182,7 @@ class _View:
             status = structs.replace(status, conditions=stalled)
         return Decision(
             status,
-            creations=self._unhurt(missing) if paused else missing,
+            creations=extras.with_unseen(self.extras, self._unhurt(missing) if paused else missing),
             deletions=self._deletions(),
             patches=self._patches(),
             requeue_after=soonest(
@@ -309,8 +309,7 @@ class _View:
         job = self.job
         if self.settings.gang and self.observed.pod_group is None and job.size:
             yield gang.create(job)
-        there = {(extra.target, extra.metadata.name) for extra in self.observed.extras}
-        yield from (each for each in self.extras if (each.target, each.name) not in there)
+        yield from extras.missing(self.extras, self.observed.extras)
         services = {service.metadata.name for service in self.observed.services}
         for role in job.roles:
             for index in self._indexes(role):

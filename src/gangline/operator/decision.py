@@ -36,6 +36,14 @@ class Target(StrEnum):
     AUTOSCALER = "HorizontalPodAutoscaler"
 
 
+UNSEEN = frozenset({Target.SECRET})
+"""What the operator makes and has no right to read: nobody's Secrets are its business.
+
+Names of such objects hold the job's uid, so one that is there already is the job's own. They are
+made before each pod that may need them, and go with the job.
+"""
+
+
 class Extra(Object):
     """A further object of a job: nothing of its content is read."""
 

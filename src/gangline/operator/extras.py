@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import msgspec
 
 from gangline.operator import build, labels
-from gangline.operator.decision import Creation, Extra, Patch, Target
+from gangline.operator.decision import UNSEEN, Creation, Extra, Patch, Target
 from gangline.operator.job import CleanPodPolicy, MakesObjects, Manifest, TrainingJob, offers
 from gangline.operator.replicas import Gang
 
@@ -27,6 +27,22 @@ def wanted(job: TrainingJob, gang: Gang) -> list[Creation]:
     rules = job.rules
     listed = rules.objects(job, gang) if offers(rules, MakesObjects) else []
     return [Creation(Target(manifest["kind"]), _complete(job, manifest)) for manifest in listed]
+
+
+def missing(wanted: Iterable[Creation], found: Iterable[Extra]) -> list[Creation]:
+    """List what is not there, as far as that can be seen."""
+    there = {(extra.target, extra.metadata.name) for extra in found}
+    seen = (each for each in wanted if each.target not in UNSEEN)
+    return [each for each in seen if (each.target, each.name) not in there]
+
+
+def with_unseen(
+    wanted: Iterable[Creation], creations: tuple[Creation, ...]
+) -> tuple[Creation, ...]:
+    """Put what cannot be seen before pods that may need it: nobody knows whether it is there."""
+    if not any(each.target is Target.POD for each in creations):
+        return creations
+    return (*(each for each in wanted if each.target in UNSEEN), *creations)
 
 
 def updates(wanted: Iterable[Creation], found: Iterable[Extra]) -> list[Patch]:

@@ -31,6 +31,7 @@ from gangline.operator import adoption, metrics
 from gangline.operator.cache import EXTRAS, PODS, SERVICES, Cache, Sight, job_resource
 from gangline.operator.decision import (
     RANDOM,
+    UNSEEN,
     Creation,
     Decision,
     Deletion,
@@ -154,6 +155,8 @@ class Hands:
                 if creation.target is Target.POD:
                     outcome.made.append(creation.name)
             except AlreadyExists as error:
+                if creation.target in UNSEEN:
+                    return
                 found = await self._existing(job, creation, outcome, error)
                 if found is None:
                     return
@@ -165,7 +168,8 @@ class Hands:
                     return
                 outcome.problems.append(f"{creation.target} {creation.name} was refused: {error}")
                 return
-        self._note_made(creation.target, item)
+        if creation.target not in UNSEEN:
+            self._note_made(creation.target, item)
 
     async def _existing(
         self, job: TrainingJob, creation: Creation, outcome: Outcome, error: AlreadyExists

@@ -109,7 +109,7 @@ class Kind:
     everywhere: bool = True
     """Whether all containers get the environment, or only the one that trains."""
     makes: tuple[str, ...] = ()
-    """The kinds of further objects that its jobs may have: ``ConfigMap``."""
+    """Kinds of further objects of its jobs that the operator follows: ``ConfigMap``."""
     finalizers: tuple[str, ...] = ()
     """Finalizers that an upstream operator left on its jobs: taken off at deletion, never set."""
     shares_memory: frozenset[str] = frozenset()

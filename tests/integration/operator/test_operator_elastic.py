@@ -17,6 +17,7 @@ from gangline.api.resources import (
 )
 from gangline.kube.errors import NotFound
 from gangline.local.apiserver.server import ApiServer
+from gangline.operator.labels import JOB_NAME
 from integration.operator.cluster import NAMESPACE, Scene
 from integration.operator.faults import FaultyTransport, faulty
 from integration.operator.process import apply, deployed, kubeconfig_of, operator
@@ -78,9 +79,11 @@ class Elastic:
         return await self.client.get(SCALE_PLANS, name, self.namespace)
 
     async def secret(self) -> str:
-        return (await self.client.get(SECRETS, "train-edljob-secret", self.namespace)).data[
-            "secret"
-        ]
+        """What the job's processes know each other by; there is one."""
+        (found,) = (await self.client.list(SECRETS, self.namespace, labels=JOB_NAME)).items
+        assert found.metadata.name.startswith("train-edljob-secret-")
+        assert found.metadata.controller
+        return found.data["secret"]
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from gangline.operator.decision import RANDOM, Target
+from gangline.operator.frameworks.elastic_pod import secret_name
 from unit.operator.elastic_jobs import MASTER, ElasticWorld, manifest, read, role, variables
 
 PARAMETER_SERVER = "ParameterServerStrategy"
@@ -86,6 +87,21 @@ def test_the_secret_is_random_and_pods_read_it() -> None:
         env = {each["name"]: each for each in pod["spec"]["containers"][0]["env"]}
         reference = env["GANGLINE_JOB_SECRET"]["valueFrom"]["secretKeyRef"]
         assert reference == {"name": secret["metadata"]["name"], "key": "secret"}
+
+
+def test_the_secret_is_made_before_pods_and_never_looked_for() -> None:
+    world = ElasticWorld(2).up()
+    assert not world.made(world.decide(), Target.SECRET)
+    world.remove_pod(world["worker-1"])
+    world.carry_out(world.decide())  # the loss is noted before anything is made
+    targets = [each.target for each in world.decide().creations]
+    assert targets == [Target.SECRET, Target.POD]
+
+
+def test_each_job_of_a_name_has_a_secret_of_its_own() -> None:
+    first, second = manifest({"worker": 1}), manifest({"worker": 1})
+    second["metadata"]["uid"] = "another"
+    assert secret_name(read(first)) != secret_name(read(second))
 
 
 def test_the_master_runs_in_the_workers_image_with_a_journal_that_it_may_write() -> None:

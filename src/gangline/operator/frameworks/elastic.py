@@ -40,7 +40,7 @@ KIND = Kind(
     port_name="",
     port=PORT,
     everywhere=False,
-    makes=("ConfigMap", "Role", "RoleBinding", "Secret", "ServiceAccount"),
+    makes=("ConfigMap", "Role", "RoleBinding", "ServiceAccount"),
     shares_memory=frozenset(TRAINING_ROLES),
     companions=(SCALE_PLANS,),
 )

@@ -71,7 +71,7 @@ def objects(job: TrainingJob) -> list[Manifest]:
         {
             "apiVersion": "v1",
             "kind": "Secret",
-            "metadata": {"name": secret_name(job.name)},
+            "metadata": {"name": secret_name(job)},
             "type": "Opaque",
             "stringData": {SECRET_KEY: RANDOM},
         },

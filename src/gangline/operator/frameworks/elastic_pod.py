@@ -4,6 +4,7 @@ Names, labels and variables are DLRover's; ``GANGLINE_…`` tells agents where t
 job's secret. Every pod has the restart policy Never: what is made anew is a whole pod.
 """
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ SECRET_KEY = "secret"
 SECRET_VARIABLE = "GANGLINE_JOB_SECRET"
 _HOST_LABEL = "kubernetes.io/hostname"
 _MOST_DISLIKED = 100
+_DIGEST = 10
 
 
 def pod_name(job: str, role: str, number: int) -> str:
@@ -51,9 +53,13 @@ def service_name(job: str, role: str, rank: int) -> str:
     return master_name(job) if role == MASTER else f"{job}-edljob-{role}-{rank}"
 
 
-def secret_name(job: str) -> str:
-    """Name the Secret that a job's processes know each other by."""
-    return f"{job}-edljob-secret"
+def secret_name(job: TrainingJob) -> str:
+    """Name the Secret that a job's processes know each other by.
+
+    No other job's has this name, so the operator need not look whose it is.
+    """
+    digest = hashlib.sha256(job.meta.uid.encode()).hexdigest()[:_DIGEST]
+    return f"{job.name}-edljob-secret-{digest}"
 
 
 def master_address(job: str) -> str:
@@ -87,7 +93,7 @@ class Replica:
         ]
         secret = {
             "name": SECRET_VARIABLE,
-            "valueFrom": {"secretKeyRef": {"name": secret_name(self.job.name), "key": SECRET_KEY}},
+            "valueFrom": {"secretKeyRef": {"name": secret_name(self.job), "key": SECRET_KEY}},
         }
         return [*given, *fields, secret, *kubeflow.variables(self._variables())]
 

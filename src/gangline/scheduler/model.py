@@ -31,7 +31,10 @@ has one."""
 VOLUME = "volume:"
 """Begins the name of free volumes that fit a claim, a resource of the nodes that reach them."""
 
-NOT_SHARED = (HOST_PORT, VOLUME)
+ATTACHED = "attach:"
+"""Begins the name of places for volumes that a storage driver attaches, a resource of nodes."""
+
+NOT_SHARED = (HOST_PORT, VOLUME, ATTACHED)
 """Resources that are no amounts to people, nor anything that queues divide."""
 
 Request = tuple[tuple[str, int], ...]

@@ -7,6 +7,7 @@ from gangline.api.selectors import EVERYTHING, Selector, SelectorError, from_obj
 from gangline.scheduler.model import Expression, NodeTerm
 from gangline.scheduler.observe import node_term
 from gangline.scheduler.storage import ClaimFacts, ClassFacts, VolumeFacts
+from gangline.scheduler.wire import CSINode
 
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
 """Annotation of a claim: the node that its volume is to be made for."""
@@ -49,6 +50,7 @@ def volume_facts(volume: PersistentVolume) -> VolumeFacts:
         block=spec.volume_mode == "Block",
         labels=tuple(sorted(volume.metadata.labels.items())),
         claim=f"{owner.namespace}/{owner.name}" if owner else "",
+        driver=spec.csi.driver if spec.csi is not None else "",
         usable=volume.metadata.deletion_timestamp is None
         and volume.status.phase not in {"Released", "Failed"},
     )
@@ -66,9 +68,19 @@ def class_facts(made_by: StorageClass) -> ClassFacts:
         name=made_by.metadata.name,
         waits=made_by.volume_binding_mode == "WaitForFirstConsumer",
         provisions=made_by.provisioner != _NO_PROVISIONER,
+        driver=made_by.provisioner,
         terms=tuple(terms),
         default=made_by.metadata.annotations.get(_DEFAULT_CLASS) == "true",
     )
+
+
+def attach_limits(node: CSINode) -> dict[str, int]:
+    """Read how many volumes each driver can attach to a node; those that say nothing are absent."""
+    return {
+        driver.name: max(0, driver.allocatable.count)
+        for driver in node.spec.drivers
+        if driver.allocatable is not None and driver.allocatable.count is not None
+    }
 
 
 def _reached_from(volume: PersistentVolume) -> tuple[NodeTerm, ...] | None:

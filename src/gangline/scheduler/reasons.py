@@ -13,6 +13,7 @@ from functools import lru_cache
 
 from gangline.api.resourcelist import PODS
 from gangline.scheduler.model import (
+    ATTACHED,
     HOST_PORT,
     NOT_SHARED,
     VOLUME,
@@ -121,6 +122,8 @@ def shortage(resource: str) -> str:
     """Say in Kubernetes' words that a node has too little of something."""
     if resource.startswith(VOLUME):
         return NO_VOLUMES
+    if resource.startswith(ATTACHED):
+        return "node(s) exceed max volume count"
     if resource.startswith(HOST_PORT):
         return "node(s) didn't have free ports for the requested pod ports"
     return "Too many pods" if resource == PODS else f"Insufficient {resource}"

@@ -22,7 +22,7 @@ from gangline.api.resources import (
 from gangline.api.scheduling import DEFAULT_QUEUE, PodGroup
 from gangline.kube.client import Client
 from gangline.kube.errors import Forbidden, NotFound
-from gangline.scheduler.model import QueueFacts
+from gangline.scheduler.model import NodeName, QueueFacts
 from gangline.scheduler.notebook import read_promise
 from gangline.scheduler.observe import (
     budget_facts,
@@ -33,10 +33,15 @@ from gangline.scheduler.observe import (
     queue_facts,
 )
 from gangline.scheduler.observe_pools import quota_facts
-from gangline.scheduler.observe_storage import claim_facts, class_facts, volume_facts
+from gangline.scheduler.observe_storage import (
+    attach_limits,
+    claim_facts,
+    class_facts,
+    volume_facts,
+)
 from gangline.scheduler.state import ClusterState
 from gangline.scheduler.storage import Storage
-from gangline.scheduler.wire import LEAN_PODS, RESOURCE_QUOTAS, slim
+from gangline.scheduler.wire import CSI_NODES, LEAN_PODS, RESOURCE_QUOTAS, slim
 
 T = TypeVar("T")
 
@@ -92,6 +97,9 @@ async def _read_storage(client: Client, storage: Storage) -> None:
     storage.claims = {facts.key: facts for facts in map(claim_facts, claims)}
     storage.volumes = {facts.name: facts for facts in map(volume_facts, volumes)}
     storage.classes = {facts.name: facts for facts in map(class_facts, classes)}
+    for node in await _optional(client, CSI_NODES):
+        if limits := attach_limits(node):
+            storage.limits[NodeName(node.metadata.name)] = limits
     storage.known = True
 
 

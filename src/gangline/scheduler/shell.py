@@ -23,6 +23,7 @@ from gangline.scheduler.bind_volumes import VolumeBinder
 from gangline.scheduler.decide import decide
 from gangline.scheduler.evict import Evictor
 from gangline.scheduler.feed import Feed
+from gangline.scheduler.feed_attachments import AttachmentFeed
 from gangline.scheduler.metrics import BINDINGS, DECISION_TIME, WAITING
 from gangline.scheduler.model import Binding, GroupKey
 from gangline.scheduler.notebook import Notebook
@@ -72,6 +73,8 @@ class Scheduler:
             feed = self._feed
             for informer in (*feed.required, *feed.optional, *feed.storage, *feed.additional):
                 tasks.create_task(informer.run())
+            attachments = AttachmentFeed(self._client, feed.state, self._changed.set)
+            tasks.create_task(attachments.informer.run())
             volumes = VolumeBinder(self._client, feed.state)
             feed.on_storage(volumes.changed)
             learning = tasks.create_task(feed.learn_storage())

@@ -74,7 +74,8 @@ class ClusterState:
         """Gangs that were let into planned room on an estimate alone, and whose room it is."""
         self.storage = Storage()
         self.supplied: set[str] = set()
-        """Free volumes that are counted on the nodes as they are now."""
+        """Free volumes that are counted on the nodes as they are now; with an empty name once all
+        that are asked for have been."""
         self.memo: dict[GroupKey, object] = {}
         """What decisions have worked out from a group and its members alone; it is dropped when
         these change."""
@@ -235,6 +236,8 @@ class ClusterState:
 
     def _note_claims(self, pod: PodFacts, sign: int) -> None:
         self.storage.note(pod, sign)
+        if self.storage.limits:
+            self.supplied.clear()
         for claim in pod.claims:
             self._look_again(claim)
 

@@ -72,6 +72,8 @@ class VolumeFacts:
     claim: str = ""
     """``namespace/name`` of the claim it is kept for; empty: it is free."""
     usable: bool = True
+    driver: str = ""
+    """Who attaches it to nodes; empty: nobody."""
 
     def reached_by(self, node: NodeFacts) -> bool:
         """Say whether a node reaches it."""
@@ -90,6 +92,8 @@ class ClassFacts:
     terms: tuple[NodeTerm, ...] = ()
     """Where volumes may be made; empty: anywhere."""
     default: bool = False
+    driver: str = ""
+    """Who makes volumes of it, and attaches them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,14 +116,22 @@ class Storage:
     """Everything was read; until then claims are not looked at."""
     holding: Counter[str] = field(default_factory=Counter)
     """How many pods that have a node use a claim."""
+    on_node: dict[NodeName, Counter[str]] = field(default_factory=dict)
+    """The same by node."""
+    limits: dict[NodeName, dict[str, int]] = field(default_factory=dict)
+    """How many volumes each driver can attach to a node, where that is limited."""
     waiting: dict[str, set[PodKey]] = field(default_factory=dict)
     """The pods that wait, by claim."""
 
     def note(self, pod: PodFacts, sign: int) -> None:
         """Count a pod as user of its claims (``sign`` -1: no longer)."""
         for claim in pod.claims:
-            if pod.holds_room:
+            if pod.holds_room and pod.node is not None:
                 self.holding[claim] += sign
+                there = self.on_node.setdefault(pod.node, Counter())
+                there[claim] += sign
+                if not there[claim]:
+                    del there[claim]
             elif sign > 0 and pod.waits:
                 self.waiting.setdefault(claim, set()).add(pod.key)
             elif sign < 0 and claim in self.waiting:
@@ -157,6 +169,10 @@ class Storage:
                     if (count := sum(volume.reached_by(node) for volume in free))
                 }
         return found
+
+    def provisioner(self, claim: ClaimFacts) -> str:
+        """Name who would make a volume for a claim."""
+        return self._class_of(claim).driver
 
     def provisions(self, claim: ClaimFacts) -> bool:
         """Say whether a volume may be made for a claim."""

@@ -33,6 +33,7 @@ from gangline.scheduler.plugins.task_topology import usual_wishes
 from gangline.scheduler.queues import Pool, ancestors, pool_of
 from gangline.scheduler.quotas import exceeded, lacking_request
 from gangline.scheduler.state import ClusterState
+from gangline.scheduler.supplies import needs_supplied, refresh
 
 _DIGITS = re.compile(r"(\d+)")
 LONGEST_KEPT_S = 3600.0
@@ -125,6 +126,7 @@ class Unit:
 def waiting_units(state: ClusterState, now: float) -> tuple[list[Unit], list[Verdict]]:
     """Return what can be tried, and the verdicts on what cannot even be tried."""
     pool = pool_of(state.queues, DEFAULT_QUEUE)
+    refresh(state)
     units = [_single(_prepared(state, pod, pool)) for pod in state.waiting_alone.values()]
     refused: list[Verdict] = []
     inner = {queue.parent for queue in state.queues.values()}
@@ -243,12 +245,7 @@ def _prepared(state: ClusterState, pod: PodFacts, pool: Pool) -> PodFacts:
     pod = kept_to_nodes(pod, *pool)
     if not (pod.claims and state.storage.known):
         return pod
-    needs = state.storage.needs(pod)
-    if any(name not in state.supplied for name, _ in needs.request):
-        listed = [node for node in state.nodes.facts if node is not None]
-        for name, counts in state.storage.supply(pod, listed).items():
-            state.nodes.supply(name, counts)
-            state.supplied.add(name)
+    needs = needs_supplied(state, pod)
     if needs.request:
         request = tuple(sorted((*pod.shape.request, *needs.request)))
         pod = structs.replace(pod, shape=shape_of(request, pod.shape.constraints))

@@ -165,6 +165,32 @@ class ResourceQuota(Object):
     status: ResourceQuotaStatus = ResourceQuotaStatus()
 
 
+class CSINodeAllocatable(Wire):
+    """What a driver can do on a node."""
+
+    count: int | None = None
+
+
+class CSINodeDriver(Wire):
+    """A storage driver on a node."""
+
+    name: str = ""
+    allocatable: CSINodeAllocatable | None = None
+
+
+class CSINodeSpec(Wire):
+    """The storage drivers of a node."""
+
+    drivers: list[CSINodeDriver] = []
+
+
+class CSINode(Object):
+    """What storage drivers say of a node."""
+
+    spec: CSINodeSpec = CSINodeSpec()
+
+
+CSI_NODES = Resource(CSINode, "storage.k8s.io", "v1", "csinodes", "CSINode", namespaced=False)
 RESOURCE_QUOTAS = Resource(ResourceQuota, "", "v1", "resourcequotas", "ResourceQuota")
 LEAN_PODS = Resource(LeanPod, PODS.group, PODS.version, PODS.plural, PODS.kind)
 

@@ -1,0 +1,39 @@
+"""Follows how many volumes nodes can attach, where the cluster says so (CSINode)."""
+
+from collections.abc import Callable
+
+from gangline.kube.client import Client
+from gangline.kube.informer import Informer
+from gangline.scheduler.model import NodeName
+from gangline.scheduler.observe_storage import attach_limits
+from gangline.scheduler.state import ClusterState
+from gangline.scheduler.wire import CSI_NODES, CSINode
+
+
+class AttachmentFeed:
+    """Keeps the limits of the observed state.
+
+    Args:
+        client: the cluster.
+        state: what is observed.
+        changed: called when a decision may come out differently than before.
+    """
+
+    def __init__(self, client: Client, state: ClusterState, changed: Callable[[], None]) -> None:
+        self._state, self._changed = state, changed
+        self.informer: Informer[CSINode] = Informer(client, CSI_NODES)
+        self.informer.add_listener(self._on_node)
+
+    def _on_node(self, old: CSINode | None, new: CSINode | None) -> None:
+        known = new or old
+        assert known is not None
+        name = NodeName(known.metadata.name)
+        limits = attach_limits(new) if new is not None else {}
+        if limits == self._state.storage.limits.get(name, {}):
+            return
+        if limits:
+            self._state.storage.limits[name] = limits
+        else:
+            del self._state.storage.limits[name]
+        self._state.storage_changed()
+        self._changed()

@@ -143,6 +143,8 @@ class NodeFacts:
     taints: tuple[Taint, ...] = ()
     unschedulable: bool = False
     ready: bool = True
+    boasts: tuple[str, ...] = ()
+    """Resources of which it offers more to pods than it has."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -56,15 +56,18 @@ _CLOSED = frozenset({"Closed", "Closing"})
 def node_facts(node: Node) -> model.NodeFacts:
     """Read a node."""
     ready = [condition for condition in node.status.conditions if condition.type == "Ready"]
+    has = dict(_readable(node.status.capacity))
+    offers = _readable(node.status.allocatable or node.status.capacity)
     return model.NodeFacts(
         name=NodeName(node.metadata.name),
-        allocatable=_readable(node.status.allocatable or node.status.capacity),
+        allocatable=offers,
         labels=tuple(sorted(node.metadata.labels.items())),
         taints=tuple(
             model.Taint(taint.key, taint.value, taint.effect) for taint in node.spec.taints
         ),
         unschedulable=node.spec.unschedulable,
         ready=any(condition.status == "True" for condition in ready),
+        boasts=tuple(name for name, amount in offers if has and amount > has.get(name, amount)),
     )
 
 

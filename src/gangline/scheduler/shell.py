@@ -26,6 +26,7 @@ from gangline.scheduler.feed import Feed
 from gangline.scheduler.feed_attachments import AttachmentFeed
 from gangline.scheduler.metrics import BINDINGS, DECISION_TIME, WAITING
 from gangline.scheduler.model import Binding, GroupKey
+from gangline.scheduler.node_report import NodeReporter
 from gangline.scheduler.notebook import Notebook
 from gangline.scheduler.queue_report import QueueReporter
 from gangline.scheduler.report import Reporter
@@ -63,6 +64,7 @@ class Scheduler:
             self._notebook.found,
         )
         self._reporter = Reporter(client, self._feed, self._events, settings)
+        self._node_reporter = NodeReporter(self._feed.state, self._events)
         self._queue_reporter = QueueReporter(
             client, self._feed, self._events, settings.queue_status_every_s
         )
@@ -140,6 +142,7 @@ class Scheduler:
             if decision.bindings:
                 fields = {"pods": len(decision.bindings), "gangs": len(decision.placed)}
                 log.info("placed", extra={**fields, "waiting": len(self._feed.state.waiting)})
+            self._node_reporter.look()
             await asyncio.sleep(took)
 
     def _look_again(self, after_s: float) -> None:

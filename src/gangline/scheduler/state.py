@@ -51,6 +51,8 @@ class ClusterState:
 
     def __init__(self, weights: Weights = DEFAULT_WEIGHTS) -> None:
         self.nodes = NodeTable(weights)
+        self.boasting: set[NodeName] = set()
+        """Nodes that offer more than they have."""
         self.pods: dict[PodKey, PodFacts] = {}
         self.waiting: dict[PodKey, PodFacts] = {}
         """Pods that are for this scheduler to place."""
@@ -105,6 +107,7 @@ class ClusterState:
         known = node.name in self.nodes.rows
         self.supplied.clear()
         self.nodes.set(node)
+        (self.boasting.add if node.boasts else self.boasting.discard)(node.name)
         if not known:
             for pod in self._on_node.get(node.name, {}).values():
                 self.nodes.occupy(pod)
@@ -112,6 +115,7 @@ class ClusterState:
     def remove_node(self, name: NodeName) -> None:
         """Forget a node. Its pods stay known, should it come back."""
         self.nodes.remove(name)
+        self.boasting.discard(name)
 
     def set_pod(self, pod: PodFacts) -> None:
         """Add or change a pod. A pod of the same name but another uid replaces the old one."""

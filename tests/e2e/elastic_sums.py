@@ -8,6 +8,7 @@ pod. Every worker notes its starts in ``starts``. Arguments: the folder of these
 """
 
 import os
+import select
 import socket
 import sys
 import time
@@ -34,7 +35,7 @@ def main(folder: Path) -> None:
             Path(os.environ["GANGLINE_PROGRESS_FILE"]).write_text(f"step {step}\n")
             if ended:
                 break
-            time.sleep(PAUSE_S)
+            pause()
 
 
 def taken(folder: Path) -> int:
@@ -69,7 +70,7 @@ def connected() -> socket.socket:
         except OSError:
             if time.monotonic() > deadline:
                 raise
-            time.sleep(PAUSE_S)
+            pause()
             continue
         found.settimeout(None)
         return found
@@ -96,6 +97,11 @@ def note(folder: Path, step: int) -> None:
     new = folder / f"steps.{POD}"
     new.write_text(str(step))
     new.replace(folder / "steps")
+
+
+def pause() -> None:
+    """Wait a moment; ``time.sleep`` fails under the library that makes clocks jump."""
+    select.select([], [], [], PAUSE_S)
 
 
 def say(peer: socket.socket, number: int) -> None:

@@ -17,24 +17,23 @@ API = "elastic.iml.github.io/v1alpha1"
 SCRIPT = Path(__file__).parent / "elastic_sums.py"
 LAUNCHER = "gangline.elastic.launcher"
 MASTER = "gangline.elastic.master"
-SILENCE_S = 3
-"""After so long the master of these jobs holds a silent node for dead."""
 PATIENCE_S = 180.0
 
 
 class Training:
     """One job whose workers add up numbers (``elastic_sums.py``)."""
 
-    def __init__(self, scenario: Scenario, name: str) -> None:
-        self.scenario, self.name = scenario, name
+    def __init__(self, scenario: Scenario, name: str, silence_s: float = 15) -> None:
+        """Take a name, and after how long the master holds a silent node for dead."""
+        self.scenario, self.name, self.silence_s = scenario, name, silence_s
         self.folder = scenario.shared / name
         self.folder.mkdir()
         self.master = f"elasticjob-{name}-dlrover-master"
 
     def manifest(
-        self, workers: int, nodes: str, *flags: str, prefix: str = "", cpu: str = "10m"
+        self, workers: int, nodes: str, *flags: str, first: str = "", cpu: str = "10m"
     ) -> Manifest:
-        """The job; ``prefix`` is what the shell says before the launcher."""
+        """The job; ``first`` is what the shell says before it runs the launcher."""
         spec = self.scenario.cluster.python(SCRIPT)
         (container,) = spec["containers"]
         conf = "--rdzv-conf last_call_timeout=1"
@@ -42,7 +41,7 @@ class Training:
             f"python -m {LAUNCHER} --nnodes {nodes} --max-restarts 50 --no-standby "
             f"--shutdown-timeout 1 {conf} {' '.join(flags)} {SCRIPT} {self.folder}"
         )
-        container |= {"name": "main", "command": ["bash", "-c", f"{prefix} exec {agent}"]}
+        container |= {"name": "main", "command": ["bash", "-c", f"{first} exec {agent}"]}
         container["volumeMounts"].append({"name": "shared", "mountPath": str(self.folder)})
         container["resources"] = {"requests": {"cpu": cpu, "memory": "16Mi"}}
         spec["volumes"].append({"name": "shared", "hostPath": {"path": str(self.folder)}})
@@ -61,7 +60,7 @@ class Training:
         journal = f"{self.scenario.namespace}/{self.master}"
         command = (
             f"exec python -m {MASTER} --port 50001 --job-name {self.name} "
-            f"--journal-configmap {journal} --silence {SILENCE_S}"
+            f"--journal-configmap {journal} --silence {self.silence_s}"
         )
         container = {
             "name": "main",

@@ -2,15 +2,19 @@
 
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 
 import pytest
 
 from e2e.clusters import ClusterUnderTest
-from e2e.elastic_training import Training, output
+from e2e.elastic_training import API, Training, output
+from e2e.jobs import Manifest, template, until
 from e2e.scenario import Scenario
-from gangline.api.resources import ELASTIC_JOBS
+from gangline.api.pod import Pod
+from gangline.api.quantity import milli
+from gangline.api.resources import ELASTIC_JOBS, NODES, PODS
 
 pytestmark = [
     pytest.mark.slow,
@@ -44,14 +48,46 @@ def frozen(cluster: ClusterUnderTest) -> Iterator[None]:
         process.send_signal(signal.SIGCONT)
 
 
+def skewed(clock: Path) -> str:
+    """What a shell says first, so that the node of rank 1 has a clock that a file sets."""
+    (library,) = Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1")
+    clock.write_text("+0")
+    return (
+        f'[ "$NODE_RANK" = 1 ] && export LD_PRELOAD={library} FAKETIME_TIMESTAMP_FILE={clock} '
+        "FAKETIME_NO_CACHE=1 FAKETIME_DONT_FAKE_MONOTONIC=1 NO_FAKE_STAT=1;"
+    )
+
+
+@asynccontextmanager
+async def cordoned(elastic: Scenario, node: str) -> AsyncIterator[None]:
+    """Nothing new is put on a node, and what is there is asked to leave."""
+    await elastic.client.patch(NODES, node, {"spec": {"unschedulable": True}})
+    try:
+        for pod in (await elastic.client.list(PODS, elastic.namespace)).items:
+            if pod.spec.node_name == node and pod.status.phase == "Running":
+                await elastic.client.evict(pod.metadata.name, elastic.namespace)
+        yield
+    finally:
+        await elastic.client.patch(NODES, node, {"spec": {"unschedulable": None}})
+
+
 async def test_processes_that_die_or_hang_are_started_again_in_their_pods(
     elastic: Scenario,
 ) -> None:
     training = Training(elastic, "tough")
-    await elastic.submit(training.manifest(2, "2", "--hang-timeout 3"))
+    clock = training.folder / "clock"
+    written = training.manifest(2, "2", "--hang-timeout 8", first=skewed(clock))
+    await elastic.submit(written)
     before = await training.running(0, 1)
     await training.goes_on(2, "both train")
     first, second = training.pod(0), training.pod(1)
+
+    for jump in ("+3600", "-3600"):
+        jumped = clock.with_suffix(".new")
+        jumped.write_text(jump)
+        jumped.replace(clock)
+        await training.goes_on(2, "a clock jumps")
+    assert training.starts == {first: 1, second: 1}
 
     kill(training.worker(1))
     await training.started({first: 2, second: 2}, "one was killed")
@@ -86,7 +122,7 @@ async def test_processes_that_die_or_hang_are_started_again_in_their_pods(
 async def test_a_node_that_is_cut_off_is_missed_comes_back_and_is_replaced(
     elastic: Scenario,
 ) -> None:
-    training = Training(elastic, "torn")
+    training = Training(elastic, "torn", silence_s=3)
     await elastic.submit(training.manifest(3, "2:3"))
     before = await training.running(0, 1, 2)
     await training.goes_on(3, "all train")
@@ -107,3 +143,80 @@ async def test_a_node_that_is_cut_off_is_missed_comes_back_and_is_replaced(
     lost = before[training.pod(1)].spec.node_name
     assert after[training.pod(3)].spec.node_name != lost
     await training.ends()
+
+
+async def test_pods_that_leave_are_missed_for_as_long_as_there_is_no_room(
+    elastic: Scenario,
+) -> None:
+    nodes = (await elastic.client.list(NODES)).items
+    # More than half of a node each: as many as there are nodes.
+    cpu = f"{milli(nodes[0].status.allocatable['cpu']) * 6 // 10}m"
+    training = Training(elastic, "moving")
+    await elastic.submit(training.manifest(3, "2:3", cpu=cpu))
+    await training.running(0, 1, 2)
+    await training.goes_on(3, "all train")
+
+    elastic.cluster.stop_component("operator", signal.SIGKILL)
+    process = training.worker(1)
+    await training.delete(0)
+    kill(process)
+    await training.goes_on(2, "one pod was deleted, a process of another killed, no operator")
+    elastic.cluster.start_component("operator")
+    await training.running(1, 2, 3)
+    await training.goes_on(3, "a new pod has the rank")
+
+    os.kill(training.agent(1), signal.SIGHUP)
+    placed = await training.running(2, 3, 4)
+    await training.goes_on(3, "one agent hung up and was made anew")
+
+    async with cordoned(elastic, placed[training.pod(2)].spec.node_name):
+        await training.goes_on(2, "a node was drained: its pod waits for room")
+    await training.goes_on(3, "there is room again")
+    job = await training.ends()
+    assert job.status.restarts.total == 1, "what the cluster or a user does is no failure"
+
+
+async def test_parameter_servers_and_a_chief_that_needs_more_memory_are_made_anew(
+    elastic: Scenario,
+) -> None:
+    name, shared = "servers", str(elastic.shared)
+
+    def role(command: str, memory: str) -> Manifest:
+        made = template(command, shared=shared)
+        (container,) = made["spec"]["containers"]
+        container |= {"name": "main", "resources": {"limits": {"cpu": "100m", "memory": memory}}}
+        return {"replicas": 1, "template": made}
+
+    hungry = "python -c 'import mmap; mmap.mmap(-1, 90 << 20).write(bytes(90 << 20))'"
+    roles = {
+        "ps": role("sleep 3600", "64Mi"),
+        "chief": role(f"{hungry} && {until('trained')}", "64Mi"),
+        "worker": role(until("trained"), "64Mi"),
+        "dlrover-master": role("sleep 3600", "64Mi"),
+    }
+    await elastic.submit(
+        {
+            "apiVersion": API,
+            "kind": "ElasticJob",
+            "metadata": {"name": name},
+            "spec": {"distributionStrategy": "ParameterServerStrategy", "replicaSpecs": roles},
+        }
+    )
+
+    async def run(*wanted: str) -> Mapping[str, Pod]:
+        names = {f"{name}-edljob-{each}" for each in wanted}
+        return await elastic.pods_when(
+            name,
+            lambda pods: names <= {n for n, pod in pods.items() if pod.status.phase == "Running"},
+            f"{wanted} run",
+        )
+
+    found = await run("ps-0", "chief-1", "worker-0")
+    (container,) = found[f"{name}-edljob-chief-1"].spec.containers
+    assert container.resources.limits["memory"] == "128Mi"
+    for role_name in ("ps", "worker"):
+        await elastic.client.delete(PODS, f"{name}-edljob-{role_name}-0", elastic.namespace)
+    await run("ps-1", "chief-1", "worker-1")
+    elastic.let("trained")
+    assert await elastic.outcome(name) == "Succeeded"
+    assert (await elastic.job(name)).status.restarts.total == 1

@@ -78,6 +78,10 @@ class AnswerReader:
             self._more = True
         if not self._code:
             self._count_head(received)
+        if self._answer is not None:
+            # The parser knows us as we know it: the collector would have to find that out, and
+            # answers of many megabytes would wait for it.
+            self._parser = None
         # Who sends more than was asked for is not to be asked again.
         return self._answer._replace(kept=False) if self._answer and self._more else self._answer
 

@@ -7,6 +7,7 @@ from typing import Any
 from e2e.jobs import Manifest, template
 from gangline.api.resource import Resource
 from gangline.api.resources import (
+    ELASTIC_JOBS,
     JAX_JOBS,
     MPI_JOBS,
     MS_JOBS,
@@ -99,3 +100,5 @@ KINDS = (
     JobKind(XGBOOST_JOBS, "xgbReplicaSpecs", "xgboost", (), "Worker", "Master"),
     JobKind(MPI_JOBS, "mpiReplicaSpecs", "mpi", ("Worker",), "Launcher"),
 )
+ELASTIC = JobKind(ELASTIC_JOBS, "replicaSpecs", "main", ("dlrover-master",), "worker")
+"""Its ranks are never restarted together by the operator, and their pods have other names."""

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from e2e.jobs import until
-from e2e.kinds import KINDS, JobKind, Part
+from e2e.kinds import ELASTIC, KINDS, JobKind, Part
 from e2e.scenario import Scenario, condition
 from gangline.api.resources import SERVICES
 
-each_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+each_kind = pytest.mark.parametrize("kind", [*KINDS, ELASTIC], ids=lambda kind: kind.name)
+each_rigid_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 
 TELL = "env > /shared/$(hostname).env"
 FOREVER = "sleep 3600"
@@ -74,6 +75,13 @@ def _mpi(found: dict[str, Environment]) -> None:
     assert launcher["OMPI_MCA_orte_default_hostfile"] == "/etc/mpi/hostfile"
 
 
+def _elastic(found: dict[str, Environment]) -> None:
+    assert found["edljob-worker-1"]["NODE_RANK"] == "1"
+    assert {each["NODE_NUM"] for each in found.values()} == {"2"}
+    masters = {each["DLROVER_MASTER_ADDR"] for each in found.values()}
+    assert masters == {"elasticjob-told-dlrover-master:50001"}
+
+
 EXPECTED: dict[str, Callable[[dict[str, Environment]], None]] = {
     "PyTorchJob": _pytorch,
     "TFJob": _tensorflow,
@@ -82,6 +90,7 @@ EXPECTED: dict[str, Callable[[dict[str, Environment]], None]] = {
     "JAXJob": _jax,
     "XGBoostJob": _xgboost,
     "MPIJob": _mpi,
+    "ElasticJob": _elastic,
 }
 
 
@@ -105,7 +114,7 @@ async def test_replicas_learn_of_each_other_and_the_job_succeeds(
     EXPECTED[kind.name](found)
 
 
-@each_kind
+@each_rigid_kind
 async def test_one_failure_restarts_all_ranks_together_where_the_job_asks_for_it(
     scenario: Scenario, kind: JobKind
 ) -> None:
@@ -162,7 +171,8 @@ async def test_a_failure_for_good_is_told_and_the_rest_is_cleaned_up(
     await scenario.submit(kind.job("doomed", parts, clean=kind.remove_pods))
     assert await scenario.outcome("doomed") == "Failed"
     failed = next(c for c in (await scenario.job("doomed")).status.conditions if c.type == "Failed")
-    assert f"doomed-{kind.ranks.lower()}-" in failed.message
+    infix = "edljob-" if kind is ELASTIC else ""
+    assert f"doomed-{infix}{kind.ranks.lower()}-" in failed.message
     await scenario.pods_when("doomed", lambda pods: not pods, "all pods are gone")
 
 

@@ -31,6 +31,8 @@ class LocalNode:
         self._ended_at = 0.0
         self._seen: asyncio.Task[list[View]] | None = None
         self._saver: Process | None = None
+        self._saving: asyncio.Task[None] | None = None
+        self._save_wanted = False
 
     def begin(self, group: Group, world: World) -> None:
         """Follow the workers of a new attempt."""
@@ -80,17 +82,27 @@ class LocalNode:
 
     def start_saving(self) -> None:
         """Start to bring the newest checkpoint in memory to storage."""
-        if self._saver is None or self._saver.ended.done():
+        self._save_wanted = True
+        if self._saving is None or self._saving.done():
+            self._saving = asyncio.create_task(self._save())
+
+    async def _save(self) -> None:
+        # What is under way may have looked before the newest step was there: it is followed by one
+        # more.
+        while self._save_wanted:
+            self._save_wanted = False
             self._saver = start(self._settings.save_command, self._environment)
+            await asyncio.wait({self._saver.ended})
 
     async def saved(self, timeout_s: float | None = None) -> None:
         """Wait until that is done; end it when it takes longer than it may."""
-        if self._saver is None:
+        if self._saving is None:
             return
-        await asyncio.wait({self._saver.ended}, timeout=timeout_s)
-        if not self._saver.ended.done():
+        await asyncio.wait({self._saving}, timeout=timeout_s)
+        if not self._saving.done():
             log.warning("the newest checkpoint is not in storage after %g s", timeout_s)
-            await end_all([self._saver], signal.SIGKILL, 0)
+            self._saving.cancel()
+            await end_all([self._saver] if self._saver else [], signal.SIGKILL, 0)
 
     def holds_checkpoints(self) -> bool:
         """Whether there is anything in memory that could be saved."""

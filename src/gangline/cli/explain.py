@@ -3,6 +3,7 @@
 import time
 from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -18,6 +19,7 @@ from gangline.cli.output import tell
 if TYPE_CHECKING:
     from gangline.kube.client import Client
     from gangline.scheduler.explain import Explanation
+    from gangline.scheduler.settings import SchedulerSettings
 
 _GROUP_KINDS = frozenset({"podgroup", "podgroups", "pg"})
 _POD_KINDS = frozenset({"pod", "pods", "po"})
@@ -27,17 +29,28 @@ _POD_KINDS = frozenset({"pod", "pods", "po"})
 @click.argument("name", metavar="JOB", shell_complete=completing.jobs)
 @namespace_options
 @type_option
+@click.option(
+    "--scheduler-config",
+    "configuration",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="The scheduler's configuration file. Without it, that of deploy/scheduler is asked for.",
+)
 @output_option("table", "json", "yaml")
-def explain_command(name: str, target: Target, kind: str, output: str) -> None:
+def explain_command(
+    name: str, target: Target, kind: str, configuration: Path | None, output: str
+) -> None:
     """Say why a job waits: its queue, what it asks for, and what each node lacks.
 
     JOB is the name of a job of any kind, of a PodGroup or of a pod; 'podgroup/NAME' and 'pod/NAME'
     say which. The decision is made anew from what the cluster holds now; nothing is changed.
     """
 
+    written = configuration.read_text("utf-8") if configuration is not None else None
+
     async def found() -> "list[Explanation]":
         async with target.connect() as client:
-            return await _explain(client, name, kind, target.namespace_of(client))
+            settings = await _settings(client, written)
+            return await _explain(client, settings, (name, kind), target.namespace_of(client))
 
     with job_errors():
         explanations = run(found())
@@ -45,28 +58,50 @@ def explain_command(name: str, target: Target, kind: str, output: str) -> None:
         click.echo("\n\n".join(map(block, explanations)))
 
 
-async def _explain(client: "Client", name: str, kind: str, namespace: str) -> "list[Explanation]":
+async def _settings(client: "Client", written: str | None) -> "SchedulerSettings":
+    """What the scheduler was told: by a file, or by its ConfigMap where that is there."""
+    from gangline.scheduler.configuration import (  # noqa: PLC0415
+        ConfigurationError,
+        read_configuration,
+    )
+    from gangline.scheduler.replay import configured  # noqa: PLC0415
+    from gangline.scheduler.settings import SchedulerSettings  # noqa: PLC0415
+
+    try:
+        if written is None:
+            return await configured(client)
+        return read_configuration(written).applied(SchedulerSettings())
+    except ConfigurationError as error:
+        where = "the scheduler's ConfigMap" if written is None else "--scheduler-config"
+        raise CommandError(f"{where}: {error}", code=ExitCode.USAGE) from error
+
+
+async def _explain(
+    client: "Client", settings: "SchedulerSettings", what: tuple[str, str], namespace: str
+) -> "list[Explanation]":
+    """Explain what is meant by a name and the kind of job that it may be of."""
     from gangline.api.resources import PODS  # noqa: PLC0415
     from gangline.api.scheduling import GROUP_NAME_ANNOTATION  # noqa: PLC0415
     from gangline.scheduler.explain import explain_group, explain_pod  # noqa: PLC0415
     from gangline.scheduler.model import GroupKey, PodKey  # noqa: PLC0415
     from gangline.scheduler.replay import observed  # noqa: PLC0415
-    from gangline.scheduler.settings import SchedulerSettings  # noqa: PLC0415
+    from gangline.scheduler.victims import Policy  # noqa: PLC0415
 
-    groups, pods = await _subjects(client, name, kind, namespace)
-    names = set(SchedulerSettings().scheduler_names)
+    groups, pods = await _subjects(client, *what, namespace)
+    names = set(settings.scheduler_names)
     for each in pods:
         pod = await client.get(PODS, each, namespace)
         names.add(pod.spec.scheduler_name or "default-scheduler")
         group = pod.metadata.annotations.get(GROUP_NAME_ANNOTATION)
         if group and group not in groups:
             groups.append(group)
-    state = await observed(client, frozenset(names))
-    now = time.time()
+    state = await observed(client, frozenset(names), settings.weights)
+    now, policy = time.time(), Policy(settings.preempt, settings.reclaim)
     if groups:
-        return [explain_group(state, GroupKey(f"{namespace}/{each}"), now) for each in groups]
-    keys = [PodKey(f"{namespace}/{each}") for each in pods]
-    return [explain_pod(state, key, now) for key in keys if key in state.pods]
+        keys = [GroupKey(f"{namespace}/{each}") for each in groups]
+        return [explain_group(state, key, now, policy) for key in keys]
+    alone = [PodKey(f"{namespace}/{each}") for each in pods]
+    return [explain_pod(state, key, now, policy) for key in alone if key in state.pods]
 
 
 async def _subjects(

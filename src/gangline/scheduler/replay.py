@@ -8,6 +8,7 @@ from gangline.api.core import PriorityClass
 from gangline.api.quantity import QuantityError
 from gangline.api.resource import Resource
 from gangline.api.resources import (
+    CONFIG_MAPS,
     HYPERNODES,
     NAMESPACES,
     NODES,
@@ -22,7 +23,9 @@ from gangline.api.resources import (
 from gangline.api.scheduling import DEFAULT_QUEUE, PodGroup
 from gangline.kube.client import Client
 from gangline.kube.errors import Forbidden, NotFound
+from gangline.scheduler.configuration import read_configuration
 from gangline.scheduler.model import NodeName, QueueFacts
+from gangline.scheduler.nodes import DEFAULT_WEIGHTS
 from gangline.scheduler.notebook import read_promise
 from gangline.scheduler.observe import (
     budget_facts,
@@ -39,14 +42,22 @@ from gangline.scheduler.observe_storage import (
     class_facts,
     volume_facts,
 )
+from gangline.scheduler.plugins.node_scores import Weights
+from gangline.scheduler.settings import SchedulerSettings
 from gangline.scheduler.state import ClusterState
 from gangline.scheduler.storage import Storage
 from gangline.scheduler.wire import CSI_NODES, LEAN_PODS, RESOURCE_QUOTAS, slim
 
 T = TypeVar("T")
 
+CONFIG_NAMESPACE = "gangline-system"
+CONFIG_MAP = "gangline-scheduler"
+CONFIG_KEY = "configuration.yaml"
 
-async def observed(client: Client, answers_to: frozenset[str]) -> ClusterState:
+
+async def observed(
+    client: Client, answers_to: frozenset[str], weights: Weights = DEFAULT_WEIGHTS
+) -> ClusterState:
     """Read nodes, pods, groups, queues and what else decisions depend on.
 
     Kinds that the cluster does not know, or that one may not read, count as empty; nodes and pods
@@ -55,11 +66,12 @@ async def observed(client: Client, answers_to: frozenset[str]) -> ClusterState:
     Args:
         client: the cluster.
         answers_to: the scheduler names whose pods are to be placed.
+        weights: how much each consideration counts in the choice of nodes.
 
     Raises:
         ApiError: nodes or pods cannot be read.
     """
-    state = ClusterState()
+    state = ClusterState(weights)
     state.queues[DEFAULT_QUEUE] = QueueFacts(DEFAULT_QUEUE)
     for queue in await _optional(client, QUEUES):
         state.queues[queue.metadata.name] = queue_facts(queue)
@@ -84,6 +96,21 @@ async def observed(client: Client, answers_to: frozenset[str]) -> ClusterState:
         with suppress(QuantityError):
             state.set_pod(pod_facts(slim(pod), priorities, answers_to, namespaces))
     return state
+
+
+async def configured(client: Client) -> SchedulerSettings:
+    """Return the settings of the scheduler that was deployed by ``deploy/scheduler``.
+
+    Where its ConfigMap is not there, or may not be read, the defaults hold.
+
+    Raises:
+        ConfigurationError: what it says cannot be read.
+    """
+    try:
+        found = await client.get(CONFIG_MAPS, CONFIG_MAP, CONFIG_NAMESPACE)
+    except (NotFound, Forbidden):
+        return SchedulerSettings()
+    return read_configuration(found.data.get(CONFIG_KEY, "")).applied(SchedulerSettings())
 
 
 async def _read_storage(client: Client, storage: Storage) -> None:

@@ -2,10 +2,20 @@
 
 import asyncio
 import json
+from pathlib import Path
 
 import pytest
 
-from gangline.api.resources import NODES, POD_GROUPS, PODS, PYTORCH_JOBS, QUEUES
+from gangline.api.resources import (
+    CONFIG_MAPS,
+    NAMESPACES,
+    NODES,
+    POD_GROUPS,
+    PODS,
+    PRIORITY_CLASSES,
+    PYTORCH_JOBS,
+    QUEUES,
+)
 from gangline.cli import main
 from gangline.cli.exit_codes import ExitCode
 from gangline.kube.client import Client
@@ -106,3 +116,37 @@ async def test_a_training_job_is_explained_by_its_name(
     assert shown.startswith("Pod default/train-master-0 waits (NotEnoughResources)")
     assert "0/2 nodes are available: 2 Insufficient cpu." in shown
     assert "64 cpu asked" in " ".join(shown.split())
+
+
+async def test_what_the_scheduler_was_told_counts(
+    client: Client, api_server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By its ConfigMap, or by a file: without preemption nobody is evicted for the urgent pod."""
+    await definitions.install(client)
+    await add_node(client, "n", "4")
+    await client.create(PRIORITY_CLASSES, {"metadata": {"name": "high"}, "value": 9})
+    container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": "4"}}}
+    for name, further in (("low", {"nodeName": "n"}), ("urgent", {"priorityClassName": "high"})):
+        spec = {"schedulerName": "gangline", "containers": [container], **further}
+        await client.create(PODS, {"metadata": {"name": name}, "spec": spec}, "default")
+
+    async def evicted(*arguments: str) -> list[str]:
+        line = ["explain", "pod/urgent", "-o", "json", "--kubeconfig", str(api_server.kubeconfig)]
+        assert await asyncio.to_thread(main.run, [*line, *arguments]) == ExitCode.DONE
+        found: list[str] = json.loads(capsys.readouterr().out)[0]["evicted_for_it"]
+        return found
+
+    assert await evicted() == ["default/low"]
+    file = tmp_path / "configuration.yaml"
+    file.write_text('actions: "allocate"')
+    assert await evicted("--scheduler-config", str(file)) == []
+    namespace = "gangline-system"
+    await client.create(NAMESPACES, {"metadata": {"name": namespace}})
+    told = {"metadata": {"name": "gangline-scheduler"}, "data": {file.name: file.read_text()}}
+    await client.create(CONFIG_MAPS, told, namespace)
+    assert await evicted() == []
+    broken = {"data": {file.name: "actions: juggle"}}
+    await client.patch(CONFIG_MAPS, "gangline-scheduler", broken, namespace)
+    line = ["explain", "pod/urgent", "--kubeconfig", str(api_server.kubeconfig)]
+    assert await asyncio.to_thread(main.run, line) == ExitCode.USAGE
+    assert "unknown action 'juggle'" in capsys.readouterr().err

@@ -1,9 +1,13 @@
 """Volcano's configuration file: read, or refused with a reason."""
 
+from pathlib import Path
+
 import pytest
+import yaml
 
 from gangline.scheduler.configuration import ConfigurationError, read_configuration
 from gangline.scheduler.plugins.node_scores import Weights
+from gangline.scheduler.replay import CONFIG_KEY, CONFIG_MAP, CONFIG_NAMESPACE
 from gangline.scheduler.settings import SchedulerSettings
 from gangline.scheduler.state import ClusterState
 from unit.scheduler.builders import decide, node, pod
@@ -94,3 +98,17 @@ def test_nodes_can_be_filled_evenly_instead() -> None:
         state.set_pod(pod(f"p{index}"))
     nodes = [binding.node for binding in decide(state).bindings]
     assert sorted(nodes) == ["a", "a", "b", "b"]
+
+
+def test_the_deployed_scheduler_is_told_the_defaults_where_explain_looks() -> None:
+    path = Path(__file__).parents[3] / "deploy" / "scheduler" / "scheduler.yaml"
+    manifests = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
+    (told,) = [each for each in manifests if each["kind"] == "ConfigMap"]
+    assert told["metadata"] == {"name": CONFIG_MAP, "namespace": CONFIG_NAMESPACE}
+    settings = SchedulerSettings()
+    found = read_configuration(told["data"][CONFIG_KEY])
+    assert (found.preempt, found.reclaim) == (settings.preempt, settings.reclaim)
+    assert found.weights == settings.weights
+    (deployment,) = [each for each in manifests if each["kind"] == "Deployment"]
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert f"--configuration=/etc/gangline/{CONFIG_KEY}" in container["args"]

@@ -148,10 +148,12 @@ class Client:
             async for line in split_lines(chunks):
                 if not line:
                     continue
-                with _as_malformed(request, resource):
+                try:
                     event = decode_event(resource.type, line)
                     if isinstance(event, bytes):
                         raise error_from_status(msgspec.json.decode(event, type=Status))
+                except msgspec.DecodeError as error:
+                    raise _malformed(request, resource, error) from error
                 yield event
 
     async def create(
@@ -377,5 +379,9 @@ def _as_malformed(request: Request, resource: Resource[Any]) -> Iterator[None]:
     try:
         yield
     except msgspec.DecodeError as error:
-        message = f"{request.path}: the answer is no {resource.kind}: {error}"
-        raise ApiError(Status(status="Failure", reason="Malformed", message=message)) from error
+        raise _malformed(request, resource, error) from error
+
+
+def _malformed(request: Request, resource: Resource[Any], error: msgspec.DecodeError) -> ApiError:
+    message = f"{request.path}: the answer is no {resource.kind}: {error}"
+    return ApiError(Status(status="Failure", reason="Malformed", message=message))

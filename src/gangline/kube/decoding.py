@@ -63,6 +63,11 @@ class _Page(msgspec.Struct, Generic[T]):
     items: list[T] | None = None
 
 
+class _Event(msgspec.Struct, Generic[T]):
+    type: str
+    object: T
+
+
 class _RawEvent(msgspec.Struct):
     type: str = ""
     object: msgspec.Raw = msgspec.Raw(b"{}")
@@ -99,6 +104,12 @@ def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
 def _page_decoder(kind: Any) -> msgspec.json.Decoder[Any]:
     page: Any = _Page
     return msgspec.json.Decoder(page[kind])
+
+
+@cache
+def _event_decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    event: Any = _Event
+    return msgspec.json.Decoder(event[kind])
 
 
 _RAW_PAGE: msgspec.json.Decoder[_Page[msgspec.Raw]] = msgspec.json.Decoder(_Page[msgspec.Raw])
@@ -146,20 +157,26 @@ def _decode_one_by_one(kind: type[T], body: bytes) -> tuple[ListMeta, list[T], l
 
 def decode_event(kind: type[T], line: bytes) -> WatchEvent[T] | bytes:
     """Read one line of a watch; an ERROR event gives back the bytes of its Status."""
+    key: Any = kind
+    try:
+        event: _Event[T] = _event_decoder(key).decode(line)
+    except msgspec.ValidationError as error:
+        return _misfit(line, str(error))
+    if event.type == "ERROR":
+        return bytes(_RAW_EVENT.decode(line).object)
+    version = getattr(getattr(event.object, "metadata", None), "resource_version", None)
+    if version is None:
+        version = read_metadata(_RAW_EVENT.decode(line).object).resource_version
+    return WatchEvent(event.type, event.object, version)
+
+
+def _misfit(line: bytes, error: str) -> WatchEvent[T] | bytes:
     event = _RAW_EVENT.decode(line)
     if event.type == "ERROR":
         return bytes(event.object)
-    try:
-        found = decoder_for(kind).decode(event.object)
-    except msgspec.ValidationError as error:
-        malformed = Malformed(read_metadata(event.object), str(error))
-        nothing: Any = None
-        return WatchEvent("MALFORMED", nothing, malformed.metadata.resource_version, malformed)
-    metadata = getattr(found, "metadata", None)
-    version = getattr(metadata, "resource_version", None)
-    if version is None:
-        version = read_metadata(event.object).resource_version
-    return WatchEvent(event.type, found, version)
+    malformed = Malformed(read_metadata(event.object), error.replace("$.object", "$"))
+    nothing: Any = None
+    return WatchEvent("MALFORMED", nothing, malformed.metadata.resource_version, malformed)
 
 
 def read_metadata(raw: bytes | msgspec.Raw) -> ObjectMeta:

@@ -132,6 +132,9 @@ class ClusterState:
             pod = replace(pod, terminating=True)
         else:
             self._evicted.pop(pod.key, None)
+        if known == pod:
+            # The API server shows what was assumed, or a change that no decision depends on.
+            return
         if known is not None:
             self._forget(known)
         self._remember(pod)

@@ -82,7 +82,7 @@ async def _copy(
 ) -> None:
     from gangline.sdk.logs import following_logs, read_logs  # noqa: PLC0415
 
-    if follow:
+    if follow and not job.state.finished:
         async with following_logs(client, job, options) as lines:
             async for line in lines:
                 writer.write(line)

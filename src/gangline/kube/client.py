@@ -292,8 +292,11 @@ class Client:
         since_time: str = "",
         timestamps: bool = False,
         previous: bool = False,
+        kept_for: str = "",
     ) -> AsyncGenerator[bytes, None]:
         """Read what a container wrote, line by line, without line ends.
+
+        ``kept_for`` names the owner (its uid) of a pod that is gone: embedded clusters keep logs.
 
         Raises:
             BadRequest: the container is not running yet, or the pod has several and none is named.
@@ -308,6 +311,7 @@ class Client:
             since_time=since_time,
             timestamps=timestamps,
             previous=previous,
+            kept_for=kept_for,
         )
         async with self.transport.stream(request) as chunks:
             async for line in split_lines(chunks, keep_last=True):

@@ -13,6 +13,8 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
+
 from gangline.api.meta import Object
 from gangline.api.pod import Pod
 from gangline.api.resources import PODS
@@ -75,6 +77,12 @@ async def read_logs(
         for pod in pods
         if is_meant(pod, job.uid, options) and has_started(pod, options.container)
     ]
+    present = {pod.metadata.name for pod in pods}
+    readers += [
+        kept_lines(client, job, pod, options)
+        for pod in await gone_pods(client, job)
+        if is_meant(pod, job.uid, options) and pod.metadata.name not in present
+    ]
     heads: list[tuple[LogLine, int]] = []
     for number, reader in enumerate(readers):
         if (line := await anext(reader, None)) is not None:
@@ -87,6 +95,26 @@ async def read_logs(
             heapq.heappop(heads)
         else:
             heapq.heapreplace(heads, (following, number))
+
+
+async def gone_pods(client: Client, job: Job) -> list[Pod]:
+    """Return the pods of a job that are gone and whose logs were kept: embedded clusters do."""
+    lines = client.logs("-", job.namespace, kept_for=job.uid)
+    try:
+        return [msgspec.json.decode(line, type=Pod) async for line in lines]
+    except (ApiError, msgspec.DecodeError):
+        return []  # other clusters know no pod of this name
+
+
+async def kept_lines(
+    client: Client, job: Job, pod: Pod, options: LogOptions
+) -> AsyncIterator[LogLine]:
+    """Yield the lines that were kept of a pod that is gone."""
+    try:
+        async for line in stamped(client, pod, options, kept_for=job.uid):
+            yield line
+    except NotFound:
+        return  # the container never ran, or has made room meanwhile
 
 
 @asynccontextmanager
@@ -253,9 +281,18 @@ class Seen:
 
 
 async def stamped(
-    client: Client, pod: Pod, options: LogOptions, *, follow: bool = False, since: str = ""
+    client: Client,
+    pod: Pod,
+    options: LogOptions,
+    *,
+    follow: bool = False,
+    since: str = "",
+    kept_for: str = "",
 ) -> AsyncIterator[LogLine]:
-    """Yield the lines of one pod with their times; ``since`` resumes after a broken connection."""
+    """Yield the lines of one pod with their times.
+
+    ``since`` resumes after a broken connection, ``kept_for`` is the job of a pod that is gone.
+    """
     replica = short_name(pod)
     lines = client.logs(
         pod.metadata.name,
@@ -267,6 +304,7 @@ async def stamped(
         since_time=f"{since[:19]}Z" if since else options.since_time,
         timestamps=True,
         previous=options.previous,
+        kept_for=kept_for,
     )
     async with aclosing(lines) as stream:
         async for line in stream:

@@ -72,6 +72,16 @@ class KubeletLink:
             raise bad_request(f"pod {call.name} does not have a host assigned")
         return Target(self.address(node), call.namespace or "", call.name, chosen)
 
+    def any_address(self) -> str:
+        """Where one of the kubelets answers: they share a server.
+
+        Raises:
+            StatusError: there is no node.
+        """
+        for node in sorted(self._store.topic("nodes.").records):
+            return self.address(node)
+        raise unavailable("there is no node, and so no log")
+
     def address(self, node: str) -> str:
         """Where the kubelet of a node answers.
 

@@ -1,5 +1,7 @@
 """The logs of a container, passed on from its kubelet as they come."""
 
+from urllib.parse import quote
+
 import aiohttp
 from aiohttp import web
 
@@ -12,6 +14,10 @@ PASSED_ON = (
 )  # fmt: skip
 NUMBERS = ("tailLines", "sinceSeconds", "limitBytes")
 CHUNK = 1 << 16
+KEPT_FOR = "keptFor"
+"""Ours: the uid of the owner of a pod that is gone, whose log is wanted if it was kept."""
+ALL_PODS = "-"
+"""With ``keptFor``, in place of a pod's name: which pods there are, a line of JSON for each."""
 
 
 class Logs:
@@ -27,10 +33,17 @@ class Logs:
             StatusError: there is no such log, or its kubelet cannot be reached.
         """
         check_options(call)
-        target = self._link.target(call, call.params.get("container", ""))
         options = {name: call.params[name] for name in PASSED_ON if call.params.get(name)}
+        if owner := call.params.get(KEPT_FOR):
+            url = (
+                f"{self._link.any_address()}/keptLogs/{quote(call.namespace or '')}/{quote(owner)}"
+            )
+            options |= {"container": call.params.get("container", "")}
+            options |= {"pod": call.name} if call.name != ALL_PODS else {}
+        else:
+            url = self._link.target(call, call.params.get("container", "")).url("containerLogs")
         try:
-            source = await self._link.session.get(target.url("containerLogs"), params=options)
+            source = await self._link.session.get(url, params=options)
         except (aiohttp.ClientError, TimeoutError) as error:
             raise unavailable(
                 f"the kubelet of pod {call.name} cannot be reached: {error}"

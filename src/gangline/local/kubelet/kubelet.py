@@ -112,6 +112,11 @@ class Kubelet:
         if tasks:
             await asyncio.wait(tasks)
 
+    @property
+    def data(self) -> Path:
+        """The folder for everything of this node's pods."""
+        return self._settings.data
+
     def find(self, namespace: str, name: str) -> PodWorker | None:
         """The newest pod of this name on this node."""
         found = [

@@ -17,6 +17,7 @@ from gangline.local.kubelet.container_worker import ContainerWorker
 from gangline.local.kubelet.context import NodeContext
 from gangline.local.kubelet.decide import Decision, decide
 from gangline.local.kubelet.environment import ConfigProblem
+from gangline.local.kubelet.kept_logs import keep
 from gangline.local.kubelet.pod_home import PodHome
 from gangline.local.kubelet.pod_status import Surroundings, build_status, crash_looping
 from gangline.local.kubelet.records import PodRecord, Problem
@@ -242,8 +243,13 @@ class PodWorker:
                 await asyncio.sleep(self.home.context.settings.retry_s)
                 self.home.changed.set()
                 return False
-        await asyncio.to_thread(remove_files, self.home.folders, logs=True)
+        await asyncio.to_thread(self._clear_away)
         return True
+
+    def _clear_away(self) -> None:
+        """Remove the pod's files; the logs of a job's pod are kept for who asks later."""
+        remove_files(self.home.folders, logs=False)
+        keep(self.home.context.settings.data, self.home.folders, self.home.pod)
 
     def _leave(self) -> None:
         if self.home.record.leaving_since is None:

@@ -4,15 +4,19 @@ One server serves all nodes of a cluster: pods' names are unique in it. It liste
 wants a bearer token that the two share.
 """
 
+import asyncio
 import hmac
+import json
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from aiohttp import web
 
 from gangline.local.kubelet.container_worker import ContainerWorker
+from gangline.local.kubelet.kept_logs import KeptLog, kept
 from gangline.local.kubelet.kubelet import Kubelet
 from gangline.local.kubelet.log_reader import LogOptions, read_log
 from gangline.local.kubelet.log_writer import LogWriter
@@ -50,6 +54,7 @@ class KubeletServer:
             [
                 web.get("/healthz", _healthy),
                 web.get("/containerLogs" + at, self._logs),
+                web.get("/keptLogs/{namespace}/{owner}", self._kept),
                 web.get("/exec" + at, self._exec),
                 web.get("/attach" + at, self._attach),
                 web.get("/portForward/{namespace}/{pod}", self._forward),
@@ -105,12 +110,27 @@ class KubeletServer:
             raise web.HTTPBadRequest(
                 text=f'container "{name}" in pod "{pod.pod.metadata.name}" has no log'
             ) from None
-        response = web.StreamResponse(headers={"Content-Type": "text/plain"})
-        await response.prepare(request)
-        await response.write(first)
-        async for chunk in lines:
-            await response.write(chunk)
-        return response
+        return await _streamed(request, first, lines)
+
+    async def _kept(self, request: web.Request) -> web.StreamResponse:
+        """The log of a pod that is gone; without a name, which pods there are of an owner."""
+        namespace, owner = request.match_info["namespace"], request.match_info["owner"]
+        name, container = request.query.get("pod", ""), request.query.get("container", "")
+        found = await asyncio.to_thread(self._all_kept, namespace, owner)
+        if not name:
+            newest = {each.name: each.note for each in found}
+            lines = "".join(f"{json.dumps(note)}\n" for note in newest.values())
+            return web.Response(text=lines)
+        for each in reversed(found):
+            if each.name == name and (path := each.log(container)) is not None:
+                options = replace(_log_options(request.query), follow=False)
+                return await _streamed(request, b"", read_log(path, options))
+        raise web.HTTPNotFound(text=f"no log is kept of pod {name}")
+
+    def _all_kept(self, namespace: str, owner: str) -> list[KeptLog]:
+        folders = {kubelet.data for kubelet in self.kubelets}
+        found = [each for data in folders for each in kept(data, namespace, owner)]
+        return sorted(found, key=lambda each: each.gone_ns)
 
     async def _exec(self, request: web.Request) -> web.StreamResponse:
         _, container = self._container(request)
@@ -135,6 +155,17 @@ class KubeletServer:
         wanted = request.query.get("node")
         nodes = [each for each in self.kubelets if wanted in (None, each.node.name)]
         return web.json_response(self._statistics.summary(nodes))
+
+
+async def _streamed(
+    request: web.Request, first: bytes, lines: AsyncIterator[bytes]
+) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": "text/plain"})
+    await response.prepare(request)
+    await response.write(first)
+    async for chunk in lines:
+        await response.write(chunk)
+    return response
 
 
 async def _healthy(_: web.Request) -> web.StreamResponse:

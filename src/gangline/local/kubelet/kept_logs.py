@@ -1,0 +1,121 @@
+"""Logs of pods that are gone, kept for the jobs that they belonged to.
+
+    kept-logs/POD_UID/pod.json                 who it was: metadata, the names of its containers
+    kept-logs/POD_UID/CONTAINER/NUMBER.log     as while it lived
+
+Kubernetes forgets logs with their pod. Here a job that has cleaned up its pods, was suspended or
+had replicas replaced can still be read: who asks names the pods' owner. Old ones make room.
+"""
+
+import contextlib
+import json
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gangline.api.pod import Pod
+from gangline.local.kubelet.volumes import PodFolders
+
+MOST_PODS = 500
+"""On a node; those that have gone first make room for later ones."""
+MOST_BYTES = 256 << 20
+_NOTE = "pod.json"
+
+
+@dataclass(frozen=True, slots=True)
+class KeptLog:
+    """What is left of a pod."""
+
+    folder: Path
+    note: dict[str, Any]
+    """Its metadata and container names, as in the object."""
+    gone_ns: int
+    """When it went."""
+
+    @property
+    def name(self) -> str:
+        """The pod's name."""
+        return str(self.note["metadata"]["name"])
+
+    def log(self, container: str) -> Path | None:
+        """The log of the last run of a container; of the first one if none is named."""
+        spec = self.note["spec"]
+        names = [each["name"] for each in (*spec["containers"], *spec["initContainers"])]
+        if container not in {"", *names}:
+            return None
+        folder = self.folder / (container or names[0])
+        runs = [path for path in folder.glob("*.log") if path.stem.isdecimal()]
+        return max(runs, key=lambda path: int(path.stem), default=None)
+
+
+def keep(data: Path, folders: PodFolders, pod: Pod) -> None:
+    """Keep the logs of a pod that has gone, if a job or the like owned it; else remove them."""
+    if pod.metadata.controller is None or not folders.logs.is_dir():
+        shutil.rmtree(folders.logs, ignore_errors=True)
+        return
+    top = data / "kept-logs"
+    with contextlib.suppress(OSError):
+        top.mkdir(parents=True, exist_ok=True)
+        _make_room(top)
+        (folders.logs / _NOTE).write_text(json.dumps(_note(pod)))
+        folders.logs.rename(top / pod.metadata.uid)
+    shutil.rmtree(folders.logs, ignore_errors=True)
+
+
+def _note(pod: Pod) -> dict[str, Any]:
+    """Who a pod was; nothing of its environment, which may hold secrets."""
+    meta = pod.metadata
+    return {
+        "metadata": {
+            "name": meta.name,
+            "namespace": meta.namespace,
+            "uid": meta.uid,
+            "labels": dict(meta.labels),
+            "ownerReferences": msgspec.to_builtins(meta.owner_references),
+        },
+        "spec": {
+            "initContainers": [{"name": each.name} for each in pod.spec.init_containers],
+            "containers": [{"name": each.name} for each in pod.spec.containers],
+        },
+    }
+
+
+def kept(data: Path, namespace: str, owner: str) -> Iterator[KeptLog]:
+    """Yield what is kept of the pods of an owner (by its uid), the first to go first."""
+    for gone_ns, folder in _by_age(data / "kept-logs"):
+        with contextlib.suppress(OSError, ValueError):
+            note = json.loads((folder / _NOTE).read_text())
+            meta = note["metadata"]
+            owners = {each["uid"] for each in meta["ownerReferences"] if each.get("controller")}
+            if meta["namespace"] == namespace and owner in owners:
+                yield KeptLog(folder, note, gone_ns)
+
+
+def _by_age(top: Path) -> list[tuple[int, Path]]:
+    """The folders of pods and when each went, the first to go first."""
+    ages = []
+    for folder in top.iterdir() if top.is_dir() else ():
+        with contextlib.suppress(OSError):
+            ages.append(((folder / _NOTE).stat().st_mtime_ns, folder))
+    return sorted(ages)
+
+
+def _make_room(top: Path) -> None:
+    """Remove the oldest until one more pod fits."""
+    folders = [folder for _, folder in _by_age(top)]
+    sizes = [_size(folder.rglob("*")) for folder in folders]
+    while folders and (len(folders) >= MOST_PODS or sum(sizes) > MOST_BYTES):
+        shutil.rmtree(folders.pop(0), ignore_errors=True)
+        sizes.pop(0)
+
+
+def _size(files: Iterable[Path]) -> int:
+    total = 0
+    for file in files:
+        with contextlib.suppress(OSError):
+            total += file.stat().st_size
+    return total

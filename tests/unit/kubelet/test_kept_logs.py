@@ -1,0 +1,85 @@
+"""Logs that outlive their pod: for whom they are kept, how they are found, when they make room."""
+
+from pathlib import Path
+
+import pytest
+
+from gangline.api.container import EnvVar
+from gangline.api.meta import ObjectMeta, OwnerReference
+from gangline.api.pod import Container, Pod, PodSpec
+from gangline.local.kubelet import kept_logs
+from gangline.local.kubelet.kept_logs import KeptLog, keep, kept
+from gangline.local.kubelet.volumes import folders_of
+
+JOB = OwnerReference(
+    api_version="kubeflow.org/v1", kind="PyTorchJob", name="job", uid="job-uid", controller=True
+)
+
+
+def a_pod(uid: str, *owners: OwnerReference, name: str = "job-worker-0") -> Pod:
+    container = Container(name="main", env=[EnvVar(name="TOKEN", value="hush")])
+    metadata = ObjectMeta(name=name, namespace="team", uid=uid, owner_references=list(owners))
+    return Pod(metadata=metadata, spec=PodSpec(containers=[container]))
+
+
+def leave(data: Path, pod: Pod, text: str = "line\n", runs: int = 1) -> None:
+    """Let a pod write, and go."""
+    folders = folders_of(data, "cluster", pod)
+    for number in range(runs):
+        path = folders.log("main", number)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{number} {text}")
+    keep(data, folders, pod)
+    assert not folders.logs.exists()
+
+
+def found(data: Path, owner: str = "job-uid", namespace: str = "team") -> list[KeptLog]:
+    return list(kept(data, namespace, owner))
+
+
+def text_of(log: KeptLog, container: str = "") -> str | None:
+    path = log.log(container)
+    return path.read_text() if path else None
+
+
+def test_the_last_run_of_a_job_s_pod_is_kept_for_its_job(tmp_path: Path) -> None:
+    leave(tmp_path, a_pod("u1", JOB), runs=11)
+    (log,) = found(tmp_path)
+    assert log.name == "job-worker-0"
+    assert text_of(log) == text_of(log, "main") == "10 line\n"
+    assert not found(tmp_path, owner="another")
+    assert not found(tmp_path, namespace="another")
+
+
+@pytest.mark.parametrize("container", ["..", "other", "main/..", "/etc"])
+def test_only_containers_of_the_pod_are_read(tmp_path: Path, container: str) -> None:
+    leave(tmp_path, a_pod("u1", JOB))
+    assert text_of(found(tmp_path)[0], container) is None
+
+
+def test_a_pod_of_nobody_leaves_nothing(tmp_path: Path) -> None:
+    leave(tmp_path, a_pod("u1"))
+    assert not list((tmp_path / "logs").iterdir())
+    assert not (tmp_path / "kept-logs").exists()
+
+
+def test_what_is_noted_of_a_pod_holds_nothing_of_its_environment(tmp_path: Path) -> None:
+    leave(tmp_path, a_pod("u1", JOB))
+    assert "hush" not in (tmp_path / "kept-logs" / "u1" / "pod.json").read_text()
+
+
+def test_the_oldest_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_logs, "MOST_PODS", 3)
+    for number in range(5):
+        leave(tmp_path, a_pod(f"u{number}", JOB))
+    assert [each.folder.name for each in found(tmp_path)] == ["u2", "u3", "u4"]
+    monkeypatch.setattr(kept_logs, "MOST_BYTES", 1)
+    leave(tmp_path, a_pod("u5", JOB))
+    assert [each.folder.name for each in found(tmp_path)] == ["u5"]
+
+
+def test_a_folder_without_a_note_is_passed_over(tmp_path: Path) -> None:
+    leave(tmp_path, a_pod("u1", JOB))
+    (tmp_path / "kept-logs" / "stray").mkdir()
+    (tmp_path / "kept-logs" / "u1" / "pod.json").write_text("{")
+    assert not found(tmp_path)

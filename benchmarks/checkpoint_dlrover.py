@@ -1,0 +1,128 @@
+"""DLRover's flash checkpoint, measured by its own interpreter for ``benchmarks.checkpoint_speed``.
+
+    VENV/bin/python checkpoint_dlrover.py save FOLDER FIGURES     # and then "restore"
+
+Starts DLRover's launcher with itself as the training script, which appends the figures to a file of
+JSON lines. Needs nothing of gangline; tried with dlrover 0.6.1, whose launcher is mended for
+PyTorch 2.13 on the way.
+"""
+
+import inspect
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+TENSORS = 50
+ELEMENTS = 2_621_440
+ROUNDS = 7
+PERSISTS = 4
+PATIENCE_S = 120.0
+
+
+def timed(work: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
+
+
+def launch(what: str, folder: str, figures: str) -> None:
+    """Be ``dlrover-run --standalone`` for one training process."""
+    import dlrover.trainer.torch.elastic_run as launcher  # noqa: PLC0415
+    from dlrover.trainer.torch.main import main  # noqa: PLC0415
+
+    handler = launcher.SubprocessHandler
+
+    def patient(*arguments: Any) -> Any:
+        wanted = len(inspect.signature(handler.__init__).parameters) - 1
+        return handler(*arguments, *[None] * (wanted - len(arguments)))
+
+    launcher.SubprocessHandler = patient
+    script = [__file__, "train", what, folder, figures]
+    sys.argv = ["dlrover-run", "--standalone", "--nproc-per-node", "1", *script]
+    main()
+
+
+class Training:
+    """The training process."""
+
+    def __init__(self, folder: str, figures: str) -> None:
+        import torch  # noqa: PLC0415
+        import torch.distributed as dist  # noqa: PLC0415
+        from dlrover.trainer.torch.flash_checkpoint.ddp import (  # noqa: PLC0415
+            DdpCheckpointer,
+            StorageType,
+        )
+
+        dist.init_process_group("gloo")
+        self.folder, self.figures, self.level = Path(folder), Path(figures), StorageType
+        self.model = {f"l{n}.w": torch.randn(ELEMENTS) for n in range(TENSORS)}
+        self.other = {name: torch.zeros_like(one) for name, one in self.model.items()}
+        self.checkpointer = DdpCheckpointer(folder)
+
+    def tell(self, **figures: Any) -> None:
+        with self.figures.open("a") as stream:
+            stream.write(json.dumps(figures) + "\n")
+
+    def keep(self, step: int, level: Any) -> float:
+        state = {"model": self.model, "step": step}
+        return timed(lambda: self.checkpointer.save_checkpoint(step, state, storage_type=level))
+
+    def copy(self) -> None:
+        for name, tensor in self.model.items():
+            self.other[name].copy_(tensor)
+
+    def memory(self) -> None:
+        self.tell(first=self.keep(1, self.level.MEMORY))
+        for step in range(2, 2 + ROUNDS):
+            time.sleep(0.3)
+            self.tell(copy=timed(self.copy), steady=self.keep(step, self.level.MEMORY))
+
+    def storage(self) -> None:
+        for step in range(100, 100 + 10 * PERSISTS, 10):
+            begin = time.perf_counter()
+            blocked = self.keep(step, self.level.DISK)
+            time.sleep(0.5)
+            before = self.checkpointer._engine._cached_step
+            self.keep(step + 1, self.level.MEMORY)
+            skipped = self.checkpointer._engine._cached_step == before
+            self.committed(step, begin)
+            committed = time.perf_counter() - begin
+            self.tell(blocked=blocked, skipped=skipped, committed=committed)
+
+    def committed(self, step: int, begin: float) -> None:
+        tracker = self.folder / "dlrover_latest.txt"
+        while not (tracker.exists() and tracker.read_text().strip() == str(step)):
+            if time.perf_counter() - begin > PATIENCE_S:
+                raise TimeoutError(f"DLRover has not committed step {step}")
+            time.sleep(0.01)
+
+    def restore(self, name: str) -> None:
+        begin = time.perf_counter()
+        found = self.checkpointer.load_checkpoint()
+        for key, tensor in found["model"].items():
+            self.model[key].copy_(tensor)
+        self.tell(**{name: time.perf_counter() - begin})
+
+
+def train(what: str, folder: str, figures: str) -> None:
+    """Measure saves and a restore from memory, or a restore from storage in a new job."""
+    training = Training(folder, figures)
+    if what == "save":
+        training.memory()
+        training.storage()
+        for _ in range(3):
+            training.restore("warm")
+    else:
+        training.restore("cold")
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("DLROVER_LOG_LEVEL", "ERROR")
+    if sys.argv[1] == "train":
+        train(*sys.argv[2:])
+    else:
+        launch(*sys.argv[1:])

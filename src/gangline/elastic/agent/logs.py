@@ -5,20 +5,24 @@ Layout, as torchrun's: ``FOLDER/RUN_XXXX/attempt_K/LOCAL_RANK/{stdout.log,stderr
 
 import asyncio
 import codecs
+import logging
 import os
 import shutil
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from string import Template
 from typing import IO
 
 from gangline.elastic.agent.settings import LogSettings
 
+log = logging.getLogger(__name__)
+
 OUT, ERR = 1, 2
+_MEMORY = Path("/dev/shm")
 _PIECE = 1 << 16
 
 
@@ -71,6 +75,7 @@ class LogFolder:
         """
         self._settings = settings
         self._is_temporary = settings.folder is None
+        self._spare: Path | None = None
         try:
             if settings.folder is not None:
                 Path(settings.folder).mkdir(parents=True, exist_ok=True)
@@ -84,28 +89,55 @@ class LogFolder:
         return self.path / f"attempt_{number}"
 
     def streams(self, attempt: int, local_rank: int) -> Streams:
-        """Make the folder of a worker in an attempt, and say which of its output goes where."""
+        """Make the folder of a worker in an attempt, and say which of its output goes where.
+
+        A full disk ends no training: then output is shown only, and small files are in memory.
+
+        Raises:
+            LogFolderError: there is no place in memory either.
+        """
         folder = self.attempt(attempt) / str(local_rank)
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            log.warning("no files of output for this attempt: %s", error)
+            return self._shown_only(self._in_memory(folder), local_rank)
         teed = _of(self._settings.tee, local_rank)
         kept = _of(self._settings.redirects, local_rank) | teed
         shown = self._settings.shown_ranks
         is_shown = shown is None or local_rank in shown
-        elsewhere = None if is_shown else Path(os.devnull)
-        return Streams(
-            stdout=folder / "stdout.log" if kept & OUT else elsewhere,
-            stderr=folder / "stderr.log" if kept & ERR else elsewhere,
+        only_shown = self._shown_only(folder, local_rank)
+        return replace(
+            only_shown,
+            stdout=folder / "stdout.log" if kept & OUT else only_shown.stdout,
+            stderr=folder / "stderr.log" if kept & ERR else only_shown.stderr,
             teed=tuple(
                 folder / name
                 for bit, name in ((OUT, "stdout.log"), (ERR, "stderr.log"))
                 if teed & bit and is_shown
             ),
-            error_file=folder / "error.json",
-            stacks=folder / "stacks.txt",
         )
+
+    def _shown_only(self, folder: Path, local_rank: int) -> Streams:
+        shown = self._settings.shown_ranks
+        elsewhere = None if shown is None or local_rank in shown else Path(os.devnull)
+        return Streams(elsewhere, elsewhere, (), folder / "error.json", folder / "stacks.txt")
+
+    def _in_memory(self, folder: Path) -> Path:
+        """Make a folder in memory instead of this one."""
+        try:
+            if self._spare is None:
+                self._spare = Path(tempfile.mkdtemp(prefix=f"{self.path.name}_", dir=_MEMORY))
+            found = self._spare / folder.relative_to(self.path)
+            found.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise LogFolderError(f"no place for files of the workers: {error}") from error
+        return found
 
     def remove_if_temporary(self) -> None:
         """Remove the folder if nobody asked for files."""
+        if self._spare is not None:
+            shutil.rmtree(self._spare, ignore_errors=True)
         asked = self._settings.redirects or self._settings.tee
         if self._is_temporary and not asked:
             shutil.rmtree(self.path, ignore_errors=True)
@@ -138,6 +170,12 @@ class Tee:
         await asyncio.gather(*self._tasks)
 
     async def _follow(self, path: Path, prefix: str, *, is_error: bool) -> None:
+        try:
+            await self._show(path, prefix, is_error=is_error)
+        except OSError as error:
+            log.warning("output is not shown any more: %s", error)
+
+    async def _show(self, path: Path, prefix: str, *, is_error: bool) -> None:
         console = sys.stderr if is_error else sys.stdout
         wanted = self._settings.stderr_filters if is_error else self._settings.stdout_filters
         name = "filtered_stderr.log" if is_error else "filtered_stdout.log"

@@ -1,0 +1,63 @@
+"""A disk that is full when workers are to be started again."""
+
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+HELD = """
+    import os, sys, time
+    from gangline.elastic.progress import StepTeller
+    print("up", os.environ["TORCHELASTIC_RESTART_COUNT"], os.getpid(), flush=True)
+    teller, step = StepTeller(), 0
+    while not os.path.exists(sys.argv[1]):
+        step += 1
+        teller.finished(step)
+        time.sleep(0.05)
+"""
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A small disk of its own."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    options = ["-t", "tmpfs", "-o", "size=1m,nr_inodes=100", "tmpfs", str(folder)]
+    subprocess.run(["mount", *options], check=True)
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def fill(disk: Path) -> None:
+    """Leave no place for anything."""
+    with suppress(OSError), (disk / "filled").open("wb") as file:
+        while True:
+            file.write(bytes(4096))
+    with suppress(OSError):
+        for number in range(1000):
+            (disk / f"folder{number}").mkdir()
+    assert os.statvfs(disk).f_ffree == 0
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small disk")
+def test_a_full_disk_costs_files_of_output_and_no_training(launch, script, disk, tmp_path):
+    end = tmp_path / "end"
+    run = launch("--no-standby", "--log-dir", disk, "--tee", 3, script(HELD), end, TMPDIR=str(disk))
+    run.until("up 0 ")
+    (logs,) = disk.iterdir()
+    fill(disk)
+    for attempt in range(2):
+        run.until(f"up {attempt} ")
+        found = re.findall(rf"up {attempt} (\d+)\n", run.output)
+        os.kill(int(found[0]), signal.SIGKILL)
+    run.until("up 2 ")
+    end.touch()
+    assert run.wait() == 0, run.output
+    assert "no files of output for this attempt" in run.output
+    assert not [*Path("/dev/shm").glob(f"{logs.name}*")], "nothing is left in memory"

@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 WORKERS = 8
 PODS_FIRST_S = 0.2
 """How long an old service waits for its pod to have our labels, by which it then selects."""
+PODS_PATIENCE_S = 5.0
+"""How long the engine's start waits for that: a pod may refuse to be given labels."""
 OTHERS_PATIENCE_S = 5.0
 """How long the engine's start waits to see other objects, which may be forbidden to us."""
 
@@ -133,9 +135,14 @@ class Adopter:
 
     async def _attempt(self, key: ItemKey, turn: asyncio.Semaphore) -> None:
         # What fails here is in the queue as well and is tried again there.
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + PODS_PATIENCE_S
         async with turn:
             with suppress(ApiError):
-                await self._reconcile(key)
+                while isinstance(result := await self._reconcile(key), After):
+                    if loop.time() > give_up:
+                        return
+                    await asyncio.sleep(result.seconds)
 
     def _listen(self) -> None:
         for target, informer in self._foreign:

@@ -24,6 +24,7 @@ from gangline.api.resources import (
     SERVICE_ACCOUNTS,
     SERVICES,
 )
+from gangline.sdk.events import job_events
 
 API = "elastic.iml.github.io/v1alpha1"
 NAME = "torch-mnist-single-job-testing-1"
@@ -162,6 +163,8 @@ async def test_training_goes_on_through_the_loss_of_a_worker_and_of_the_master(
     after = await running(elastic, name, f"{master}-1", *workers)
     assert all(after[each].metadata.uid == before[each].metadata.uid for each in workers)
     await eventually(taken(steps, steps_of(steps) + 5), "workers need no master", 300)
+    told = {"WorldFormed", "NodeJoined", "MasterBack"}
+    await eventually(happened(elastic, name, told), "events tell of it", 300)
 
     end.touch()
     assert await elastic.outcome(name, 300) == "Succeeded"
@@ -184,6 +187,15 @@ def training_job(elastic: Scenario, name: str, workers: int, steps: Path, end: P
         "worker": {"replicas": workers, "template": {"spec": {"restartPolicy": "Always", **spec}}}
     }
     return written
+
+
+def happened(elastic: Scenario, name: str, reasons: set[str]) -> Any:
+    async def probe() -> bool:
+        found = await job_events(elastic.client, elastic.namespace, name)
+        subject = f"elasticjob/{name}"
+        return reasons <= {each.reason for each in found if each.subject == subject}
+
+    return probe
 
 
 def steps_of(steps: Path) -> int:

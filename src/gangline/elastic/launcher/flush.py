@@ -2,19 +2,46 @@
 
 import os
 import sys
+from collections.abc import Mapping
+from contextlib import suppress
 
 from gangline.elastic.checkpoint import flush_job
+from gangline.elastic.protocol.blocking import BlockingClient
+from gangline.elastic.protocol.client import ClientName
+from gangline.elastic.protocol.errors import MasterUnreachableError, RequestRefusedError
+from gangline.elastic.protocol.messages import Done, JobEvent
+from gangline.elastic.protocol.seal import secret_of
 
 PATIENCE_S = 600.0
+_TELL_S = 5.0
 
 
 def main() -> int:
     """Flush, and say what is in storage now."""
     found = flush_job(os.environ, PATIENCE_S)
+    node = os.environ.get("NODE_ID", "")
+    events = []
     for target, step in found.items():
         told = "could not be written" if step is None else f"step {step} is in storage"
         print(f"gangline: checkpoint in {target}: {told}", file=sys.stderr, flush=True)
+        reason = "CheckpointNotSaved" if step is None else "CheckpointSaved"
+        about = int(node) if node.isdecimal() else None
+        events.append(JobEvent(reason=reason, message=f"{target}: {told}", node_id=about))
+    if events:
+        _tell(os.environ, events)
     return int(any(step is None for step in found.values()))
+
+
+def _tell(environment: Mapping[str, str], events: list[JobEvent]) -> None:
+    """Add to the job's timeline, if there is a master that answers."""
+    address = environment.get("GANGLINE_MASTER_ADDR")
+    if not address:
+        return
+    job = environment.get("TORCHELASTIC_RUN_ID", "")
+    client = BlockingClient(address, secret_of(environment, job), ClientName(job=job))
+    with client, suppress(MasterUnreachableError, RequestRefusedError):
+        for event in events:
+            client.ask(event, Done, timeout_s=_TELL_S)
 
 
 if __name__ == "__main__":

@@ -11,18 +11,24 @@ import logging
 import zlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any
 
 import msgspec
 
+from gangline.api.reference import ObjectReference
 from gangline.api.resource import Resource
+from gangline.elastic.master.cluster_events import show
 from gangline.elastic.master.journal import JournalError
+from gangline.elastic.protocol.messages import JobEvent
 from gangline.kube.client import Client
 from gangline.kube.config import load_config
 from gangline.kube.errors import AlreadyExists, ApiError, Conflict, NotFound
+from gangline.kube.events import EventRecorder
 
 log = logging.getLogger(__name__)
 
+COMPONENT = "gangline-master"
 PAUSE_S = 0.5
 """Changes gather so long before they are written."""
 LONGEST_PAUSE_S = 5.0
@@ -58,6 +64,8 @@ class ClusterJournal:
         self._snapshot: Callable[[], bytes] | None = None
         self._summary: Callable[[], dict[str, str]] = dict
         self._changed = asyncio.Event()
+        self.show: Callable[[JobEvent], None] = lambda event: None
+        """Shows people what has happened."""
 
     def read(self) -> tuple[bytes, list[bytes]]:
         """Return what was stored.
@@ -170,7 +178,10 @@ async def open_journal(client: Client, namespace: str, name: str) -> ClusterJour
 
 @asynccontextmanager
 async def cluster_journal(
-    namespace: str, name: str, on_fenced: Callable[[], None]
+    namespace: str,
+    name: str,
+    on_fenced: Callable[[], None],
+    job: ObjectReference | None = None,
 ) -> AsyncIterator[ClusterJournal]:
     """Open the journal in a ConfigMap, which is made if it is not there.
 
@@ -178,12 +189,18 @@ async def cluster_journal(
         namespace: the ConfigMap's namespace.
         name: its name.
         on_fenced: called when another master has written: this one must end.
+        job: what events are about; None: there are none.
 
     Raises:
         JournalError: the API server does not give it; the message says why.
     """
-    async with Client(load_config(), "gangline-master") as client:
+    async with (
+        Client(load_config(), COMPONENT) as client,
+        EventRecorder(client, COMPONENT) as recorder,
+    ):
         journal = await open_journal(client, namespace, name)
+        if job is not None:
+            journal.show = partial(show, recorder, job)
         keeper = asyncio.create_task(journal.keep(on_fenced), name="journal")
         try:
             yield journal

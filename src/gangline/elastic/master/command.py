@@ -136,9 +136,11 @@ def _run(
         if configmap is None:
             await run(settings, secret, journal, stop, listening)
             return
+        from gangline.elastic.master.cluster_events import job_of  # noqa: PLC0415
         from gangline.elastic.master.cluster_journal import cluster_journal  # noqa: PLC0415
 
-        async with cluster_journal(*configmap, on_fenced=stop.set) as kept:
+        about = job_of(os.environ, namespace=configmap[0])
+        async with cluster_journal(*configmap, on_fenced=stop.set, job=about) as kept:
             await run(settings, secret, kept, stop, listening)
 
     import uvloop  # noqa: PLC0415

@@ -15,10 +15,10 @@ from gangline.elastic.data import events as shard_events
 from gangline.elastic.master import records as rec
 from gangline.elastic.master.state import (
     CLIENTS_KEPT,
-    EVENTS_KEPT,
     REPLIES_KEPT,
     MasterState,
 )
+from gangline.elastic.master.timeline import Timeline
 from gangline.elastic.protocol import messages as msg
 from gangline.elastic.rendezvous import Rendezvous
 
@@ -28,7 +28,6 @@ COMMANDS: Final = "commands"
 KEYS: Final = "keys"
 SHARDS: Final = "shards"
 
-_LONGEST_MESSAGE = 4096
 _DONE = msg.Done()
 
 
@@ -52,6 +51,8 @@ class Core:
     def __init__(self, state: MasterState | None = None) -> None:
         self.state = state or MasterState()
         self.rendezvous = Rendezvous(self.state.kept.rendezvous)
+        self.timeline = Timeline(self.state.kept)
+        self._tell = self.timeline.tell
         self.beats: dict[int, msg.Heartbeat] = {}
         """The last of each node; written down nowhere, since the next comes soon."""
 
@@ -108,10 +109,15 @@ class Core:
         if parameters.problem:
             refused = msg.Refused(reason="BadRequest", message=parameters.problem)
             return Applied(refused, changed=False)
-        before = self._shape()
+        before, kept = self._shape(), self.state.kept
+        state = self.rendezvous.state
+        is_late = state.world is not None and not (
+            join.node_id in state.members or join.node_id in state.waiting
+        )
         if not self.rendezvous.join(join, now):
             return _UNCHANGED
-        kept = self.state.kept
+        if is_late:
+            self._tell("NodeJoined", join.host, now, join.node_id)
         self._withdraw_restarts(join.node_id)
         kept.attempts.pop(join.node_id, None)
         topics = self._release(str(join.node_id), now) | self._after_rendezvous(before, now)
@@ -274,16 +280,6 @@ class Core:
         del now
         self.state.kept.account = noted.account
         return Applied(_DONE)
-
-    def _tell(self, reason: str, message: str, now: float, node: int | None = None) -> None:
-        """Add to the timeline."""
-        kept = self.state.kept
-        text = message[:_LONGEST_MESSAGE]
-        kept.events.append(msg.JobEvent(reason=reason, message=text, node_id=node, at=now))
-        surplus = len(kept.events) - EVENTS_KEPT
-        if surplus > EVENTS_KEPT // 4:
-            del kept.events[:surplus]
-            kept.first_event += surplus
 
     # Keys
 

@@ -15,7 +15,10 @@ import struct
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from gangline.elastic.protocol.messages import JobEvent
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +46,9 @@ class Journal(Protocol):
 
     def append(self, record: bytes) -> None:
         """Note a record; ``write`` writes it."""
+
+    def show(self, event: "JobEvent") -> None:
+        """Show people what has happened, where there is a place for that."""
 
     @property
     def is_slow(self) -> bool:
@@ -92,6 +98,9 @@ class NoJournal:
 
     def append(self, record: bytes) -> None:
         """Forget the record."""
+
+    def show(self, event: "JobEvent") -> None:
+        """Do nothing."""
 
     def write(self) -> None:
         """Do nothing."""
@@ -146,6 +155,9 @@ class FileJournal:
 
     def begin(self, snapshot: Callable[[], bytes], summary: Callable[[], dict[str, str]]) -> None:
         """Do nothing: it writes records, and asks for a snapshot by ``wants_snapshot``."""
+
+    def show(self, event: "JobEvent") -> None:
+        """Do nothing: a file shows nobody anything."""
 
     def append(self, record: bytes) -> None:
         """Note a record."""

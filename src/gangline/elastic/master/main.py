@@ -100,6 +100,7 @@ def replayed(journal: Journal) -> tuple[Core, float]:
             record = rec.decode(line)
             core.apply(record)
             at = record.at
+        core.timeline.news()  # another master has shown it
     except (ValueError, msgspec.MsgspecError) as error:
         raise JournalError(f"the journal cannot be understood: {error}") from error
     return core, at

@@ -8,9 +8,10 @@ nobody: the master goes on, says so, and tries again; agents tell a next master 
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from gangline.elastic.master.journal import Journal
+from gangline.elastic.protocol.messages import JobEvent
 from gangline.elastic.protocol.server import Peer
 
 log = logging.getLogger(__name__)
@@ -47,6 +48,11 @@ class Outbox:
         if not self._is_due:
             self._is_due = True
             asyncio.get_running_loop().call_soon(self._write)
+
+    def show(self, news: Sequence[JobEvent]) -> None:
+        """Show people what has happened."""
+        for event in news:
+            self._journal.show(event)
 
     def send(self, peer: Peer, number: int, body: bytes, *, is_lasting: bool = False) -> None:
         """Send a reply when all records before it are written.

@@ -153,6 +153,7 @@ class MasterService:
         if applied.changed:
             self._outbox.record(rec.encode(record))
             self._set_alarm()
+            self._outbox.show(self.core.timeline.news())
         if applied.topics:
             self._serve_waiting(applied.topics)
         return applied

@@ -2,7 +2,7 @@
 
 The template under ``dlrover-master`` is laid over a default one, field by field; most jobs give
 none. The master keeps its journal in a ConfigMap of the job's, which is all that its account may
-write.
+write, beside events that tell people what happens.
 """
 
 from collections.abc import Mapping
@@ -81,7 +81,8 @@ def objects(job: TrainingJob) -> list[Manifest]:
     if role and template.pod_spec(role.template).get("serviceAccountName") != name:
         return needed
     named = {"apiGroups": [""], "resourceNames": [name], "resources": ["configmaps"]}
-    rules = [{**named, "verbs": ["get", "patch", "update"]}]
+    told = {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]}
+    rules = [{**named, "verbs": ["get", "patch", "update"]}, told]
     subject = {"kind": "ServiceAccount", "name": name, "namespace": job.meta.namespace}
     return [
         *needed,

@@ -1,8 +1,16 @@
 """``--save-at-breakpoint`` with a real checkpoint in memory: no step is lost with its worker."""
 
+import asyncio
+import socket
 from pathlib import Path
 
 import pytest
+
+from gangline.elastic.protocol.client import Client
+from gangline.elastic.protocol.messages import Status, StatusWanted
+from gangline.elastic.protocol.seal import secret_of
+
+SECRET = {"GANGLINE_JOB_SECRET": "00" * 32}
 
 SAVES_AND_DIES = """
     import os, signal, sys, time
@@ -15,7 +23,7 @@ SAVES_AND_DIES = """
     loaded = checkpointer.load(state)
     first = loaded.step + 1 if loaded else 1
     print(f"attempt {attempt} begins with step {first}, {state['weights'].tolist()}", flush=True)
-    while attempt == 1 and checkpointer.latest() != 3:
+    while attempt == 1 and not os.path.exists(sys.argv[2]):
         time.sleep(0.05)
     for step in range(first, first + 3):
         state["weights"].fill_(step)
@@ -27,18 +35,36 @@ SAVES_AND_DIES = """
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_newest_step_in_memory_is_in_storage_after_each_death(launch, script, tmp_path):
-    path, folder, memory = script(SAVES_AND_DIES), tmp_path / "steps", tmp_path / "memory"
+    path, folder, go = script(SAVES_AND_DIES), tmp_path / "steps", tmp_path / "go"
+    memory = tmp_path / "memory"
     memory.mkdir()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
     run = launch(
-        "--save-at-breakpoint", "--max-restarts", 1, "--no-standby", path, folder,
-        GANGLINE_CHECKPOINT_MEMORY=str(memory),
+        "--rdzv-backend", "c10d", "--rdzv-endpoint", address, "--rdzv-id", "job",
+        "--save-at-breakpoint", "--max-restarts", 1, "--no-standby", path, folder, go,
+        GANGLINE_CHECKPOINT_MEMORY=str(memory), **SECRET,
     )  # fmt: skip
+    run.until("attempt 1 begins")
+    asyncio.run(asyncio.wait_for(told(address, f"{folder}: step 3 is in storage"), 60))
+    go.touch()
     assert run.wait() != 0
     assert "attempt 0 begins with step 1, [0.0, 0.0, 0.0, 0.0]" in run.output
     assert "attempt 1 begins with step 4, [3.0, 3.0, 3.0, 3.0]" in run.output
     for step in (3, 6):
         assert f"checkpoint in {folder}: step {step} is in storage" in run.output
     assert steps(folder)[-1] == 6
+
+
+async def told(address: str, message: str) -> None:
+    """Wait until the job's timeline says something."""
+    async with Client(address, secret_of(SECRET, "job")) as client:
+        while True:
+            status = await client.ask(StatusWanted(), Status)
+            if ("CheckpointSaved", message) in [(e.reason, e.message) for e in status.events]:
+                return
+            await asyncio.sleep(0.05)
 
 
 def steps(folder: Path) -> list[int]:

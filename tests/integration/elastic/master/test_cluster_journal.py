@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from gangline.api.resources import CONFIG_MAPS
+from gangline.api.resources import CONFIG_MAPS, EVENTS
 from gangline.elastic.master.cluster_journal import ClusterJournal, open_journal
 from gangline.elastic.master.journal import JournalError
-from gangline.elastic.protocol.messages import Status, StatusWanted
+from gangline.elastic.protocol.messages import Done, Failure, Status, StatusWanted
 from gangline.kube.client import Client, Malformed
 from gangline.local.apiserver.server import ApiServer
+from gangline.sdk.events import job_events
 from integration.elastic.master.master_process import MasterProcess, a_join, world_for
 
 PATIENCE_S = 60.0
@@ -58,6 +59,47 @@ async def _written(client: Client) -> None:
     """Wait until the ConfigMap shows the world."""
     async for event in client.watch(CONFIG_MAPS, "default"):
         if not isinstance(event, Malformed) and event.object.data.get("nodes") == "1":
+            return
+
+
+async def test_the_cluster_is_told_once_what_happens_to_an_elastic_job(
+    client: Client, api_server: ApiServer, tmp_path: Path
+) -> None:
+    master = MasterProcess(
+        tmp_path,
+        flags=("--journal-configmap", "default/told"),
+        environment={
+            "KUBECONFIG": str(api_server.kubeconfig),
+            "ELASTIC_JOB_NAME": "train",
+            "JOB_UID": "uid-of-train",
+        },
+    )
+    try:
+        await asyncio.to_thread(master.start, journal=False)
+        async with AsyncExitStack() as stack:
+            agent = await master.agent(stack, 0)
+            await world_for(agent, a_join(0, lowest=1, highest=1))
+            await asyncio.wait_for(_told(client, "WorldFormed"), PATIENCE_S)
+            assert await asyncio.to_thread(master.stop) == 0
+            await asyncio.to_thread(master.start, journal=False)
+            await asyncio.wait_for(_told(client, "MasterBack"), PATIENCE_S)
+            failure = Failure(node_id=0, cause="SignalKilled", message="Killed", action="Restart")
+            await agent.ask(failure, Done, timeout_s=PATIENCE_S)
+            await asyncio.wait_for(_told(client, "WorkersFailed"), PATIENCE_S)
+    finally:
+        master.kill()
+    found = {each.reason: each for each in await job_events(client, "default", "train")}
+    assert found.keys() >= {"WorldFormed", "MasterBack", "WorkersFailed"}
+    assert {each.subject for each in found.values()} == {"elasticjob/train"}
+    assert found["WorldFormed"].message == "round 1: 1 nodes, 1 workers"
+    assert found["WorldFormed"].count == 1, "not told again by the next master"
+    assert found["WorkersFailed"].type == "Warning"
+
+
+async def _told(client: Client, reason: str) -> None:
+    """Wait for an event."""
+    async for event in client.watch(EVENTS, "default"):
+        if not isinstance(event, Malformed) and event.object.reason == reason:
             return
 
 

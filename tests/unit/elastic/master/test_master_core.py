@@ -153,6 +153,24 @@ def test_commands_go_on_counting_after_the_journal_is_lost() -> None:
     assert commands.commands[0].number == 42
 
 
+def test_the_timeline_tells_transitions_and_what_of_them_is_news() -> None:
+    desk = Desk()
+    desk.join(0)
+    desk.join(1)
+    assert [one.reason for one in desk.core.timeline.news()] == ["WorldFormed"]
+    desk.tell(rec.Lost(node_id=1, reason="not heard of"))
+    desk.join(0, number=2)
+    desk.join(2)
+    found = desk.core.timeline.news()
+    assert [one.reason for one in found] == ["NodeLost", "WorldBroken", "NodeJoined", "WorldFormed"]
+    assert [(one.message, one.node_id) for one in found if one.reason == "NodeJoined"] == [
+        ("h2", 2)
+    ]
+    assert desk.core.timeline.news() == []
+    events = desk.core.state.kept.events
+    assert [one.reason for one in events[:2]] == ["WorldFormed", "NodeLost"], "all are kept"
+
+
 @pytest.mark.parametrize(("named", "told"), [((), (0, 1)), ((1,), (1,))])
 def test_nodes_that_are_told_to_check_learn_who_else_is(named, told) -> None:
     desk = Desk()

@@ -56,6 +56,12 @@ class Segment:
         """Bytes of the whole file as it was opened."""
         return len(self.map)
 
+    def is_at(self, path: Path) -> bool:
+        """Whether this is still the file that lies at ``path``."""
+        with contextlib.suppress(FileNotFoundError):
+            return os.path.samestat(os.fstat(self.descriptor), path.stat())
+        return False
+
     def header(self) -> Header | None:
         """What the segment says of itself; ``None`` when nothing valid is written."""
         return records.unpack_header(self.map[: records.HEADER_BYTES])

@@ -41,6 +41,8 @@ class Writer:
         """Attempts that failed, one after the other."""
         self._target: tuple[Settings, Target, persist.Pace] | None = None
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="write")
+        self._mapped: dict[Path, Segment] = {}
+        """Segments that sums are taken of, again and again."""
 
     def close(self) -> None:
         """Stop waiting for bandwidth and end the threads."""
@@ -158,14 +160,27 @@ class Writer:
         self.write(settings, held)
 
     def seal(self) -> int:
-        """Give each complete save its checksums; returns how many were missing."""
+        """Give each complete save its checksums; returns how many were missing.
+
+        Not for several threads at once.
+        """
+        for path in [path for path, one in self._mapped.items() if not one.is_at(path)]:
+            self._mapped.pop(path).close()  # replaced or removed: its memory is needed
         count = 0
         for held in pending.survey(self.home):
-            segment = Segment(held.path)
+            try:
+                segment = self._map(held.path)
+            except (FileNotFoundError, CorruptError):
+                continue  # it went while it was looked at
             if segment.seal(held.header, len(held.layout.entries)) is None:
                 count += persist.seal_unless_overtaken(segment, held.header, held.layout)
-            segment.close()
         return count
+
+    def _map(self, path: Path) -> Segment:
+        """The segment, mapped once: finding its pages anew costs more than taking the sums."""
+        if path not in self._mapped:
+            self._mapped[path] = Segment(path)
+        return self._mapped[path]
 
 
 def _words(error: Exception) -> str:

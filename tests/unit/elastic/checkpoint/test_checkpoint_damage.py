@@ -18,6 +18,7 @@ from gangline.elastic.checkpoint.reader import load_into
 from gangline.elastic.checkpoint.safety import read_metadata
 from gangline.elastic.checkpoint.segment import Segment
 from gangline.elastic.checkpoint.source import MemorySource, StorageSource
+from gangline.elastic.checkpoint.writing import Writer
 
 FILES = ["__0_0.distcp", ".metadata", MANIFEST]
 
@@ -123,6 +124,23 @@ def test_a_segment_that_is_cut_short_while_it_is_restored_is_an_error(rig: Any) 
     with pytest.raises(CorruptError, match="shape says 4"):
         source.copy(("w", (0,)), memoryview(bytearray(4)))
     source.close()
+
+
+def test_sums_are_those_of_a_larger_segment_that_took_another_s_place(rig: Any) -> None:
+    writer = Writer(rig.home, lambda outcome: None)
+    for step, size in enumerate((10, 10, 10, 90_000, 90_000, 90_000), start=1):
+        rig.save({"w": torch.full((size,), float(step))}, step)
+        assert writer.seal() == 1
+    rig.buffers.close()
+    for held in pending.survey(rig.home):
+        segment = Segment(held.path)
+        known = segment.seal(held.header, len(held.layout.entries))
+        assert known == persist.sums_of(segment, held.header, held.layout)
+        segment.close()
+    rig.clear()
+    assert writer.seal() == 0
+    assert not writer._mapped, "what is gone is let go"
+    writer.close()
 
 
 def test_memory_that_changed_after_it_was_saved_is_not_written_to_storage(rig: Any) -> None:

@@ -2,14 +2,15 @@
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from gangline.api.pod import Pod
 from gangline.api.resources import BUILT_IN, CUSTOM, POD_GROUPS, PODS
 from gangline.api.scheduling import PodGroup
 from gangline.kube.client import Client
-from gangline.kube.errors import NotFound
+from gangline.kube.errors import NotFound, Unreachable
 from gangline.kube.informer import Informer
 from gangline.sdk.jobs import JOB_NAME_LABEL, Job, describe
 from gangline.sdk.kinds import JOB_KINDS, JobKind, TrainingJob
@@ -118,8 +119,12 @@ class JobClient:
             kind.resource, name, namespace, propagation="Background", uid=job.metadata.uid
         )
 
-    async def wait(self, name: str, namespace: str) -> Job:
+    async def wait(
+        self, name: str, namespace: str, progress: Callable[[Job], None] | None = None
+    ) -> Job:
         """Wait until a job has ended, and return it. Interruptions of the connection are survived.
+
+        ``progress`` is called with the job at first and whenever it has got further.
 
         Raises:
             NoSuchJob: there is none of this name, or it was deleted meanwhile.
@@ -132,6 +137,7 @@ class JobClient:
         changed = asyncio.Event()
         informer.add_listener(lambda _old, _new: changed.set())
         following = asyncio.create_task(informer.run())
+        told = _Told(progress)
         try:
             await informer.synced()
             while True:
@@ -140,7 +146,10 @@ class JobClient:
                 if job is None:
                     raise NoSuchJob(f"job {name!r} was deleted while it was waited for")
                 if describe(kind, job, [], []).state.finished:
-                    return await self.get(name, namespace)
+                    return told.of(await self.get(name, namespace))
+                if progress:
+                    with suppress(Unreachable):  # the next change tells what this one was
+                        told.of(await self.get(name, namespace))
                 await changed.wait()
         finally:
             following.cancel()
@@ -226,6 +235,22 @@ class JobClient:
             if resource["kind"] == kind and "/" not in resource["name"]:
                 return str(resource["name"]), bool(resource["namespaced"])
         raise _unknown({"apiVersion": api_version, "kind": kind})
+
+
+class _Told:
+    """Passes on how far a job is, each state of things once."""
+
+    def __init__(self, progress: Callable[[Job], None] | None) -> None:
+        self._progress = progress
+        self._last: tuple[object, ...] = ()
+
+    def of(self, job: Job) -> Job:
+        """Tell of a job if it has got further; returns it."""
+        point = (job.state, job.reason, job.running)
+        if self._progress is not None and point != self._last:
+            self._progress(job)
+        self._last = point
+        return job
 
 
 def kinds_called(word: str) -> tuple[JobKind, ...]:

@@ -59,6 +59,11 @@ class Diagnosis:
     last_lines: tuple[str, ...] = ()
     """Of the replica that failed first."""
 
+    def _repr_html_(self) -> str:
+        from gangline.sdk.notebook import diagnosis_html  # noqa: PLC0415 - for notebooks alone
+
+        return diagnosis_html(self)
+
 
 def diagnose(
     job: Job,

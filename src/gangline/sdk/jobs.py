@@ -118,6 +118,11 @@ class Job:
         """The replica that leads: the master, or else the first worker."""
         return next((replica for replica in self.replicas if replica.chief), None)
 
+    def _repr_html_(self) -> str:
+        from gangline.sdk.notebook import job_html  # noqa: PLC0415 - for notebooks alone
+
+        return job_html(self)
+
 
 def describe(
     kind: JobKind, job: TrainingJob, pods: Sequence[Pod], groups: Sequence[PodGroup]

@@ -26,9 +26,19 @@ from gangline.sdk.kinds import JOB_KINDS
 from gangline.sdk.logs import EVERYTHING, LogLine, LogOptions, following_logs, read_logs
 
 T = TypeVar("T")
-Jobs = list[Job]
 Happenings = list[Happening]
+Progress = Callable[[Job], None]
+"""Told of a job each time that it has got further."""
 _RESOURCES = {kind.resource.type: kind.resource for kind in JOB_KINDS}
+
+
+class Jobs(list[Job]):
+    """Jobs, the newest first; a table in notebooks."""
+
+    def _repr_html_(self) -> str:
+        from gangline.sdk.notebook import jobs_html  # noqa: PLC0415 - for notebooks alone
+
+        return jobs_html(self)
 
 
 class AsyncClient:
@@ -98,15 +108,20 @@ class AsyncClient:
 
     async def list(self, labels: str = "") -> Jobs:
         """Return the jobs, the newest first."""
-        return await self.jobs.list(self.namespace, labels)
+        return Jobs(await self.jobs.list(self.namespace, labels))
 
-    async def wait(self, name: str) -> Job:
+    async def wait(self, name: str, progress: Progress | None = None) -> Job:
         """Wait until a job has ended, and return it.
+
+        Args:
+            name: the job.
+            progress: called with the job at first, and whenever its state, the reason for it or
+                the number of running replicas has changed.
 
         Raises:
             NoSuchJob: there is none, or it was deleted meanwhile.
         """
-        return await self.jobs.wait(name, self.namespace)
+        return await self.jobs.wait(name, self.namespace, progress)
 
     async def logs(
         self, name: str, *, follow: bool = False, options: LogOptions = EVERYTHING
@@ -200,9 +215,9 @@ class Client:
         """Return the jobs, the newest first."""
         return self._do(self._client.list(labels))
 
-    def wait(self, name: str) -> Job:
-        """Wait until a job has ended, and return it."""
-        return self._do(self._client.wait(name))
+    def wait(self, name: str, progress: Progress | None = None) -> Job:
+        """Wait until a job has ended, and return it; see ``AsyncClient.wait``."""
+        return self._do(self._client.wait(name, progress))
 
     def events(self, name: str = "") -> Happenings:
         """Return what happened to a job, or to everything."""

@@ -33,7 +33,10 @@ def work(kubeconfig: str) -> None:
             for rank, replica in enumerate(("master-0", "worker-0"))
             for step in range(3)
         ]
-        assert client.wait("train").state is State.SUCCEEDED
+        told: list[State] = []
+        assert client.wait("train", lambda job: told.append(job.state)).state is State.SUCCEEDED
+        assert told[-1] is State.SUCCEEDED
+        assert "pytorchjob/train" in client.get("train")._repr_html_()
         again = list(client.logs("train"))
         assert len(again) == 6
         with pytest.raises(AlreadyExists):

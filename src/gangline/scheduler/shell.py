@@ -10,13 +10,15 @@ import gc
 import logging
 import time
 from contextlib import suppress
+from typing import TypeVar
 
-from gangline.api.meta import ObjectMeta
+from gangline.api.meta import Object, ObjectMeta
 from gangline.api.resources import QUEUES
 from gangline.api.scheduling import DEFAULT_QUEUE, Queue, QueueSpec
 from gangline.kube.client import Client
-from gangline.kube.errors import AlreadyExists, KubeError
+from gangline.kube.errors import AlreadyExists, KubeError, NotFound
 from gangline.kube.events import EventRecorder
+from gangline.kube.informer import Informer
 from gangline.scheduler.announce import Announcer
 from gangline.scheduler.bind import Binder
 from gangline.scheduler.bind_volumes import VolumeBinder
@@ -32,9 +34,10 @@ from gangline.scheduler.queue_report import QueueReporter
 from gangline.scheduler.report import Reporter
 from gangline.scheduler.settings import SchedulerSettings
 from gangline.scheduler.victims import Policy
-from gangline.scheduler.wire import RESOURCE_QUOTAS
 
 log = logging.getLogger(__name__)
+
+K = TypeVar("K", bound=Object)
 
 COALESCE_S = 0.002
 """Pods of one gang are created one after the other: wait this long for the rest."""
@@ -76,7 +79,7 @@ class Scheduler:
             for informer in (*feed.required, *feed.optional, *feed.storage, *feed.additional):
                 tasks.create_task(informer.run())
             attachments = AttachmentFeed(self._client, feed.state, self._changed.set)
-            tasks.create_task(attachments.informer.run())
+            tasks.create_task(self._follow_if_known(attachments.informer))
             volumes = VolumeBinder(self._client, feed.state)
             feed.on_storage(volumes.changed)
             learning = tasks.create_task(feed.learn_storage())
@@ -84,7 +87,7 @@ class Scheduler:
             tasks.create_task(self._notebook.run())
             tasks.create_task(self._queue_reporter.controller.run())
             tasks.create_task(self._ensure_default_queue())
-            tasks.create_task(self._follow_quotas())
+            tasks.create_task(self._follow_if_known(feed.quotas))
             binder = Binder(
                 self._client,
                 self._feed.state,
@@ -161,18 +164,22 @@ class Scheduler:
         if binding.group is None:
             self._queue_reporter.changed(DEFAULT_QUEUE)
 
-    async def _follow_quotas(self) -> None:
-        """Follow namespaces' quotas where the API server knows them; the embedded one does not."""
+    async def _follow_if_known(self, informer: Informer[K]) -> None:
+        """Follow a kind of Kubernetes' own where the API server knows it; not all do."""
+        resource = informer.resource
+        path = f"/apis/{resource.api_version}" if resource.group else f"/api/{resource.version}"
         while True:
             try:
-                known = await self._client.request_json("GET", "/api/v1")
+                known = await self._client.request_json("GET", path)
+            except NotFound:
+                return
             except KubeError as error:
                 log.debug("kinds cannot be looked at: %s", error)
                 await asyncio.sleep(QUEUE_RETRY_S)
             else:
                 break
-        if any(each["name"] == RESOURCE_QUOTAS.plural for each in known["resources"]):
-            await self._feed.quotas.run()
+        if any(each["name"] == resource.plural for each in known["resources"]):
+            await informer.run()
 
     async def _ensure_default_queue(self) -> None:
         """Create the default queue if there is none; without the kind, wait for the kind."""

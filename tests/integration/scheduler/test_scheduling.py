@@ -22,6 +22,7 @@ from gangline.api.resources import (
     QUEUES,
 )
 from gangline.api.scheduling import (
+    LODGES_ANNOTATION,
     PLACES_ANNOTATION,
     RESERVED_ANNOTATION,
     KeptPlaces,
@@ -37,7 +38,7 @@ from gangline.scheduler.model import Binding, Constraints, NodeName, PodFacts, P
 from gangline.scheduler.settings import SchedulerSettings
 from gangline.scheduler.state import ClusterState
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 SETTINGS = SchedulerSettings(
     forming_s=0.3, reworded_after_s=0.2, preempt=False, queue_status_every_s=0.2
 )
@@ -376,6 +377,57 @@ async def test_a_restarted_scheduler_keeps_the_room_that_was_cleared(cluster: Cl
             return RESERVED_ANNOTATION not in group.metadata.annotations
 
         await eventually(forgotten, "the promise is kept and crossed out")
+
+
+async def test_a_gang_lodges_in_planned_room_for_as_long_as_its_like_took(cluster: Client) -> None:
+    await add_node(cluster, "a", "5")
+    ended = {"state": {"terminated": {"exitCode": 0, "finishedAt": "2026-01-01T00:01:00Z"}}}
+    container = {"name": "c", "ready": False, "restartCount": 0, "image": "i", "imageID": "i"}
+    done = {
+        "phase": "Succeeded",
+        "startTime": "2026-01-01T00:00:00Z",
+        "containerStatuses": [container | ended],
+    }
+    for number in range(5):
+        name = f"short-{number}"
+        await add_gang(cluster, name, 1)
+        await cluster.patch(PODS, f"{name}-0", {"status": done}, "default", subresource="status")
+    async with scheduling(cluster, PREEMPTING):
+        await add_gang(cluster, "old", 1, cpu="4")
+        await eventually(placed(cluster, "old", 1), "the old gang has the node")
+        started = {"startTime": datetime.now(UTC).isoformat(timespec="seconds")}
+        await cluster.patch(PODS, "old-0", {"status": started}, "default", subresource="status")
+        told = {"metadata": {"annotations": {"gangline.dev/run-time-seconds": "600"}}}
+        await cluster.patch(POD_GROUPS, "old", told, "default")
+        await add_gang(cluster, "large", 1, cpu="5")
+        await eventually(waits_because(cluster, "large", "NotEnoughResources"), "it waits")
+        await add_gang(cluster, "short-5", 1)
+        await eventually(placed(cluster, "short-5", 1), "it lodges in the planned room")
+
+        async def noted() -> bool:
+            group = await cluster.get(POD_GROUPS, "short-5", "default")
+            return group.metadata.annotations.get(LODGES_ANNOTATION) == "default/large"
+
+        await eventually(noted, "the group says with whom")
+
+
+async def test_a_node_that_offers_more_than_it_has_is_told_so_once(cluster: Client) -> None:
+    await add_node(cluster, "a")
+    async with scheduling(cluster):
+        await cluster.patch(
+            NODES, "a", {"status": {"allocatable": {"cpu": "9"}}}, subresource="status"
+        )
+        await add_gang(cluster, "job", 1)
+        await eventually(placed(cluster, "job", 1), "others go on")
+
+        async def told() -> list[int]:
+            found = (await cluster.list(EVENTS, "default")).items
+            return [each.count for each in found if each.reason == "AllocatableOverCapacity"]
+
+        await eventually(told, "the node has an event")
+        await add_gang(cluster, "later", 1)
+        await eventually(placed(cluster, "later", 1), "a further decision was made")
+        assert await told() == [1]
 
 
 async def test_a_new_scheduler_goes_on_where_the_last_one_was_stopped(cluster: Client) -> None:

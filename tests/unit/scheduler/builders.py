@@ -19,6 +19,7 @@ from gangline.scheduler.model import (
     Taint,
     shape_of,
 )
+from gangline.scheduler.simulate.check import check
 from gangline.scheduler.state import ClusterState
 
 GIB = 2**30
@@ -119,3 +120,10 @@ def on_label(**labels: str) -> Constraints:
 
 def decide(state: ClusterState, now: float = 0.0) -> Decision:
     return centre.decide(state, now)
+
+
+def judged(state: ClusterState, now: float = 0.0) -> Decision:
+    """Decide, and have the independent judge look at it."""
+    decision = centre.decide(state, now)
+    check(state, decision, now)
+    return decision

@@ -8,7 +8,8 @@ from gangline.scheduler.observe_storage import attach_limits, volume_facts
 from gangline.scheduler.state import ClusterState
 from gangline.scheduler.storage import ClaimFacts, ClassFacts, VolumeFacts
 from gangline.scheduler.wire import CSINode
-from unit.scheduler.builders import cluster, decide, group, node, pod
+from unit.scheduler.builders import cluster, group, node, pod
+from unit.scheduler.builders import judged as decide
 
 DRIVER = "disk.example.com"
 

@@ -12,6 +12,7 @@ from gangline.scheduler.model import (
     Decision,
     Eviction,
     Expression,
+    Fence,
     GroupFacts,
     GroupKey,
     HyperNodeFacts,
@@ -19,6 +20,7 @@ from gangline.scheduler.model import (
     NetworkRule,
     NodeName,
     NodeTerm,
+    PartRule,
     PodFacts,
     PodKey,
     PodTerm,
@@ -27,9 +29,12 @@ from gangline.scheduler.model import (
     Relations,
     SpreadTerm,
     Taint,
+    Toleration,
 )
 from gangline.scheduler.simulate.check import Wrong, check, faults
+from gangline.scheduler.simulate.check_queues import Books
 from gangline.scheduler.state import ClusterState
+from gangline.scheduler.storage import ClaimFacts, VolumeFacts
 from unit.scheduler.builders import (
     ANYWHERE,
     cluster,
@@ -292,3 +297,69 @@ def test_groups_are_told_apart_by_their_namespaces() -> None:
     other: GroupFacts = replace(group("g", 1), key=GroupKey("e/g"))
     state = cluster(node("n"), other, group("g", 1), pod("p", group="g"))
     assert not list(faults(state, bind(("p", "n"), group="g")))
+
+
+POOLED = QueueFacts(
+    "q",
+    fences=(Fence((NodeTerm((Expression("pool", "In", ("a",)),)),), "outside"),),
+)
+
+
+def test_a_job_outside_of_its_queues_node_groups_is_noticed() -> None:
+    nodes = (node("n"), node("m", labels={"pool": "a"}))
+    below = QueueFacts("below", parent="q")
+    state = cluster(*nodes, POOLED, below, group("g", 1, queue="below"), pod("p", group="g"))
+    assert "outside of the node groups" in next(faults(state, bind(("p", "n"), group="g")))
+    assert not list(faults(state, bind(("p", "m"), group="g")))
+
+
+def test_a_volume_that_is_not_there_or_too_many_is_noticed() -> None:
+    state = cluster(node("n"), pod("p", claims=("d/c",)), pod("q", claims=("d/e",)))
+    state.storage.known = True
+    state.storage.claims["d/c"] = ClaimFacts("d/c", volume="v")
+    assert "has no volume" in next(faults(state, bind(("p", "n"))))
+    elsewhere = NodeTerm((Expression("zone", "In", ("z",)),))
+    state.storage.volumes["v"] = VolumeFacts("v", terms=(elsewhere,), driver="disk")
+    assert "does not reach v" in next(faults(state, bind(("p", "n"))))
+    state.storage.volumes["v"] = VolumeFacts("v", driver="disk")
+    state.storage.claims["d/e"] = ClaimFacts("d/e", volume="v2")
+    state.storage.volumes["v2"] = VolumeFacts("v2", driver="disk")
+    state.storage.limits[NodeName("n")] = {"disk": 1}
+    assert not list(faults(state, bind(("p", "n"))))
+    assert "attaches 1 volumes" in next(faults(state, bind(("p", "n"), ("q", "n"))))
+
+
+def test_a_small_gang_that_is_torn_apart_is_noticed() -> None:
+    rule = PartRule("s", Selector(), size=2, minimum=1, keys=("k",), network=NetworkRule(tier=1))
+    members = [pod(f"{k}{i}", group="g", labels=(("k", k),)) for k in "ab" for i in range(2)]
+    state = cluster(node("n"), node("m"), group("g", parts=(rule,)), *members)
+    for name in ("n", "m"):
+        domain = HyperNodeFacts(f"s-{name}", 1, members=(MemberFacts(False, exact=name),))
+        state.nodes.set_hypernode(domain)
+
+    def said(*put: tuple[str, str]) -> str:
+        return " ".join(faults(state, bind(*put, group="g")))
+
+    assert "1 of 2 pods of s ('a',)" in said(("a0", "n"))
+    assert "0 of 1 small gangs" in said(("a0", "n"), ("b0", "n"))
+    assert "no allowed domain holds" in said(("a0", "n"), ("a1", "m"))
+    assert not said(("a0", "n"), ("a1", "n"), ("b0", "m"), ("b1", "m"))
+
+
+def test_nodes_of_a_pool_that_nobody_may_use_give_no_queue_a_claim() -> None:
+    """Of eight processors, four are behind a taint: half of the rest is two, which q2 uses."""
+    tainted = node("t", cpu=4, taints=(Taint("team", "x", "NoSchedule"),))
+    queues = (QueueFacts("q1"), QueueFacts("q2"))
+    state = cluster(
+        node("n", cpu=4),
+        tainted,
+        *queues,
+        group("has", 1, queue="q2"),
+        *(pod(f"has-{i}", group="has", on="n") for i in range(4)),
+        group("wants", 3, queue="q1"),
+        *(pod(f"wants-{i}", group="wants") for i in range(3)),
+    )
+    assert Books(state).of["q1"].entitled["cpu"] == pytest.approx(2000)
+    tolerating = Constraints(tolerations=(Toleration("team", "Exists"),))
+    state.set_pod(pod("guest", constraints=tolerating))
+    assert Books(state).of["q1"].entitled["cpu"] == pytest.approx(3000)

@@ -18,7 +18,8 @@ from gangline.scheduler.queues import QueueTree
 from gangline.scheduler.quotas import QuotaFacts
 from gangline.scheduler.state import ClusterState
 from gangline.scheduler.wire import LeanPod, ResourceQuota
-from unit.scheduler.builders import cluster, decide, gang, group, node, pod
+from unit.scheduler.builders import cluster, gang, group, node, pod
+from unit.scheduler.builders import judged as decide
 
 POOL = "volcano.sh/nodegroup-name"
 

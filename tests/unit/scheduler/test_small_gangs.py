@@ -20,7 +20,8 @@ from gangline.scheduler.model import (
     PodFacts,
 )
 from gangline.scheduler.observe import group_facts
-from unit.scheduler.builders import cluster, decide, group, node, pod
+from unit.scheduler.builders import cluster, group, node, pod
+from unit.scheduler.builders import judged as decide
 
 SLICES = PartRule("slices", Selector(), size=2, minimum=2, keys=("slice",))
 NEAR = PartRule("slices", Selector(), size=2, keys=("slice",), network=NetworkRule(tier=1))

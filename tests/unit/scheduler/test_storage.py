@@ -9,7 +9,8 @@ from gangline.scheduler.observe_storage import claim_facts, class_facts, volume_
 from gangline.scheduler.state import ClusterState
 from gangline.scheduler.storage import CONFLICT, IN_USE, NO_VOLUMES, UNBOUND
 from gangline.scheduler.wire import LeanPod, slim
-from unit.scheduler.builders import cluster, decide, group, node, pod
+from unit.scheduler.builders import cluster, group, node, pod
+from unit.scheduler.builders import judged as decide
 
 HOST = "kubernetes.io/hostname"
 ZONE = "topology.kubernetes.io/zone"

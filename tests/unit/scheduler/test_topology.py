@@ -21,7 +21,8 @@ from gangline.scheduler.model import (
 from gangline.scheduler.observe import group_facts, hypernode_facts
 from gangline.scheduler.plugins.task_topology import wishes
 from gangline.scheduler.state import ClusterState
-from unit.scheduler.builders import cluster, decide, group, node, pod
+from unit.scheduler.builders import cluster, group, node, pod
+from unit.scheduler.builders import judged as decide
 
 
 def roles_by_node(decision: Decision) -> dict[str, Counter[str]]:

@@ -2,8 +2,8 @@
 
 Works on plain sums over pods, not on the scheduler's arrays, and repeats the rules in the plainest
 words, so that an error there shows here. Nothing of what decides is used; only the facts are.
-``check_places`` looks at where pods may run, ``check_queues`` at what queues may use, and
-``check_evictions`` at who has to go.
+``check_places`` looks at where pods may run, ``check_pools`` at where queues and volumes may be and
+at small gangs, ``check_queues`` at what queues may use, and ``check_evictions`` at who has to go.
 """
 
 from collections import Counter, defaultdict
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from gangline.scheduler.model import HOST_PORT, Decision, GroupKey, PodFacts, Request
 from gangline.scheduler.simulate.check_evictions import wrongly_evicted
 from gangline.scheduler.simulate.check_places import misplaced
+from gangline.scheduler.simulate.check_pools import outside_pools, torn_apart
 from gangline.scheduler.simulate.check_queues import above_limits
 from gangline.scheduler.state import ClusterState
 
@@ -42,6 +43,8 @@ def faults(state: ClusterState, decision: Decision) -> Iterator[str]:
     yield from _overcommitted(state, decision)
     yield from _incomplete(state, decision)
     yield from misplaced(state, decision)
+    yield from outside_pools(state, decision)
+    yield from torn_apart(state, decision)
     yield from above_limits(state, decision)
     yield from wrongly_evicted(state, decision)
 

@@ -12,8 +12,8 @@ from gangline.scheduler.model import (
     Constraints,
     Decision,
     Expression,
-    GroupFacts,
     MemberFacts,
+    NetworkRule,
     NodeFacts,
     NodeTerm,
     PodFacts,
@@ -30,20 +30,21 @@ _NOT_READY = Taint("node.kubernetes.io/not-ready", "", "NoSchedule")
 
 def misplaced(state: ClusterState, decision: Decision) -> Iterator[str]:
     """Return the pods that may not be where they are put, in words."""
-    scene = _Scene(state)
+    scene = Scene(state)
     for binding in decision.bindings:
         pod = state.pods[binding.pod]
         node = scene.nodes.get(binding.node)
         if node is None:
             yield f"{pod.key} is put on {binding.node}, which does not exist"
             continue
-        for why in (*_refusals(pod.shape.constraints, node), *scene.quarrels(pod, node)):
+        for why in (*refusals(pod.shape.constraints, node), *scene.quarrels(pod, node)):
             yield f"{pod.key} is put on {node.name}: {why}"
         scene.pods_on[node.name].append(pod)
     yield from _scattered(state, scene, decision.bindings)
 
 
-def _refusals(constraints: Constraints, node: NodeFacts) -> Iterator[str]:
+def refusals(constraints: Constraints, node: NodeFacts) -> Iterator[str]:
+    """Return why a pod may not run on a node, whoever else is there."""
     repelling = [taint for taint in node.taints if taint.effect in ("NoSchedule", "NoExecute")]
     if node.unschedulable:
         repelling.append(_UNSCHEDULABLE)
@@ -57,7 +58,7 @@ def _refusals(constraints: Constraints, node: NodeFacts) -> Iterator[str]:
         if labels.get(key) != value:
             yield f"it asks for nodes with {key}={value}"
     terms = constraints.required
-    if terms is not None and not any(_meets(term, node) for term in terms):
+    if terms is not None and not any(meets(term, node) for term in terms):
         yield "its node affinity forbids it"
 
 
@@ -69,7 +70,8 @@ def _tolerates(toleration: Toleration, taint: Taint) -> bool:
     return (toleration.key, toleration.value) == (taint.key, taint.value)
 
 
-def _meets(term: NodeTerm, node: NodeFacts) -> bool:
+def meets(term: NodeTerm, node: NodeFacts) -> bool:
+    """Say whether a node is one of those that a term means."""
     if not term.labels and not term.fields:
         return False
     labels, fields = dict(node.labels), {"metadata.name": str(node.name)}
@@ -91,7 +93,7 @@ def _true(expression: Expression, there: Mapping[str, str]) -> bool:
     }[expression.operator]
 
 
-class _Scene:
+class Scene:
     """Nodes and the pods on them."""
 
     def __init__(self, state: ClusterState) -> None:
@@ -154,7 +156,7 @@ class _Scene:
         counts: dict[str, int] = {}
         for each in self.nodes.values():
             place = dict(each.labels).get(key)
-            if place is not None and not list(_refusals(pod.shape.constraints, each)):
+            if place is not None and not list(refusals(pod.shape.constraints, each)):
                 there = sum(_means(pod, spread.pods, o) for o in self.pods_on[str(each.name)])
                 counts[place] = counts.get(place, 0) + there
         least = min(counts.values(), default=0) if len(counts) >= spread.min_domains else 0
@@ -174,7 +176,7 @@ def _means(owner: PodFacts, term: PodTerm, other: PodFacts) -> bool:
     return term.selector.matches(dict(other.labels))
 
 
-def _scattered(state: ClusterState, scene: _Scene, bindings: tuple[Binding, ...]) -> Iterator[str]:
+def _scattered(state: ClusterState, scene: Scene, bindings: tuple[Binding, ...]) -> Iterator[str]:
     """Gangs that must be close together in the network and are not."""
     put = {binding.pod: str(binding.node) for binding in bindings}
     for key in sorted({binding.group for binding in bindings if binding.group is not None}):
@@ -187,13 +189,12 @@ def _scattered(state: ClusterState, scene: _Scene, bindings: tuple[Binding, ...]
             if pod.key in put or (pod.holds_room and not pod.terminating)
         }
         nodes &= scene.nodes.keys()
-        if not any(nodes <= each for each in _permitted(state, scene, group)):
+        if not any(nodes <= each for each in permitted(state, scene, group.network)):
             yield f"{key} is on {sorted(nodes)}, which no network domain allowed to it holds"
 
 
-def _permitted(state: ClusterState, scene: _Scene, group: GroupFacts) -> Iterator[set[str]]:
-    rule = group.network
-    assert rule is not None
+def permitted(state: ClusterState, scene: Scene, rule: NetworkRule) -> Iterator[set[str]]:
+    """Return the nodes of each network domain that a rule allows."""
     for domain in state.nodes.hypernodes.values():
         named = [d.tier for d in state.nodes.hypernodes.values() if d.tier_name == rule.tier_name]
         highest = max(named, default=0) if rule.tier_name else rule.tier
@@ -201,7 +202,7 @@ def _permitted(state: ClusterState, scene: _Scene, group: GroupFacts) -> Iterato
             yield _nodes_of(state, scene, domain.name, frozenset())
 
 
-def _nodes_of(state: ClusterState, scene: _Scene, name: str, above: frozenset[str]) -> set[str]:
+def _nodes_of(state: ClusterState, scene: Scene, name: str, above: frozenset[str]) -> set[str]:
     if name in above:
         return set()
     found: set[str] = set()

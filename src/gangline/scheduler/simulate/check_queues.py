@@ -8,7 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from gangline.api.scheduling import DEFAULT_QUEUE
-from gangline.scheduler.model import HOST_PORT, Decision, PodFacts, QueueFacts
+from gangline.scheduler.model import HOST_PORT, Decision, NodeFacts, PodFacts, QueueFacts
+from gangline.scheduler.simulate.check_places import refusals
+from gangline.scheduler.simulate.check_pools import fences_of, within
 from gangline.scheduler.state import ClusterState
 
 _HALVINGS = 100
@@ -43,6 +45,8 @@ class Books:
         self._names |= {name for pod in state.pods.values() for name, _ in pod.shape.request}
         self._names = {n for n in self._names if n != "pods" and not n.startswith(HOST_PORT)}
         self._count(state)
+        self._open = list(_open_nodes(state))
+        self._pools = {name: self._pool(state, name) for name in self._queues}
         total = self._obtainable(state)
         self._divide("", total, dict.fromkeys(self._names, _ENDLESS), total)
 
@@ -74,7 +78,7 @@ class Books:
                     self.of[name].requested.update(dict(pod.shape.request))
 
     def _obtainable(self, state: ClusterState) -> dict[str, float]:
-        usable = {n.name for n in state.nodes.facts if n and n.ready and not n.unschedulable}
+        usable = {node.name for node in self._open}
         known = {n.name for n in state.nodes.facts if n is not None}
         total: Counter[str] = Counter()
         for node in state.nodes.facts:
@@ -93,6 +97,15 @@ class Books:
             if mine:
                 outside.subtract(request)
         return {name: max(0, total[name] - max(0, outside[name])) for name in self._names}
+
+    def _pool(self, state: ClusterState, queue: str) -> dict[str, float]:
+        """What there is on the nodes that a queue's jobs are kept to."""
+        fences = fences_of(state, queue)
+        there: Counter[str] = Counter()
+        for node in self._open:
+            if within(fences, node):
+                there.update(dict(node.allocatable))
+        return {name: there[name] if fences else _ENDLESS for name in self._names}
 
     def _divide(
         self,
@@ -133,7 +146,7 @@ class Books:
         least, most = {}, {}
         for child in children:
             figures, facts = self.of[child], self._queues[child]
-            wanted = min(figures.requested[name], figures.ceiling[name])
+            wanted = min(figures.requested[name], figures.ceiling[name], self._pools[child][name])
             deserved = min(dict(facts.deserved).get(name, 0), total, wanted)
             least[child] = max(min(kept[child], figures.ceiling[name]), deserved)
             most[child] = least[child] if facts.deserved else max(wanted, least[child])
@@ -153,6 +166,22 @@ class Books:
             child: min(most[child], max(least[child], level * max(1, self._queues[child].weight)))
             for child in least
         }
+
+
+def _open_nodes(state: ClusterState) -> Iterator[NodeFacts]:
+    """The nodes that queues can have: tainted ones only if ours may use them, or do."""
+    waiting = {pod.shape.constraints for pod in state.pods.values() if pod.waits}
+    ours = {pod.node for pod in state.pods.values() if pod.ours and pod.holds_room}
+    for node in state.nodes.facts:
+        if node is None or not node.ready or node.unschedulable:
+            continue
+        tainted = any(taint.effect in ("NoSchedule", "NoExecute") for taint in node.taints)
+        if (
+            not tainted
+            or node.name in ours
+            or any(not list(refusals(each, node)) for each in waiting)
+        ):
+            yield node
 
 
 def queue_of(state: ClusterState, pod: PodFacts) -> str | None:

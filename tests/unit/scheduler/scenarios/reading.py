@@ -26,6 +26,7 @@ from gangline.scheduler.model import (
     PodKey,
     QueueFacts,
 )
+from gangline.scheduler.quotas import QuotaFacts
 from gangline.scheduler.simulate.check import check
 from unit.scheduler.builders import cluster, decide, group, node, pod, request
 
@@ -141,6 +142,8 @@ class Scenario(Strict):
     gangs: dict[str, Gang] = {}
     pods: dict[str, Pods] = {}
     domains: dict[str, Domain] = {}
+    quota: dict[str, int] = {}
+    """What the namespace may have at most, by the quota's own names; nothing of it is used."""
     expect: Expected = msgspec.field(default_factory=Expected)
     then: list[Step] = []
 
@@ -175,11 +178,14 @@ class Play:
         for name, domain in scenario.domains.items():
             members = [MemberFacts(False, exact=each) for each in domain.nodes]
             members += [MemberFacts(True, exact=each) for each in domain.domains]
-            facts = HyperNodeFacts(name, domain.tier, members=tuple(members))
-            self.state.nodes.set_hypernode(facts)
+            described = HyperNodeFacts(name, domain.tier, members=tuple(members))
+            self.state.nodes.set_hypernode(described)
         for name, alone in scenario.pods.items():
             for each in _pods(name, None, [alone], 0):
                 self.state.set_pod(each)
+        if scenario.quota:
+            facts = QuotaFacts("d/quota", tuple(sorted(scenario.quota.items())))
+            self.state.quotas["d"] = {"quota": facts}
         self.add(scenario.gangs)
 
     def add(self, gangs: dict[str, Gang]) -> None:

@@ -1,0 +1,143 @@
+"""Judges pools and small gangs: node groups of queues, volumes, and what is within a gang."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+
+from gangline.scheduler.model import (
+    Binding,
+    Decision,
+    Fence,
+    GroupFacts,
+    NetworkRule,
+    NodeFacts,
+    NodeTerm,
+    PodFacts,
+    PodKey,
+)
+from gangline.scheduler.simulate.check_places import Scene, meets, permitted
+from gangline.scheduler.state import ClusterState
+
+_SmallGang = tuple[str, tuple[str, ...]]
+
+
+def fences_of(state: ClusterState, queue: str) -> tuple[Fence, ...]:
+    """Return the nodes that a queue's jobs are kept to: by the nearest queue that says anything."""
+    seen: list[str] = []
+    while queue in state.queues and queue not in seen:
+        seen.append(queue)
+        facts = state.queues[queue]
+        if facts.fences or facts.preferred:
+            return facts.fences
+        queue = facts.parent
+    return ()
+
+
+def within(fences: tuple[Fence, ...], node: NodeFacts) -> bool:
+    """Say whether a node is within all of these."""
+    return all(any(meets(term, node) for term in fence.terms) for fence in fences)
+
+
+def outside_pools(state: ClusterState, decision: Decision) -> Iterator[str]:
+    """Return the pods that are put where their queue, or a volume of theirs, may not be."""
+    nodes = {str(node.name): node for node in state.nodes.facts if node is not None}
+    for binding in decision.bindings:
+        pod, node = state.pods[binding.pod], nodes.get(str(binding.node))
+        if node is None:
+            continue
+        group = state.groups.get(pod.group) if pod.group is not None else None
+        queue = group.queue if group is not None else "default"
+        if not within(fences_of(state, queue), node):
+            yield f"{pod.key} is put on {node.name}, outside of the node groups of queue {queue}"
+        for key in pod.claims if state.storage.known else ():
+            yield from _unreached(state, pod, key, node)
+    if state.storage.known and state.storage.limits:
+        yield from _too_many_volumes(state, decision)
+
+
+def _unreached(state: ClusterState, pod: PodFacts, key: str, node: NodeFacts) -> Iterator[str]:
+    claim = state.storage.claims.get(key)
+    volume = state.storage.volumes.get(claim.volume) if claim is not None else None
+    if claim is None or (claim.volume and volume is None):
+        yield f"{pod.key} is put on {node.name}, and has no volume for {key}"
+    elif volume is not None and not _reaches(volume.terms, node):
+        yield f"{pod.key} is put on {node.name}, which does not reach {volume.name}"
+
+
+def _reaches(terms: tuple[NodeTerm, ...] | None, node: NodeFacts) -> bool:
+    return terms is None or any(meets(term, node) for term in terms)
+
+
+def _too_many_volumes(state: ClusterState, decision: Decision) -> Iterator[str]:
+    """Nodes where one pod's own volumes are more than the node attaches; shared ones aside."""
+    users = Counter(key for pod in state.pods.values() for key in set(pod.claims))
+    on: dict[str, set[str]] = defaultdict(set)
+    for pod in state.pods.values():
+        if pod.holds_room:
+            on[str(pod.node)] |= set(pod.claims)
+    for binding in decision.bindings:
+        on[str(binding.node)] |= {k for k in state.pods[binding.pod].claims if users[k] == 1}
+    for node in {str(binding.node) for binding in decision.bindings}:
+        attached: Counter[str] = Counter()
+        for key in on[node]:
+            claim = state.storage.claims.get(key)
+            volume = state.storage.volumes.get(claim.volume) if claim is not None else None
+            attached[volume.driver if volume is not None else ""] += 1
+        limits = {str(name): drivers for name, drivers in state.storage.limits.items()}
+        for driver, most in limits.get(node, {}).items():
+            if attached[driver] > most:
+                has = attached[driver]
+                yield f"{node} attaches {most} volumes of {driver}, it would have {has}"
+
+
+def torn_apart(state: ClusterState, decision: Decision) -> Iterator[str]:
+    """Return the small gangs within gangs that are not whole, not enough, or not together."""
+    put = {binding.pod: binding for binding in decision.bindings}
+    for key in sorted({b.group for b in decision.bindings if b.group is not None}):
+        group = state.groups[key]
+        if group.parts:
+            yield from _broken(state, group, put)
+
+
+def _broken(state: ClusterState, group: GroupFacts, put: dict[PodKey, Binding]) -> Iterator[str]:
+    small: dict[_SmallGang, list[PodFacts]] = defaultdict(list)
+    for pod in state.members[group.key].values():
+        stays = pod.phase == "Succeeded" or (pod.holds_room and not pod.terminating)
+        if (stays or pod.key in put) and (which := _small_gang(group, pod)) is not None:
+            small[which].append(pod)
+    rules = {rule.name: rule for rule in group.parts}
+    whole: Counter[str] = Counter()
+    scene = Scene(state)
+    for (name, values), pods in sorted(small.items()):
+        rule = rules[name]
+        whole[name] += len(pods) >= rule.size
+        if not any(pod.key in put for pod in pods):
+            continue
+        if len(pods) < rule.size:
+            yield f"{group.key} has {len(pods)} of {rule.size} pods of {name} {values}"
+        if rule.network is not None and rule.network.hard:
+            yield from _far_apart(state, scene, rule.network, pods, put)
+    for rule in group.parts:
+        if whole[rule.name] < rule.minimum:
+            yield f"{group.key} has {whole[rule.name]} of {rule.minimum} small gangs of {rule.name}"
+
+
+def _far_apart(
+    state: ClusterState,
+    scene: Scene,
+    rule: NetworkRule,
+    pods: list[PodFacts],
+    put: dict[PodKey, Binding],
+) -> Iterator[str]:
+    nodes = {str(binding.node) for pod in pods if (binding := put.get(pod.key)) is not None}
+    nodes |= {str(pod.node) for pod in pods if pod.holds_room}
+    nodes &= scene.nodes.keys()
+    if not any(nodes <= each for each in permitted(state, scene, rule)):
+        yield f"{pods[0].group} has a small gang on {sorted(nodes)}, which no allowed domain holds"
+
+
+def _small_gang(group: GroupFacts, pod: PodFacts) -> _SmallGang | None:
+    labels = dict(pod.labels)
+    for rule in group.parts:
+        if rule.selector.matches(labels):
+            return rule.name, tuple(labels.get(key, "") for key in rule.keys)
+    return None

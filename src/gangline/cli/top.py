@@ -36,6 +36,8 @@ class NodeView:
     """Cores; None where the cluster does not measure."""
     memory_used: float | None = None
     """Bytes."""
+    gpus_used: float | None = None
+    """GPUs' worth of work; None where nothing measures it."""
 
 
 @click.group("top")
@@ -66,6 +68,7 @@ async def _views(target: Target, names: Sequence[str]) -> list[NodeView]:
     import asyncio  # noqa: PLC0415
 
     from gangline.api.resources import NODES, PODS  # noqa: PLC0415
+    from gangline.sdk.gpu_usage import gpu_usage  # noqa: PLC0415
     from gangline.sdk.usage import node_usage  # noqa: PLC0415
 
     async with target.connect() as client:
@@ -76,11 +79,15 @@ async def _views(target: Target, names: Sequence[str]) -> list[NodeView]:
             node_list, pod_list = await asyncio.gather(client.list(NODES), client.list(PODS))
             nodes, pods = node_list.items, pod_list.items
         usage = await node_usage(client)
-    views = sorted(read_nodes(nodes, pods), key=lambda view: view.name)
+        views = sorted(read_nodes(nodes, pods), key=lambda view: view.name)
+        busy = await gpu_usage(client) if any(view.total.get(GPU) for view in views) else None
     return [
-        replace(view, cpu_used=used.cpu, memory_used=used.memory)
-        if (used := usage.get(("", view.name)))
-        else view
+        replace(
+            view,
+            cpu_used=used.cpu if (used := usage.get(("", view.name))) else None,
+            memory_used=used.memory if used else None,
+            gpus_used=busy.nodes.get(view.name) if busy else None,
+        )
         for view in views
     ]
 
@@ -115,6 +122,8 @@ def read_nodes(nodes: "Sequence[Node]", pods: "Sequence[Pod]") -> list[NodeView]
 def _table(views: Sequence[NodeView]) -> str:
     head = ["NAME", "IPADDRESS", "ROLE", "STATUS", "GPU(Total)", "GPU(Allocated)"]
     head += ["CPU(Allocated)", "CPU(Used)", "MEMORY(Allocated)", "MEMORY(Used)", "PODS"]
+    measured = any(view.gpus_used is not None for view in views)
+    head += ["GPU(Used)"] if measured else []
     rows = [
         [
             view.name,
@@ -128,10 +137,15 @@ def _table(views: Sequence[NodeView]) -> str:
             _share(view, "memory", 2**30, "Gi"),
             "" if view.memory_used is None else f"{view.memory_used / 2**30:.1f}Gi",
             f"{view.allocated.get('pods', 0)}/{view.total.get('pods', 0)}",
+            *([_worth(view.gpus_used)] if measured else []),
         ]
         for view in views
     ]
     return table(head, rows)
+
+
+def _worth(gpus: float | None) -> str:
+    return "" if gpus is None else f"{gpus:.2f}"
 
 
 def _share(view: NodeView, resource: str, unit: int, suffix: str) -> str:
@@ -162,6 +176,7 @@ def _data(view: NodeView) -> dict[str, Any]:
         "allocatedMemoryBytes": view.allocated.get("memory", 0),
         "usedCPU": view.cpu_used,
         "usedMemoryBytes": view.memory_used,
+        "usedGPUs": view.gpus_used,
         "totalPods": view.total.get("pods", 0),
         "allocatedPods": view.allocated.get("pods", 0),
     }

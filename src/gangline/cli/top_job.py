@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from gangline.cli.options import Target, job_errors, namespace_options, output_o
 from gangline.cli.output import table, tell
 
 if TYPE_CHECKING:
+    from gangline.sdk.gpu_usage import GpuUsage
     from gangline.sdk.jobs import Job
     from gangline.sdk.usage import Usage
 
@@ -46,6 +48,7 @@ def job_command(
 
     async def show() -> None:
         from gangline.sdk.client import JobClient  # noqa: PLC0415
+        from gangline.sdk.gpu_usage import gpu_usage  # noqa: PLC0415
         from gangline.sdk.usage import pod_usage  # noqa: PLC0415
 
         async with target.connect() as client:
@@ -55,6 +58,8 @@ def job_command(
             while True:
                 found = [await jobs.get(job, namespace)] if job else await jobs.list(where)
                 usage = await pod_usage(client, where)
+                if any(each.allocated_gpus for each in found):
+                    usage = with_gpus(usage, await gpu_usage(client))
                 _tell(found, usage, output, namespaces=all_namespaces, one=job, instance=instance)
                 if not refresh:
                     return
@@ -86,6 +91,18 @@ def _tell(
         click.echo(usage_table(ordered, usage, now(), namespaces=namespaces))
 
 
+def with_gpus(usage: "UsageByPod", busy: "GpuUsage | None") -> "UsageByPod":
+    """Add how busy the GPUs of pods are, where something measures it."""
+    from gangline.sdk.usage import Usage  # noqa: PLC0415
+
+    if busy is None:
+        return usage
+    return {
+        pod: replace(usage.get(pod, Usage()), gpus=busy.pods.get(pod))
+        for pod in {*usage, *busy.pods}
+    }
+
+
 def used_by(job: "Job", usage: "UsageByPod") -> "Usage | None":
     """Return what all replicas of a job use; None where nothing was measured."""
     found = [
@@ -107,12 +124,14 @@ def usage_table(
     """Return jobs under Arena's head with ours to the right, and the sums of running ones."""
     head = ["NAME", "STATUS", "TRAINER", "AGE", "GPU(Requested)", "GPU(Allocated)", "NODE"]
     head += ["CPU(Used)", "MEMORY(Used)"]
+    measured = _measures_gpus(usage)
+    head += ["GPU(Used)"] if measured else []
     rows = []
     for job in jobs:
         used = used_by(job, usage)
         row: list[object] = [job.name, job.state, job.kind.trainer.upper(), duration(job, at)]
         row += [job.requested_gpus, job.allocated_gpus, job.chief.node if job.chief else ""]
-        row += [*_amounts(used)]
+        row += [*_amounts(used), *([_worth(used)] if measured else [])]
         rows.append([job.namespace, *row] if namespaces else row)
     running = [job for job in jobs if job.state == "RUNNING"]
     allocated = sum(job.allocated_gpus for job in running)
@@ -124,13 +143,16 @@ def usage_table(
 def replica_usage(job: "Job", usage: "UsageByPod", instance: str) -> str:
     """Return the replicas of a job with what each uses."""
     head = ["NAME", "STATUS", "GPU(Requested)", "NODE", "CPU(Used)", "MEMORY(Used)"]
+    measured = _measures_gpus(usage)
+    head += ["GPU(Used)"] if measured else []
     rows = [
         [
             replica.name,
             replica.status,
             replica.gpus,
             replica.node,
-            *_amounts(usage.get((job.namespace, replica.name))),
+            *_amounts(used := usage.get((job.namespace, replica.name))),
+            *([_worth(used)] if measured else []),
         ]
         for replica in job.replicas
         if not instance or instance in {replica.name, replica.short_name}
@@ -140,6 +162,14 @@ def replica_usage(job: "Job", usage: "UsageByPod", instance: str) -> str:
     block = "\n".join(f"{name + ':':12}{value}" for name, value in facts)
     total = f"  Allocated/Requested GPUs of Job: {job.allocated_gpus}/{job.requested_gpus}"
     return f"{block}\n\nInstances:\n{table(head, rows, indent='  ')}\n\nGPUs:\n{total}"
+
+
+def _measures_gpus(usage: "UsageByPod") -> bool:
+    return any(used.gpus is not None for used in usage.values())
+
+
+def _worth(used: "Usage | None") -> str:
+    return "" if used is None or used.gpus is None else f"{used.gpus:.2f}"
 
 
 def _amounts(used: "Usage | None") -> tuple[object, object]:
@@ -152,4 +182,5 @@ def usage_data(job: "Job", usage: "UsageByPod", at: datetime) -> dict[str, Any]:
     return job_data(job, at) | {
         "usedCPU": None if used is None else used.cpu,
         "usedMemoryBytes": None if used is None else used.memory,
+        "usedGPUs": None if used is None else used.gpus,
     }

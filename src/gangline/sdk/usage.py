@@ -19,9 +19,13 @@ class Usage:
     """Cores."""
     memory: float = 0.0
     """Bytes."""
+    gpus: float | None = None
+    """GPUs' worth of work; None where nothing measures it."""
 
     def __add__(self, other: "Usage") -> "Usage":
-        return Usage(self.cpu + other.cpu, self.memory + other.memory)
+        known = [each.gpus for each in (self, other) if each.gpus is not None]
+        gpus = sum(known) if known else None
+        return Usage(self.cpu + other.cpu, self.memory + other.memory, gpus)
 
 
 async def pod_usage(client: Client, namespace: str | None) -> Mapping[tuple[str, str], Usage]:

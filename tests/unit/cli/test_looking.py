@@ -23,11 +23,12 @@ from gangline.cli.log_lines import LineWriter
 from gangline.cli.logs import replicas_of_ranks
 from gangline.cli.prune import pruned
 from gangline.cli.tensorboard import mounts_of
-from gangline.cli.top_job import replica_usage, usage_data, usage_table
+from gangline.cli.top_job import replica_usage, usage_data, usage_table, with_gpus
 from gangline.cli.wait import reached
 from gangline.sdk.boards import address_of
 from gangline.sdk.client import UnknownKind, kinds_called
 from gangline.sdk.events import happenings
+from gangline.sdk.gpu_usage import GpuUsage
 from gangline.sdk.jobs import Job, Replica, State
 from gangline.sdk.kinds import JOB_KINDS
 from gangline.sdk.logs import LogLine
@@ -75,6 +76,17 @@ def test_what_replicas_use_is_shown_one_by_one() -> None:
     assert shown.endswith("Allocated/Requested GPUs of Job: 2/2")
     assert usage_data(a_job(), USAGE, NOW)["usedCPU"] == 2.0
     assert usage_data(a_job("b"), USAGE, NOW)["usedCPU"] is None
+
+
+def test_gpus_in_use_are_shown_where_something_measures_them() -> None:
+    busy = GpuUsage({("team", "a-master-0"): 0.75}, {"n1": 0.75})
+    usage = with_gpus(USAGE, busy)
+    assert with_gpus(USAGE, None) == USAGE
+    lines = usage_table([a_job(), a_job("b")], usage, NOW, namespaces=False).splitlines()
+    assert lines[0].endswith("GPU(Used)")
+    assert [line.split()[-1] for line in lines[1:3]] == ["0.75", "N/A"]
+    assert re.search(r"a-worker-0 .* 1024Mi +N/A", replica_usage(a_job(), usage, ""))
+    assert usage_data(a_job(), usage, NOW)["usedGPUs"] == 0.75
 
 
 def test_usage_of_containers_is_added_up() -> None:

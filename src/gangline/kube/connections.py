@@ -21,6 +21,8 @@ MAX_IDLE_S = 60.0
 SECOND_ADDRESS_AFTER_S = 0.25
 """Of a server with several addresses, the next one is tried beside the last after this time."""
 CLOSE_TIMEOUT_S = 1.0
+CLOSING_LAYERS = 3
+"""A connection that was given up while it came about closes in so many turns of the event loop."""
 
 SocketFactory = Callable[[aiohappyeyeballs.AddrInfoType], socket.socket]
 
@@ -181,6 +183,8 @@ class Connections:
             connection.close()
         if left:
             await asyncio.wait(left, timeout=CLOSE_TIMEOUT_S)
+        for _ in range(CLOSING_LAYERS):
+            await asyncio.sleep(0)
         self._idle.clear()
 
     def _rested(self, tls: ssl.SSLContext | None) -> Connection | None:

@@ -1,6 +1,7 @@
 """Connections that are kept: used again while they are good, and never after that."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -217,6 +218,30 @@ async def test_closing_the_client_ends_requests_that_are_under_way():
         await client.__aexit__(None, None, None)
         with pytest.raises(errors.Unreachable):
             await asking
+
+
+async def test_a_connection_given_up_while_it_comes_about_is_closed():
+    accepted, ended = asyncio.Event(), asyncio.Event()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        accepted.set()
+        while await reader.read(1 << 16):
+            pass  # a greeting of TLS, which is never returned
+        ended.set()
+        writer.close()
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server:
+        async with Client(ClusterConfig(f"https://127.0.0.1:{port}")) as client:
+            asking = asyncio.create_task(client.transport.send(POST))
+            await accepted.wait()
+            asking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+        gc.collect()  # would tell of what was left open
+        async with asyncio.timeout(60):
+            await ended.wait()
 
 
 async def test_no_name_of_a_server_is_said_plainly():

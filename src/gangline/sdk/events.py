@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from gangline.api.core import Event
+from gangline.api.elastic import master_name
 from gangline.api.resources import EVENTS
 from gangline.kube.client import Client
 
@@ -36,10 +37,13 @@ async def job_events(client: Client, namespace: str | None, job: str = "") -> li
 def happenings(events: Iterable[Event], job: str = "") -> list[Happening]:
     """Read events, and leave out those of others than the job and what is called after it."""
     pattern = re.compile(rf"{re.escape(job)}(-tensorboard.*|-[a-z-]+-\d+)?")
+    master = re.compile(rf"{re.escape(master_name(job))}(-\d+)?")
     found = [
         _happening(event)
         for event in events
-        if not job or pattern.fullmatch(event.involved_object.name)
+        if not job
+        or pattern.fullmatch(event.involved_object.name)
+        or master.fullmatch(event.involved_object.name)
     ]
     return sorted(found, key=lambda each: (each.last, each.subject))
 

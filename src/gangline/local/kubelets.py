@@ -110,5 +110,10 @@ class Kubelets:
     def _environments(self) -> tuple[Path, ...]:
         """The folders that stand for images: pods see them even where they lie in a /tmp."""
         package = Path(__file__).parents[2]
-        mapped = [Path(entry.env) for _, entry in self._images if entry.env]
+        mapped = [
+            Path(folder)
+            for _, entry in self._images
+            for folder in (entry.env, *("" if entry.root else entry.path).split(":"))
+            if folder
+        ]
         return tuple(dict.fromkeys([Path(sys.prefix), Path(sys.base_prefix), package, *mapped]))

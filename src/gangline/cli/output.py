@@ -83,6 +83,11 @@ def is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
+def draws_curves() -> bool:
+    """Whether results go to a terminal that can show signs beyond letters."""
+    return is_terminal() and "utf" in (sys.stdout.encoding or "").lower()
+
+
 def terminal_size() -> tuple[int, int]:
     """How many columns and rows the terminal has."""
     size = shutil.get_terminal_size()

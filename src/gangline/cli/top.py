@@ -1,5 +1,6 @@
 """``top node`` and ``top job``: what nodes have, what is given to pods, what they use of it."""
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,12 +11,14 @@ import click
 from gangline.cli import completing
 from gangline.cli.event_loop import run
 from gangline.cli.options import Target, cluster_options, output_option
-from gangline.cli.output import table, tell
-from gangline.cli.top_job import job_command
+from gangline.cli.output import draws_curves, table, tell
+from gangline.cli.sparkline import CURVE, NOTHING, History
+from gangline.cli.top_job import REFRESH_S, job_command, rule
 
 if TYPE_CHECKING:
     from gangline.api.core import Node
     from gangline.api.pod import Pod
+    from gangline.kube.client import Client
 
 GPU = "nvidia.com/gpu"
 _ROLE = "node-role.kubernetes.io/"
@@ -50,37 +53,52 @@ top_command.add_command(job_command)
 
 @top_command.command("node")
 @click.argument("names", nargs=-1, metavar="[NODE]...", shell_complete=completing.nodes)
+@click.option("-r", "--refresh", is_flag=True, help="Print it again every two seconds.")
 @cluster_options
 @output_option("table", "wide", "json", "yaml", "name")
-def node_command(names: tuple[str, ...], target: Target, output: str) -> None:
+def node_command(names: tuple[str, ...], refresh: bool, target: Target, output: str) -> None:
     """Show each node's GPUs, CPU and memory, and how much is given to pods."""
-    views = run(_views(target, names))
+
+    async def show() -> None:
+        history = History()
+        async with target.connect() as client:
+            while True:
+                views = await _views(client, names)
+                if refresh and draws_curves():
+                    history.note({view.name: view.cpu_used or 0.0 for view in views})
+                _tell(views, output, history)
+                if not refresh:
+                    return
+                await asyncio.sleep(REFRESH_S)
+                click.echo(rule())
+
+    run(show())
+
+
+def _tell(views: Sequence[NodeView], output: str, history: History) -> None:
     if output == "name":
         for view in views:
             click.echo(f"node/{view.name}")
     elif not tell([_data(view) for view in views], output):
-        click.echo(_table(views))
+        click.echo(_table(views, history))
         if footer := _footer(views):
             click.echo(footer)
 
 
-async def _views(target: Target, names: Sequence[str]) -> list[NodeView]:
-    import asyncio  # noqa: PLC0415
-
+async def _views(client: "Client", names: Sequence[str]) -> list[NodeView]:
     from gangline.api.resources import NODES, PODS  # noqa: PLC0415
     from gangline.sdk.gpu_usage import gpu_usage  # noqa: PLC0415
     from gangline.sdk.usage import node_usage  # noqa: PLC0415
 
-    async with target.connect() as client:
-        if names:
-            nodes = [await client.get(NODES, name) for name in names]
-            pods = (await client.list(PODS)).items
-        else:
-            node_list, pod_list = await asyncio.gather(client.list(NODES), client.list(PODS))
-            nodes, pods = node_list.items, pod_list.items
-        usage = await node_usage(client)
-        views = sorted(read_nodes(nodes, pods), key=lambda view: view.name)
-        busy = await gpu_usage(client) if any(view.total.get(GPU) for view in views) else None
+    if names:
+        nodes = [await client.get(NODES, name) for name in names]
+        pods = (await client.list(PODS)).items
+    else:
+        node_list, pod_list = await asyncio.gather(client.list(NODES), client.list(PODS))
+        nodes, pods = node_list.items, pod_list.items
+    usage = await node_usage(client)
+    views = sorted(read_nodes(nodes, pods), key=lambda view: view.name)
+    busy = await gpu_usage(client) if any(view.total.get(GPU) for view in views) else None
     return [
         replace(
             view,
@@ -119,11 +137,12 @@ def read_nodes(nodes: "Sequence[Node]", pods: "Sequence[Pod]") -> list[NodeView]
     return views
 
 
-def _table(views: Sequence[NodeView]) -> str:
+def _table(views: Sequence[NodeView], history: History = NOTHING) -> str:
     head = ["NAME", "IPADDRESS", "ROLE", "STATUS", "GPU(Total)", "GPU(Allocated)"]
     head += ["CPU(Allocated)", "CPU(Used)", "MEMORY(Allocated)", "MEMORY(Used)", "PODS"]
     measured = any(view.gpus_used is not None for view in views)
     head += ["GPU(Used)"] if measured else []
+    head += [CURVE] if history else []
     rows = [
         [
             view.name,
@@ -138,6 +157,7 @@ def _table(views: Sequence[NodeView]) -> str:
             "" if view.memory_used is None else f"{view.memory_used / 2**30:.1f}Gi",
             f"{view.allocated.get('pods', 0)}/{view.total.get('pods', 0)}",
             *([_worth(view.gpus_used)] if measured else []),
+            *([history.curve(view.name)] if history else []),
         ]
         for view in views
     ]

@@ -1,7 +1,7 @@
 """``top job``: what jobs ask for, what they were given, and what they use of it."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,8 @@ from gangline.cli import completing
 from gangline.cli.event_loop import run
 from gangline.cli.job_views import duration, job_data, now
 from gangline.cli.options import Target, job_errors, namespace_options, output_option, type_option
-from gangline.cli.output import table, tell
+from gangline.cli.output import draws_curves, table, tell
+from gangline.cli.sparkline import CURVE, NOTHING, History
 
 if TYPE_CHECKING:
     from gangline.sdk.gpu_usage import GpuUsage
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     UsageByPod = Mapping[tuple[str, str], Usage]
 
-_REFRESH_S = 2.0
+REFRESH_S = 2.0
 _MI = 2**20
 
 
@@ -55,29 +56,37 @@ def job_command(
             jobs = JobClient(client, kind)
             namespace = target.namespace_of(client)
             where = None if all_namespaces else namespace
+            history = History()
             while True:
                 found = [await jobs.get(job, namespace)] if job else await jobs.list(where)
                 usage = await pod_usage(client, where)
                 if any(each.allocated_gpus for each in found):
                     usage = with_gpus(usage, await gpu_usage(client))
-                _tell(found, usage, output, namespaces=all_namespaces, one=job, instance=instance)
+                if refresh and draws_curves():
+                    history.note(_cores(found, usage))
+                _tell(found, usage, output, all_namespaces, job, instance, history)
                 if not refresh:
                     return
-                await asyncio.sleep(_REFRESH_S)
-                click.echo(f"{'-' * 30} {now().astimezone():%Y-%m-%d %H:%M:%S} {'-' * 30}")
+                await asyncio.sleep(REFRESH_S)
+                click.echo(rule())
 
     with job_errors():
         run(show())
+
+
+def rule() -> str:
+    """Return the line between two looks."""
+    return f"{'-' * 30} {now().astimezone():%Y-%m-%d %H:%M:%S} {'-' * 30}"
 
 
 def _tell(
     jobs: "Sequence[Job]",
     usage: "UsageByPod",
     output: str,
-    *,
     namespaces: bool,
     one: str,
     instance: str,
+    history: History,
 ) -> None:
     ordered = sorted(jobs, key=lambda job: (-job.requested_gpus, job.namespace, job.name))
     if output == "name":
@@ -86,9 +95,18 @@ def _tell(
     elif tell([usage_data(job, usage, now()) for job in ordered], output):
         pass
     elif one:
-        click.echo(replica_usage(ordered[0], usage, instance))
+        click.echo(replica_usage(ordered[0], usage, instance, history))
     else:
-        click.echo(usage_table(ordered, usage, now(), namespaces=namespaces))
+        click.echo(usage_table(ordered, usage, now(), namespaces=namespaces, history=history))
+
+
+def _cores(jobs: "Sequence[Job]", usage: "UsageByPod") -> dict[Hashable, float]:
+    """Processors that jobs and their replicas use, for their curves."""
+    found: dict[Hashable, float] = {pod: used.cpu for pod, used in usage.items()}
+    for job in jobs:
+        if (used := used_by(job, usage)) is not None:
+            found[job.uid] = used.cpu
+    return found
 
 
 def with_gpus(usage: "UsageByPod", busy: "GpuUsage | None") -> "UsageByPod":
@@ -119,19 +137,26 @@ def used_by(job: "Job", usage: "UsageByPod") -> "Usage | None":
 
 
 def usage_table(
-    jobs: "Sequence[Job]", usage: "UsageByPod", at: datetime, *, namespaces: bool
+    jobs: "Sequence[Job]",
+    usage: "UsageByPod",
+    at: datetime,
+    *,
+    namespaces: bool,
+    history: History = NOTHING,
 ) -> str:
     """Return jobs under Arena's head with ours to the right, and the sums of running ones."""
     head = ["NAME", "STATUS", "TRAINER", "AGE", "GPU(Requested)", "GPU(Allocated)", "NODE"]
     head += ["CPU(Used)", "MEMORY(Used)"]
     measured = _measures_gpus(usage)
     head += ["GPU(Used)"] if measured else []
+    head += [CURVE] if history else []
     rows = []
     for job in jobs:
         used = used_by(job, usage)
         row: list[object] = [job.name, job.state, job.kind.trainer.upper(), duration(job, at)]
         row += [job.requested_gpus, job.allocated_gpus, job.chief.node if job.chief else ""]
         row += [*_amounts(used), *([_worth(used)] if measured else [])]
+        row += [history.curve(job.uid)] if history else []
         rows.append([job.namespace, *row] if namespaces else row)
     running = [job for job in jobs if job.state == "RUNNING"]
     allocated = sum(job.allocated_gpus for job in running)
@@ -140,11 +165,14 @@ def usage_table(
     return f"{table(['NAMESPACE', *head] if namespaces else head, rows)}\n\n{total}"
 
 
-def replica_usage(job: "Job", usage: "UsageByPod", instance: str) -> str:
+def replica_usage(
+    job: "Job", usage: "UsageByPod", instance: str, history: History = NOTHING
+) -> str:
     """Return the replicas of a job with what each uses."""
     head = ["NAME", "STATUS", "GPU(Requested)", "NODE", "CPU(Used)", "MEMORY(Used)"]
     measured = _measures_gpus(usage)
     head += ["GPU(Used)"] if measured else []
+    head += [CURVE] if history else []
     rows = [
         [
             replica.name,
@@ -153,6 +181,7 @@ def replica_usage(job: "Job", usage: "UsageByPod", instance: str) -> str:
             replica.node,
             *_amounts(used := usage.get((job.namespace, replica.name))),
             *([_worth(used)] if measured else []),
+            *([history.curve((job.namespace, replica.name))] if history else []),
         ]
         for replica in job.replicas
         if not instance or instance in {replica.name, replica.short_name}

@@ -22,6 +22,7 @@ from gangline.cli.jsonpath import filled
 from gangline.cli.log_lines import LineWriter
 from gangline.cli.logs import replicas_of_ranks
 from gangline.cli.prune import pruned
+from gangline.cli.sparkline import History, sparkline
 from gangline.cli.tensorboard import mounts_of
 from gangline.cli.top_job import replica_usage, usage_data, usage_table, with_gpus
 from gangline.cli.wait import reached
@@ -87,6 +88,23 @@ def test_gpus_in_use_are_shown_where_something_measures_them() -> None:
     assert [line.split()[-1] for line in lines[1:3]] == ["0.75", "N/A"]
     assert re.search(r"a-worker-0 .* 1024Mi +N/A", replica_usage(a_job(), usage, ""))
     assert usage_data(a_job(), usage, NOW)["usedGPUs"] == 0.75
+
+
+def test_curves_show_how_figures_have_gone() -> None:
+    assert sparkline([0, 1, 2, 4]) == "▁▃▅█"
+    assert sparkline([0, 0, -1]) == "▁▁▁"
+    history = History()
+    assert not history
+    for figure in range(30):
+        history.note({"a": figure, ("team", "a-worker-0"): 1})
+    assert len(history.curve("a")) == 20
+    assert history.curve("b") == ""
+    lines = usage_table([a_job()], USAGE, NOW, namespaces=False, history=history).splitlines()
+    assert lines[0].endswith("CPU(Lately)")
+    assert lines[1].endswith("▃▄▄▄▄▅▅▅▅▆▆▆▆▇▇▇▇███")
+    assert re.search(r"a-worker-0 .* █+\n", replica_usage(a_job(), USAGE, "worker-0", history))
+    history.note({"b": 1})
+    assert history.curve("a") == ""
 
 
 def test_usage_of_containers_is_added_up() -> None:

@@ -365,17 +365,18 @@ class NodeTable:
         size = len(self.facts)
         added = max(16, size // 8)
         self.facts += [None] * added
-        padding = ((0, 0), (0, added))
-        self.allocatable = np.pad(self.allocatable, padding)
-        self.used = np.pad(self.used, padding)
-        self.lasting = np.pad(self.lasting, padding)
+        # numpy.pad takes many times as long as these for arrays of this kind.
+        more = np.zeros((len(self.columns), added), dtype=np.int64)
+        self.allocatable = np.hstack((self.allocatable, more))
+        self.used = np.hstack((self.used, more))
+        self.lasting = np.hstack((self.lasting, more))
         for eligible in self._eligible.values():
             none = np.zeros(added, dtype=bool)
             eligible.accepts = np.concatenate([eligible.accepts, none])
-            eligible.preference = np.pad(eligible.preference, (0, added))
+            eligible.preference = np.append(eligible.preference, np.zeros(added))
             eligible.refusals += [""] * added
         for meant, counts in self._counts.items():
-            self._counts[meant] = np.pad(counts, (0, added))
+            self._counts[meant] = np.append(counts, np.zeros(added, dtype=np.int64))
         self._parts.clear()
         self._has_devices = None
         self._standing.clear()
@@ -388,10 +389,10 @@ class NodeTable:
         self._has_devices = None
         for resource in new:
             self.columns[resource] = len(self.columns)
-        padding = ((0, len(new)), (0, 0))
-        self.allocatable = np.pad(self.allocatable, padding)
-        self.used = np.pad(self.used, padding)
-        self.lasting = np.pad(self.lasting, padding)
+        more = np.zeros((len(new), len(self.facts)), dtype=np.int64)
+        self.allocatable = np.vstack((self.allocatable, more))
+        self.used = np.vstack((self.used, more))
+        self.lasting = np.vstack((self.lasting, more))
         ports = [self.columns[resource] for resource in new if resource.startswith(HOST_PORT)]
         if ports:
             self._port_columns += ports

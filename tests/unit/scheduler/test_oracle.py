@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from random import Random
 
 from gangline.scheduler.model import Constraints, GroupKey, NodeFacts, PodFacts
-from unit.scheduler.builders import ANYWHERE, cluster, decide, group, node, on_label, pod
+from unit.scheduler.builders import ANYWHERE, cluster, group, judged, node, on_label, pod
 
 INSTANCES = 1000
 
@@ -60,16 +60,19 @@ def feasible(nodes: Sequence[NodeFacts], pods: Sequence[PodFacts]) -> bool:
 
 
 def placed(nodes: Sequence[NodeFacts], pods: Sequence[PodFacts]) -> bool:
-    return GroupKey("d/g") in decide(cluster(*nodes, group("g", len(pods)), *pods)).placed
+    """Say whether the scheduler places the gang; that it fits so is judged."""
+    return GroupKey("d/g") in judged(cluster(*nodes, group("g", len(pods)), *pods)).placed
 
 
 def test_every_small_gang_that_fits_in_any_way_is_placed() -> None:
     random = Random(2024)
     possible = 0
-    for _ in range(INSTANCES):
+    for number in range(INSTANCES):
         nodes, pods = instance(random)
-        possible += (fits := feasible(nodes, pods))
-        assert placed(nodes, pods) == fits
+        possible += (found := placed(nodes, pods))
+        # What is placed fits. That the search finds what fits is looked at for some.
+        if not found or number < INSTANCES // 10:
+            assert feasible(nodes, pods) == found
     assert possible > INSTANCES / 5
 
 

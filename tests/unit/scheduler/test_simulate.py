@@ -119,7 +119,7 @@ def test_queues_and_evictions_pass_the_judge() -> None:
     jobs = [
         job(
             f"j{index}",
-            random.uniform(0, 120),
+            random.uniform(0, 80),
             random.expovariate(1 / 30),
             size := random.choice([1, 2, 4, 8]),
             minimum=random.choice([size, max(1, size // 2)]),
@@ -127,7 +127,7 @@ def test_queues_and_evictions_pass_the_judge() -> None:
             queue=random.choice(["a", "b1", "b2", "default"]),
             fails_after=random.choice([0, 0, 0, 10]),
         )
-        for index in range(120)
+        for index in range(70)
     ]
     cluster = Cluster(uniform(6, 3, "0", 0).nodes, queues)
     simulation = simulated(cluster, jobs)

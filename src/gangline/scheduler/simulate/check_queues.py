@@ -14,6 +14,8 @@ from gangline.scheduler.simulate.check_pools import fences_of, within
 from gangline.scheduler.state import ClusterState
 
 _HALVINGS = 100
+_SMALL = 1e-14
+"""Halves that differ by so small a part are equal."""
 _ENDLESS = float("inf")
 TOLERANCE = 1e-9
 """Of the amounts compared, since shares are fractions."""
@@ -67,15 +69,17 @@ class Books:
         return found
 
     def _count(self, state: ClusterState) -> None:
-        for pod in state.pods.values():
-            queue = queue_of(state, pod)
-            if queue is None or queue not in self._queues:
-                continue
-            for name in self.path(queue):
-                if pod.holds_room:
-                    self.of[name].used.update(dict(pod.shape.request))
-                if pod.holds_room or pod.waits:
-                    self.of[name].requested.update(dict(pod.shape.request))
+        alike = Counter(
+            (queue_of(state, pod), pod.shape.request, pod.holds_room)
+            for pod in state.pods.values()
+            if pod.holds_room or pod.waits
+        )
+        for (queue, request, runs), count in alike.items():
+            total = {name: count * amount for name, amount in request}
+            for name in self.path(queue) if queue in self._queues else ():
+                self.of[name].requested.update(total)
+                if runs:
+                    self.of[name].used.update(total)
 
     def _obtainable(self, state: ClusterState) -> dict[str, float]:
         usable = {node.name for node in self._open}
@@ -157,6 +161,8 @@ class Books:
             level = (low + high) / 2
             given = self._at(level, least, most)
             low, high = (level, high) if sum(given.values()) <= total else (low, level)
+            if high - low <= high * _SMALL:
+                break
         return self._at(low, least, most)
 
     def _at(

@@ -150,8 +150,8 @@ def group_facts(group: PodGroup, priorities: Mapping[str, int]) -> model.GroupFa
         ),
         network=_network(spec.network_topology),
         parts=tuple(map(_part_rule, spec.sub_group_policy)),
-        run_time_s=_run_time(group),
-        checkpointed=_checkpointed(group),
+        run_time_s=run_time(group),
+        checkpointed=checkpointed(group),
         family=_family(group),
         lodges_with=group.metadata.annotations.get(LODGES_ANNOTATION, ""),
     )
@@ -232,8 +232,8 @@ def _preemptable(metadata: ObjectMeta) -> bool:
     return said.lower() != "false"
 
 
-def _run_time(group: PodGroup) -> float:
-    """The seconds that a group states; nothing if that is no such number."""
+def run_time(group: PodGroup) -> float:
+    """Return the seconds that a group states; nothing if that is no such number."""
     try:
         seconds = float(group.metadata.annotations.get(RUN_TIME_ANNOTATION, "0"))
     except ValueError:
@@ -259,7 +259,8 @@ def _family(group: PodGroup) -> str:
     return family_of(metadata.namespace, metadata.name, *kinds, queue, spec.min_member)
 
 
-def _checkpointed(group: PodGroup) -> float:
+def checkpointed(group: PodGroup) -> float:
+    """Return when a group last saved its work; nothing if it does not say so readably."""
     written = group.metadata.annotations.get(CHECKPOINT_ANNOTATION, "")
     try:
         when = datetime.fromisoformat(written)

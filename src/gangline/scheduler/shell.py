@@ -27,6 +27,7 @@ from gangline.scheduler.evict import Evictor
 from gangline.scheduler.feed import Feed
 from gangline.scheduler.feed_attachments import AttachmentFeed
 from gangline.scheduler.metrics import BINDINGS, DECISION_TIME, WAITING
+from gangline.scheduler.mistakes import MistakeReporter
 from gangline.scheduler.model import Binding, GroupKey
 from gangline.scheduler.node_report import NodeReporter
 from gangline.scheduler.notebook import Notebook
@@ -67,6 +68,7 @@ class Scheduler:
             self._notebook.found,
         )
         self._reporter = Reporter(client, self._feed, self._events, settings)
+        MistakeReporter(self._feed, self._events)
         self._node_reporter = NodeReporter(self._feed.state, self._events)
         self._queue_reporter = QueueReporter(
             client, self._feed, self._events, settings.queue_status_every_s

@@ -411,8 +411,10 @@ async def test_a_gang_lodges_in_planned_room_for_as_long_as_its_like_took(cluste
         await eventually(noted, "the group says with whom")
 
 
-async def test_a_node_that_offers_more_than_it_has_is_told_so_once(cluster: Client) -> None:
+async def test_what_cannot_be_is_told_to_a_node_and_a_group_once(cluster: Client) -> None:
     await add_node(cluster, "a")
+    noted = {"name": "odd", "annotations": {"gangline.dev/run-time-seconds": "soon"}}
+    await cluster.create(POD_GROUPS, {"metadata": noted, "spec": {"minMember": 1}}, "default")
     async with scheduling(cluster):
         await cluster.patch(
             NODES, "a", {"status": {"allocatable": {"cpu": "9"}}}, subresource="status"
@@ -420,14 +422,17 @@ async def test_a_node_that_offers_more_than_it_has_is_told_so_once(cluster: Clie
         await add_gang(cluster, "job", 1)
         await eventually(placed(cluster, "job", 1), "others go on")
 
-        async def told() -> list[int]:
+        async def told() -> list[tuple[str, str, int]]:
             found = (await cluster.list(EVENTS, "default")).items
-            return [each.count for each in found if each.reason == "AllocatableOverCapacity"]
+            events = [(each.involved_object.name, each.reason, each.count) for each in found]
+            wanted = {"AllocatableOverCapacity", "Unreadable"}
+            listed = sorted(event for event in events if event[1] in wanted)
+            return listed if len(listed) >= len(wanted) else []
 
-        await eventually(told, "the node has an event")
+        await eventually(told, "both have an event")
         await add_gang(cluster, "later", 1)
         await eventually(placed(cluster, "later", 1), "a further decision was made")
-        assert await told() == [1]
+        assert await told() == [("a", "AllocatableOverCapacity", 1), ("odd", "Unreadable", 1)]
 
 
 async def test_a_new_scheduler_goes_on_where_the_last_one_was_stopped(cluster: Client) -> None:

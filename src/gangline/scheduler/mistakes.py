@@ -1,0 +1,86 @@
+"""Says in events what cannot be read on groups and queues: it counts for nothing, all goes on."""
+
+from collections.abc import Iterator, Mapping
+
+from gangline.api.describe import ResourceList
+from gangline.api.quantity import QuantityError
+from gangline.api.resourcelist import amount
+from gangline.api.scheduling import (
+    CHECKPOINT_ANNOTATION,
+    PLACES_ANNOTATION,
+    RESERVED_ANNOTATION,
+    RUN_TIME_ANNOTATION,
+    PodGroup,
+    Queue,
+)
+from gangline.kube.events import EventRecorder
+from gangline.scheduler.feed import Feed
+from gangline.scheduler.notebook import read_promise
+from gangline.scheduler.observe import checkpointed, kept_places, run_time
+
+UNREADABLE = "Unreadable"
+LONGEST_QUOTED = 80
+"""Letters of what cannot be read that are repeated."""
+
+_READ = {
+    RUN_TIME_ANNOTATION: (run_time, "is no number of seconds"),
+    CHECKPOINT_ANNOTATION: (checkpointed, "is no time (RFC 3339)"),
+    PLACES_ANNOTATION: (kept_places, "does not say which places to keep"),
+    RESERVED_ANNOTATION: (read_promise, "does not say which places are reserved"),
+}
+
+
+def mistakes_of_group(group: PodGroup) -> str:
+    """Return what of a group cannot be read, in words; empty: nothing."""
+    said = [
+        f"{name} {why}: {group.metadata.annotations[name][:LONGEST_QUOTED]!r}"
+        for name, (read, why) in _READ.items()
+        if group.metadata.annotations.get(name) and not read(group)
+    ]
+    return "; ".join([*said, *_no_amounts({"minResources": group.spec.min_resources or {}})])
+
+
+def mistakes_of_queue(queue: Queue) -> str:
+    """Return what of a queue cannot be read, in words; empty: nothing."""
+    spec = queue.spec
+    guarantee = spec.guarantee.resource if spec.guarantee else {}
+    lists = {"capability": spec.capability, "deserved": spec.deserved, "guarantee": guarantee}
+    return "; ".join(_no_amounts(lists))
+
+
+def _no_amounts(lists: Mapping[str, ResourceList]) -> Iterator[str]:
+    for field, amounts in lists.items():
+        for name, written in amounts.items():
+            try:
+                known = amount(name, written)
+            except QuantityError:
+                yield f"{field} of {name} is no amount: {str(written)[:LONGEST_QUOTED]!r}"
+            else:
+                if known < 0:
+                    yield f"{field} of {name} is less than nothing: {written}"
+
+
+class MistakeReporter:
+    """Tells of mistakes, each once until it has gone."""
+
+    def __init__(self, feed: Feed, events: EventRecorder) -> None:
+        self._events = events
+        self._told: dict[str, str] = {}
+        feed.groups.add_listener(self._on_group)
+        feed.queues.add_listener(self._on_queue)
+
+    def _on_group(self, old: PodGroup | None, new: PodGroup | None) -> None:
+        self._tell(old, new, mistakes_of_group(new) if new is not None else "")
+
+    def _on_queue(self, old: Queue | None, new: Queue | None) -> None:
+        self._tell(old, new, mistakes_of_queue(new) if new is not None else "")
+
+    def _tell(self, old: PodGroup | Queue | None, new: PodGroup | Queue | None, said: str) -> None:
+        known = new or old
+        assert known is not None
+        uid = known.metadata.uid
+        if said and new is not None and self._told.get(uid) != said:
+            self._told[uid] = said
+            self._events.event(new, "Warning", UNREADABLE, f"{said}. That counts for nothing.")
+        elif not said:
+            self._told.pop(uid, None)

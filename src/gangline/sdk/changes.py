@@ -77,7 +77,7 @@ class Changes:
         stored = await self.jobs.manifest(name, namespace)
         uid = stored["metadata"]["uid"]
         found = [as_written(stored)]
-        for each in await self._belongings(name, namespace, uid):
+        for each in await self._belongings(stored["metadata"]["name"], namespace, uid):
             found.append(as_written(each))
         return found
 
@@ -105,7 +105,7 @@ class Changes:
         Raises:
             NoSuchJob, AmbiguousJob: as ``suspend``.
         """
-        return renamed(await self.collect(name, namespace), name, new)
+        return renamed(await self.collect(name, namespace), name.rpartition("/")[2], new)
 
     async def create(self, objects: list[Manifest], namespace: str) -> dict[str, Any]:
         """Create a job and, with an owner reference to it, what belongs to it."""

@@ -92,7 +92,8 @@ class JobClient:
             AmbiguousJob: there are several, of different kinds.
         """
         kind, job = await self._find(name, namespace)
-        pods, groups = await asyncio.gather(self._pods(namespace, name), self._groups(namespace))
+        own = job.metadata.name
+        pods, groups = await asyncio.gather(self._pods(namespace, own), self._groups(namespace))
         uid = job.metadata.uid
         return describe(kind, job, pods.get(uid, []), groups.get(uid, []))
 
@@ -102,9 +103,9 @@ class JobClient:
         Raises:
             NoSuchJob, AmbiguousJob: as ``get``.
         """
-        kind, _ = await self._find(name, namespace)
+        kind, job = await self._find(name, namespace)
         found: dict[str, Any] = await self.client.request_json(
-            "GET", kind.resource.path(namespace, name)
+            "GET", kind.resource.path(namespace, job.metadata.name)
         )
         return found
 
@@ -115,8 +116,9 @@ class JobClient:
             NoSuchJob, AmbiguousJob: as ``get``.
         """
         kind, job = await self._find(name, namespace)
+        meta = job.metadata
         await self.client.delete(
-            kind.resource, name, namespace, propagation="Background", uid=job.metadata.uid
+            kind.resource, meta.name, namespace, propagation="Background", uid=meta.uid
         )
 
     async def wait(
@@ -130,9 +132,10 @@ class JobClient:
             NoSuchJob: there is none of this name, or it was deleted meanwhile.
             AmbiguousJob: as ``get``.
         """
-        kind, _ = await self._find(name, namespace)
+        kind, known = await self._find(name, namespace)
+        own = known.metadata.name
         informer: Informer[Any] = Informer(
-            self.client, kind.resource, namespace, fields=f"metadata.name={name}"
+            self.client, kind.resource, namespace, fields=f"metadata.name={own}"
         )
         changed = asyncio.Event()
         informer.add_listener(lambda _old, _new: changed.set())
@@ -142,9 +145,9 @@ class JobClient:
             await informer.synced()
             while True:
                 changed.clear()
-                job = informer.get(namespace, name)
+                job = informer.get(namespace, own)
                 if job is None:
-                    raise NoSuchJob(f"job {name!r} was deleted while it was waited for")
+                    raise NoSuchJob(f"job {own!r} was deleted while it was waited for")
                 if describe(kind, job, [], []).state.finished:
                     return told.of(await self.get(name, namespace))
                 if progress:
@@ -156,16 +159,17 @@ class JobClient:
             await asyncio.gather(following, return_exceptions=True)
 
     async def _find(self, name: str, namespace: str) -> tuple[JobKind, TrainingJob]:
-        answers = await asyncio.gather(*(self._look(kind, name, namespace) for kind in self.kinds))
-        found = [
-            (kind, job) for kind, job in zip(self.kinds, answers, strict=True) if job is not None
-        ]
+        """Find a job by its name, or by its full name such as ``pytorchjob/digits``."""
+        kind_word, _, name = name.rpartition("/")
+        kinds = kinds_called(kind_word) if kind_word else self.kinds
+        answers = await asyncio.gather(*(self._look(kind, name, namespace) for kind in kinds))
+        found = [(kind, job) for kind, job in zip(kinds, answers, strict=True) if job is not None]
         if not found:
             raise NoSuchJob(f"there is no job {name!r} in namespace {namespace!r}")
         if len(found) > 1:
-            kinds = ", ".join(kind.trainer for kind, _ in found)
+            several = ", ".join(kind.trainer for kind, _ in found)
             raise AmbiguousJob(
-                f"jobs of several kinds are named {name!r}: {kinds}; say which by -T"
+                f"jobs of several kinds are named {name!r}: {several}; say which by -T"
             )
         return found[0]
 

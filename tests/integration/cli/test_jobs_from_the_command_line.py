@@ -52,7 +52,9 @@ async def test_a_job_from_submission_to_deletion(embedded_cluster: EmbeddedClust
     assert again.returncode == ExitCode.EXISTS, told(again)
     assert "gangline delete" in again.stderr
 
-    assert gangline("delete", "hello").returncode == ExitCode.DONE
+    for known, code in (("pytorchjob/hello", ExitCode.DONE), ("tfjob/hello", ExitCode.NOT_FOUND)):
+        assert gangline("logs", known, "--tail", "1").returncode == code
+    assert gangline("delete", "pytorchjob/hello").returncode == ExitCode.DONE
     for command in ("get", "logs", "delete"):
         gone = gangline(command, "hello")
         assert gone.returncode == ExitCode.NOT_FOUND, told(gone)

@@ -286,7 +286,7 @@ class ClusterState:
             self._learn(pod)
         if pod.claims:
             self._note_claims(pod, 1)
-        if pod.waits or pod.holds_room:
+        if self.nodes.weights.fragments and (pod.waits or pod.holds_room):
             self.nodes.popularity.note(pod.shape.request, 1)
         if pod.waits:
             self._enqueue(pod)
@@ -316,7 +316,7 @@ class ClusterState:
             self.memo.pop(pod.group, None)
         if pod.claims:
             self._note_claims(pod, -1)
-        if pod.waits or pod.holds_room:
+        if self.nodes.weights.fragments and (pod.waits or pod.holds_room):
             self.nodes.popularity.note(pod.shape.request, -1)
         if self.waiting.pop(pod.key, None) is not None:
             self._dequeue(pod)

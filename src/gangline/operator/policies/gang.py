@@ -153,7 +153,7 @@ def _annotations(job: TrainingJob) -> dict[str, str]:
 def _run_time(job: TrainingJob) -> str:
     """How many seconds the gang runs at most, for the scheduler; empty: nobody knows."""
     deadline = job.policy.active_deadline
-    ends = f"{deadline.total_seconds():.0f}" if deadline is not None else ""
+    ends = f"{deadline.total_seconds():.0f}" if deadline else ""
     return job.meta.annotations.get(RUN_TIME_ANNOTATION, ends)
 
 

@@ -67,6 +67,7 @@ COMMANDS = {
     "simulate": Entry("simulate", "Try the scheduler on a trace of jobs, on virtual time."),
     "config": Entry("config", "Show your settings and profiles, and switch between them."),
     "version": Entry("version", "Print the version."),
+    "reference": Entry("reference", "Print what all commands take, as Markdown."),
     "completion": Entry("completion", "Print the completion script of a shell."),
 }
 """The commands in the order of ``--help``: jobs first, then the cluster, then the rest."""

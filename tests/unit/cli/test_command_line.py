@@ -77,6 +77,21 @@ def test_completion_is_there_for_each_shell(shell: str, capsys: pytest.CaptureFi
     assert "_GANGLINE_COMPLETE" in capsys.readouterr().out
 
 
+def test_the_reference_names_every_command_and_its_options(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main.run(["reference"]) == ExitCode.DONE
+    shown = capsys.readouterr().out
+    for name in main.COMMANDS:
+        assert f"\n## gangline {name}\n" in f"\n{shown}"
+    for heading in ("gangline submit pytorch", "gangline top node", "gangline queue close"):
+        assert f"## {heading}\n" in shown
+    assert "| `--workers INTEGER RANGE` | Pods in all" in shown
+    assert main.run(["reference", "list"]) == ExitCode.DONE
+    assert "--watch" in capsys.readouterr().out
+    assert main.run(["reference", "nothing"]) == ExitCode.USAGE
+
+
 def status(reason: str, message: str = "it went wrong", **details: object) -> Status:
     return Status(
         status="Failure",

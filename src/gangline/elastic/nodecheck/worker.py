@@ -160,6 +160,7 @@ def _store(order: Order, listener: socket.socket | None, timeout_s: float) -> "S
         timeout=timedelta(seconds=timeout_s),
         wait_for_workers=False,
         master_listen_fd=listener.detach() if is_host and listener is not None else None,
+        use_libuv=False,  # before PyTorch 2.7 the other server takes no descriptor
     )
 
 

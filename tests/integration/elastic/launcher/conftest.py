@@ -1,4 +1,10 @@
-"""Fixtures that run the launcher as users do: as a program, with scripts of the test's own."""
+"""Fixtures that run the launcher as users do: as a program, with scripts of the test's own.
+
+``GANGLINE_TEST_PYTHON`` names another interpreter for it, to try other releases of PyTorch:
+
+    python3.11 -m venv old && old/bin/pip install torch==2.6.0 numpy
+    old/bin/pip install . && GANGLINE_TEST_PYTHON=$PWD/old/bin/python pytest THIS_FOLDER
+"""
 
 import os
 import signal
@@ -13,6 +19,7 @@ from pathlib import Path
 import pytest
 
 PATIENCE_S = 280.0
+PYTHON = os.environ.get("GANGLINE_TEST_PYTHON", sys.executable)
 
 
 class Run:
@@ -88,8 +95,8 @@ def launch(tmp_path: Path) -> Iterator[Callable[..., Run]]:
 
     def start(*arguments: object, program: str = "gangline", **environment: str) -> Run:
         commands = {
-            "gangline": [sys.executable, "-m", "gangline.elastic.launcher"],
-            "torchrun": [sys.executable, "-m", "torch.distributed.run"],
+            "gangline": [PYTHON, "-m", "gangline.elastic.launcher"],
+            "torchrun": [PYTHON, "-m", "torch.distributed.run"],
         }
         run = Run([*commands[program], *map(str, arguments)], tmp_path, **environment)
         runs.append(run)

@@ -18,7 +18,7 @@ from integration.cluster.embedded import EmbeddedCluster, until
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(500),
     pytest.mark.skipif(shutil.which("rsync") is None, reason="rsync serves the code"),
 ]
 
@@ -91,7 +91,7 @@ async def test_an_elastic_job_trains_with_code_that_came_by_rsync(
             state = json.loads(typed(cluster, "get", "elastic", "-o", "json"))["status"]
             return state if state in {"SUCCEEDED", "FAILED"} else ""
 
-        state = await until(ended, 240.0)
+        state = await until(ended, 400.0)
     told = await asyncio.to_thread(typed, cluster, "logs", "elastic", "--all", "--no-prefix")
     assert state == "SUCCEEDED", told + typed(cluster, "diagnose", "elastic")
     said = sorted(line for line in told.splitlines() if "is elastic" in line)

@@ -8,7 +8,7 @@ from gangline.cli.exit_codes import ExitCode
 from gangline.kube.errors import NotFound
 from integration.cluster.embedded import EmbeddedCluster, until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 SUBMIT = (
     "submit", "pytorch", "--name", "gone", "--image", "any", "--cpu", "50m", "--share-memory", "0",
@@ -27,7 +27,7 @@ async def without_pods(cluster: EmbeddedCluster) -> None:
         job = json.loads(typed(cluster, "get", "gone", "-o", "json"))
         return job["status"] == "SUCCEEDED" and not job["instances"]
 
-    await until(cleaned_up, 100.0)
+    await until(cleaned_up, 200.0)
 
 
 async def test_logs_are_there_when_the_pods_are_gone(embedded_cluster: EmbeddedCluster) -> None:

@@ -14,6 +14,7 @@ ALL = (
     "first_step",
     "client_speed",
     "master_load",
+    "checkpoint_speed",
 )
 
 

@@ -176,7 +176,7 @@ def training(checkpointer: Checkpointer, state: dict[str, Any]) -> None:
     share = statistics.median(blocked) / bare
     print(
         f"  training slowed by a save each 10 steps of 0.3 s      {whole:7.1%}     to reach: 2 %; "
-        f"{share:.1%} of it waits for the copy",
+        f"waiting for the copy alone {share:.1%}",
         flush=True,
     )
 

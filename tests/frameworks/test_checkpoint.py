@@ -28,7 +28,7 @@ def play(image_map: Path) -> Play:
             stdout=subprocess.PIPE,
             text=True,
             check=True,
-            timeout=280,
+            timeout=580,
         )
         seen: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
         return seen
@@ -36,7 +36,7 @@ def play(image_map: Path) -> Play:
     return run
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("example", ["lightning_trainer", "hugging_face"])
 def test_a_trainer_that_was_killed_in_a_save_goes_on_to_the_bit(
     example: str, play: Play, tmp_path: Path
@@ -50,7 +50,7 @@ def test_a_trainer_that_was_killed_in_a_save_goes_on_to_the_bit(
         assert again == straight[step - 1 :], "it goes on from the last save that returned"
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_bucket_takes_steps_and_gives_them_back(play: Play) -> None:
     assert play("bucket") == {
         "restored": [3, "storage", True],

@@ -24,9 +24,9 @@ Facts = NodeFacts | PodFacts | GroupFacts
 
 ZONES = ("a", "b")
 LAW = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""A busy machine is no fault of the law."""
 IN_WORDS = settings(LAW, max_examples=40)
 """For laws that the judge, who sees more worlds, looks at as well: here they are said plainly."""
-"""A busy machine is no fault of the law."""
 
 
 @st.composite
@@ -201,5 +201,5 @@ def test_state_kept_by_changes_equals_state_built_anew(
                     state.set_pod(moved)
                     survivors.append(moved)
             case GroupFacts() as gone:
-                del state.groups[GroupKey(gone.key)]
+                state.remove_group(GroupKey(gone.key))
     assert decide(state) == decide(cluster(*survivors))

@@ -137,6 +137,9 @@ def _missing(views: Sequence[View]) -> Sequence[View]:
     absent = [each for each in views if not each.waits]
     if absent and len(absent) < len(views):
         return absent
+    stuck = [each for each in views if not each.where]
+    if stuck and len(stuck) < len(views):
+        return stuck  # stopped, or in a call that does not end: the others could answer
     steps = [each.step for each in views if each.step is not None]
     behind = [each for each in views if each.step is not None and each.step == min(steps)]
     return behind if behind and len(behind) < len(views) else views

@@ -68,6 +68,11 @@ def test_a_rank_without_a_stack_did_not_arrive():
     assert message == "rank 1 on b is somewhere that writes no stack; waiting for it: rank 0"
 
 
+def test_where_nobody_waits_in_torch_a_rank_without_a_stack_is_named_whatever_the_steps():
+    message = hang_failure([seen(0, LOADS, "a", 7), seen(1, None, "b")], 60).message
+    assert message.startswith("rank 1 on b is somewhere that writes no stack")
+
+
 def test_all_are_listed_when_all_wait_or_none_does():
     for at in (WAITS, LOADS):
         message = hang_failure([seen(0, at), seen(1, at)], 60).message

@@ -159,7 +159,7 @@ class Transport:
                 connection = await self._opened.ws_connect(
                     self.config.server + request.path,
                     params=list(request.params),
-                    headers=self._with_authorization(credential),
+                    headers=_for_stream(self._with_authorization(credential)),
                     protocols=protocols,
                     ssl=self._tls_for(credential) or True,
                     server_hostname=self.config.tls_server_name or None,
@@ -313,6 +313,11 @@ class Transport:
                 return f"{server} did not answer in time"
             case _:
                 return f"{server} broke off the connection: {error or type(error).__name__}"
+
+
+def _for_stream(headers: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Headers that ask for no format: older API servers refuse who wants JSON of a stream (406)."""
+    return [*(pair for pair in headers if pair[0] != "Accept"), ("Accept", "*/*")]
 
 
 def _plain_reason(error: BaseException | None) -> str:

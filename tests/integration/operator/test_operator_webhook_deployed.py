@@ -57,7 +57,7 @@ async def test_it_works_with_the_rights_that_are_written_down_and_complains_with
         f"--webhook-namespace={SYSTEM}",
     )
     async with operator(config, *flags) as running:
-        kind = "mutatingwebhookconfigurations"
+        kind = "secrets"
 
         async def complains() -> bool:
             return any("docs/operator.md" in line and kind in line for line in running.lines)

@@ -48,6 +48,8 @@ class Saver:
         self.seen_any = False
         self.fallen: set[int] = set()
         """Ranks that died and have not come back."""
+        self.newest: dict[int, asyncio.StreamWriter] = {}
+        """The last connection of each rank: who comes back may be heard before the old one ends."""
         self.alone_since = time.monotonic()
         self.ending = False
         self.replicator = Replicator(home)
@@ -72,6 +74,7 @@ class Saver:
                         rank = hello.rank
                         self.clients[client] = self.seen_any = True
                         self.fallen.discard(rank)
+                        self.newest[rank] = client
                         # A process that starts makes what was left by one that died its own.
                         self.settings = homes.read_settings(self.home) or self.settings
                     case Saved():
@@ -88,8 +91,9 @@ class Saver:
         if rank is not None:
             self.alone_since = time.monotonic()
             if not said_bye:
-                self.fallen.add(rank)
                 self.deaths += 1
+                if self.newest[rank] is client:
+                    self.fallen.add(rank)
         self.wake.set()
 
     async def write_for_ever(self) -> None:

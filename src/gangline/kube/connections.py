@@ -62,6 +62,7 @@ class Connection(asyncio.Protocol):
         self.lost = asyncio.get_running_loop().create_future()
         """Done when the connection is closed."""
         self.rests_since = 0.0
+        self._wanted = True
 
     @property
     def usable(self) -> bool:
@@ -102,7 +103,8 @@ class Connection(asyncio.Protocol):
             answer.set_exception(TimeoutError())
 
     def close(self) -> None:
-        """Close the connection at once."""
+        """Close the connection at once, or as soon as it is made."""
+        self._wanted = False
         if self._transport is not None:
             self._transport.abort()
 
@@ -110,6 +112,8 @@ class Connection(asyncio.Protocol):
         """Take the transport: called by the event loop, as are those that follow."""
         # uvloop's transports are none of asyncio's class, though they do the same.
         self._transport = transport  # type: ignore[assignment]
+        if not self._wanted:
+            self.close()
 
     def data_received(self, data: bytes) -> None:
         """Take what the server sent; unasked, it is the end of the connection."""
@@ -228,12 +232,15 @@ class Connections:
             loop=loop,
             socket_factory=self._socket_factory,
         )
+        connection = Connection()
         try:
-            _, connection = await loop.create_connection(
-                Connection, sock=made, ssl=tls, server_hostname=name if tls else None
+            await loop.create_connection(
+                lambda: connection, sock=made, ssl=tls, server_hostname=name if tls else None
             )
             made = None
         finally:
             if made is not None:
+                # Who is cancelled just before TLS begins would leave a connection that goes on.
+                connection.close()
                 made.close()
         return connection

@@ -1,0 +1,25 @@
+"""Whoever stops waiting for a connection leaves none behind, however far TLS had come."""
+
+import asyncio
+
+from gangline.api.resources import PODS
+from gangline.kube.client import Client
+from gangline.local.apiserver.server import ApiServer
+
+STEPS = 40
+"""So many turns of the event loop are fewer than an answer takes."""
+
+
+async def test_a_request_cancelled_at_any_step_of_connecting_leaves_no_connection(
+    api_server: ApiServer,
+) -> None:
+    """What is left open is a warning when the loop is gone, and so an error of this test."""
+    outcomes = set()
+    for steps in range(STEPS):
+        async with Client(api_server.config) as client:
+            request = asyncio.create_task(client.get(PODS, "none", "default"))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            request.cancel()
+            outcomes.update(map(type, await asyncio.gather(request, return_exceptions=True)))
+    assert outcomes == {asyncio.CancelledError}

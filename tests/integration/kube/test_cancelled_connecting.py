@@ -4,10 +4,11 @@ import asyncio
 
 from gangline.api.resources import PODS
 from gangline.kube.client import Client
+from gangline.kube.errors import NotFound
 from gangline.local.apiserver.server import ApiServer
 
 STEPS = 40
-"""So many turns of the event loop are fewer than an answer takes."""
+"""So many turns of the event loop are about what an answer takes."""
 
 
 async def test_a_request_cancelled_at_any_step_of_connecting_leaves_no_connection(
@@ -22,4 +23,5 @@ async def test_a_request_cancelled_at_any_step_of_connecting_leaves_no_connectio
                 await asyncio.sleep(0)
             request.cancel()
             outcomes.update(map(type, await asyncio.gather(request, return_exceptions=True)))
-    assert outcomes == {asyncio.CancelledError}
+    assert asyncio.CancelledError in outcomes
+    assert outcomes <= {asyncio.CancelledError, NotFound}

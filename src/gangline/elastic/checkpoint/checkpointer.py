@@ -40,7 +40,7 @@ from gangline.elastic.checkpoint.persist import committed_steps
 from gangline.elastic.checkpoint.plan import Agreement, agree, planner_of, signature_of
 from gangline.elastic.checkpoint.restore import Loaded, Restorer
 from gangline.elastic.checkpoint.target import open_target
-from gangline.elastic.checkpoint.words import Bye, Hello
+from gangline.elastic.checkpoint.words import Hello
 from gangline.elastic.checkpoint.words import Saved as SavedWord
 from gangline.elastic.progress import SaveTeller
 
@@ -160,7 +160,7 @@ class Checkpointer:
         memory is kept for a restart (``linger_s``).
         """
         if finished:
-            self.link.say(Bye())
+            self.link.farewell()
         self.buffers.close()
         self.link.close()
         self.alive.close()

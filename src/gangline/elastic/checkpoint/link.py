@@ -1,5 +1,6 @@
 """A process's line to the saver of its node; starts the saver when none lives."""
 
+import contextlib
 import logging
 import os
 import select
@@ -13,12 +14,13 @@ from pathlib import Path
 from gangline.elastic.checkpoint import home as homes
 from gangline.elastic.checkpoint import words
 from gangline.elastic.checkpoint.errors import CheckpointError
-from gangline.elastic.checkpoint.words import Flush, Flushed, Outcome, Word
+from gangline.elastic.checkpoint.words import Bye, Flush, Flushed, Outcome, Word
 
 log = logging.getLogger(__name__)
 START_S = 30.0
 """How long a saver may take to answer after it was started."""
 ASK_AGAIN_S = 5.0
+FAREWELL_S = 5.0
 
 
 def start_saver(home: Path) -> subprocess.Popen[bytes]:
@@ -45,6 +47,23 @@ class Link:
         self._socket: socket.socket | None = None
         self._unread = b""
         self._started: subprocess.Popen[bytes] | None = None
+
+    def farewell(self) -> None:
+        """Say that the training has finished, and wait a moment until the saver has heard it.
+
+        It may be speaking just then: a socket closed before it has hung up too breaks, and what
+        was said last is lost with it.
+        """
+        self.say(Bye())
+        deadline = time.monotonic() + FAREWELL_S
+        with contextlib.suppress(OSError):
+            assert self._socket is not None
+            self._socket.shutdown(socket.SHUT_WR)
+            while (left := deadline - time.monotonic()) > 0:
+                if not select.select([self._socket], [], [], left)[0]:
+                    break
+                if not self._socket.recv(1 << 16):
+                    break
 
     def close(self) -> None:
         """Hang up."""

@@ -6,10 +6,11 @@ as on all else together.
 """
 
 import asyncio
+import contextlib
 import socket
 import ssl
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import aiohappyeyeballs
@@ -160,6 +161,7 @@ class Connections:
         self._tls: ssl.SSLContext | None = None
         self._idle: list[Connection] = []
         self._open: set[Connection] = set()
+        self._making: set[asyncio.Task[Any]] = set()
 
     async def ask(self, message: bytes, tls: ssl.SSLContext | None, timeout_s: float) -> Answer:
         """Send a request over a connection that is free, or a new one.
@@ -182,7 +184,7 @@ class Connections:
 
     async def close(self) -> None:
         """Close all connections, also those in use."""
-        left = [connection.lost for connection in self._open]
+        left = [*self._making, *(connection.lost for connection in self._open)]
         for connection in self._open:
             connection.close()
         if left:
@@ -225,7 +227,7 @@ class Connections:
         loop = asyncio.get_running_loop()
         host, port, name = self._server
         addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        made: socket.socket | None = await aiohappyeyeballs.start_connection(
+        made = await aiohappyeyeballs.start_connection(
             addresses,
             happy_eyeballs_delay=SECOND_ADDRESS_AFTER_S,
             interleave=1,
@@ -233,14 +235,29 @@ class Connections:
             socket_factory=self._socket_factory,
         )
         connection = Connection()
-        try:
-            await loop.create_connection(
-                lambda: connection, sock=made, ssl=tls, server_hostname=name if tls else None
+        making = loop.create_task(
+            loop.create_connection(
+                lambda: connection,
+                sock=made,
+                ssl=tls,
+                server_hostname=name if tls else None,
+                ssl_handshake_timeout=self._connect_timeout_s if tls else None,
             )
-            made = None
-        finally:
-            if made is not None:
-                # Who is cancelled just before TLS begins would leave a connection that goes on.
-                connection.close()
-                made.close()
+        )
+        self._making.add(making)
+        making.add_done_callback(self._made)
+        try:
+            await asyncio.shield(making)
+        except asyncio.CancelledError:
+            # Cancelled itself, a loop may forget the transport (asyncio), or close its socket while
+            # the number is another's already (uvloop). So its end is brought about from without.
+            connection.close()
+            with contextlib.suppress(OSError):
+                made.shutdown(socket.SHUT_RDWR)
+            raise
         return connection
+
+    def _made(self, making: "asyncio.Task[Any]") -> None:
+        self._making.discard(making)
+        if not making.cancelled():
+            making.exception()  # whoever still waits has it too

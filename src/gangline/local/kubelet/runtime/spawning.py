@@ -44,6 +44,26 @@ class _Input(asyncio.Protocol):
         self.writable.set()
 
 
+class _End:
+    """This side of a pipe, for an event loop to close.
+
+    uvloop closes its number and then calls ``close`` too: a pipe of Python would close the number
+    again, which may be that of a file that another thread has opened between.
+    """
+
+    def __init__(self, pipe: IO[bytes], loop: asyncio.AbstractEventLoop) -> None:
+        self._fd = os.dup(pipe.fileno())
+        self._closes = isinstance(loop, asyncio.BaseEventLoop)
+        pipe.close()
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def close(self) -> None:
+        if self._closes:
+            os.close(self._fd)
+
+
 class SpawnedProcess(asyncio.SubprocessTransport):
     """A running process: the transport that its protocol is given."""
 
@@ -65,7 +85,8 @@ class SpawnedProcess(asyncio.SubprocessTransport):
         self._pidfd = os.pidfd_open(self._process.pid)
         loop.add_reader(self._pidfd, self._exited)
         if self._process.stdin is not None:
-            transport, self._input = await loop.connect_write_pipe(_Input, self._process.stdin)
+            end = _End(self._process.stdin, loop)
+            transport, self._input = await loop.connect_write_pipe(_Input, end)
             self._pipes[0] = transport
         for fd, pipe in enumerate(self._outputs, start=1):
             if pipe is not None:
@@ -98,6 +119,12 @@ class SpawnedProcess(asyncio.SubprocessTransport):
                 pipe.close()
                 self._open.discard(fd)
 
+    def give_up(self, joining: "asyncio.Task[None]") -> None:
+        """Close what nobody waits for any more, once it has been joined."""
+        if not joining.cancelled():
+            joining.exception()
+        self.close()
+
     def pipe_closed(self, fd: int, exc: Exception | None) -> None:
         """Note that one output has ended."""
         self._open.discard(fd)
@@ -111,7 +138,7 @@ class SpawnedProcess(asyncio.SubprocessTransport):
     async def _read(
         self, loop: asyncio.AbstractEventLoop, fd: int, pipe: IO[bytes]
     ) -> asyncio.BaseTransport:
-        transport, _ = await loop.connect_read_pipe(lambda: _Pipe(self, fd), pipe)
+        transport, _ = await loop.connect_read_pipe(lambda: _Pipe(self, fd), _End(pipe, loop))
         return cast(asyncio.BaseTransport, transport)
 
     def _exited(self) -> None:
@@ -157,10 +184,11 @@ async def spawn_process(  # noqa: PLR0913 - as many as a process has sides
         start_new_session=start_new_session,
     )
     spawned = SpawnedProcess(process, protocol)
+    joining = asyncio.create_task(spawned.join())
     try:
-        await spawned.join()
+        await asyncio.shield(joining)
     except BaseException:
-        # Cancelled while pipes were being joined: nobody else knows of the process yet.
-        spawned.close()
+        # Nobody else knows of the process yet. Its pipes are joined to the end, and closed then.
+        joining.add_done_callback(spawned.give_up)
         raise
     return spawned

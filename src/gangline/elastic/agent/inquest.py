@@ -46,6 +46,15 @@ class Inquest:
             self._gathering = asyncio.create_task(self._gather(stands, attempt, node))
         return await asyncio.shield(self._gathering)
 
+    async def recalled(self, round_: int, attempt: int) -> tuple[View, ...]:
+        """Return what was gathered for an attempt, which may be over; nothing if nothing was.
+
+        A node that finds a little later that the same attempt hangs is to blame the same rank.
+        """
+        if self._gathering is None or self._of != (round_, attempt):
+            return ()
+        return await asyncio.shield(self._gathering)
+
     async def _gather(self, stands: Round, attempt: int, node: Node) -> tuple[View, ...]:
         others = (self._look(each.agent_address, stands, attempt) for each in stands.others)
         own, *theirs = await asyncio.gather(node.views(), *others)

@@ -281,7 +281,7 @@ class Membership:
     async def _testify(self, stands: Round, message: Hung | Look) -> Seen:
         is_ours = (message.round, message.attempt) == (stands.world.round, self._running)
         if not is_ours or self._node is None:
-            return Seen()
+            return Seen(await self._inquest.recalled(message.round, message.attempt))
         if isinstance(message, Look):
             return Seen(tuple(await self._node.views()))
         return Seen(await self._inquest.gathered(stands, self._running, self._node))

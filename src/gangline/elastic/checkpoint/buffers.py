@@ -27,6 +27,10 @@ from gangline.elastic.checkpoint.slots import Choice, Slot, choose
 log = logging.getLogger(__name__)
 _POPULATE_WRITE = 23
 """MADV_POPULATE_WRITE: have all pages now, keep what is in them. Linux 5.14 and later."""
+_ALWAYS_ENOUGH = 3
+"""With so many buffers one is always free, but for an instant."""
+_INSTANT_S, _SHORT_S = 0.5, 0.02
+"""How long to wait for a free buffer where there will be one, and where there may not."""
 Lookup = Callable[[int], object]
 """Gives the value of the layout's n-th entry."""
 
@@ -172,16 +176,17 @@ class Buffers:
         step: int,
         wanted: bool,
     ) -> Saved | None:
-        slots, choice = self._choose()
-        if choice is None:
+        found = self._lock_one()
+        if found is None:
             return None
+        slots, choice = found
         generation = max(slot.generation for slot in slots) + 1
         header, data = place(agreement.layout, step=step, generation=generation, wanted=wanted)
         opened = self._open.get(choice.number)
         if opened is None or opened.segment.size < header.total_bytes:
             opened = self._replace(choice.number, header.total_bytes)
-        if not opened.segment.try_lock(exclusive=True):
-            return None
+            if not opened.segment.try_lock(exclusive=True):
+                return None
         try:
             opened.segment.begin(header, data)
             self._copy(opened, agreement, header, lookup, small)
@@ -192,14 +197,23 @@ class Buffers:
             opened.segment.unlock()
         return Saved(choice.number, generation, choice.supersedes)
 
-    def _choose(self) -> tuple[list[Slot], Choice | None]:
-        """A buffer; tried a few times, as the saver locks one for an instant to note its sums."""
-        for _ in range(20):
+    def _lock_one(self) -> tuple[list[Slot], Choice] | None:
+        """Choose a buffer and lock it; ``None`` when all are needed for longer than an instant.
+
+        The saver locks one for as long as noting its sums takes, and may be put off the processor
+        meanwhile. Where no third buffer is, the other may be on its way to storage for minutes.
+        """
+        patience_s = _INSTANT_S if self.count >= _ALWAYS_ENOUGH else _SHORT_S
+        deadline = time.monotonic() + patience_s
+        while True:
             slots = self.slots()
             if (choice := choose(slots)) is not None:
-                break
+                opened = self._open.get(choice.number)
+                if opened is None or opened.segment.try_lock(exclusive=True):
+                    return slots, choice
+            if time.monotonic() > deadline:
+                return None
             time.sleep(0.001)
-        return slots, choice
 
     def pickle(self, agreement: Agreement, lookup: Lookup) -> dict[int, bytes]:
         """The values that are no tensors; those that did not change since are not pickled again.

@@ -3,8 +3,10 @@
 import logging
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,10 @@ import pytest
 import torch
 
 from gangline.elastic.checkpoint import Checkpointer, FolderInUseError, flush_job
+from gangline.elastic.checkpoint.home import segment_path
 from gangline.elastic.checkpoint.manifest import step_name
 from gangline.elastic.checkpoint.persist import committed_steps
+from gangline.elastic.checkpoint.segment import Segment
 from gangline.elastic.checkpoint.target import open_target
 
 WORKER = Path(__file__).parent / "saved_worker.py"
@@ -141,6 +145,38 @@ def test_a_slow_storage_skips_no_save_and_keeps_the_newest_wish(
         assert checkpointer.counts.skipped == 0
         assert checkpointer.wait(100)
         assert checkpointer.latest() == 12
+
+
+def test_a_save_waits_for_a_saver_that_is_put_off_the_processor_in_its_instant(
+    checkpointer: Checkpointer,
+) -> None:
+    for step in (1, 2, 3):
+        checkpointer.save(step, state(step))
+    segments = [Segment(segment_path(checkpointer.home, 0, number)) for number in range(3)]
+    with ExitStack() as held:
+        for segment in segments:
+            assert held.enter_context(segment.reading())
+        free_again = threading.Timer(0.1, segments[0].unlock)
+        free_again.start()
+        assert checkpointer.save(4, state(4))
+        free_again.join()
+    assert checkpointer.counts.skipped == 0
+    for segment in segments:
+        segment.close()
+
+
+def test_with_two_buffers_a_save_is_skipped_rather_than_waits_for_storage(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    with Checkpointer(tmp_path, buffers=2, linger_s=60) as checkpointer:
+        for step in (1, 2):
+            checkpointer.save(step, state(step))
+        segment = Segment(segment_path(checkpointer.home, 0, 0))
+        with segment.reading() as free:
+            assert free
+            assert not checkpointer.save(3, state(3))
+        segment.close()
+        assert checkpointer.counts.skipped == 1
 
 
 def test_a_damaged_newest_step_is_skipped_with_a_reason(

@@ -165,7 +165,7 @@ def test_a_hang_names_the_rank_that_did_not_arrive_on_whichever_node(node, scrip
     (library / "__init__.py").write_text("")
     (library.parent / "__init__.py").write_text("")
     (library / "wait.py").write_text("import time\ndef barrier():\n    time.sleep(1000)\n")
-    path, flags = script(HANGS, "hangs.py"), ("--hang-timeout", 2, "--max-restarts", 1)
+    path, flags = script(HANGS, "hangs.py"), ("--hang-timeout", 4, "--max-restarts", 1)
     runs = [node("2", hosts=True, arguments=flags, path=path)]
     runs.append(node("2", arguments=flags, path=path))
     assert [run.wait() for run in runs] == [0, 0], runs[0].output + runs[1].output

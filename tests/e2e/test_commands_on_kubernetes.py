@@ -55,6 +55,10 @@ echo "rank $RANK of $WORLD_SIZE says $GREETING"
 echo "$TOKEN" | wc -c > "/data/token-$RANK"
 while [ ! -e /data/enough ]; do sleep 1; done
 echo "rank $RANK is done"
+touch "/data/done-$RANK"
+if [ "$RANK" = 0 ]; then  # the job is over when it is: others may be cut short then
+    until [ -e /data/done-1 ] && [ -e /data/done-2 ]; do sleep 1; done
+fi
 """
 
 

@@ -27,8 +27,8 @@ QUEUED_LINES = 10_000
 """Lines read but not taken yet: then replicas have to wait, and memory stays flat."""
 RESUME_S = 0.5
 """How soon a stream that ended early is opened again."""
-LAST_LINES_S = 1.0
-"""How long after a job's end its replicas' last lines are waited for."""
+LAST_LINES_S = 3.0
+"""How long after a job's end its replicas' last lines are waited for, where replicas still run."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

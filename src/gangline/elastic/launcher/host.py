@@ -8,60 +8,34 @@ other has gone.
 import asyncio
 import contextlib
 import ipaddress
-import logging
 import os
-import signal
 import socket
 from pathlib import Path
 
-from gangline.elastic.agent.process import Process, end_all, start
-from gangline.elastic.launcher.lazy_master import command
+from gangline.elastic.launcher.master_child import PAUSE_S, TAKEN, MasterChild
 from gangline.elastic.protocol.client import split_address
 
-log = logging.getLogger(__name__)
-
-_TAKEN = 3
-"""With this code a master says that its port is taken."""
-_SHORT_PAUSE_S, _LONG_PAUSE_S = 0.1, 1.0
-_STOP_S = 5.0
+_LONG_PAUSE_S = 1.0
+"""After so long it is tried again while its port is another's."""
 
 
-class MasterHost:
+class MasterHost(MasterChild):
     """Runs the master as a child, for as long as it is open."""
 
     def __init__(self, job: str, address: str, folder: Path) -> None:
         """Take the job's name, where to listen, and a folder for the journal."""
-        _, port = split_address(address)
-        self._arguments = [*command(job, folder), "--port", str(port)]
-        self._log = folder / "master.log"
-        self._child: Process | None = None
-        self._keeper: asyncio.Task[None] | None = None
+        super().__init__(job, folder)
+        _, self._port = split_address(address)
 
     @property
     def pid(self) -> int | None:
         """The master's process, while there is one."""
         return self._child.pid if self._child and not self._child.ended.done() else None
 
-    async def __aenter__(self) -> "MasterHost":
-        self._keeper = asyncio.create_task(self._keep())
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._keeper:
-            self._keeper.cancel()
-            await asyncio.gather(self._keeper, return_exceptions=True)
-        if self._child:
-            await end_all([self._child], signal.SIGTERM, _STOP_S)
-
     async def _keep(self) -> None:
         while True:
-            self._child = start(
-                self._arguments, os.environ, stdout=Path(os.devnull), stderr=self._log
-            )
-            code = await asyncio.shield(self._child.ended)
-            if code != _TAKEN:
-                log.warning("the master ended with code %d; starting it again", code)
-            await asyncio.sleep(_LONG_PAUSE_S if code == _TAKEN else _SHORT_PAUSE_S)
+            code = await self._run("--port", str(self._port), environment=os.environ)
+            await asyncio.sleep(_LONG_PAUSE_S if code == TAKEN else PAUSE_S)
 
 
 def is_own_address(address: str) -> bool:

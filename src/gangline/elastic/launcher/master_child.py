@@ -1,0 +1,69 @@
+"""A master that is a child of the launcher: started, watched, and ended with it.
+
+Imported by every start on one node, so it imports nothing that such a start does without.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Self
+
+from gangline.elastic.agent.process import Process, end_all, start
+
+log = logging.getLogger(__name__)
+
+TAKEN = 3
+"""With this code a master says that its port is taken."""
+PAUSE_S = 0.1
+"""After so long a master that has ended is started again."""
+_STOP_S = 5.0
+_GRACE = "1"
+"""Seconds that a broken connection may take to come back before its node counts as dead."""
+
+
+class MasterChild(ABC):
+    """Has a master for as long as it is open; ``_keep`` says when one is started."""
+
+    def __init__(self, job: str, folder: Path) -> None:
+        """Take the job's name, and a folder for the journal."""
+        self._command = [
+            sys.executable, "-m", "gangline.elastic.master", "--job-name", job,
+            "--journal", str(folder / "master.journal"), "--grace", _GRACE, "--log-level", "error",
+        ]  # fmt: skip
+        self._log = folder / "master.log"
+        self._child: Process | None = None
+        self._keeper: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._keeper = asyncio.create_task(self._keep())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._keeper:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+        if self._child:
+            await end_all([self._child], signal.SIGTERM, _STOP_S)
+
+    @abstractmethod
+    async def _keep(self) -> None:
+        """Run masters, one after the other."""
+
+    async def _run(
+        self, *where: str, environment: Mapping[str, str], channel: socket.socket | None = None
+    ) -> int:
+        """Run a master that listens there until it ends; return its exit code."""
+        self._child = start(
+            [*self._command, *where], environment,
+            stdout=Path(os.devnull), stderr=self._log, channel=channel,
+        )  # fmt: skip
+        code = await asyncio.shield(self._child.ended)
+        if code != TAKEN:
+            log.warning("the master ended with code %d; starting it again", code)
+        return code

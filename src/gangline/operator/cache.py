@@ -24,7 +24,7 @@ from gangline.operator.decision import Extra, Observed, Target
 from gangline.operator.frameworks.base import Framework, Reading, ReadsStatus
 from gangline.operator.job import Kind, Manifest, ShowsStatus, TrainingJob, offers
 from gangline.operator.recent import RecentObjects, RecentStatus
-from gangline.operator.replicas import Node, Pod, Service
+from gangline.operator.replicas import Node, Pod, Service, lean
 from gangline.operator.stored import StoredJob, detached
 
 _STATUS = msgspec.json.Decoder(JobStatus)
@@ -102,6 +102,7 @@ class Cache:
             namespace,
             labels=labels.JOB_NAME,
             indexes={_JOB: _job_of, _NODE: _node_of},
+            transform=lean,
         )
         self.services = Informer(
             client, SERVICES, namespace, labels=labels.JOB_NAME, indexes=by_job

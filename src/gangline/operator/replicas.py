@@ -70,10 +70,37 @@ class PodStatus(Wire):
     init_container_statuses: tuple[ContainerStatus, ...] = ()
 
 
+class SecretKey(Wire):
+    """One value of a Secret."""
+
+    name: str = ""
+    """The Secret's name."""
+
+
+class VariableSource(Wire):
+    """Where the value of a variable comes from."""
+
+    secret_key_ref: SecretKey | None = None
+
+
+class Variable(Wire):
+    """An environment variable."""
+
+    name: str = ""
+    value_from: VariableSource | None = None
+
+
+class Container(Wire):
+    """A container of a pod, as far as decisions look at it."""
+
+    env: tuple[Variable, ...] | None = ()
+
+
 class PodPlace(Wire):
-    """The part of a pod's specification that decisions read: where it was put."""
+    """The part of a pod's specification that decisions read: where it was put, what it may know."""
 
     node_name: str = ""
+    containers: tuple[Container, ...] = ()
 
 
 class Pod(Object):
@@ -124,6 +151,15 @@ class Pod(Object):
         """Whether no process of the pod runs or will run."""
         return self.status.phase in (Phase.SUCCEEDED, Phase.FAILED)
 
+    def secret_behind(self, variable: str) -> str:
+        """Name the Secret that a variable of its containers is read from; empty: none."""
+        for container in self.spec.containers:
+            for each in container.env or ():
+                source = each.value_from.secret_key_ref if each.value_from else None
+                if each.name == variable and source:
+                    return source.name
+        return ""
+
     def ending(self, container: str) -> Terminated | None:
         """How the pod ended: the named container, else the first that failed.
 
@@ -135,6 +171,16 @@ class Pod(Object):
         if trained and trained.exit_code:
             return trained
         return next((end for end in ends.values() if end.exit_code), trained)
+
+
+def lean(pod: Pod) -> Pod:
+    """Drop the variables of which nothing is read: of thousands of pods each has dozens."""
+    kept = tuple(
+        Container(env)
+        for each in pod.spec.containers
+        if (env := tuple(v for v in each.env or () if v.value_from and v.value_from.secret_key_ref))
+    )
+    return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, containers=kept))
 
 
 class ServicePlace(Wire):

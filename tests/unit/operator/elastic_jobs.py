@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from gangline.operator.decision import Decision, Target
 from gangline.operator.frameworks.elastic import Elastic
 from gangline.operator.job import TrainingJob
-from gangline.operator.replicas import Pod, PodPlace
+from gangline.operator.replicas import Pod
 from unit.operator.builders import stored
 from unit.operator.world import World
 
@@ -106,7 +106,7 @@ class ElasticWorld(World):
             if (end := each.state.terminated)
         )
         status = replace(pod.status, reason=of_pod, container_statuses=states)
-        place = PodPlace(node or pod.spec.node_name)
+        place = replace(pod.spec, node_name=node or pod.spec.node_name)
         self.pods[pod.name] = replace(pod, status=status, spec=place)
         return self.after()
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gangline.operator.decision import RANDOM, Target
-from gangline.operator.frameworks.elastic_pod import secret_name
+from gangline.operator.frameworks.elastic_secret import secret_name
 from unit.operator.elastic_jobs import MASTER, ElasticWorld, manifest, read, role, variables
 
 PARAMETER_SERVER = "ParameterServerStrategy"

@@ -153,13 +153,14 @@ class World:
         match creation.target:
             case Target.POD:
                 status = PodStatus(phase="Pending")
-                self.pods.setdefault(creation.name, Pod(metadata=meta, status=status))
+                spec = msgspec.convert(creation.manifest["spec"], PodPlace)
+                self.pods.setdefault(creation.name, Pod(metadata=meta, spec=spec, status=status))
             case Target.SERVICE:
                 place = ServicePlace("10.96.0.7")
                 self.services.setdefault(creation.name, Service(metadata=meta, spec=place))
             case Target.POD_GROUP:
-                spec = msgspec.convert(creation.manifest["spec"], PodGroupSpec)
-                self.group = self.group or PodGroup(metadata=meta, spec=spec)
+                wish = msgspec.convert(creation.manifest["spec"], PodGroupSpec)
+                self.group = self.group or PodGroup(metadata=meta, spec=wish)
             case target:
                 extra = Extra(metadata=meta, kind=target)
                 self.extras.setdefault((target, creation.name), extra)
@@ -249,7 +250,7 @@ class World:
         container = ContainerStatus(name, count, ContainerState(terminated=ended))
         self.pods[pod.name] = replace(
             pod,
-            spec=PodPlace(node or pod.spec.node_name),
+            spec=replace(pod.spec, node_name=node or pod.spec.node_name),
             status=PodStatus(phase=phase, pod_ip="10.1.0.9", container_statuses=(container,)),
         )
 

@@ -10,8 +10,10 @@ from collections.abc import Mapping
 from gangline.api.elastic import CONTAINER, MASTER, master_name
 from gangline.operator import template
 from gangline.operator.decision import RANDOM
-from gangline.operator.frameworks.elastic_pod import PORT, SECRET_KEY, secret_name
+from gangline.operator.frameworks.elastic_pod import PORT
+from gangline.operator.frameworks.elastic_secret import SECRET_KEY, secret_in_use
 from gangline.operator.job import Manifest, TrainingJob
+from gangline.operator.replicas import Gang
 
 _RBAC = "rbac.authorization.k8s.io"
 _RESOURCES: Mapping[str, Mapping[str, str]] = {
@@ -63,7 +65,7 @@ def _command(name: str, namespace: str, workers: int) -> list[str]:
     ]
 
 
-def objects(job: TrainingJob) -> list[Manifest]:
+def objects(job: TrainingJob, gang: Gang) -> list[Manifest]:
     """List what a job has beside pods: its secret, the master's journal, account and right."""
     name = master_name(job.name)
     meta = {"name": name}
@@ -71,7 +73,7 @@ def objects(job: TrainingJob) -> list[Manifest]:
         {
             "apiVersion": "v1",
             "kind": "Secret",
-            "metadata": {"name": secret_name(job)},
+            "metadata": {"name": secret_in_use(job, gang)},
             "type": "Opaque",
             "stringData": {SECRET_KEY: RANDOM},
         },

@@ -4,7 +4,6 @@ Names, labels and variables are DLRover's; ``GANGLINE_…`` tells agents where t
 job's secret. Every pod has the restart policy Never: what is made anew is a whole pod.
 """
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -26,7 +25,9 @@ from gangline.api.elastic_words import priority_class
 from gangline.operator import template
 from gangline.operator.frameworks import elastic_failures, elastic_memory, kubeflow
 from gangline.operator.frameworks import elastic_nodes as nodes
+from gangline.operator.frameworks.elastic_secret import SECRET_KEY, SECRET_VARIABLE, secret_in_use
 from gangline.operator.job import Manifest, Role, TrainingJob
+from gangline.operator.replicas import Gang
 
 PORT = 50001
 """Where the master answers."""
@@ -34,11 +35,8 @@ PORTS: Mapping[str, int] = {WORKER: 3333, CHIEF: 3333, EVALUATOR: 3333, PS: 2222
 
 ID_LABEL = "elasticjob.dlrover/replica-index"
 RANK_LABEL = "elasticjob.dlrover/rank-index"
-SECRET_KEY = "secret"
-SECRET_VARIABLE = "GANGLINE_JOB_SECRET"
 _HOST_LABEL = "kubernetes.io/hostname"
 _MOST_DISLIKED = 100
-_DIGEST = 10
 
 
 def pod_name(job: str, role: str, number: int) -> str:
@@ -51,15 +49,6 @@ def pod_name(job: str, role: str, number: int) -> str:
 def service_name(job: str, role: str, rank: int) -> str:
     """Name the service of a rank: it leads to whichever pod has the rank."""
     return master_name(job) if role == MASTER else f"{job}-edljob-{role}-{rank}"
-
-
-def secret_name(job: TrainingJob) -> str:
-    """Name the Secret that a job's processes know each other by.
-
-    No other job's has this name, so the operator need not look whose it is.
-    """
-    digest = hashlib.sha256(job.meta.uid.encode()).hexdigest()[:_DIGEST]
-    return f"{job.name}-edljob-secret-{digest}"
 
 
 def master_address(job: str) -> str:
@@ -77,6 +66,8 @@ class Replica:
     memory: api.ElasticMemory
     role: Role
     rank: int
+    gang: Gang
+    """What there is of the job."""
 
     @property
     def number(self) -> int:
@@ -93,7 +84,9 @@ class Replica:
         ]
         secret = {
             "name": SECRET_VARIABLE,
-            "valueFrom": {"secretKeyRef": {"name": secret_name(self.job), "key": SECRET_KEY}},
+            "valueFrom": {
+                "secretKeyRef": {"name": secret_in_use(self.job, self.gang), "key": SECRET_KEY}
+            },
         }
         return [*given, *fields, secret, *kubeflow.variables(self._variables())]
 

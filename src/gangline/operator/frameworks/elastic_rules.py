@@ -64,13 +64,13 @@ class ElasticRules:
 
     def environment(self, job: TrainingJob, role: Role, index: int, gang: Gang) -> list[Manifest]:
         """List the variables of one replica."""
-        return self._replica(job, role, index).environment()
+        return self._replica(job, role, index, gang).environment()
 
     def shape_pod(
         self, job: TrainingJob, role: Role, index: int, pod: Manifest, gang: Gang
     ) -> Manifest:
         """Give the pod DLRover's labels, its memory, its priority, and nodes to avoid."""
-        return self._replica(job, role, index).shaped(pod)
+        return self._replica(job, role, index, gang).shaped(pod)
 
     def service(self, job: TrainingJob, role: Role, index: int) -> Manifest | None:
         """Offer DLRover's port; the master's name leads to one that is not on its way out."""
@@ -80,7 +80,7 @@ class ElasticRules:
 
     def objects(self, job: TrainingJob, gang: Gang) -> list[Manifest]:
         """Make the job's secret, and what its master needs."""
-        return elastic_master.objects(job)
+        return elastic_master.objects(job, gang)
 
     def pod_name(self, job: TrainingJob, role: Role, index: int) -> str:
         """Name the present pod of a rank."""
@@ -238,8 +238,8 @@ class ElasticRules:
 
     # In other words
 
-    def _replica(self, job: TrainingJob, role: Role, index: int) -> Replica:
-        return Replica(job, self.spec, self.records, self.memory, role, index)
+    def _replica(self, job: TrainingJob, role: Role, index: int, gang: Gang) -> Replica:
+        return Replica(job, self.spec, self.records, self.memory, role, index, gang)
 
     def _is_newest(self, pod: Pod) -> bool:
         role, rank = labels.replica_of(pod.metadata) or ("", 0)

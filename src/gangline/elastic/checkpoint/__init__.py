@@ -14,6 +14,7 @@ from gangline.elastic.checkpoint.errors import (
     FolderInUseError,
     ForeignFolderError,
     MemoryShortError,
+    StepTakenError,
     StorageError,
     UnsavableError,
 )
@@ -35,6 +36,7 @@ __all__ = [
     "ForeignFolderError",
     "Loaded",
     "MemoryShortError",
+    "StepTakenError",
     "StorageError",
     "UnsavableError",
     "flush_job",

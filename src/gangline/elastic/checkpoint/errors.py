@@ -7,6 +7,7 @@ CheckpointError
 ├── ForeignFolderError    the folder holds another format
 ├── FolderInUseError      another job that lives writes into the folder
 └── StorageError          the target cannot be written or read
+    └── StepTakenError    another saver committed the step meanwhile
 """
 
 
@@ -36,3 +37,7 @@ class FolderInUseError(CheckpointError):
 
 class StorageError(CheckpointError):
     """The target cannot be written or read at this time."""
+
+
+class StepTakenError(StorageError):
+    """Another saver committed the same step while this one was writing it; trying is over."""

@@ -99,6 +99,7 @@ def write_part(
         CorruptError: the memory is not what it was when it was sealed.
     """
     folder = target.partial(header.step, layout.plan)
+    target.begin(header.step, layout.plan)
     known = segment.seal(header, len(layout.entries))
     sums: list[int] = []
     with segment.part(header) as part, target.create(f"{folder}/{layout.file}") as stream:
@@ -142,6 +143,7 @@ def try_commit(target: Target, step: int, plan: str, world: int) -> bool:
 
     Raises:
         OSError: the target cannot be read or written.
+        StepTakenError: another plan's was committed meanwhile.
     """
     if is_committed(target, step, plan):
         return True

@@ -2,9 +2,12 @@
 
 A local folder (also NFS) commits by renaming a folder, after everything in it is on the disk. A
 store without renames commits by the manifest, which is put last: a step without it does not exist.
+It is put only where none is (``If-None-Match: *`` in S3, generation 0 in Google's), so that of two
+savers that make the same step at once only one commits it.
 """
 
 import contextlib
+import errno
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -12,9 +15,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from gangline.elastic.checkpoint.errors import CheckpointError, StorageError
+from gangline.elastic.checkpoint.errors import (
+    CheckpointError,
+    CorruptError,
+    StepTakenError,
+    StorageError,
+)
 from gangline.elastic.checkpoint.failpoints import reach
-from gangline.elastic.checkpoint.manifest import MANIFEST, partial_name, step_name
+from gangline.elastic.checkpoint.manifest import MANIFEST, partial_name, read_manifest, step_name
 
 
 class Target(Protocol):
@@ -22,6 +30,9 @@ class Target(Protocol):
 
     def partial(self, step: int, plan: str) -> str:
         """The folder in which a step is made."""
+
+    def begin(self, step: int, plan: str) -> None:
+        """Say that the step is going to be made; before the first of its files, by each rank."""
 
     def create(self, path: str) -> contextlib.AbstractContextManager[IO[bytes]]:
         """A file to write to, which is on the disk when the block ends."""
@@ -39,7 +50,11 @@ class Target(Protocol):
         """What is in a folder; nothing when it does not exist."""
 
     def commit(self, step: int, plan: str, manifest: bytes) -> None:
-        """Make the step exist. A second time is no harm."""
+        """Make the step exist. A second time is no harm.
+
+        Raises:
+            StepTakenError: another plan's was committed since ``begin``.
+        """
 
     def remove(self, folder: str) -> None:
         """Take away a folder with all that is in it."""
@@ -54,6 +69,9 @@ class LocalTarget:
     def partial(self, step: int, plan: str) -> str:
         """The folder in which a step is made."""
         return partial_name(step, plan)
+
+    def begin(self, step: int, plan: str) -> None:
+        """Nothing: the same step of another plan stays until this one takes its place."""
 
     @contextlib.contextmanager
     def create(self, path: str) -> Iterator[IO[bytes]]:
@@ -136,6 +154,17 @@ class RemoteTarget:
         del plan
         return step_name(step)
 
+    def begin(self, step: int, plan: str) -> None:
+        """Withdraw the same step of another plan, made before a restart from an older one.
+
+        Its objects are about to be overwritten: it would be damaged, and in the way of this one.
+        """
+        path = _manifest_path(step)
+        with contextlib.suppress(FileNotFoundError):
+            if self._plan_at(path) != plan:
+                with speaking_to(self.root):
+                    self.files.rm(self._at(path))
+
     @contextlib.contextmanager
     def create(self, path: str) -> Iterator[IO[bytes]]:
         """A file to write to, which is there when the block ends."""
@@ -155,6 +184,15 @@ class RemoteTarget:
         with self.open(path) as stream:
             return stream.read()
 
+    def _plan_at(self, path: str) -> str | None:
+        """Whose manifest lies there now; nobody's when it is damaged."""
+        with speaking_to(self.root):
+            self.files.invalidate_cache()  # a listing of before may lack it
+        try:
+            return read_manifest(self.read(path)).plan
+        except CorruptError:
+            return None
+
     @contextlib.contextmanager
     def open(self, path: str) -> Iterator[IO[bytes]]:
         """An object to read from."""
@@ -172,9 +210,31 @@ class RemoteTarget:
         return sorted(str(name).rstrip("/").rpartition("/")[2] for name in found)
 
     def commit(self, step: int, plan: str, manifest: bytes) -> None:
-        """Make the step exist by putting its manifest, the last of its objects."""
-        del plan
-        self.put(f"{step_name(step)}/{MANIFEST}", manifest)
+        """Make the step exist by putting its manifest, the last of its objects.
+
+        Where one is already, it decides: stores have several words for that, and an answer may
+        have been lost after the manifest arrived.
+
+        Raises:
+            StepTakenError: it is another plan's.
+        """
+        path = _manifest_path(step)
+        try:
+            with speaking_to(self.root):
+                self.files.pipe_file(self._at(path), manifest, mode="create")
+        except (OSError, StorageError) as error:
+            try:
+                found = self._plan_at(path)
+            except FileNotFoundError:
+                if not _knows_no_conditions(error):
+                    raise error from None
+                self.put(path, manifest)
+                found = plan
+            if found != plan:
+                raise StepTakenError(
+                    f"step {step} in {self.root} was committed by another saver meanwhile: "
+                    "each job needs a folder of its own"
+                ) from error
         reach("commit-manifest")
 
     def remove(self, folder: str) -> None:
@@ -184,6 +244,18 @@ class RemoteTarget:
                 self.files.rm(self._at(f"{folder}/{MANIFEST}"))
             with contextlib.suppress(FileNotFoundError):
                 self.files.rm(self._at(folder), recursive=True)
+
+
+def _manifest_path(step: int) -> str:
+    return f"{step_name(step)}/{MANIFEST}"
+
+
+def _knows_no_conditions(error: Exception) -> bool:
+    """Whether a store, or the library that speaks to it, cannot put where nothing is."""
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOSYS
+    cause = error.__cause__
+    return isinstance(cause, TypeError) or type(cause).__name__ == "ParamValidationError"
 
 
 @contextlib.contextmanager

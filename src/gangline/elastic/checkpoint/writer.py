@@ -95,6 +95,7 @@ class FlashWriter(StorageWriter):
         """
         place: _Place = plan.storage_data
         path = f"{self.target.partial(self.step, place.plan)}/{part_name(place.rank)}"
+        self.target.begin(self.step, place.plan)
         results, at = [], 0
         with self.target.create(path) as stream:
             for item in plan.items:
@@ -112,6 +113,7 @@ class FlashWriter(StorageWriter):
 
         Raises:
             OSError: the target did not take it.
+            StepTakenError: another saver committed the step meanwhile.
         """
         written = [one for rank in results for one in rank if one.index is not None]
         metadata.storage_data = {

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from gangline.elastic.checkpoint import pending, persist
-from gangline.elastic.checkpoint.errors import CorruptError, StorageError
+from gangline.elastic.checkpoint.errors import CorruptError, StepTakenError, StorageError
 from gangline.elastic.checkpoint.header import State
 from gangline.elastic.checkpoint.home import Settings
 from gangline.elastic.checkpoint.manifest import Note, partial_of
@@ -39,6 +39,8 @@ class Writer:
         """Steps and plans that wait for other ranks, and the number of ranks."""
         self.troubles = 0
         """Attempts that failed, one after the other."""
+        self.taken: set[tuple[int, str]] = set()
+        """Steps and plans that another saver was faster to commit: not tried again."""
         self._target: tuple[Settings, Target, persist.Pace] | None = None
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="write")
         self._mapped: dict[Path, Segment] = {}
@@ -113,6 +115,11 @@ class Writer:
                 done.append(step)
                 self.report(Outcome(step, committed=True))
                 persist.tidy(target, settings.keep, settings.keep_every, step)
+            except StepTakenError as error:
+                del self.waiting[step, plan]
+                self.taken.add((step, plan))
+                log.warning("checkpoint not committed", extra={"step": step}, exc_info=error)
+                self.report(Outcome(step, committed=False, reason=_words(error)))
             except (OSError, StorageError) as error:
                 self.troubles += 1
                 self.report(Outcome(step, committed=False, reason=_words(error)))
@@ -127,6 +134,8 @@ class Writer:
         """
         for step in pending.common_steps(pending.survey(self.home)):
             held = pending.at_step(pending.survey(self.home), step)
+            if held and (step, held[0].layout.plan) in self.taken:
+                continue
             if not self.write(settings, held):
                 return None
             if self._committed_in_time(settings, step, held[0].layout.plan):
@@ -145,7 +154,7 @@ class Writer:
             if passed > OTHERS_S / 4:
                 self._stand_in(settings, step, plan)
             self.stop.wait(min(1.0, 0.05 + passed / 10))
-        return True
+        return (step, plan) not in self.taken
 
     def _stand_in(self, settings: Settings, step: int, plan: str) -> None:
         """Write, from copies kept here, the parts of ranks whose nodes are gone."""

@@ -1,0 +1,161 @@
+"""Two savers that make the same step in one store: one commits it, the other says so."""
+
+import errno
+import threading
+import uuid
+from typing import Any
+
+import fsspec
+import pytest
+import torch
+
+from gangline.elastic.checkpoint import persist
+from gangline.elastic.checkpoint.errors import StepTakenError
+from gangline.elastic.checkpoint.home import Settings
+from gangline.elastic.checkpoint.manifest import MANIFEST, read_manifest, step_name
+from gangline.elastic.checkpoint.segment import Segment
+from gangline.elastic.checkpoint.source import StorageSource
+from gangline.elastic.checkpoint.target import RemoteTarget
+from gangline.elastic.checkpoint.words import Outcome
+from gangline.elastic.checkpoint.writing import Writer
+
+STEP = 7
+
+
+@pytest.fixture
+def store() -> RemoteTarget:
+    return RemoteTarget(fsspec.filesystem("memory"), f"/run-{uuid.uuid4().hex}")
+
+
+def write(rig: Any, store: RemoteTarget, value: float) -> str:
+    """Have a new plan's part of the step in the store; the plan."""
+    rig.clear()
+    rig.save({"w": torch.full((50,), value)}, STEP)
+    held = rig.held(STEP)
+    segment = Segment(held.path)
+    pace = persist.Pace(0, threading.Event())
+    persist.write_part(store, segment, held.header, held.layout, pace)
+    segment.close()
+    return str(held.layout.plan)
+
+
+def owner(store: RemoteTarget) -> str:
+    return read_manifest(store.read(f"{step_name(STEP)}/{MANIFEST}")).plan
+
+
+def manifest_of(store: RemoteTarget, plan: str) -> bytes:
+    """The manifest that would commit what has been written."""
+    kept: list[bytes] = []
+
+    class Kept(RemoteTarget):
+        def commit(self, step: int, plan: str, manifest: bytes) -> None:
+            kept.append(manifest)
+
+    persist.try_commit(Kept(store.files, store.root), STEP, plan, 1)
+    return kept[0]
+
+
+def test_a_step_is_committed_by_one_of_two_savers(rig: Any, store: RemoteTarget) -> None:
+    first = write(rig, store, 1.0)
+    manifest = manifest_of(store, first)
+    second = write(rig, store, 2.0)
+    store.commit(STEP, first, manifest)  # it had seen its own notes before they were overwritten
+    store.commit(STEP, first, manifest)  # a saver of another node does the same: no harm
+    with pytest.raises(StepTakenError, match="folder of its own"):
+        persist.try_commit(store, STEP, second, 1)
+    assert owner(store) == first
+
+
+def test_a_step_made_again_after_a_restart_takes_the_place_of_the_old_one(
+    rig: Any, store: RemoteTarget
+) -> None:
+    first = write(rig, store, 1.0)
+    assert persist.try_commit(store, STEP, first, 1)
+    second = write(rig, store, 2.0)
+    assert persist.committed_steps(store) == [], "while it is overwritten it is no step"
+    assert persist.try_commit(store, STEP, second, 1)
+    assert owner(store) == second
+    StorageSource(store, STEP).verify()
+
+
+def test_a_damaged_manifest_is_in_nobody_s_way(rig: Any, store: RemoteTarget) -> None:
+    store.put(f"{step_name(STEP)}/{MANIFEST}", b"{}")
+    assert persist.try_commit(store, STEP, write(rig, store, 1.0), 1)
+
+
+class Picky:
+    """A memory store whose way to put where nothing is may be missing, or speak another way."""
+
+    def __init__(self, error: Exception) -> None:
+        self.files, self.error = fsspec.filesystem("memory"), error
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.files, name)
+
+    def pipe_file(self, *_: object, **__: object) -> None:
+        raise self.error
+
+
+class ParamValidationError(Exception):
+    """What botocore raises for a parameter that it does not know."""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        pytest.param(OSError(errno.ENOSYS, "not implemented"), id="the server cannot"),
+        pytest.param(ParamValidationError("IfNoneMatch"), id="its library is too old"),
+        pytest.param(TypeError("mode"), id="fsspec's is too old"),
+    ],
+)
+def test_a_store_without_conditions_commits_as_ever(
+    rig: Any, store: RemoteTarget, error: Exception
+) -> None:
+    store.files = Picky(error)
+    plan = write(rig, store, 1.0)
+    assert persist.try_commit(store, STEP, plan, 1)
+    assert owner(store) == plan
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        pytest.param(OSError(errno.EINVAL, "precondition failed"), id="refused in other words"),
+        pytest.param(OSError(errno.EIO, "no answer"), id="the answer was lost"),
+    ],
+)
+def test_what_lies_in_the_store_decides_whatever_the_error_says(
+    rig: Any, store: RemoteTarget, error: OSError
+) -> None:
+    plain, plan = store.files, write(rig, store, 1.0)
+    manifest = manifest_of(store, plan)
+    store.files = Picky(error)
+    with pytest.raises(OSError, match=error.strerror):
+        store.commit(STEP, plan, manifest)
+    plain.pipe_file(f"{store.root}/{step_name(STEP)}/{MANIFEST}", manifest)
+    store.commit(STEP, plan, manifest)
+    with pytest.raises(StepTakenError):
+        store.commit(STEP, "another", manifest)
+
+
+def test_a_saver_that_was_too_slow_says_so_once_and_does_not_try_again(rig: Any) -> None:
+    root = f"/run-{uuid.uuid4().hex}"
+    store = RemoteTarget(fsspec.filesystem("memory"), root)
+    settings, said = Settings(target=f"memory:/{root}", job="job"), list[Outcome]()
+    first = write(rig, store, 1.0)
+    manifest = manifest_of(store, first)
+    rig.clear()
+    rig.save({"w": torch.zeros(50)}, STEP)
+    writer = Writer(rig.home, said.append)
+    try:
+        assert writer.write(settings, [rig.held(STEP)])
+        store.commit(STEP, first, manifest)
+        assert writer.commit(settings) == []
+        assert [(one.step, one.committed) for one in said] == [(STEP, False)]
+        assert "another saver" in said[0].reason
+        assert not writer.waiting
+        assert writer.rescue(settings) is None
+        assert owner(store) == first
+        assert len(said) == 1
+    finally:
+        writer.close()

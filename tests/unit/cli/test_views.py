@@ -13,8 +13,8 @@ from gangline.api.node import Node
 from gangline.api.pod import Pod
 from gangline.cli.job_views import job_block, job_data, job_table
 from gangline.cli.log_lines import LineWriter
+from gangline.cli.node_views import read_nodes
 from gangline.cli.output import age, structured, table
-from gangline.cli.top import read_nodes
 from gangline.sdk.goodput import goodput, goodput_data
 from gangline.sdk.jobs import Job, Replica, State
 from gangline.sdk.kinds import JOB_KINDS

@@ -7,7 +7,7 @@ from aiohttp import web
 
 from gangline.kube.client import Client
 from gangline.kube.config import ClusterConfig
-from gangline.sdk.gpu_usage import GpuUsage, gpu_usage, read_exporters
+from gangline.sdk.gpu_usage import GpuDevice, GpuUsage, gpu_usage, read_devices, read_exporters
 from gangline.sdk.usage import Usage
 
 TOLD = """\
@@ -25,8 +25,25 @@ DCGM_FI_DEV_GPU_UTIL{gpu="0",namespace="gpu-operator",pod="exporter",exported_na
 exported_pod="job-worker-1"} 25
 """
 EXPECTED = GpuUsage(
-    {("team", "job-worker-0"): 1.5, ("team", "job-worker-1"): 0.25}, {"n1": 1.5, "n2": 0.25}
+    {("team", "job-worker-0"): 1.5, ("team", "job-worker-1"): 0.25},
+    {"n1": 1.5, "n2": 0.25},
+    {
+        "n1": (
+            GpuDevice("0", "team", "job-worker-0", 0.5),
+            GpuDevice("1", "team", "job-worker-0", 1.0),
+            GpuDevice("2", busy=0.0),
+        ),
+        "n2": (GpuDevice("0", "team", "job-worker-1", 0.25),),
+    },
 )
+MEMORY = """\
+DCGM_FI_DEV_FB_USED{gpu="10",UUID="GPU-k"} 1024
+DCGM_FI_DEV_FB_FREE{gpu="10",UUID="GPU-k"} 3000
+DCGM_FI_DEV_FB_RESERVED{gpu="10",UUID="GPU-k"} 72
+DCGM_FI_DEV_FB_USED_PERCENT{gpu="10",UUID="GPU-k"} 0.25
+DCGM_FI_DEV_GPU_UTIL{gpu="10",UUID="GPU-k"} NaN
+DCGM_FI_DEV_FB_USED{gpu="9",GPU_I_ID="3",UUID="GPU-j",namespace="team",pod="slice"} 5
+"""
 
 
 def test_what_exporters_say_is_added_up_by_node_and_pod() -> None:
@@ -36,6 +53,23 @@ def test_what_exporters_say_is_added_up_by_node_and_pod() -> None:
 @pytest.mark.parametrize("text", ["", "<html>", "DCGM_FI_DEV_GPU_UTIL{", "DCGM_FI_DEV_GPU_UTIL x"])
 def test_what_is_no_metric_is_passed_over(text: str) -> None:
     assert read_exporters([("n1", text), ("n2", RENAMED)]).nodes == {"n2": 0.25}
+
+
+def test_each_gpu_is_told_of_with_its_memory_and_its_pod() -> None:
+    assert read_devices(MEMORY) == (
+        GpuDevice("9/3", "team", "slice", memory_used_bytes=5 << 20),
+        GpuDevice("10", memory_used_bytes=1 << 30, memory_total_bytes=4 << 30),
+    )
+    assert read_exporters([("n1", MEMORY)]).nodes == {}  # memory in use says not how busy it is
+
+
+def test_all_pods_that_share_a_gpu_are_told_of() -> None:
+    shared = [
+        f'DCGM_FI_DEV_GPU_UTIL{{gpu="0",UUID="G",vgpu="{n}",namespace="team",pod="p{n}"}} 40\n'
+        for n in range(2)
+    ]
+    found = read_exporters([("n1", "".join(shared))])
+    assert found.pods == {("team", "p0"): 0.4, ("team", "p1"): 0.4}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,229 @@
+"""``top node -d``: each node with the pods that have its GPUs, and with its GPUs one by one.
+
+Arena's blocks and columns; the job of each pod, and what it was given besides, to the right.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gangline.cli.node_views import GPU, GpuMode, NodeView, node_data, share_of, used_of, worth
+from gangline.cli.output import table
+
+if TYPE_CHECKING:
+    from gangline.api.pod import Pod
+    from gangline.sdk.gpu_usage import GpuDevice, GpuUsage
+
+_GI = 2**30
+_LABEL = 15
+_RULE = "-" * 89
+
+_DESCRIPTIONS = {
+    GpuMode.NONE: "It has no GPUs.",
+    GpuMode.EXCLUSIVE: "Each of its GPUs is given to one pod as a whole.",
+    GpuMode.TOPOLOGY: "Its GPUs are given as a whole, chosen by how they are connected.",
+    GpuMode.SHARE: "The memory of its GPUs is divided among pods.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """A pod on a node that has GPUs, or belongs to a job."""
+
+    namespace: str
+    name: str
+    status: str
+    job: str
+    """Kind and name, such as ``pytorchjob/digits``; empty for a pod of no job."""
+    gpus: int
+    milli_cpu: int
+    memory_bytes: int
+    gpus_used: float | None = None
+    gpu_indexes: tuple[str, ...] = ()
+    """Which GPUs it has; only where something measures them."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDetails:
+    """A node with what is on it."""
+
+    view: NodeView
+    instances: tuple[Instance, ...]
+    devices: "tuple[GpuDevice, ...]" = ()
+    """Its GPUs, as something that measures them tells of them."""
+
+
+def read_details(
+    views: Iterable[NodeView], pods: "Iterable[Pod]", busy: "GpuUsage | None"
+) -> list[NodeDetails]:
+    """Return nodes with the pods on them that have not ended, those with most GPUs first."""
+    on: dict[str, list[Instance]] = {view.name: [] for view in views}
+    for pod in pods:
+        if pod.spec.node_name in on and pod.status.phase not in {"Succeeded", "Failed"}:
+            instance = _read_instance(pod, busy)
+            if instance.gpus or instance.job:
+                on[pod.spec.node_name].append(instance)
+    devices = busy.devices if busy else {}
+    return [
+        NodeDetails(
+            view,
+            tuple(sorted(on[view.name], key=lambda each: (-each.gpus, each.namespace, each.name))),
+            tuple(devices.get(view.name, ())),
+        )
+        for view in views
+    ]
+
+
+def _read_instance(pod: "Pod", busy: "GpuUsage | None") -> Instance:
+    from gangline.api.resourcelist import pod_request  # noqa: PLC0415
+    from gangline.sdk.jobs import JOB_NAME_LABEL, status_word  # noqa: PLC0415
+
+    given = pod_request(pod.spec)
+    place = (pod.metadata.namespace, pod.metadata.name)
+    name, owner = pod.metadata.labels.get(JOB_NAME_LABEL, ""), pod.metadata.controller
+    devices = busy.devices.get(pod.spec.node_name, ()) if busy else ()
+    return Instance(
+        *place,
+        status=status_word(pod),
+        job=f"{owner.kind.lower()}/{name}" if name and owner else name,
+        gpus=given.get(GPU, 0),
+        milli_cpu=given.get("cpu", 0),
+        memory_bytes=given.get("memory", 0),
+        gpus_used=busy.pods.get(place) if busy else None,
+        gpu_indexes=tuple(each.index for each in devices if (each.namespace, each.pod) == place),
+    )
+
+
+def details_blocks(nodes: Iterable[NodeDetails]) -> str:
+    """Return everything about nodes, each in a block of its own."""
+    return f"\n\n{_RULE}\n\n".join(details_block(node) for node in nodes)
+
+
+def details_block(details: NodeDetails) -> str:
+    """Return everything about one node, as Arena has it and more."""
+    view = details.view
+    facts = [
+        ("Name", view.name),
+        ("Status", view.status),
+        ("Role", view.role),
+        ("Type", view.mode),
+        ("Address", view.address or "N/A"),
+        ("Description", _DESCRIPTIONS[view.mode]),
+        ("CPU", f"{share_of(view, 'cpu')} allocated{used_of(view, 'cpu')}"),
+        ("Memory", f"{share_of(view, 'memory')} allocated{used_of(view, 'memory')}"),
+        ("Pods", share_of(view, "pods")),
+    ]
+    if view.trouble:
+        facts.insert(2, ("Reason", view.trouble))
+    blocks = ["\n".join(f"{name + ':':{_LABEL}}{value}" for name, value in facts)]
+    if details.instances:
+        blocks.append(f"Instances:\n{_instances(details)}")
+    if details.devices:
+        blocks.append(f"GPUs:\n{_devices(details.devices)}")
+    if view.mode is not GpuMode.NONE or view.unhealthy_gpus:
+        blocks.append(f"GPU Summary:\n{_summary(details)}")
+    return "\n\n".join(blocks)
+
+
+def _instances(details: NodeDetails) -> str:
+    measured = bool(details.devices)
+    head = ["NAMESPACE", "NAME", "STATUS", "GPU(Requested)"]
+    head += ["GPU(Allocated)"] if measured else []
+    head += ["JOB", "CPU(Requested)", "MEMORY(Requested)"]
+    head += ["GPU(Used)"] if measured else []
+    rows = [
+        [
+            each.namespace,
+            each.name,
+            each.status,
+            each.gpus,
+            *([",".join(each.gpu_indexes)] if measured else []),
+            each.job,
+            f"{each.milli_cpu / 1000:g}",
+            f"{round(each.memory_bytes / _GI, 1):g}Gi",
+            *([worth(each.gpus_used)] if measured else []),
+        ]
+        for each in details.instances
+    ]
+    return table(head, rows, indent="  ")
+
+
+def _devices(devices: "Sequence[GpuDevice]") -> str:
+    head = ["INDEX", "MEMORY(Total)", "MEMORY(Allocated)", "MEMORY(Used)", "DUTY_CYCLE", "INSTANCE"]
+    rows = [
+        [
+            each.index,
+            _gibibytes(each.memory_total_bytes),
+            _gibibytes(_given(each)),
+            _gibibytes(each.memory_used_bytes),
+            "" if each.busy is None else f"{100 * each.busy:.1f}%",
+            f"{each.namespace}/{each.pod}" if each.pod else "",
+        ]
+        for each in devices
+    ]
+    return table(head, rows, indent="  ")
+
+
+def _given(device: "GpuDevice") -> int | None:
+    """Memory that a pod has been given: all of a GPU's, as it has the GPU as a whole."""
+    return device.memory_total_bytes if device.pod else 0
+
+
+def _gibibytes(count: int | None) -> str:
+    return "" if count is None else f"{count / _GI:.1f}Gi"
+
+
+def _summary(details: NodeDetails) -> str:
+    view = details.view
+    total, allocated = view.total.get(GPU, 0), view.allocated.get(GPU, 0)
+    lines = [f"  Allocated/Total GPUs: {_part(allocated, total)}"]
+    if view.gpus_used is not None:
+        lines.append(f"  Used/Total GPUs: {view.gpus_used:.2f}/{total}")
+    if unhealthy := view.unhealthy_gpus:
+        lines.append(f"  Unhealthy/Total GPUs: {_part(unhealthy, view.capacity.get(GPU, 0))}")
+    known = [each for each in details.devices if each.memory_total_bytes is not None]
+    if known:
+        used = sum(each.memory_used_bytes or 0 for each in known)
+        sum_total = sum(each.memory_total_bytes or 0 for each in known)
+        lines.append(f"  Used/Total GPU Memory: {used / _GI:.1f}/{sum_total / _GI:.1f}Gi")
+    return "\n".join(lines)
+
+
+def _part(count: int, total: int) -> str:
+    return f"{count}/{total}" + (f" ({100 * count / total:.1f}%)" if total else "")
+
+
+def details_data(details: NodeDetails) -> dict[str, Any]:
+    """Return a node with what is on it as plain data."""
+    return node_data(details.view) | {
+        "description": _DESCRIPTIONS[details.view.mode],
+        "reason": details.view.trouble,
+        "instances": [_instance_data(each) for each in details.instances],
+        "gpus": [_device_data(each) for each in details.devices],
+    }
+
+
+def _instance_data(instance: Instance) -> Mapping[str, Any]:
+    return {
+        "namespace": instance.namespace,
+        "name": instance.name,
+        "status": instance.status,
+        "job": instance.job,
+        "requestGPUs": instance.gpus,
+        "requestMilliCPU": instance.milli_cpu,
+        "requestMemoryBytes": instance.memory_bytes,
+        "usedGPUs": instance.gpus_used,
+        "gpuIndexes": list(instance.gpu_indexes),
+    }
+
+
+def _device_data(device: "GpuDevice") -> Mapping[str, Any]:
+    return {
+        "index": device.index,
+        "totalMemoryBytes": device.memory_total_bytes,
+        "allocatedMemoryBytes": _given(device),
+        "usedMemoryBytes": device.memory_used_bytes,
+        "dutyCycle": device.busy,
+        "namespace": device.namespace,
+        "instance": device.pod,
+    }

@@ -1,0 +1,199 @@
+"""Nodes as rows and plain data: Arena's columns and keys, ours to the right of them."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from gangline.cli.output import table
+from gangline.cli.sparkline import CURVE, NOTHING, History
+
+if TYPE_CHECKING:
+    from gangline.api.node import Node
+    from gangline.api.pod import Pod
+
+GPU = "nvidia.com/gpu"
+_ROLE = "node-role.kubernetes.io/"
+_RULE_WIDTH = 99
+
+
+class GpuMode(StrEnum):
+    """How a node hands out its GPUs, in Arena's words."""
+
+    NONE = "none"
+    EXCLUSIVE = "exclusive"
+    TOPOLOGY = "topology"
+    SHARE = "share"
+
+
+_MODE_RESOURCES = {
+    GpuMode.SHARE: "aliyun.com/gpu-mem",
+    GpuMode.TOPOLOGY: "aliyun.com/gpu",
+    GpuMode.EXCLUSIVE: GPU,
+}
+"""What a node of each mode advertises."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A node as a row."""
+
+    name: str
+    address: str
+    role: str
+    status: str
+    total: Mapping[str, int]
+    allocated: Mapping[str, int]
+    cpu_used: float | None = None
+    """Cores; None where the cluster does not measure."""
+    memory_used: float | None = None
+    """Bytes."""
+    gpus_used: float | None = None
+    """GPUs' worth of work; None where nothing measures it."""
+    capacity: Mapping[str, int] = field(default_factory=dict)
+    trouble: str = ""
+    """Why it is not ready, where its kubelet or the cluster says so."""
+
+    @property
+    def mode(self) -> GpuMode:
+        """How it hands out its GPUs."""
+        found = (mode for mode, name in _MODE_RESOURCES.items() if self.total.get(name))
+        return next(found, GpuMode.NONE)
+
+    @property
+    def unhealthy_gpus(self) -> int:
+        """GPUs that it has and that pods may not have."""
+        return max(0, self.capacity.get(GPU, 0) - self.total.get(GPU, 0))
+
+
+def read_nodes(nodes: "Sequence[Node]", pods: "Sequence[Pod]") -> list[NodeView]:
+    """Return nodes with what is given to the pods on them that have not ended."""
+    from gangline.api.resourcelist import pod_request, total  # noqa: PLC0415
+
+    given: dict[str, list[Mapping[str, int]]] = defaultdict(list)
+    for pod in pods:
+        if pod.spec.node_name and pod.status.phase not in {"Succeeded", "Failed"}:
+            given[pod.spec.node_name].append({**pod_request(pod.spec), "pods": 1})
+    return [_read_node(node, total(given[node.metadata.name])) for node in nodes]
+
+
+def _read_node(node: "Node", allocated: Mapping[str, int]) -> NodeView:
+    from gangline.api.conditions import find_condition, is_true  # noqa: PLC0415
+    from gangline.api.resourcelist import amounts  # noqa: PLC0415
+
+    roles = [key.removeprefix(_ROLE) for key in node.metadata.labels if key.startswith(_ROLE)]
+    ready = is_true(node.status.conditions, "Ready")
+    word = "Ready" if ready else "NotReady"
+    told = find_condition(node.status.conditions, "Ready")
+    addresses = {each.type: each.address for each in node.status.addresses}
+    return NodeView(
+        name=node.metadata.name,
+        address=addresses.get("InternalIP", ""),
+        role=",".join(sorted(roles)) or "<none>",
+        status=f"{word},SchedulingDisabled" if node.spec.unschedulable else word,
+        total=amounts(node.status.allocatable),
+        allocated=allocated,
+        capacity=amounts(node.status.capacity),
+        trouble="" if ready or told is None else told.message or told.reason,
+    )
+
+
+def node_table(
+    views: Sequence[NodeView], history: History = NOTHING, *, modes: bool = False
+) -> str:
+    """Return nodes under Arena's head with ours to the right; ``modes`` shows the GPUs' modes.
+
+    As Arena has it, unhealthy GPUs have a column only where there are any.
+    """
+    measured = any(view.gpus_used is not None for view in views)
+    unhealthy = any(view.unhealthy_gpus for view in views)
+    head = ["NAME", "IPADDRESS", "ROLE", "STATUS", "GPU(Total)", "GPU(Allocated)"]
+    head += ["GPU(Mode)"] if modes else []
+    head += ["UNHEALTHY"] if unhealthy else []
+    head += ["CPU(Allocated)", "CPU(Used)", "MEMORY(Allocated)", "MEMORY(Used)", "PODS"]
+    head += ["GPU(Used)"] if measured else []
+    head += [CURVE] if history else []
+    rows = [
+        [
+            view.name,
+            view.address,
+            view.role,
+            view.status,
+            view.total.get(GPU, 0),
+            view.allocated.get(GPU, 0),
+            *([view.mode] if modes else []),
+            *([view.unhealthy_gpus] if unhealthy else []),
+            share_of(view, "cpu"),
+            _cores(view),
+            share_of(view, "memory"),
+            _memory(view),
+            share_of(view, "pods"),
+            *([worth(view.gpus_used)] if measured else []),
+            *([history.curve(view.name)] if history else []),
+        ]
+        for view in views
+    ]
+    return table(head, rows)
+
+
+_UNITS = {"cpu": (1000, ""), "memory": (2**30, "Gi"), "pods": (1, "")}
+
+
+def share_of(view: NodeView, resource: str) -> str:
+    """Return how much of a resource is given to pods: ``1.5/4``."""
+    unit, suffix = _UNITS[resource]
+    allocated, total = view.allocated.get(resource, 0), view.total.get(resource, 0)
+    return f"{round(allocated / unit, 1):g}/{round(total / unit, 1):g}{suffix}"
+
+
+def _cores(view: NodeView) -> str:
+    return "" if view.cpu_used is None else f"{view.cpu_used:.2f}"
+
+
+def _memory(view: NodeView) -> str:
+    return "" if view.memory_used is None else f"{view.memory_used / 2**30:.1f}Gi"
+
+
+def used_of(view: NodeView, resource: str) -> str:
+    """Return what is used of a resource in words, to follow its share; empty where unknown."""
+    text = {"cpu": _cores, "memory": _memory}[resource](view)
+    return f", {text} used" if text else ""
+
+
+def worth(gpus: float | None) -> str:
+    """Return GPUs' worth of work; empty where nothing measures it."""
+    return "" if gpus is None else f"{gpus:.2f}"
+
+
+def footer(views: Sequence[NodeView]) -> str:
+    """Return the sum of all GPUs; nothing where there are none."""
+    total = sum(view.total.get(GPU, 0) for view in views)
+    allocated = sum(view.allocated.get(GPU, 0) for view in views)
+    if not total:
+        return ""
+    share = f"{allocated}/{total} ({100 * allocated / total:.1f}%)"
+    return f"{'-' * _RULE_WIDTH}\nAllocated/Total GPUs In Cluster:\n{share}"
+
+
+def node_data(view: NodeView) -> dict[str, Any]:
+    """Return a node as plain data."""
+    return {
+        "name": view.name,
+        "ip": view.address,
+        "role": view.role,
+        "status": view.status,
+        "totalGPUs": view.total.get(GPU, 0),
+        "allocatedGPUs": view.allocated.get(GPU, 0),
+        "totalMilliCPU": view.total.get("cpu", 0),
+        "allocatedMilliCPU": view.allocated.get("cpu", 0),
+        "totalMemoryBytes": view.total.get("memory", 0),
+        "allocatedMemoryBytes": view.allocated.get("memory", 0),
+        "usedCPU": view.cpu_used,
+        "usedMemoryBytes": view.memory_used,
+        "usedGPUs": view.gpus_used,
+        "totalPods": view.total.get("pods", 0),
+        "allocatedPods": view.allocated.get("pods", 0),
+        "gpuMode": str(view.mode),
+        "unhealthyGPUs": view.unhealthy_gpus,
+    }

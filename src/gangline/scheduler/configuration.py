@@ -4,15 +4,21 @@
 here is in the tables below; a name that is in none of them is an error, never silently passed over.
 """
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 import yaml
 
+from gangline.scheduler.configured_weights import (
+    SCORING,
+    ConfigurationError,
+    configured_weights,
+)
 from gangline.scheduler.plugins.node_scores import Weights
 from gangline.scheduler.settings import SchedulerSettings
+
+__all__ = ["Configuration", "ConfigurationError", "read_configuration"]
 
 ACTIONS = frozenset(
     ("enqueue", "allocate", "backfill", "preempt", "reclaim", "gangpreempt", "gangreclaim")
@@ -31,7 +37,6 @@ BUILT_IN = frozenset(
 }
 """Plugins whose rules always hold here; naming them changes nothing, nor does leaving them out."""
 
-SCORING = frozenset(("binpack", "nodeorder"))
 UNSUPPORTED = {
     "sla": "waiting is bounded by reservations",
     "tdm": "there are no revocable zones",
@@ -44,10 +49,6 @@ UNSUPPORTED = {
     "extender": "there are no extenders",
 }
 """Plugins of Volcano that have no counterpart, and why."""
-
-
-class ConfigurationError(ValueError):
-    """The file cannot be read. The message says what is wrong, and what would be right."""
 
 
 class _Plugin(msgspec.Struct, forbid_unknown_fields=False):
@@ -100,18 +101,17 @@ def read_configuration(text: str) -> Configuration:
         raise ConfigurationError(
             f"unknown action {unknown[0]!r}; there are: {', '.join(sorted(ACTIONS))}"
         )
-    weights = Weights()
-    for tier in written.tiers:
-        for plugin in tier.plugins:
-            weights = _with_plugin(weights, plugin)
+    plugins = [plugin for tier in written.tiers for plugin in tier.plugins]
+    for plugin in plugins:
+        _check(plugin)
     return Configuration(
         preempt=bool(actions & {"preempt", "gangpreempt"}),
         reclaim=bool(actions & {"reclaim", "gangreclaim"}),
-        weights=weights,
+        weights=configured_weights((p.name, p.arguments) for p in plugins if p.name in SCORING),
     )
 
 
-def _with_plugin(weights: Weights, plugin: _Plugin) -> Weights:
+def _check(plugin: _Plugin) -> None:
     if plugin.name in UNSUPPORTED:
         raise ConfigurationError(
             f"plugin {plugin.name!r} does nothing here: {UNSUPPORTED[plugin.name]}"
@@ -119,69 +119,3 @@ def _with_plugin(weights: Weights, plugin: _Plugin) -> Weights:
     if plugin.name not in BUILT_IN | SCORING:
         known = ", ".join(sorted(BUILT_IN | SCORING))
         raise ConfigurationError(f"unknown plugin {plugin.name!r}; there are: {known}")
-    if plugin.name == "binpack":
-        return _binpack(weights, plugin.arguments)
-    if plugin.name == "nodeorder":
-        return _with_arguments(weights, plugin, _NODE_ORDER)
-    return weights
-
-
-_Change = Callable[[Weights, float], Weights]
-_NODE_ORDER: Mapping[str, _Change] = {
-    "nodeaffinity.weight": lambda weights, value: replace(weights, affinity=value),
-    "podaffinity.weight": lambda weights, value: replace(weights, pod_affinity=value),
-    "mostrequested.weight": lambda weights, value: replace(weights, packing=value),
-    "leastrequested.weight": lambda weights, value: replace(
-        weights, packing=weights.packing - 2 * value
-    ),
-}
-_WITHOUT_EFFECT = frozenset(
-    ("balancedresource.weight", "imagelocality.weight", "tainttoleration.weight")
-) | {"podtopologyspread.weight"}
-"""Arguments of nodeorder for which there is no score here: only nothing can be asked of them."""
-_BINPACK: Mapping[str, _Change] = {
-    "binpack.weight": lambda weights, value: replace(weights, packing=value),
-    "binpack.cpu": lambda weights, value: replace(weights, cpu=value),
-    "binpack.memory": lambda weights, value: replace(weights, memory=value),
-    "binpack.fragments": lambda weights, value: replace(weights, fragments=value),
-}
-
-
-def _binpack(weights: Weights, arguments: Mapping[str, Any]) -> Weights:
-    listed = str(arguments.get("binpack.resources", ""))
-    resources = {name.strip() for name in listed.split(",") if name.strip()}
-    for key, value in arguments.items():
-        resource = key.removeprefix("binpack.resources.")
-        if key == "binpack.resources":
-            continue
-        if resource != key and resource in resources:
-            devices = {**dict(weights.resources), resource: _number(key, value)}
-            weights = replace(weights, resources=tuple(sorted(devices.items())))
-        elif key in _BINPACK:
-            weights = _BINPACK[key](weights, _number(key, value))
-        else:
-            raise ConfigurationError(f"unknown argument {key!r} of plugin 'binpack'")
-    return weights
-
-
-def _with_arguments(weights: Weights, plugin: _Plugin, known: Mapping[str, _Change]) -> Weights:
-    for key, value in plugin.arguments.items():
-        if key in _WITHOUT_EFFECT and not _number(key, value):
-            continue
-        if key not in known:
-            names = ", ".join(sorted(known))
-            raise ConfigurationError(
-                f"unknown argument {key!r} of plugin {plugin.name!r}; there are: {names}"
-            )
-        weights = known[key](weights, _number(key, value))
-    return weights
-
-
-def _number(key: str, value: object) -> float:
-    try:
-        number = float(str(value))
-    except ValueError as error:
-        raise ConfigurationError(f"{key} is {value!r}, not a number") from error
-    if number < 0:
-        raise ConfigurationError(f"{key} is {value!r}: weights are not negative")
-    return number

@@ -15,6 +15,10 @@ class Eligibility:
     refusals: list[str]
     preference: NDArray[np.float64]
     prefers: bool
+    discouraged: NDArray[np.int32]
+    """How many marks each node has that the pod would rather not put up with."""
+    discourages: bool = False
+    """Some node has, or had, such a mark."""
     counts: Counter[str] = field(default_factory=Counter)
     """How many nodes will not do, by reason."""
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from gangline.scheduler.demand import Demand, columns_for, demand_of
 from gangline.scheduler.domains import Domain, domains
 from gangline.scheduler.eligibility import Eligibility
 from gangline.scheduler.model import (
@@ -25,7 +26,7 @@ from gangline.scheduler.model import (
     Shape,
 )
 from gangline.scheduler.plugins.fragments import CommonPods, Popularity
-from gangline.scheduler.plugins.node_filters import keeps_off, refusal
+from gangline.scheduler.plugins.node_filters import discouraging, keeps_off, refusal
 from gangline.scheduler.plugins.node_scores import (
     Amounts,
     Scores,
@@ -34,7 +35,7 @@ from gangline.scheduler.plugins.node_scores import (
     preference,
 )
 from gangline.scheduler.plugins.pod_relations import Pods
-from gangline.scheduler.scoring import Demand, Ground, Rows, Standing, score_rows
+from gangline.scheduler.scoring import Ground, Rows, Standing, score_rows
 
 DEFAULT_WEIGHTS = Weights()
 MAX_CONSTRAINTS = 1024
@@ -149,15 +150,8 @@ class NodeTable:
         """Return a request as arrays; resources that no node has get a column of zeros."""
         demand = self._demands.get(request)
         if demand is None:
-            self._ensure_columns(request)
-            demand = Demand(
-                parts=tuple(
-                    (self.columns[name], amount, self.weights.of(name))
-                    for name, amount in request
-                    if amount > 0
-                ),
-                wants_device=any(is_device(name) and amount > 0 for name, amount in request),
-            )
+            self._ensure_columns(columns_for(request, self.weights))
+            demand = demand_of(request, self.columns, self.weights)
             if len(self._demands) >= MAX_CONSTRAINTS:
                 self._demands.pop(next(iter(self._demands)))
             self._demands[request] = demand
@@ -191,6 +185,7 @@ class NodeTable:
                 [""] * size,
                 np.zeros(size),
                 bool(constraints.preferred),
+                np.zeros(size, dtype=np.int32),
             )
             for row in self.rows.values():
                 self._evaluate(constraints, eligible, row)
@@ -313,6 +308,7 @@ class NodeTable:
             eligible.accepts,
             eligible.preference if eligible.prefers else None,
             self.weights,
+            eligible.discouraged if eligible.discourages else None,
             self._usual() if self.weights.fragments else None,
         )
 
@@ -348,6 +344,9 @@ class NodeTable:
         eligible.accepts[row] = not why
         if eligible.prefers:
             eligible.preference[row] = preference(constraints, node)
+        if marks := discouraging(constraints, node):
+            eligible.discourages = True
+        eligible.discouraged[row] = marks
 
     def _new_row(self, name: NodeName) -> int:
         if not self._vacant:
@@ -374,6 +373,7 @@ class NodeTable:
             none = np.zeros(added, dtype=bool)
             eligible.accepts = np.concatenate([eligible.accepts, none])
             eligible.preference = np.append(eligible.preference, np.zeros(added))
+            eligible.discouraged = np.append(eligible.discouraged, none.astype(np.int32))
             eligible.refusals += [""] * added
         for meant, counts in self._counts.items():
             self._counts[meant] = np.append(counts, np.zeros(added, dtype=np.int64))

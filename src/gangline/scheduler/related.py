@@ -53,7 +53,7 @@ def reasons_by_row(nodes: NodeTable, pod: PodFacts) -> dict[int, str]:
 
 
 def liking(nodes: NodeTable, pod: PodFacts, placed: Placed) -> Scores:
-    """Return how much a pod likes each row for the pods there, about between -1 and 1."""
+    """Return how much a pod likes each row for the pods there, by the weights of the nodes."""
     score: Scores = np.zeros(len(nodes.facts))
     relations = pod.shape.constraints.relations
     if relations is None:
@@ -62,11 +62,11 @@ def liking(nodes: NodeTable, pod: PodFacts, placed: Placed) -> Scores:
         for term in terms:
             if term.weight:
                 there = pod_relations.in_parts(*_seen(nodes, pod, term, placed)) > 0
-                score += sign * term.weight / FULL_WEIGHT * there
+                score += nodes.weights.pod_affinity * sign * term.weight / FULL_WEIGHT * there
     for spread in relations.spread:
         if not spread.hard:
             seen = pod_relations.in_parts(*_seen(nodes, pod, spread.pods, placed))
-            score -= seen / max(1, int(seen.max(initial=0)))
+            score -= nodes.weights.spreading * seen / max(1, int(seen.max(initial=0)))
     return score
 
 

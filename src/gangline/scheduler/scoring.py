@@ -11,7 +11,9 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from gangline.scheduler.demand import Demand
 from gangline.scheduler.model import Shape
+from gangline.scheduler.plugins.balance import evenness
 from gangline.scheduler.plugins.fragments import CommonPods
 from gangline.scheduler.plugins.node_scores import Amounts, Scores, Weights
 
@@ -20,15 +22,6 @@ Rows = NDArray[np.intp] | None
 MAX_SHAPES = 512
 LONGEST_LOG = 100_000
 T = TypeVar("T", bound=np.generic)
-
-
-@dataclass(frozen=True, slots=True)
-class Demand:
-    """A request, ready to be compared with the arrays."""
-
-    parts: tuple[tuple[int, int, float], ...]
-    """Column, amount (more than nothing) and weight in packing, of each resource asked for."""
-    wants_device: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +34,8 @@ class Ground:
     accepts: NDArray[np.bool_]
     preference: NDArray[np.float64] | None
     weights: Weights
+    discouraged: NDArray[np.int32] | None = None
+    """How many marks (``PreferNoSchedule``) a pod would rather not put up with; None: nowhere."""
     common: CommonPods | None = None
     """The usual pods, if it counts what is left over for them."""
     liking: NDArray[np.float64] | None = None
@@ -68,10 +63,21 @@ def score_rows(ground: Ground, demand: Demand, rows: Rows, liking_weight: float 
         score -= ground.weights.fragments * _fragmented(ground.common, demand, free)
     if ground.preference is not None:
         score += ground.weights.affinity * _on(ground.preference, rows)
+    if ground.discouraged is not None:
+        score -= ground.weights.discouraged * _on(ground.discouraged, rows)
+    if demand.balanced:
+        score += ground.weights.balance * _even(demand, free, allocatable)
     if ground.liking is not None:
         score += liking_weight * _on(ground.liking, rows)
     score[~fits] = -np.inf
     return score
+
+
+def _even(demand: Demand, free: Amounts, allocatable: Amounts) -> Scores:
+    """How evenly the resources would be used with the pod."""
+    columns = [column for column, _ in demand.balanced]
+    amounts = np.array([amount for _, amount in demand.balanced], dtype=np.int64)
+    return evenness(free[columns] - amounts[:, None], allocatable[columns])
 
 
 def _fragmented(common: CommonPods, demand: Demand, free: Amounts) -> Scores:

@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gangline.scheduler import related
+from gangline.scheduler.demand import Demand
 from gangline.scheduler.model import PodFacts, Shape, shape_of
 from gangline.scheduler.nodes import NodeTable
 from gangline.scheduler.plugins.node_scores import Amounts, Scores
-from gangline.scheduler.scoring import Demand, Rows, score_rows
+from gangline.scheduler.scoring import Rows, score_rows
 
 LIKING_WEIGHT = 10.0
 
@@ -96,17 +97,16 @@ class Trial:
         score = self._scores(shape, demand)
         if self.within is not None:
             score = np.where(self.within, score, -np.inf)
-        # A node only gets better by being used, unless empty ones are preferred.
-        spreads = self.nodes.weights.packing < 0
+        one_by_one = self.nodes.weights.one_by_one
         while pods:
             row = self._best(score)
             if row is None:
                 return pods
-            count = 1 if spreads else min(self._room(demand, row), len(pods))
+            count = 1 if one_by_one else min(self._room(demand, row), len(pods))
             self._spend(Placement(tuple(pods[:count]), row, demand))
             pods = pods[count:]
             here = np.array([row], dtype=np.intp)
-            score[row] = self._score(shape, demand, here)[0] if spreads else -np.inf
+            score[row] = self._score(shape, demand, here)[0] if one_by_one else -np.inf
         return pods
 
     def relates(self, shape: Shape) -> bool:
@@ -134,7 +134,7 @@ class Trial:
         score = np.where(
             related.allowed(self.nodes, pod, placed), self._scores(pod.shape, demand), -np.inf
         )
-        score += self.nodes.weights.pod_affinity * related.liking(self.nodes, pod, placed)
+        score += related.liking(self.nodes, pod, placed)
         if self.within is not None:
             score[~self.within] = -np.inf
         row = self._best(score)

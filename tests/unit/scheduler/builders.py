@@ -19,6 +19,8 @@ from gangline.scheduler.model import (
     Taint,
     shape_of,
 )
+from gangline.scheduler.nodes import DEFAULT_WEIGHTS
+from gangline.scheduler.plugins.node_scores import Weights
 from gangline.scheduler.simulate.check import check
 from gangline.scheduler.state import ClusterState
 
@@ -97,9 +99,11 @@ def gang(name: str, size: int, age: int = 0, **pod_facts: object) -> list[PodFac
     return [group(name, size, age), *members]
 
 
-def cluster(*things: NodeFacts | PodFacts | GroupFacts | QueueFacts) -> ClusterState:
+def cluster(
+    *things: NodeFacts | PodFacts | GroupFacts | QueueFacts, weights: Weights = DEFAULT_WEIGHTS
+) -> ClusterState:
     """Make a state out of facts, in the order given, with the default queue."""
-    state = ClusterState()
+    state = ClusterState(weights)
     state.queues[DEFAULT_QUEUE] = QueueFacts(DEFAULT_QUEUE)
     for thing in things:
         match thing:

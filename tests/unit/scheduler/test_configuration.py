@@ -72,13 +72,23 @@ def test_actions_and_arguments_are_taken_over() -> None:
         ),
         pytest.param(
             "tiers: [{plugins: [{name: nodeorder, arguments: {imagelocality.weight: 1}}]}]",
-            "unknown argument 'imagelocality.weight'",
+            "imagelocality.weight does nothing here: which images",
             id="an argument without effect",
         ),
         pytest.param(
             "tiers: [{plugins: [{name: binpack, arguments: {binpack.cpu: much}}]}]",
             "not a number",
             id="value",
+        ),
+        pytest.param(
+            "tiers: [{plugins: [{name: nodeorder, arguments: {balancedresource.weight: .nan}}]}]",
+            "finite",
+            id="no weight at all",
+        ),
+        pytest.param(
+            "tiers: [{plugins: [{name: binpack, arguments: {binpack.resources.a/b: 2}}]}]",
+            "unknown argument 'binpack.resources.a/b'",
+            id="a resource that is not listed",
         ),
         pytest.param("tears: []", "tears", id="field"),
         pytest.param("{", "expected", id="no yaml"),
@@ -98,6 +108,50 @@ def test_nodes_can_be_filled_evenly_instead() -> None:
         state.set_pod(pod(f"p{index}"))
     nodes = [binding.node for binding in decide(state).bindings]
     assert sorted(nodes) == ["a", "a", "b", "b"]
+
+
+@pytest.mark.parametrize(
+    ("binpack", "nodeorder", "packing"),
+    [
+        pytest.param({}, {}, 1, id="nothing is said"),
+        pytest.param({"binpack.weight": 5}, {}, 5, id="binpack"),
+        pytest.param({}, {"mostrequested.weight": 0}, 0, id="neither full nor empty nodes"),
+        pytest.param({"binpack.weight": 5}, {"leastrequested.weight": 1}, 4, id="both"),
+        pytest.param({"binpack.weight": 5}, {"mostrequested.weight": 2}, 7, id="twice"),
+        pytest.param({}, {"leastrequested.weight": 2}, -2, id="empty nodes only"),
+        pytest.param({}, {"leastrequested.weight": 0}, 1, id="empty nodes count for nothing"),
+    ],
+)
+@pytest.mark.parametrize("turned", [False, True])
+def test_weights_for_full_and_for_empty_nodes_add_up_in_any_order(
+    binpack: dict[str, int], nodeorder: dict[str, int], packing: float, turned: bool
+) -> None:
+    plugins = [
+        {"name": "binpack", "arguments": binpack},
+        {"name": "nodeorder", "arguments": nodeorder},
+    ]
+    text = yaml.safe_dump({"tiers": [{"plugins": plugins[:: -1 if turned else 1]}]})
+    assert read_configuration(text).weights.packing == packing
+
+
+def test_every_weight_of_nodeorder_does_something_or_is_refused() -> None:
+    everything = {
+        "leastrequested": 4,
+        "mostrequested": 2,
+        "nodeaffinity": 5,
+        "podaffinity": 6,
+        "podtopologyspread": 7,
+        "tainttoleration": 8,
+        "balancedresource": 9,
+        "imagelocality": 0,
+        "selectorspread": 0,
+    }
+    arguments = {f"{name}.weight": value for name, value in everything.items()}
+    plugin = {"name": "nodeorder", "arguments": arguments}
+    found = read_configuration(yaml.safe_dump({"tiers": [{"plugins": [plugin]}]})).weights
+    assert found == Weights(
+        packing=-2, affinity=5, pod_affinity=6, spreading=7, discouraged=8, balance=9
+    )
 
 
 def test_the_deployed_scheduler_is_told_the_defaults_where_explain_looks() -> None:

@@ -45,6 +45,14 @@ def _taints(constraints: Constraints, node: NodeFacts) -> str:
     return ""
 
 
+def discouraging(constraints: Constraints, node: NodeFacts) -> int:
+    """Count the taints that a pod does not tolerate and that are a wish only."""
+    return sum(
+        taint.effect == "PreferNoSchedule" and not _tolerated(taint, constraints.tolerations)
+        for taint in node.taints
+    )
+
+
 def keeps_off(node: NodeFacts) -> bool:
     """Say whether a node has a taint that keeps pods off."""
     return any(taint.effect in _KEEPS_OFF for taint in node.taints)

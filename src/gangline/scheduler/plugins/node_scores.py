@@ -36,7 +36,21 @@ class Weights:
     affinity: float = 2.0
     """Preferred node affinity."""
     pod_affinity: float = 2.0
-    """Preferred affinity between pods, and spreading as far as possible."""
+    """Preferred affinity between pods."""
+    spreading: float = 2.0
+    """Spreading over places as far as possible (``ScheduleAnyway``)."""
+    discouraged: float = 3.0
+    """Against each mark of a node that pods would rather not put up with (``PreferNoSchedule``)."""
+    balance: float = 0.0
+    """Using CPU, memory and devices of a node evenly."""
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether a node may get worse by being used.
+
+        Else the best node stays the best, and takes all pods that are alike at once.
+        """
+        return self.packing < 0 or self.balance > 0
 
     def of(self, resource: str) -> float:
         """Return how much a resource counts in packing: devices more, pods not at all."""

@@ -1,0 +1,111 @@
+"""Reads the arguments of Volcano's scoring plugins: how much each consideration counts.
+
+Every argument that Volcano knows does something here or is refused with the reason why not. Files
+mean the same in whatever order they name plugins and arguments.
+"""
+
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from gangline.scheduler.plugins.node_scores import Weights
+
+_LISTED = "binpack.resources"
+SCORING = frozenset(("binpack", "nodeorder"))
+Arguments = Mapping[str, Any]
+
+
+class ConfigurationError(ValueError):
+    """The file cannot be read. The message says what is wrong, and what would be right."""
+
+
+_Change = Callable[[Weights, float], Weights]
+_PACKING = frozenset(("binpack.weight", "mostrequested.weight", "leastrequested.weight"))
+"""Of one consideration: what is said for full nodes, less what is said for empty ones."""
+_BINPACK: Mapping[str, _Change] = {
+    "binpack.cpu": lambda weights, value: replace(weights, cpu=value),
+    "binpack.memory": lambda weights, value: replace(weights, memory=value),
+    "binpack.fragments": lambda weights, value: replace(weights, fragments=value),
+}
+_NODE_ORDER: Mapping[str, _Change] = {
+    "nodeaffinity.weight": lambda weights, value: replace(weights, affinity=value),
+    "podaffinity.weight": lambda weights, value: replace(weights, pod_affinity=value),
+    "podtopologyspread.weight": lambda weights, value: replace(weights, spreading=value),
+    "tainttoleration.weight": lambda weights, value: replace(weights, discouraged=value),
+    "balancedresource.weight": lambda weights, value: replace(weights, balance=value),
+}
+_CHANGES = {**_BINPACK, **_NODE_ORDER}
+_KNOWN = {
+    plugin: frozenset(changes) | {name for name in _PACKING if name.startswith("binpack") == packs}
+    for plugin, changes, packs in (("binpack", _BINPACK, True), ("nodeorder", _NODE_ORDER, False))
+}
+_WITHOUT_EFFECT = {
+    "imagelocality.weight": "which images nodes have is not looked at",
+    "selectorspread.weight": "pods say themselves how they are spread (topologySpreadConstraints)",
+}
+"""Arguments for which there is no score here, and why: only nothing can be asked of them."""
+
+
+def configured_weights(plugins: Iterable[tuple[str, Arguments]]) -> Weights:
+    """Return the weights that plugins of these names ask for with their arguments.
+
+    Raises:
+        ConfigurationError: there is no such argument, or it does nothing here, or is no weight.
+    """
+    said: dict[str, float] = {}
+    devices: dict[str, float] = {}
+    for plugin, arguments in plugins:
+        devices |= _devices(arguments) if plugin == "binpack" else {}
+        for key, value in arguments.items():
+            if _counts(plugin, key, value, devices):
+                said[key] = number(key, value)
+    weights = replace(Weights(), packing=_packing(said), resources=tuple(sorted(devices.items())))
+    for key in said.keys() - _PACKING:
+        weights = _CHANGES[key](weights, said[key])
+    return weights
+
+
+def _packing(said: Mapping[str, float]) -> float:
+    """Full nodes first, unless only empty ones are asked for."""
+    full = [said[key] for key in ("binpack.weight", "mostrequested.weight") if key in said]
+    empty = said.get("leastrequested.weight", 0.0)
+    usual = 0.0 if empty else Weights().packing
+    return (sum(full) if full else usual) - empty
+
+
+def _devices(arguments: Arguments) -> dict[str, float]:
+    """Return the weights of the resources that ``binpack.resources`` lists."""
+    listed = str(arguments.get(_LISTED, "")).split(",")
+    keys = {name: f"{_LISTED}.{name}" for name in map(str.strip, listed) if name}
+    return {name: number(key, arguments[key]) for name, key in keys.items() if key in arguments}
+
+
+def _counts(plugin: str, key: str, value: object, devices: Container[str]) -> bool:
+    """Say whether an argument is a weight to take over; refuse it where there is no such one."""
+    if plugin == "binpack" and (key == _LISTED or key.removeprefix(f"{_LISTED}.") in devices):
+        return False
+    if plugin == "nodeorder" and key in _WITHOUT_EFFECT:
+        if number(key, value):
+            raise ConfigurationError(f"{key} does nothing here: {_WITHOUT_EFFECT[key]}; set it 0")
+        return False
+    if key not in _KNOWN[plugin]:
+        names = ", ".join(sorted(_KNOWN[plugin]))
+        raise ConfigurationError(
+            f"unknown argument {key!r} of plugin {plugin!r}; there are: {names}"
+        )
+    return True
+
+
+def number(key: str, value: object) -> float:
+    """Read a weight.
+
+    Raises:
+        ConfigurationError: it is none.
+    """
+    try:
+        read = float(str(value))
+    except ValueError as error:
+        raise ConfigurationError(f"{key} is {value!r}, not a number") from error
+    if not read >= 0 or read == float("inf"):
+        raise ConfigurationError(f"{key} is {value!r}: weights are not negative, and finite")
+    return read

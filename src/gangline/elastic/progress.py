@@ -20,6 +20,7 @@ from typing import Final
 PROGRESS_VARIABLE: Final = "GANGLINE_PROGRESS_FILE"
 METRICS_VARIABLE: Final = "RUNTIME_METRICS_PATH"
 """Where trainers written for DLRover report their steps."""
+_FIRST_AT: Final = "first_at_monotonic"
 _PART: Final = 128
 _LARGEST: Final = 4096
 
@@ -33,7 +34,7 @@ class Told:
     first_step: int | None = None
     """The first one."""
     first_at: float | None = None
-    """When that was finished, in seconds since 1970."""
+    """When that was finished, on this machine's monotonic clock."""
     saved_step: int | None = None
     """The last step that a complete checkpoint holds, in memory or in storage."""
     blocked_s: float = 0.0
@@ -70,7 +71,7 @@ class StepTeller:
     def finished(self, step: int) -> None:
         """A step is finished."""
         if not self._first:
-            self._first = f"first_step {step}\nfirst_at {time.time():.3f}"
+            self._first = f"first_step {step}\n{_FIRST_AT} {time.monotonic():.3f}"
         self._part.write(f"step {step}\n{self._first}\n")
 
 
@@ -106,7 +107,7 @@ def read(progress: Path, metrics: Path) -> Told:
     return Told(
         step=step,
         first_step=_whole(numbers, "first_step"),
-        first_at=numbers.get("first_at"),
+        first_at=numbers.get(_FIRST_AT),
         saved_step=_whole(numbers, "saved_step"),
         blocked_s=numbers.get("blocked_s", 0.0),
     )

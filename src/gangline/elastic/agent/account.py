@@ -36,7 +36,7 @@ class Report:
 
 @dataclass(slots=True)
 class Book:
-    """Follows the workers of one attempt. Times are in seconds since 1970."""
+    """Follows the workers of one attempt. Times are of this machine's monotonic clock."""
 
     world: World
     since: float
@@ -76,7 +76,9 @@ class Book:
             found[starting] = now - self.since
         if self.hung_since is not None:
             found[Phase.HANGING] = now - self.hung_since
-        return {phase: round(seconds, 3) for phase, seconds in found.items() if seconds > 0}
+        most = now - self.since  # what workers say may be anything
+        told_s = {phase: round(min(seconds, most), 3) for phase, seconds in found.items()}
+        return {phase: seconds for phase, seconds in told_s.items() if seconds > 0}
 
     def _steps_per_s(self, step: int | None, now: float) -> float:
         if step is None:

@@ -36,7 +36,7 @@ class LocalNode:
 
     def begin(self, group: Group, world: World) -> None:
         """Follow the workers of a new attempt."""
-        before, now = self._book, time.time()
+        before, now = self._book, time.monotonic()
         in_place = before is not None and before.world.round == world.round
         self._book = Book(
             world,
@@ -49,7 +49,7 @@ class LocalNode:
     def end(self) -> None:
         """Note what the workers have reached: they are about to end."""
         if self._group is not None:
-            self._last, self._ended_at = self.report(), time.time()
+            self._last, self._ended_at = self.report(), time.monotonic()
         self._group = None
 
     def hangs(self, since: float) -> None:
@@ -61,7 +61,7 @@ class LocalNode:
         """Return how the workers are, or were when they ended."""
         if self._group is None or self._book is None or self._meter is None:
             return self._last
-        return self._book.report(told(self._group), time.time(), self._meter.usage())
+        return self._book.report(told(self._group), time.monotonic(), self._meter.usage())
 
     async def views(self) -> list[View]:
         """Return where the workers are; taken once in an attempt, however many ask."""

@@ -19,7 +19,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 async def hung(group: Group, settings: HangSettings) -> float:
-    """Wait until the group hangs; return since when, in seconds since 1970.
+    """Wait until the group hangs; return since when, on the monotonic clock.
 
     Never returns without a time limit.
     """
@@ -30,7 +30,7 @@ async def hung(group: Group, settings: HangSettings) -> float:
     watch = HangWatch(settings.timeout_s, since=time.monotonic())
     while not watch.is_hung([_pulse(each) for each in group.workers], time.monotonic()):  # noqa: ASYNC110 - files
         await asyncio.sleep(pause)
-    return time.time() - (time.monotonic() - watch.since)
+    return watch.since
 
 
 def told(group: Group) -> list[Told]:

@@ -13,6 +13,7 @@ import msgspec
 
 from gangline.elastic.data import events as shard_events
 from gangline.elastic.master import records as rec
+from gangline.elastic.master.clock import Moment
 from gangline.elastic.master.state import (
     CLIENTS_KEPT,
     REPLIES_KEPT,
@@ -272,14 +273,18 @@ class Core:
         account.move(now, account.phase)
         account.pass_down(started.down_s)
         self.state.kept.down_s += started.down_s
+        self._note_moment(started.moment, now)
         if started.down_s:
             self._tell("MasterBack", f"after {started.down_s:.1f} s", now)
         return Applied(_DONE)
 
     def _noted(self, noted: rec.Noted, now: float) -> Applied:
-        del now
         self.state.kept.account = noted.account
+        self._note_moment(noted.moment, now)
         return Applied(_DONE)
+
+    def _note_moment(self, moment: Moment | None, now: float) -> None:
+        self.state.kept.moment, self.state.kept.moment_at = moment, now
 
     # Keys
 

@@ -2,19 +2,18 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 
 import msgspec
 
 from gangline.elastic.master import records as rec
-from gangline.elastic.master.clock import JobClock
+from gangline.elastic.master.clock import JobClock, Moment, moment
 from gangline.elastic.master.core import Core
 from gangline.elastic.master.journal import Journal, JournalError
 from gangline.elastic.master.outbox import Outbox
 from gangline.elastic.master.service import MasterService
 from gangline.elastic.master.settings import MasterSettings
-from gangline.elastic.master.state import MasterState
+from gangline.elastic.master.state import Kept, MasterState
 from gangline.elastic.protocol.seal import Secret
 from gangline.elastic.protocol.server import Server
 
@@ -48,9 +47,9 @@ async def _serve(
     listening: Callable[[int], None],
 ) -> None:
     core, at = replayed(journal)
-    wall = time.time()  # compared with what this clock said to the master before, on no other host
-    down_s = max(0.0, wall - at - core.state.kept.down_s) if at else 0.0
-    clock = JobClock(at or wall)
+    now = moment()
+    down_s = away_s(core.state.kept, at, now)
+    clock = JobClock(at or now.wall_s)
     outbox = Outbox(journal)
     service = MasterService(settings, core, clock, outbox)
     outbox.serve(service.snapshot, service.journal_failed)
@@ -84,6 +83,21 @@ async def _end(settings: MasterSettings, service: MasterService, stop: asyncio.E
     finally:
         for wait in waits:
             wait.cancel()
+
+
+def away_s(kept: Kept, at: float, now: Moment) -> float:
+    """Return how long there has been no master.
+
+    Args:
+        kept: what the journal holds.
+        at: where it ends on the job's clock; 0: it is new.
+        now: this moment.
+    """
+    if not at:
+        return 0.0
+    if kept.moment is None:  # an earlier release wrote it: the clock began as the wall clock did
+        return max(0.0, now.wall_s - at - kept.down_s)
+    return max(0.0, kept.moment.until(now) - (at - kept.moment_at))
 
 
 def replayed(journal: Journal) -> tuple[Core, float]:

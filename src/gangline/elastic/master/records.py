@@ -4,6 +4,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from gangline.elastic.master.clock import Moment
 from gangline.elastic.master.goodput import Account
 from gangline.elastic.protocol.kinds import Message
 from gangline.elastic.protocol.messages import Request
@@ -15,6 +16,8 @@ class Started(Message):
     master: str
     down_s: float = 0.0
     """How long there was none; the job's clock stood still meanwhile."""
+    moment: Moment | None = None
+    """When this was, by clocks that go on without a master."""
 
 
 class Lost(Message):
@@ -48,6 +51,7 @@ class Noted(Message):
     """The account of time, which follows from heartbeats that are not written down one by one."""
 
     account: Account
+    moment: Moment | None = None
 
 
 class CommandsSeen(Message):

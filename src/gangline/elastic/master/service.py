@@ -14,7 +14,7 @@ from gangline.elastic.data import events as shard_events
 from gangline.elastic.master import core as topic
 from gangline.elastic.master import records as rec
 from gangline.elastic.master.checks import Checks
-from gangline.elastic.master.clock import JobClock
+from gangline.elastic.master.clock import JobClock, moment
 from gangline.elastic.master.core import CHANGING, LASTING, Applied, Core
 from gangline.elastic.master.inquiries import answer_to, summary_of
 from gangline.elastic.master.lives import Lives
@@ -56,7 +56,7 @@ class MasterService:
 
     def start(self, down_s: float) -> None:
         """Begin: all nodes known get the full time to be heard of again."""
-        self.happened(rec.Started(master=self.name, down_s=down_s))
+        self.happened(rec.Started(master=self.name, down_s=down_s, moment=moment()))
         state = self.core.rendezvous.state
         for node in [*state.members, *state.waiting]:
             self._lives.expect(node)
@@ -76,7 +76,7 @@ class MasterService:
 
     def note(self) -> None:
         """Write the account of time down."""
-        self.happened(rec.Noted(account=self.core.state.kept.account))
+        self.happened(rec.Noted(account=self.core.state.kept.account, moment=moment()))
 
     def snapshot(self) -> bytes:
         """Return the whole state."""

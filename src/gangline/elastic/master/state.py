@@ -5,6 +5,7 @@ from typing import Final
 import msgspec
 
 from gangline.elastic.data.ledger import Ledger
+from gangline.elastic.master.clock import Moment
 from gangline.elastic.master.goodput import Account
 from gangline.elastic.protocol.messages import Command, JobEvent, Reply
 from gangline.elastic.rendezvous import RendezvousState
@@ -32,7 +33,11 @@ class Kept(msgspec.Struct):
     """The number of the oldest that is kept."""
     account: Account = msgspec.field(default_factory=Account)
     down_s: float = 0.0
-    """How long there was no master, in all: so much is the job's clock behind this world's."""
+    """How long there was no master, in all."""
+    moment: Moment | None = None
+    """The last one that was written down ..."""
+    moment_at: float = 0.0
+    """... and when that was on the job's clock."""
     replies: dict[str, dict[int, Reply]] = {}
     """Client -> number -> what was answered, where doing it twice would do harm."""
 

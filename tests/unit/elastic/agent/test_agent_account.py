@@ -1,8 +1,11 @@
 """What a node reports follows from what its workers say in their files."""
 
 import json
+import time
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gangline.elastic.agent.account import Book
 from gangline.elastic.agent.world import World
@@ -65,3 +68,24 @@ def test_a_hang_counts_from_the_last_progress(book):
     book.hung_since = 130.0
     report = book.report([Told(5)], 190.0, None)
     assert (report.phase, report.spent_s["hanging"]) == ("hanging", 60.0)
+
+
+_SECONDS = st.floats(allow_nan=False, allow_infinity=False, width=32)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(_SECONDS, _SECONDS), min_size=1), st.floats(0, 1e6))
+def test_no_word_of_a_worker_makes_a_part_longer_than_the_whole(said, passed):
+    book = Book(WORLD, since=100.0, is_first=True, tells_steps=True, hung_since=50.0)
+    told = [Told(5, 1, first_at, None, blocked_s) for first_at, blocked_s in said]
+    report = book.report(told, 100.0 + passed, None)
+    assert all(0 < seconds <= passed + 0.001 for seconds in report.spent_s.values())
+
+
+def test_the_first_step_is_dated_by_a_clock_that_agent_and_worker_share(tmp_path):
+    path = tmp_path / "progress"
+    before = time.monotonic()
+    StepTeller({"GANGLINE_PROGRESS_FILE": str(path)}).finished(1)
+    first_at = read(path, tmp_path / "none").first_at
+    assert first_at is not None
+    assert before - 0.001 <= first_at <= time.monotonic() + 0.001

@@ -41,7 +41,6 @@ from gangline.scheduler.model import (
     PodKey,
     Promise,
     QueueFacts,
-    Shape,
 )
 from gangline.scheduler.notebook import read_promise
 from gangline.scheduler.observe import (
@@ -102,7 +101,7 @@ class Feed:
         self._promised = promised
         self._priorities: dict[str, int] = {}
         self._nodes: dict[NodeName, NodeFacts] = {}
-        self._last: tuple[LeanPodSpec, Shape] | None = None
+        self._last: tuple[LeanPodSpec, PodFacts] | None = None
         """Of the pod that was read last."""
         self.pods: Informer[LeanPod] = Informer(client, LEAN_PODS, transform=slim)
         self.groups: Informer[PodGroup] = Informer(client, POD_GROUPS)
@@ -254,18 +253,18 @@ class Feed:
         Pods that change, and those of one gang, mostly ask for what was asked before: reading that
         anew would be most of the work.
         """
-        shape = None
+        like = None
         if old is not None and before is not None and alike(pod.spec, old.spec):
-            shape = before.shape
+            like = before
         elif self._last is not None and alike(pod.spec, self._last[0]):
-            shape = self._last[1]
+            like = self._last[1]
         try:
-            facts = pod_facts(pod, self._priorities, self._answers_to, self._namespaces, shape)
+            facts = pod_facts(pod, self._priorities, self._answers_to, self._namespaces, like)
         except QuantityError as error:
             fields = {"namespace": pod.metadata.namespace, "pod": pod.metadata.name}
             log.warning("pod left out: %s", error, extra=fields)
             return None
-        self._last = pod.spec, facts.shape
+        self._last = pod.spec, facts
         return facts
 
     def _on_group(self, old: PodGroup | None, new: PodGroup | None) -> None:

@@ -15,6 +15,7 @@ import msgspec
 
 from gangline.api.scheduling import DEFAULT_QUEUE
 from gangline.api.selectors import Selector
+from gangline.scheduler.scopes import ORDINARY, Traits
 
 NodeName = NewType("NodeName", str)
 PodKey = NewType("PodKey", str)
@@ -198,6 +199,7 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False):
     """When its node took it up, in seconds since the epoch."""
     ended: float = 0.0
     """When its last container ended, on the same clock."""
+    traits: Traits = ORDINARY
 
     @property
     def finished(self) -> bool:
@@ -290,6 +292,7 @@ class GroupFacts:
     min_task_member: tuple[tuple[str, int], ...] = ()
     queue: str = DEFAULT_QUEUE
     priority: int = 0
+    priority_class: str = ""
     created: datetime = EPOCH
     min_resources: Request = ()
     """What its minimum of pods asks for together, as far as its maker said so."""

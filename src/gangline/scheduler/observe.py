@@ -33,7 +33,7 @@ from gangline.api.topology import HyperNode
 from gangline.scheduler import model
 from gangline.scheduler.budgets import BudgetFacts
 from gangline.scheduler.model import GroupKey, NodeName, PodKey, Request, shape_of
-from gangline.scheduler.observe_pools import node_group_fences, node_group_wishes
+from gangline.scheduler.observe_pools import node_group_fences, node_group_wishes, pod_traits
 from gangline.scheduler.observe_relations import NO_NAMESPACES, Namespaces, relations
 from gangline.scheduler.plugins.task_topology import wishes
 from gangline.scheduler.run_times import family_of
@@ -76,7 +76,7 @@ def pod_facts(
     priorities: Mapping[str, int],
     answers_to: frozenset[str],
     namespaces: Namespaces = NO_NAMESPACES,
-    shape: model.Shape | None = None,
+    like: model.PodFacts | None = None,
 ) -> model.PodFacts:
     """Read a pod.
 
@@ -85,10 +85,16 @@ def pod_facts(
         priorities: the values of priority classes.
         answers_to: the scheduler names that are ours.
         namespaces: the labels of namespaces; none: they are not known.
-        shape: its shape, where the caller knows it (see ``alike``).
+        like: one that asks for the same, where the caller knows one (see ``alike``).
+
+    Raises:
+        QuantityError: it asks for what is no amount.
     """
     metadata, spec = pod.metadata, pod.spec
-    if shape is None:
+    if like is not None:
+        shape, traits = like.shape, like.traits
+    else:
+        traits = pod_traits(spec)
         shape = shape_of(
             _facts_of({**pod_request(spec), PODS: 1, **_host_ports(spec)}),
             _constraints(spec, metadata.labels, namespaces),
@@ -115,6 +121,7 @@ def pod_facts(
         limit_s=float(max(0, spec.active_deadline_seconds or 0)),
         started=pod.status.start_time.timestamp() if pod.status.start_time else 0.0,
         ended=_ended(pod),
+        traits=traits,
         claims=tuple(
             f"{metadata.namespace}/{name}" for name in _claims(metadata.name, spec.volumes)
         ),
@@ -140,6 +147,7 @@ def group_facts(group: PodGroup, priorities: Mapping[str, int]) -> model.GroupFa
         min_task_member=tuple(sorted(spec.min_task_member.items())),
         queue=spec.queue or DEFAULT_QUEUE,
         priority=priorities.get(spec.priority_class_name, 0),
+        priority_class=spec.priority_class_name,
         created=_created(group.metadata),
         min_resources=_readable(group.spec.min_resources or {}),
         places=kept_places(group),

@@ -3,11 +3,20 @@
 from contextlib import suppress
 
 from gangline.api.quantity import QuantityError
-from gangline.api.resourcelist import amount
+from gangline.api.resourcelist import CPU, MEMORY, amount
 from gangline.api.scheduling import NodeGroups, QueueAffinity
+from gangline.api.selectors import NOTHING, Requirement, Selector
 from gangline.scheduler.model import Expression, Fence, NodeTerm
+from gangline.scheduler.observe_relations import names_namespaces
 from gangline.scheduler.quotas import QuotaFacts
-from gangline.scheduler.wire import NODE_GROUP_KEY, ResourceQuota
+from gangline.scheduler.scopes import PRIORITY_CLASS, Scope, Traits, traits_of
+from gangline.scheduler.wire import (
+    NODE_GROUP_KEY,
+    LeanPodSpec,
+    LeanResources,
+    QuotaScope,
+    ResourceQuota,
+)
 
 OUTSIDE = "node(s) didn't match the node groups of the queue"
 LIKED = 50
@@ -36,13 +45,30 @@ def node_group_wishes(affinity: QueueAffinity | None) -> tuple[tuple[int, NodeTe
     )
 
 
-def quota_facts(quota: ResourceQuota) -> QuotaFacts | None:
-    """Read a quota; None: it is for certain pods only, and not looked at."""
-    if quota.spec.scopes or quota.spec.scope_selector is not None:
-        return None
+def quota_facts(quota: ResourceQuota) -> QuotaFacts:
+    """Read a quota."""
     hard = quota.status.hard or quota.spec.hard
     key = f"{quota.metadata.namespace}/{quota.metadata.name}"
-    return QuotaFacts(key, _amounts(hard), _amounts(quota.status.used))
+    chosen = quota.spec.scope_selector
+    scopes = [QuotaScope(name, "Exists") for name in quota.spec.scopes]
+    scopes += chosen.match_expressions if chosen else []
+    return QuotaFacts(key, _amounts(hard), _amounts(quota.status.used), tuple(map(_scope, scopes)))
+
+
+def pod_traits(spec: LeanPodSpec) -> Traits:
+    """Read what of a pod quotas look at.
+
+    Raises:
+        QuantityError: it asks for what is no amount.
+    """
+    containers = [each.resources for each in (*spec.containers, *spec.init_containers)]
+    asked = [*containers, spec.resources] if spec.resources is not None else containers
+    return traits_of(
+        spec.active_deadline_seconds is not None,
+        not any(map(_asks_for_something, asked)),
+        spec.priority_class_name,
+        names_namespaces(spec),
+    )
 
 
 def _both(affinity: QueueAffinity) -> list[tuple[str, NodeGroups]]:
@@ -52,6 +78,30 @@ def _both(affinity: QueueAffinity) -> list[tuple[str, NodeGroups]]:
 
 def _term(operator: str, groups: list[str]) -> NodeTerm:
     return NodeTerm((Expression(NODE_GROUP_KEY, operator, tuple(groups)),))
+
+
+_OPERATORS = {"In": "in", "NotIn": "notin", "Exists": "exists", "DoesNotExist": "!"}
+
+
+def _scope(written: QuotaScope) -> Scope:
+    """Read a scope. One that cannot be read is for no pods: no API server lets it in."""
+    if written.scope_name != PRIORITY_CLASS:
+        return Scope(written.scope_name)
+    operator = _OPERATORS.get(written.operator)
+    if operator is None:
+        return Scope(PRIORITY_CLASS, NOTHING)
+    chosen = Requirement(PRIORITY_CLASS, operator, tuple(written.values))
+    return Scope(PRIORITY_CLASS, Selector((chosen,)))
+
+
+def _asks_for_something(resources: LeanResources) -> bool:
+    """Say whether CPU or memory is asked for, which makes a pod more than best effort."""
+    both = (resources.requests, resources.limits)
+    return any(
+        name in written and amount(name, written[name]) > 0
+        for written in both
+        for name in (CPU, MEMORY)
+    )
 
 
 def _amounts(written: dict[str, int | float | str]) -> tuple[tuple[str, int], ...]:

@@ -1,6 +1,6 @@
 """What pods want of other pods, from API objects to facts."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeAlias
 
 from gangline.api.affinity import PodAffinity, PodAffinityTerm, TopologySpreadConstraint
@@ -34,20 +34,22 @@ def relations(
 
 def chooses_namespaces(spec: LeanPodSpec) -> bool:
     """Say whether some of what a pod wants depends on the labels of namespaces."""
+    return any(term.namespace_selector is not None for term in _written(spec))
+
+
+def names_namespaces(spec: LeanPodSpec) -> bool:
+    """Say whether some of what a pod wants is said of namespaces, by name or by their labels."""
+    return any(term.namespaces or term.namespace_selector is not None for term in _written(spec))
+
+
+def _written(spec: LeanPodSpec) -> Iterator[PodAffinityTerm]:
+    """All that a pod wants of others, required or liked."""
     affinity = spec.affinity
-    both = (affinity.pod_affinity, affinity.pod_anti_affinity) if affinity else ()
-    return any(
-        term.namespace_selector is not None
-        for each in both
-        if each is not None
-        for term in (
-            *each.required_during_scheduling_ignored_during_execution,
-            *(
-                liked.pod_affinity_term
-                for liked in each.preferred_during_scheduling_ignored_during_execution
-            ),
-        )
-    )
+    for each in (affinity.pod_affinity, affinity.pod_anti_affinity) if affinity else ():
+        if each is not None:
+            yield from each.required_during_scheduling_ignored_during_execution
+            for liked in each.preferred_during_scheduling_ignored_during_execution:
+                yield liked.pod_affinity_term
 
 
 def _terms(

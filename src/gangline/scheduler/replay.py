@@ -86,8 +86,8 @@ async def observed(
     _add_groups(state, await _optional(client, POD_GROUPS), priorities)
     await _read_storage(client, state.storage)
     for quota in await _optional(client, RESOURCE_QUOTAS):
-        if (limits := quota_facts(quota)) is not None:
-            state.quotas.setdefault(quota.metadata.namespace, {})[quota.metadata.name] = limits
+        in_namespace = state.quotas.setdefault(quota.metadata.namespace, {})
+        in_namespace[quota.metadata.name] = quota_facts(quota)
     namespaces = {
         each.metadata.name: each.metadata.labels for each in await _optional(client, NAMESPACES)
     }

@@ -31,7 +31,7 @@ from gangline.scheduler.model import (
 from gangline.scheduler.parts import Part, divide, enough_whole, in_order, lacking
 from gangline.scheduler.plugins.task_topology import usual_wishes
 from gangline.scheduler.queues import Pool, ancestors, pool_of
-from gangline.scheduler.quotas import exceeded, lacking_request
+from gangline.scheduler.quotas import exceeded, lacking_request, traits_of_lacking
 from gangline.scheduler.state import ClusterState
 from gangline.scheduler.supplies import needs_supplied, refresh
 
@@ -320,8 +320,9 @@ def admission(
         if not state.queues[name].open:
             return refusals.queue_closed(group, name, waiting)
     if quotas := state.quotas.get(group.key.partition("/")[0]):
-        asked = lacking_request(group, state.members.get(group.key, {}).values())
-        if figures := exceeded(quotas.values(), asked):
+        members = state.members.get(group.key, {}).values()
+        asked = lacking_request(group, members)
+        if figures := exceeded(quotas.values(), asked, traits_of_lacking(group, members)):
             return refusals.over_quota(group, figures, waiting)
     return None
 

@@ -15,7 +15,7 @@ from gangline.api.affinity import (
     Toleration,
     TopologySpreadConstraint,
 )
-from gangline.api.describe import FreeForm, ResourceList
+from gangline.api.describe import ResourceList
 from gangline.api.meta import Condition, Object, Wire
 from gangline.api.resource import Resource
 from gangline.api.resources import PODS
@@ -143,12 +143,26 @@ class LeanPod(Object):
     status: LeanPodStatus = LeanPodStatus()
 
 
+class QuotaScope(Wire):
+    """A condition on the pods that a quota is for."""
+
+    scope_name: str = ""
+    operator: str = ""
+    values: list[str] = []
+
+
+class QuotaScopeSelector(Wire):
+    """The pods that a quota is for: all conditions hold of them."""
+
+    match_expressions: list[QuotaScope] = []
+
+
 class ResourceQuotaSpec(Wire):
     """What a namespace may have at most."""
 
     hard: ResourceList = {}
     scopes: list[str] = []
-    scope_selector: FreeForm | None = None
+    scope_selector: QuotaScopeSelector | None = None
 
 
 class ResourceQuotaStatus(Wire):

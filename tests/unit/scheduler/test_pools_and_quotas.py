@@ -120,7 +120,7 @@ def test_a_gang_whose_pods_exist_has_nothing_to_fear_from_quotas() -> None:
     assert len(decide(state).bindings) == 2
 
 
-def test_quotas_are_read_and_those_for_certain_pods_left_out() -> None:
+def test_quotas_are_read() -> None:
     written = {
         "metadata": {"name": "q", "namespace": "d"},
         "spec": {"hard": {"requests.cpu": "4", "pods": "3", "requests.memory": "1Gi"}},
@@ -129,8 +129,6 @@ def test_quotas_are_read_and_those_for_certain_pods_left_out() -> None:
     facts = quota_facts(msgspec.convert(written, ResourceQuota))
     hard = (("pods", 3), ("requests.cpu", 4000), ("requests.memory", 2**30))
     assert facts == QuotaFacts("d/q", hard, (("requests.cpu", 500),))
-    written["spec"]["scopes"] = ["BestEffort"]  # type: ignore[index]
-    assert quota_facts(msgspec.convert(written, ResourceQuota)) is None
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,176 @@
+"""Quotas for some pods only: a gang is held back by those that its pods are in scope of."""
+
+import msgspec
+import pytest
+
+from gangline.api.scheduling import PodGroup
+from gangline.scheduler.model import PodFacts, Request
+from gangline.scheduler.observe import group_facts
+from gangline.scheduler.observe_pools import pod_traits, quota_facts
+from gangline.scheduler.quotas import QuotaFacts
+from gangline.scheduler.scopes import Scope, Traits, includes
+from gangline.scheduler.units import admission
+from gangline.scheduler.wire import LeanPodSpec, ResourceQuota
+from unit.scheduler.builders import cluster, group, node, pod, request
+from unit.scheduler.builders import judged as decide
+
+HIGH: dict[str, object] = {
+    "scopeName": "PriorityClass",
+    "operator": "In",
+    "values": ["high", "top"],
+}
+NOT_HIGH: dict[str, object] = {**HIGH, "operator": "NotIn"}
+SOME_CLASS: dict[str, object] = {"scopeName": "PriorityClass", "operator": "Exists"}
+NO_CLASS: dict[str, object] = {"scopeName": "PriorityClass", "operator": "DoesNotExist"}
+
+
+def quota(*scopes: str, selector: tuple[dict[str, object], ...] = ()) -> QuotaFacts:
+    """A quota for pods in these scopes that is used up."""
+    spec = {
+        "hard": {"pods": "2"},
+        "scopes": scopes,
+        "scopeSelector": {"matchExpressions": selector} if selector else None,
+    }
+    written = {
+        "metadata": {"name": "q", "namespace": "d"},
+        "spec": spec,
+        "status": {"used": {"pods": "2"}},
+    }
+    return quota_facts(msgspec.convert(written, ResourceQuota))
+
+
+def traits(**spec: object) -> Traits:
+    return pod_traits(msgspec.convert({"containers": [{}], **spec}, LeanPodSpec))
+
+
+def container(kind: str, **amounts: str) -> dict[str, object]:
+    return {"resources": {kind: amounts}}
+
+
+def affinity(kind: str, **term: object) -> dict[str, object]:
+    needed = "requiredDuringSchedulingIgnoredDuringExecution"
+    return {kind: {needed: [{"topologyKey": "zone", **term}]}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "scope", "meant"),
+    [
+        ({"activeDeadlineSeconds": 9}, "Terminating", True),
+        ({}, "Terminating", False),
+        ({"activeDeadlineSeconds": 9}, "NotTerminating", False),
+        ({}, "NotTerminating", True),
+        ({}, "BestEffort", True),
+        ({"containers": [container("requests", **{"nvidia.com/gpu": "1"})]}, "BestEffort", True),
+        ({"containers": [container("requests", cpu="0")]}, "BestEffort", True),
+        ({"containers": [{}, container("limits", memory="1Gi")]}, "BestEffort", False),
+        ({"initContainers": [container("requests", cpu="1m")]}, "NotBestEffort", True),
+        ({"resources": {"requests": {"cpu": "1"}}}, "NotBestEffort", True),
+        ({"overhead": {"cpu": "1"}}, "NotBestEffort", False),
+        ({"affinity": affinity("podAffinity")}, "CrossNamespacePodAffinity", False),
+        (
+            {"affinity": affinity("podAffinity", namespaces=["x"])},
+            "CrossNamespacePodAffinity",
+            True,
+        ),
+        (
+            {"affinity": affinity("podAntiAffinity", namespaceSelector={})},
+            "CrossNamespacePodAffinity",
+            True,
+        ),
+        ({}, "VolumeAttributesClass", False),
+    ],
+)
+def test_pods_are_in_scope_as_in_kubernetes(
+    spec: dict[str, object], scope: str, meant: bool
+) -> None:
+    assert includes(quota(scope).scopes, [traits(**spec)]) is meant
+
+
+@pytest.mark.parametrize(
+    ("condition", "named", "meant"),
+    [
+        (HIGH, "top", True),
+        (HIGH, "low", False),
+        (HIGH, "", False),
+        (NOT_HIGH, "high", False),
+        (NOT_HIGH, "low", True),
+        (NOT_HIGH, "", True),
+        (SOME_CLASS, "low", True),
+        (SOME_CLASS, "", False),
+        (NO_CLASS, "low", False),
+        (NO_CLASS, "", True),
+        ({**HIGH, "operator": "Like"}, "high", False),
+    ],
+)
+def test_priority_classes_are_chosen_as_in_kubernetes(
+    condition: dict[str, object], named: str, meant: bool
+) -> None:
+    scopes = quota(selector=(condition,)).scopes
+    assert includes(scopes, [traits(priorityClassName=named)]) is meant
+
+
+def test_all_scopes_of_a_quota_must_hold() -> None:
+    scopes = quota("Terminating", selector=(HIGH,)).scopes
+    both = traits(activeDeadlineSeconds=1, priorityClassName="high")
+    assert includes(scopes, [both])
+    assert not includes(scopes, [traits(priorityClassName="high")])
+    assert not includes(scopes, [both, traits(activeDeadlineSeconds=1)])
+
+
+def member(name: str, priority_class: str) -> PodFacts:
+    return pod(name, group="job", traits=Traits(priority_class=priority_class))
+
+
+def reason(limits: QuotaFacts, *members: PodFacts) -> tuple[str, str]:
+    state = cluster(node("n", cpu=9), group("job", 4), *members)
+    state.quotas["d"] = {"q": limits}
+    verdict = decide(state).verdicts[0]
+    return verdict.reason, verdict.message
+
+
+def test_a_gang_whose_pods_are_in_scope_is_held_back_and_told_of_the_scope() -> None:
+    limits = quota("NotBestEffort", selector=(HIGH,))
+    why, message = reason(limits, member("a", "high"), member("b", "top"))
+    assert why == "QuotaExceeded"
+    assert (
+        "quota 'd/q' (for pods in scope NotBestEffort, PriorityClass in (high,top)) "
+        "has pods 0 left of pods 2, and pods 2 more must be made"
+    ) in message
+
+
+def test_a_gang_with_pods_out_of_scope_is_left_to_the_api_server() -> None:
+    assert reason(quota(selector=(HIGH,)), member("a", "low"))[0] == "NotEnoughTasks"
+    mixed = member("a", "high"), member("b", "low")
+    assert reason(quota(selector=(HIGH,)), *mixed)[0] == "NotEnoughTasks"
+
+
+@pytest.mark.parametrize(
+    ("limits", "asked", "priority_class", "held"),
+    [
+        (quota(selector=(HIGH,)), (), "high", True),
+        (quota(selector=(HIGH,)), (), "low", False),
+        (quota(selector=(NO_CLASS,)), (), "", False),
+        (quota("NotBestEffort"), request(cpu=1), "", True),
+        (quota("NotBestEffort"), request(gpu=1), "", False),
+        (quota("BestEffort"), request(gpu=1), "", False),
+        (quota("Terminating"), request(cpu=1), "", False),
+        (quota("NotTerminating"), request(cpu=1), "", False),
+        (quota(), (), "", True),
+    ],
+)
+def test_of_a_gang_without_pods_only_what_its_group_says_counts(
+    limits: QuotaFacts, asked: Request, priority_class: str, held: bool
+) -> None:
+    facts = group("job", 2, min_resources=asked, priority_class=priority_class)
+    state = cluster(node("n"), facts)
+    state.quotas["d"] = {"q": limits}
+    assert (admission(state, facts) is not None) is held
+
+
+def test_the_priority_class_of_a_group_is_read() -> None:
+    written = {"metadata": {"name": "g"}, "spec": {"priorityClassName": "high"}}
+    assert group_facts(msgspec.convert(written, PodGroup), {}).priority_class == "high"
+
+
+def test_a_scope_is_named_as_it_was_written() -> None:
+    assert str(Scope("BestEffort")) == "BestEffort"

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     help="Container; the first if not given.",
 )
 @click.option("--timestamps", is_flag=True, help="Put the time before each line.")
-@click.option("-p", "--previous", is_flag=True, help="Of the containers before their last restart.")
+@click.option("-p", "--previous", is_flag=True, help="Of what ran before the last restart.")
 @click.option("--prefix/--no-prefix", default=None, help="Mark lines with their replica.")
 def logs_command(job: str, target: Target, **options: Any) -> None:
     """Print what a job writes, in order of time.
@@ -71,10 +71,36 @@ async def _print(name: str, target: Target, given: dict[str, Any]) -> None:
             marked=marked, timestamps=given["timestamps"], pattern=_pattern(given["pattern"])
         )
         await _copy(client, job, options, writer, follow=given["follow"])
-    if not writer.lines and job.reason:
-        say(f"Nothing is written yet: {job.reason}")
-    elif not _chosen(given) and job.wanted > 1:
+        if not writer.lines:
+            await _explain_nothing(client, job, options)
+    if not _chosen(given) and job.wanted > 1 and (writer.lines or not job.reason):
         say(f"({options.replica} only: --all prints what all {job.wanted} replicas write.)")
+
+
+async def _explain_nothing(client: "Client", job: "Job", options: "LogOptions") -> None:
+    """Say why there is not a line.
+
+    Raises:
+        CommandError: what ran before was asked for, and nothing did.
+    """
+    from gangline.sdk.logs import gone_pods  # noqa: PLC0415
+
+    narrowed = (options.tail, options.since_seconds, options.since_time or None)
+    if options.previous and narrowed == (None, None, None):
+        why = (
+            _KEEPS_NONE if await gone_pods(client, job) is None else "no earlier pod's log is kept"
+        )
+        raise CommandError(
+            f"Nothing was written before: no container was restarted, and {why}.",
+            hint="Without --previous the lines of the containers that are there are printed.",
+        )
+    if job.state.finished and not job.replicas and await gone_pods(client, job) is None:
+        say(f"The job's pods are gone, and {_KEEPS_NONE}.")
+    elif job.reason:
+        say(f"Nothing is written yet: {job.reason}")
+
+
+_KEEPS_NONE = "this cluster keeps no logs of pods that are gone"
 
 
 async def _copy(
@@ -82,7 +108,7 @@ async def _copy(
 ) -> None:
     from gangline.sdk.logs import following_logs, read_logs  # noqa: PLC0415
 
-    if follow and not job.state.finished:
+    if follow and not job.state.finished and not options.previous:
         async with following_logs(client, job, options) as lines:
             async for line in lines:
                 writer.write(line)

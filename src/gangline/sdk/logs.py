@@ -50,7 +50,7 @@ class LogOptions:
     """Only so many of the last lines of each replica."""
     since_seconds: int | None = None
     previous: bool = False
-    """Those of the containers before the last restart."""
+    """Those of the containers before the last restart; not to be followed."""
     replica: str = ""
     """Only of the replica of this name (``worker-3``, or the pod's name)."""
     replicas: frozenset[str] = frozenset()
@@ -70,19 +70,7 @@ async def read_logs(
     client: Client, job: Job, options: LogOptions = EVERYTHING
 ) -> AsyncIterator[LogLine]:
     """Yield the lines that are there, of all replicas, in order of time."""
-    label = f"{JOB_NAME_LABEL}={job.name}"
-    pods = (await client.list(PODS, job.namespace, labels=label)).items
-    readers = [
-        stamped(client, pod, options)
-        for pod in pods
-        if is_meant(pod, job.uid, options) and has_started(pod, options.container)
-    ]
-    present = {pod.metadata.name for pod in pods}
-    readers += [
-        kept_lines(client, job, pod, options)
-        for pod in await gone_pods(client, job)
-        if is_meant(pod, job.uid, options) and pod.metadata.name not in present
-    ]
+    readers = await _readers(client, job, options)
     heads: list[tuple[LogLine, int]] = []
     for number, reader in enumerate(readers):
         if (line := await anext(reader, None)) is not None:
@@ -97,13 +85,41 @@ async def read_logs(
             heapq.heapreplace(heads, (following, number))
 
 
-async def gone_pods(client: Client, job: Job) -> list[Pod]:
-    """Return the pods of a job that are gone and whose logs were kept: embedded clusters do."""
+async def _readers(client: Client, job: Job, options: LogOptions) -> list[AsyncIterator[LogLine]]:
+    """Return what reads each replica: from its pod, or from what was kept of one that is gone.
+
+    What a replica wrote before its last restart is what its pod wrote before; where the pod has
+    not been restarted, it is what the pod wrote that it replaced.
+    """
+    label = f"{JOB_NAME_LABEL}={job.name}"
+    listing = await client.list(PODS, job.namespace, labels=label)
+    present = [pod for pod in listing.items if is_meant(pod, job.uid, options)]
+    gone = [pod for pod in await gone_pods(client, job) or () if is_meant(pod, job.uid, options)]
+    of_gone, of_present = ({pod.metadata.name for pod in pods} for pods in (gone, present))
+    readers: list[AsyncIterator[LogLine]] = []
+    for pod in present:
+        if options.previous and not was_restarted(pod, options.container):
+            if pod.metadata.name in of_gone:
+                readers.append(kept_lines(client, job, pod, replace(options, previous=False)))
+        elif has_started(pod, options.container):
+            readers.append(stamped(client, pod, options))
+    return readers + [
+        kept_lines(client, job, pod, options) for pod in gone if pod.metadata.name not in of_present
+    ]
+
+
+async def gone_pods(client: Client, job: Job) -> list[Pod] | None:
+    """Return the pods of a job that are gone and whose logs were kept.
+
+    None where the cluster keeps none: only embedded ones do.
+    """
     lines = client.logs("-", job.namespace, kept_for=job.uid)
     try:
         return [msgspec.json.decode(line, type=Pod) async for line in lines]
+    except NotFound:
+        return None  # other clusters know no pod of this name
     except (ApiError, msgspec.DecodeError):
-        return []  # other clusters know no pod of this name
+        return []
 
 
 async def kept_lines(
@@ -318,6 +334,15 @@ def has_started(pod: Pod, container: str) -> bool:
     return any(
         status.name == wanted
         and (status.state.running or status.state.terminated or status.restart_count)
+        for status in (*pod.status.init_container_statuses, *pod.status.container_statuses)
+    )
+
+
+def was_restarted(pod: Pod, container: str) -> bool:
+    """Say whether a container of this pod has run before."""
+    wanted = container or pod.spec.containers[0].name
+    return any(
+        status.name == wanted and status.last_state.terminated is not None
         for status in (*pod.status.init_container_statuses, *pod.status.container_statuses)
     )
 

@@ -8,7 +8,7 @@ from gangline.api.container import EnvVar
 from gangline.api.meta import ObjectMeta, OwnerReference
 from gangline.api.pod import Container, Pod, PodSpec
 from gangline.local.kubelet import kept_logs
-from gangline.local.kubelet.kept_logs import KeptLog, keep, kept
+from gangline.local.kubelet.kept_logs import KeptLog, keep, kept, kept_run
 from gangline.local.kubelet.volumes import folders_of
 
 JOB = OwnerReference(
@@ -37,8 +37,10 @@ def found(data: Path, owner: str = "job-uid", namespace: str = "team") -> list[K
     return list(kept(data, namespace, owner))
 
 
-def text_of(log: KeptLog, container: str = "") -> str | None:
-    path = log.log(container)
+def text_of(
+    logs: list[KeptLog], container: str = "", pod: str = "job-worker-0", *, previous: bool = False
+) -> str | None:
+    path = kept_run(logs, pod, container, previous=previous)
     return path.read_text() if path else None
 
 
@@ -46,15 +48,29 @@ def test_the_last_run_of_a_job_s_pod_is_kept_for_its_job(tmp_path: Path) -> None
     leave(tmp_path, a_pod("u1", JOB), runs=11)
     (log,) = found(tmp_path)
     assert log.name == "job-worker-0"
-    assert text_of(log) == text_of(log, "main") == "10 line\n"
+    assert text_of([log]) == text_of([log], "main") == "10 line\n"
     assert not found(tmp_path, owner="another")
     assert not found(tmp_path, namespace="another")
+
+
+def test_what_a_pod_wrote_before_its_last_restart_is_kept_too(tmp_path: Path) -> None:
+    leave(tmp_path, a_pod("u1", JOB), runs=11)
+    assert text_of(found(tmp_path), previous=True) == "9 line\n"
+
+
+def test_before_the_first_run_of_a_pod_comes_the_pod_that_it_replaced(tmp_path: Path) -> None:
+    leave(tmp_path, a_pod("u1", JOB), "of the first", runs=2)
+    leave(tmp_path, a_pod("other", JOB, name="job-worker-1"), "of another")
+    leave(tmp_path, a_pod("u2", JOB), "of the second")
+    assert text_of(found(tmp_path)) == "0 of the second"
+    assert text_of(found(tmp_path), previous=True) == "1 of the first"
+    assert text_of(found(tmp_path), pod="job-worker-1", previous=True) is None
 
 
 @pytest.mark.parametrize("container", ["..", "other", "main/..", "/etc"])
 def test_only_containers_of_the_pod_are_read(tmp_path: Path, container: str) -> None:
     leave(tmp_path, a_pod("u1", JOB))
-    assert text_of(found(tmp_path)[0], container) is None
+    assert text_of(found(tmp_path), container) is None
 
 
 def test_a_pod_of_nobody_leaves_nothing(tmp_path: Path) -> None:

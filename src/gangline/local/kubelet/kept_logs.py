@@ -41,15 +41,29 @@ class KeptLog:
         """The pod's name."""
         return str(self.note["metadata"]["name"])
 
-    def log(self, container: str) -> Path | None:
-        """The log of the last run of a container; of the first one if none is named."""
+    def runs(self, container: str) -> list[Path]:
+        """The logs of the runs of a container in their order; of the first one if none is named."""
         spec = self.note["spec"]
         names = [each["name"] for each in (*spec["containers"], *spec["initContainers"])]
         if container not in {"", *names}:
-            return None
+            return []
         folder = self.folder / (container or names[0])
-        runs = [path for path in folder.glob("*.log") if path.stem.isdecimal()]
-        return max(runs, key=lambda path: int(path.stem), default=None)
+        found = [path for path in folder.glob("*.log") if path.stem.isdecimal()]
+        return sorted(found, key=lambda path: int(path.stem))
+
+
+def kept_run(
+    found: Iterable[KeptLog], pod: str, container: str, *, previous: bool = False
+) -> Path | None:
+    """The log of the last run of a container of the pods of a name, or of the run before it.
+
+    Args:
+        found: what is kept, the first to go first. Pods that had the name earlier count as well:
+            what is before the first run of a pod is the last run of the pod that it replaced.
+    """
+    runs = [path for each in found if each.name == pod for path in each.runs(container)]
+    back = 2 if previous else 1
+    return runs[-back] if len(runs) >= back else None
 
 
 def keep(data: Path, folders: PodFolders, pod: Pod) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from aiohttp import web
 
 from gangline.local.kubelet.container_worker import ContainerWorker
-from gangline.local.kubelet.kept_logs import KeptLog, kept
+from gangline.local.kubelet.kept_logs import KeptLog, kept, kept_run
 from gangline.local.kubelet.kubelet import Kubelet
 from gangline.local.kubelet.log_reader import LogOptions, read_log
 from gangline.local.kubelet.log_writer import LogWriter
@@ -121,11 +121,13 @@ class KubeletServer:
             newest = {each.name: each.note for each in found}
             lines = "".join(f"{json.dumps(note)}\n" for note in newest.values())
             return web.Response(text=lines)
-        for each in reversed(found):
-            if each.name == name and (path := each.log(container)) is not None:
-                options = replace(_log_options(request.query), follow=False)
-                return await _streamed(request, b"", read_log(path, options))
-        raise web.HTTPNotFound(text=f"no log is kept of pod {name}")
+        previous = _is_true(request.query.get("previous", ""))
+        path = await asyncio.to_thread(kept_run, found, name, container, previous=previous)
+        if path is None:
+            which = "no earlier log" if previous else "no log"
+            raise web.HTTPNotFound(text=f"{which} is kept of pod {name}")
+        options = replace(_log_options(request.query), follow=False)
+        return await _streamed(request, b"", read_log(path, options))
 
     def _all_kept(self, namespace: str, owner: str) -> list[KeptLog]:
         folders = {kubelet.data for kubelet in self.kubelets}
@@ -182,7 +184,7 @@ def _log_of(
     """
     name, meta = container.container.name, pod.pod.metadata
     newest = container.record.instance
-    if previous in ("true", "1"):
+    if _is_true(previous):
         ended = _last_terminated(pod, container)
         if ended is None:
             raise web.HTTPBadRequest(
@@ -223,8 +225,12 @@ def _log_options(query: Mapping[str, str]) -> LogOptions:
             tail_lines=int(query["tailLines"]) if "tailLines" in query else None,
             since=since,
             limit_bytes=int(query["limitBytes"]) if "limitBytes" in query else None,
-            timestamps=query.get("timestamps", "") in ("true", "1"),
-            follow=query.get("follow", "") in ("true", "1"),
+            timestamps=_is_true(query.get("timestamps", "")),
+            follow=_is_true(query.get("follow", "")),
         )
     except ValueError as error:
         raise web.HTTPBadRequest(text=f"a log option cannot be read: {error}") from error
+
+
+def _is_true(option: str) -> bool:
+    return option in {"true", "1"}

@@ -85,7 +85,6 @@ async def _explain(
     from gangline.scheduler.explain import explain_group, explain_pod  # noqa: PLC0415
     from gangline.scheduler.model import GroupKey, PodKey  # noqa: PLC0415
     from gangline.scheduler.replay import observed  # noqa: PLC0415
-    from gangline.scheduler.victims import Policy  # noqa: PLC0415
 
     groups, pods = await _subjects(client, *what, namespace)
     names = set(settings.scheduler_names)
@@ -96,7 +95,7 @@ async def _explain(
         if group and group not in groups:
             groups.append(group)
     state = await observed(client, frozenset(names), settings.weights)
-    now, policy = time.time(), Policy(settings.preempt, settings.reclaim)
+    now, policy = time.time(), settings.policy
     if groups:
         keys = [GroupKey(f"{namespace}/{each}") for each in groups]
         return [explain_group(state, key, now, policy) for key in keys]

@@ -4,6 +4,7 @@
 here is in the tables below; a name that is in none of them is an error, never silently passed over.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from gangline.scheduler.configured_weights import (
     ConfigurationError,
     configured_weights,
 )
+from gangline.scheduler.fairness import BY_AGE, Fairness
 from gangline.scheduler.plugins.node_scores import Weights
 from gangline.scheduler.settings import SchedulerSettings
 
@@ -35,7 +37,8 @@ BUILT_IN = frozenset(
     "nodegroup",
     "resourcequota",
 }
-"""Plugins whose rules always hold here; naming them changes nothing, nor does leaving them out."""
+"""Plugins whose rules always hold here: naming them changes nothing, nor does leaving them out. Of
+``drf`` that is so of everything but the order of service."""
 
 UNSUPPORTED = {
     "sla": "waiting is bounded by reservations",
@@ -51,9 +54,11 @@ UNSUPPORTED = {
 """Plugins of Volcano that have no counterpart, and why."""
 
 
-class _Plugin(msgspec.Struct, forbid_unknown_fields=False):
+class _Plugin(msgspec.Struct, forbid_unknown_fields=False, rename="camel"):
     name: str
     arguments: dict[str, Any] = {}
+    enable_job_order: bool | None = None
+    enable_namespace_order: bool | None = None
 
 
 class _Tier(msgspec.Struct, forbid_unknown_fields=True):
@@ -79,10 +84,17 @@ class Configuration:
     preempt: bool
     reclaim: bool
     weights: Weights
+    fairness: Fairness = BY_AGE
 
     def applied(self, settings: SchedulerSettings) -> SchedulerSettings:
         """Return the settings with what the file says."""
-        return replace(settings, preempt=self.preempt, reclaim=self.reclaim, weights=self.weights)
+        return replace(
+            settings,
+            preempt=self.preempt,
+            reclaim=self.reclaim,
+            weights=self.weights,
+            fairness=self.fairness,
+        )
 
 
 def read_configuration(text: str) -> Configuration:
@@ -108,6 +120,15 @@ def read_configuration(text: str) -> Configuration:
         preempt=bool(actions & {"preempt", "gangpreempt"}),
         reclaim=bool(actions & {"reclaim", "gangreclaim"}),
         weights=configured_weights((p.name, p.arguments) for p in plugins if p.name in SCORING),
+        fairness=_fairness([plugin for plugin in plugins if plugin.name == "drf"]),
+    )
+
+
+def _fairness(named: Sequence[_Plugin]) -> Fairness:
+    """Read whose shares count. Unless it says so, ``drf`` orders gangs, not namespaces."""
+    return Fairness(
+        gangs=any(plugin.enable_job_order is not False for plugin in named),
+        namespaces=any(plugin.enable_namespace_order is True for plugin in named),
     )
 
 

@@ -13,9 +13,10 @@ from gangline.scheduler import reasons
 from gangline.scheduler.backfill import Window, opens_at
 from gangline.scheduler.claims import Claims, standing_claims
 from gangline.scheduler.diagnose import Diagnosis, Failure
+from gangline.scheduler.fairness import NamespaceShares
 from gangline.scheduler.grants import Grants
 from gangline.scheduler.limits import limit_of
-from gangline.scheduler.line import Line, Turn
+from gangline.scheduler.line import Line
 from gangline.scheduler.model import (
     Decision,
     Eviction,
@@ -32,6 +33,7 @@ from gangline.scheduler.shares import Vector
 from gangline.scheduler.state import ClusterState
 from gangline.scheduler.surplus import Surplus
 from gangline.scheduler.trial import Placement, Trial
+from gangline.scheduler.turns import Turn
 from gangline.scheduler.units import Unit, waiting_units
 from gangline.scheduler.vacancies import HeldPlace, held_places
 from gangline.scheduler.victims import Candidates, Clearance, Policy
@@ -47,7 +49,7 @@ def decide(state: ClusterState, now: float, policy: Policy = ANY_EVICTION) -> De
     Args:
         state: what is observed; it is not changed.
         now: the time, in seconds since the epoch, as for the state's vacancies.
-        policy: which evictions are allowed.
+        policy: which evictions are allowed, and whose shares the order goes by.
     """
     units, verdicts = waiting_units(state, now)
     claims = standing_claims(state, units, now)
@@ -78,8 +80,11 @@ class _Pass:
         self.tree = QueueTree(
             state.queues, state.nodes, state.running, state.requested, state.obtainable()
         )
-        self.line = Line(units, self.tree)
-        self.grants = Grants(state, self.tree)
+        fairness = policy.fairness
+        shares = NamespaceShares(state, self.tree) if fairness.namespaces else None
+        self.grants = Grants(state, self.tree, shares)
+        share_of = self.grants.share_of if fairness.gangs else None
+        self.line = Line(units, self.tree, share_of, shares)
         self.verdicts: list[Verdict] = []
         self.placed: set[GroupKey] = set()
         self.evictions: list[Eviction] = []

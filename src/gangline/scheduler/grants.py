@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Set
 
+from gangline.scheduler.fairness import NamespaceShares
 from gangline.scheduler.model import Binding, GroupKey, PodKey
 from gangline.scheduler.queues import QueueTree
 from gangline.scheduler.shares import dominant_share
@@ -14,9 +15,11 @@ from gangline.scheduler.units import Unit
 class Grants:
     """Room that was given for good."""
 
-    def __init__(self, state: ClusterState, tree: QueueTree) -> None:
+    def __init__(
+        self, state: ClusterState, tree: QueueTree, shares: NamespaceShares | None = None
+    ) -> None:
         self.bindings: list[Binding] = []
-        self._state, self._tree = state, tree
+        self._state, self._tree, self._shares = state, tree, shares
         self._rows: dict[str, set[int]] = {}
         """Where it has put gangs that must be close together."""
         self._given: dict[GroupKey, Counter[str]] = {}
@@ -35,7 +38,10 @@ class Grants:
                 amounts[name] = amounts.get(name, 0) + amount * len(pods)
             if unit.network is not None:
                 self._rows.setdefault(unit.name, set()).add(placement.row)
-        self._tree.use(unit.queue, self._tree.amount(tuple(sorted(amounts.items()))))
+        total = self._tree.amount(tuple(sorted(amounts.items())))
+        self._tree.use(unit.queue, total)
+        if self._shares is not None:
+            self._shares.give(unit, total)
         if unit.group is not None:
             self._given.setdefault(unit.group, Counter()).update(amounts)
         return given

@@ -4,110 +4,54 @@ First come gangs that are urgent: they run and have lost a member, or restart as
 the root of the queues down, the queue that stays within what it is entitled to, has the higher
 priority, and uses the smaller part of its entitlement. Within a queue: higher priority, gangs that
 still need their minimum before pods beyond a minimum, of these the smallest gang's, who came first,
-and the name, so that the order is total.
+and the name, so that the order is total. Where that is asked for, gangs of one priority go by the
+share of their namespace before they go by who came first.
 """
 
 from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 
 from gangline.api.scheduling import ROOT_QUEUE
-from gangline.scheduler.model import PodFacts, Request, Shape
+from gangline.scheduler.fairness import NamespaceShares
 from gangline.scheduler.queues import QueueTree
-from gangline.scheduler.units import Order, Unit
+from gangline.scheduler.turns import Entry, LanesByShare, QueueLine, Turn
+from gangline.scheduler.units import Unit
 
-_NONE: deque[PodFacts] = deque()
-"""Of turns that are not for pods beyond a minimum; never written to."""
-
-
-@dataclass(slots=True, eq=False)
-class Turn:
-    """A unit whose turn it is: for its minimum, or for pods beyond it."""
-
-    unit: Unit
-    surplus: bool = False
-    left: deque[PodFacts] = field(default_factory=lambda: _NONE)
-    """Pods beyond the minimum that have not had their turn yet."""
-    refused: frozenset[Shape] = frozenset()
-    """Shapes of which a pod has found no node."""
-    share: float = 0.0
-    """How large its gang is already, as part of the cluster."""
-
-    @property
-    def asked(self) -> Request:
-        """What would be used if its turn succeeded."""
-        return self.left[0].shape.request if self.surplus else self.unit.asked
-
-    @property
-    def key(self) -> Order:
-        """The sort key within its queue."""
-        if not self.surplus:
-            return self.unit.order
-        priority, _, _, created, name, alone = self.unit.order
-        return (priority, True, self.share, created, name, alone)
-
-
-_Entry = tuple[Order, Turn]
 _Rank = tuple[bool, int, float, tuple[object, ...], str]
 
-
 _ALONE: _Rank = (False, 0, 0.0, (), "")
-
-
-class _Queue:
-    """The turns of one queue. Most come once, and in order: sorting them costs next to nothing."""
-
-    def __init__(self) -> None:
-        self._first: list[_Entry] = []
-        """The last is the first to go."""
-        self._again: list[_Entry] = []
-        """A heap of those that have further turns."""
-
-    def __bool__(self) -> bool:
-        return bool(self._first or self._again)
-
-    def __len__(self) -> int:
-        return len(self._first) + len(self._again)
-
-    def enter(self, entry: _Entry) -> None:
-        """Add a first turn; ``settle`` has to follow."""
-        self._first.append(entry)
-
-    def settle(self) -> None:
-        """Bring first turns into their order."""
-        self._first.sort()
-        self._first.reverse()
-
-    def push(self, entry: _Entry) -> None:
-        """Add a further turn."""
-        heappush(self._again, entry)
-
-    def head(self) -> _Entry:
-        """Return the next turn; there is one."""
-        if not self._again or (self._first and self._first[-1] < self._again[0]):
-            return self._first[-1]
-        return self._again[0]
-
-    def pop(self) -> Turn:
-        """Take the next turn; there is one."""
-        if not self._again or (self._first and self._first[-1] < self._again[0]):
-            return self._first.pop()[1]
-        return heappop(self._again)[1]
 
 
 class Line:
     """Turns in the order of service. What is handed out meanwhile changes the order."""
 
-    def __init__(self, units: Iterable[Unit], tree: QueueTree) -> None:
-        self._tree = tree
+    def __init__(
+        self,
+        units: Iterable[Unit],
+        tree: QueueTree,
+        share_of: Callable[[Unit], float] | None = None,
+        shares: NamespaceShares | None = None,
+    ) -> None:
+        """Line up.
+
+        Args:
+            units: who waits.
+            tree: the queues.
+            share_of: how much a gang uses already, where that counts for pods beyond a minimum.
+            shares: the shares of namespaces, where the order within queues goes by them.
+        """
+        self._tree, self._shares = tree, shares
         self._urgent: deque[Turn] = deque()
-        self._lines: dict[str, _Queue] = {}
+        self._lines: dict[str, QueueLine] = {}
         self._below: dict[str, list[tuple[_Rank, str]]] = {}
         self._path: list[tuple[str, str]] = []
         urgent = []
         for unit in units:
-            turn = Turn(unit) if unit.needed else Turn(unit, True, deque(unit.waiting))
+            turn = Turn(unit)
+            if not unit.needed:
+                share = share_of(unit) if share_of is not None else 0.0
+                turn = Turn(unit, True, deque(unit.waiting), share=share)
             if unit.urgent and unit.needed:
                 urgent.append(turn)
             else:
@@ -147,10 +91,11 @@ class Line:
         if len(line) == 1 and (not self._path or self._path[-1][1] != turn.unit.queue):
             self._enter(turn.unit.queue)
 
-    def _line(self, queue: str) -> _Queue:
+    def _line(self, queue: str) -> QueueLine:
         line = self._lines.get(queue)
         if line is None:
-            line = self._lines[queue] = _Queue()
+            line = QueueLine() if self._shares is None else LanesByShare(self._shares)
+            self._lines[queue] = line
         return line
 
     @property
@@ -190,7 +135,7 @@ class Line:
         borrows = account.borrows(self._tree.amount(turn.asked))
         return (borrows, -account.facts.priority, account.share, key, queue)
 
-    def _head(self, queue: str) -> _Entry:
+    def _head(self, queue: str) -> Entry:
         while below := self._below.get(queue):
             queue = below[0][1]
         return self._lines[queue].head()

@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 from uuid import uuid4
 
 from gangline.kube.probes import Address
+from gangline.scheduler.fairness import BY_AGE, Fairness
 from gangline.scheduler.plugins.node_scores import Weights
+from gangline.scheduler.victims import Policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,9 @@ class SchedulerSettings:
     """Queues may take back what others use above their share. On, for who divides a cluster into
     queues means that too; ``reclaimable: false`` on a queue exempts it."""
 
+    fairness: Fairness = BY_AGE
+    """Whose shares the order within a queue goes by."""
+
     weights: Weights = field(default_factory=Weights)
     """How much each consideration counts in the choice between nodes that will do."""
 
@@ -58,3 +63,8 @@ class SchedulerSettings:
 
     identity: str = field(default_factory=lambda: f"{socket.gethostname()}_{uuid4().hex[:8]}")
     """Who this copy is, among those that stand for election."""
+
+    @property
+    def policy(self) -> Policy:
+        """What decisions may do."""
+        return Policy(self.preempt, self.reclaim, self.fairness)

@@ -34,7 +34,6 @@ from gangline.scheduler.notebook import Notebook
 from gangline.scheduler.queue_report import QueueReporter
 from gangline.scheduler.report import Reporter
 from gangline.scheduler.settings import SchedulerSettings
-from gangline.scheduler.victims import Policy
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +53,7 @@ class Scheduler:
     def __init__(self, client: Client, settings: SchedulerSettings) -> None:
         self._client = client
         self._settings = settings
-        self._policy = Policy(settings.preempt, settings.reclaim)
+        self._policy = settings.policy
         self._changed = asyncio.Event()
         self._events = EventRecorder(client, COMPONENT)
         self._notebook = Notebook(client)

@@ -6,11 +6,12 @@ from collections.abc import Iterable
 from gangline.scheduler import reasons
 from gangline.scheduler.grants import Grants
 from gangline.scheduler.limits import limit_of
-from gangline.scheduler.line import Line, Turn
+from gangline.scheduler.line import Line
 from gangline.scheduler.model import PodFacts, Shape, Verdict
 from gangline.scheduler.place import availability, by_shape, next_part, place_part, rows_near
 from gangline.scheduler.queues import QueueTree
 from gangline.scheduler.trial import Trial
+from gangline.scheduler.turns import Turn
 
 
 class Surplus:

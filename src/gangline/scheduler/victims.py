@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from gangline.scheduler.bundles import Bundle, Gang, least_loss, may_be_evicted, victims_of
 from gangline.scheduler.clearing import cheapest_prefix, orders, without_the_needless
+from gangline.scheduler.fairness import BY_AGE, Fairness
 from gangline.scheduler.model import PodFacts, PodKey
 from gangline.scheduler.outlook import Outlook
 from gangline.scheduler.queues import QueueTree
@@ -29,12 +30,13 @@ RECLAIMED = "its queue gives back what it has above its share, to {}"
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Which evictions are allowed at all."""
+    """Which evictions are allowed at all, and whose shares the order of service goes by."""
 
     preempt: bool = True
     """Within a queue, by priority."""
     reclaim: bool = True
     """Between queues, by share."""
+    fairness: Fairness = BY_AGE
 
 
 @dataclass(frozen=True, slots=True)

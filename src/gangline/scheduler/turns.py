@@ -1,0 +1,157 @@
+"""Turns, and the lines in which those of one queue stand: in one, or in one for each namespace."""
+
+from collections import defaultdict, deque
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush, heapreplace
+from typing import TypeAlias
+
+from gangline.scheduler.fairness import NamespaceShares
+from gangline.scheduler.model import PodFacts, Request, Shape
+from gangline.scheduler.units import Order, Unit
+
+_NONE: deque[PodFacts] = deque()
+"""Of turns that are not for pods beyond a minimum; never written to."""
+
+
+@dataclass(slots=True, eq=False)
+class Turn:
+    """A unit whose turn it is: for its minimum, or for pods beyond it."""
+
+    unit: Unit
+    surplus: bool = False
+    left: deque[PodFacts] = field(default_factory=lambda: _NONE)
+    """Pods beyond the minimum that have not had their turn yet."""
+    refused: frozenset[Shape] = frozenset()
+    """Shapes of which a pod has found no node."""
+    share: float = 0.0
+    """How large its gang is already, as part of the cluster."""
+
+    @property
+    def asked(self) -> Request:
+        """What would be used if its turn succeeded."""
+        return self.left[0].shape.request if self.surplus else self.unit.asked
+
+    @property
+    def key(self) -> Order:
+        """The sort key within its queue."""
+        if not self.surplus:
+            return self.unit.order
+        priority, _, _, created, name, alone = self.unit.order
+        return (priority, True, self.share, created, name, alone)
+
+
+Entry: TypeAlias = tuple[Order, Turn]
+
+
+class QueueLine:
+    """The turns of one queue. Most come once, and in order: sorting them costs next to nothing."""
+
+    def __init__(self) -> None:
+        self._first: list[Entry] = []
+        """The last is the first to go."""
+        self._again: list[Entry] = []
+        """A heap of those that have further turns."""
+
+    def __bool__(self) -> bool:
+        return bool(self._first or self._again)
+
+    def __len__(self) -> int:
+        return len(self._first) + len(self._again)
+
+    def enter(self, entry: Entry) -> None:
+        """Add a first turn; ``settle`` has to follow."""
+        self._first.append(entry)
+
+    def settle(self) -> None:
+        """Bring first turns into their order."""
+        self._first.sort()
+        self._first.reverse()
+
+    def push(self, entry: Entry) -> None:
+        """Add a further turn."""
+        heappush(self._again, entry)
+
+    def head(self) -> Entry:
+        """Return the next turn; there is one."""
+        if not self._again or (self._first and self._first[-1] < self._again[0]):
+            return self._first[-1]
+        return self._again[0]
+
+    def pop(self) -> Turn:
+        """Take the next turn; there is one."""
+        if not self._again or (self._first and self._first[-1] < self._again[0]):
+            return self._first.pop()[1]
+        return heappop(self._again)[1]
+
+
+class LanesByShare(QueueLine):
+    """The turns of one queue, one lane for each namespace: the smallest share goes first.
+
+    Within a lane it is as ever: by priority, and who came first.
+    """
+
+    def __init__(self, shares: NamespaceShares) -> None:
+        super().__init__()
+        self._shares = shares
+        self._lanes: dict[str, list[Entry]] = defaultdict(list)
+        """The last of each is the first to go."""
+        self._heads: list[tuple[Order, str]] = []
+        """A heap of the first of each lane. Shares only grow: a key is never too large."""
+        self._left = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._left or self._again)
+
+    def __len__(self) -> int:
+        return self._left + len(self._again)
+
+    def enter(self, entry: Entry) -> None:
+        """Add a first turn; ``settle`` has to follow."""
+        self._lanes[self._shares.lane(entry[1].unit)].append(entry)
+        self._left += 1
+
+    def settle(self) -> None:
+        """Bring first turns into their order."""
+        for lane in self._lanes.values():
+            lane.sort()
+            lane.reverse()
+        self._heads = [(self._key(lane), lane) for lane in self._lanes]
+        heapify(self._heads)
+
+    def head(self) -> Entry:
+        """Return the next turn; there is one."""
+        first = self._first_key()
+        if first is None or (self._again and self._again[0][0] < first):
+            return self._again[0]
+        return first, self._lanes[self._heads[0][1]][-1][1]
+
+    def pop(self) -> Turn:
+        """Take the next turn; there is one."""
+        first = self._first_key()
+        if first is None or (self._again and self._again[0][0] < first):
+            return heappop(self._again)[1]
+        lane = self._heads[0][1]
+        turn = self._lanes[lane].pop()[1]
+        self._left -= 1
+        if self._lanes[lane]:
+            heapreplace(self._heads, (self._key(lane), lane))
+        else:
+            heappop(self._heads)
+        return turn
+
+    def _first_key(self) -> Order | None:
+        """Return the smallest key of all lanes, as shares are now."""
+        while self._heads:
+            known, lane = self._heads[0]
+            key = self._key(lane)
+            if key == known:
+                return key
+            heapreplace(self._heads, (key, lane))
+        return None
+
+    def _key(self, lane: str) -> Order:
+        key, turn = self._lanes[lane][-1]
+        if turn.surplus:
+            return key
+        priority, surplus, _, created, name, alone = key
+        return (priority, surplus, self._shares.of(turn.unit), created, name, alone)

@@ -28,6 +28,10 @@ FAMILY_ANNOTATION = "gangline.dev/run-time-family"
 LODGES_ANNOTATION = "gangline.dev/lodges-with"
 """On a PodGroup, by the scheduler: whose planned room it was let into because its like mostly end
 in time. It has to go if it does not."""
+HIERARCHY_ANNOTATION = "volcano.sh/hierarchy"
+"""On a Queue: where it stands, from the root down (``root/eng/dev``)."""
+HIERARCHY_WEIGHTS_ANNOTATION = "volcano.sh/hierarchy-weights"
+"""On a Queue: the weight of each name in its hierarchy (``1/2/8``)."""
 DEFAULT_QUEUE = "default"
 ROOT_QUEUE = "root"
 

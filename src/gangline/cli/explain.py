@@ -94,7 +94,8 @@ async def _explain(
         group = pod.metadata.annotations.get(GROUP_NAME_ANNOTATION)
         if group and group not in groups:
             groups.append(group)
-    state = await observed(client, frozenset(names), settings.weights)
+    told = (settings.weights, settings.hierarchical)
+    state = await observed(client, frozenset(names), *told)
     now, policy = time.time(), settings.policy
     if groups:
         keys = [GroupKey(f"{namespace}/{each}") for each in groups]

@@ -98,14 +98,17 @@ async def _set_state(target: Target, name: str, state: str) -> None:
 async def _uses(client: "Client", name: str) -> "list[QueueUse]":
     """Work out what a queue, and those above it, are entitled to; nothing without the rights."""
     from gangline.kube.errors import Forbidden  # noqa: PLC0415
+    from gangline.scheduler.configuration import ConfigurationError  # noqa: PLC0415
     from gangline.scheduler.explain import queue_uses  # noqa: PLC0415
-    from gangline.scheduler.replay import observed  # noqa: PLC0415
-    from gangline.scheduler.settings import SchedulerSettings  # noqa: PLC0415
+    from gangline.scheduler.replay import configured, observed  # noqa: PLC0415
 
     try:
-        state = await observed(client, SchedulerSettings().scheduler_names)
+        told = await configured(client)
+        state = await observed(client, told.scheduler_names, told.weights, told.hierarchical)
     except Forbidden:
         return []
+    except ConfigurationError as error:
+        raise CommandError(f"the scheduler's ConfigMap: {error}", code=ExitCode.USAGE) from error
     return list(queue_uses(state, name))
 
 

@@ -59,6 +59,7 @@ class _Plugin(msgspec.Struct, forbid_unknown_fields=False, rename="camel"):
     arguments: dict[str, Any] = {}
     enable_job_order: bool | None = None
     enable_namespace_order: bool | None = None
+    enable_hierarchy: bool | None = None
 
 
 class _Tier(msgspec.Struct, forbid_unknown_fields=True):
@@ -85,6 +86,7 @@ class Configuration:
     reclaim: bool
     weights: Weights
     fairness: Fairness = BY_AGE
+    hierarchical: bool = False
 
     def applied(self, settings: SchedulerSettings) -> SchedulerSettings:
         """Return the settings with what the file says."""
@@ -94,6 +96,7 @@ class Configuration:
             reclaim=self.reclaim,
             weights=self.weights,
             fairness=self.fairness,
+            hierarchical=self.hierarchical,
         )
 
 
@@ -116,11 +119,13 @@ def read_configuration(text: str) -> Configuration:
     plugins = [plugin for tier in written.tiers for plugin in tier.plugins]
     for plugin in plugins:
         _check(plugin)
+    shares = [plugin for plugin in plugins if plugin.name == "drf"]
     return Configuration(
         preempt=bool(actions & {"preempt", "gangpreempt"}),
         reclaim=bool(actions & {"reclaim", "gangreclaim"}),
         weights=configured_weights((p.name, p.arguments) for p in plugins if p.name in SCORING),
-        fairness=_fairness([plugin for plugin in plugins if plugin.name == "drf"]),
+        fairness=_fairness(shares),
+        hierarchical=any(plugin.enable_hierarchy is True for plugin in shares),
     )
 
 

@@ -33,6 +33,7 @@ from gangline.api.scheduling import DEFAULT_QUEUE, PodGroup, Queue
 from gangline.api.topology import HyperNode
 from gangline.kube.client import Client
 from gangline.kube.informer import Informer
+from gangline.scheduler.hierarchy import Hierarchy
 from gangline.scheduler.model import (
     GroupKey,
     NodeFacts,
@@ -96,6 +97,7 @@ class Feed:
         self.state = ClusterState(settings.weights)
         self.state.queues[DEFAULT_QUEUE] = QueueFacts(DEFAULT_QUEUE)
         self._answers_to = settings.scheduler_names
+        self._hierarchy, self._hierarchical = Hierarchy(), settings.hierarchical
         self._changed, self._regrouped = changed, regrouped
         self._clock, self._look_again = clock, look_again
         self._promised = promised
@@ -290,9 +292,13 @@ class Feed:
         before = dict(self.state.queues)
         if new is not None:
             self.state.queues[new.metadata.name] = queue_facts(new)
+            self._hierarchy.note(new)
         elif old is not None:
             self.state.queues.pop(old.metadata.name, None)
             self.state.queues.setdefault(DEFAULT_QUEUE, QueueFacts(DEFAULT_QUEUE))
+            self._hierarchy.forget(old.metadata.name)
+        if self._hierarchical:
+            self._hierarchy.arrange(self.state.queues)
         if before == self.state.queues:
             # What a queue holds is written on it all the time, by this scheduler itself.
             return

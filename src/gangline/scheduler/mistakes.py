@@ -15,6 +15,7 @@ from gangline.api.scheduling import (
 )
 from gangline.kube.events import EventRecorder
 from gangline.scheduler.feed import Feed
+from gangline.scheduler.hierarchy import unreadable
 from gangline.scheduler.notebook import read_promise
 from gangline.scheduler.observe import checkpointed, kept_places, run_time
 
@@ -45,7 +46,7 @@ def mistakes_of_queue(queue: Queue) -> str:
     spec = queue.spec
     guarantee = spec.guarantee.resource if spec.guarantee else {}
     lists = {"capability": spec.capability, "deserved": spec.deserved, "guarantee": guarantee}
-    return "; ".join(_no_amounts(lists))
+    return "; ".join(filter(None, [unreadable(queue), *_no_amounts(lists)]))
 
 
 def _no_amounts(lists: Mapping[str, ResourceList]) -> Iterator[str]:

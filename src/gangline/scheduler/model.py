@@ -318,7 +318,7 @@ class QueueFacts:
 
     name: str
     open: bool = True
-    weight: int = 1
+    weight: float = 1
     capability: Request = ()
     """The most it may use of the resources named."""
     deserved: Request = ()

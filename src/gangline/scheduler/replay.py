@@ -24,6 +24,7 @@ from gangline.api.scheduling import DEFAULT_QUEUE, PodGroup
 from gangline.kube.client import Client
 from gangline.kube.errors import Forbidden, NotFound
 from gangline.scheduler.configuration import read_configuration
+from gangline.scheduler.hierarchy import Hierarchy
 from gangline.scheduler.model import NodeName, QueueFacts
 from gangline.scheduler.nodes import DEFAULT_WEIGHTS
 from gangline.scheduler.notebook import read_promise
@@ -56,7 +57,10 @@ CONFIG_KEY = "configuration.yaml"
 
 
 async def observed(
-    client: Client, answers_to: frozenset[str], weights: Weights = DEFAULT_WEIGHTS
+    client: Client,
+    answers_to: frozenset[str],
+    weights: Weights = DEFAULT_WEIGHTS,
+    hierarchical: bool = False,
 ) -> ClusterState:
     """Read nodes, pods, groups, queues and what else decisions depend on.
 
@@ -67,14 +71,19 @@ async def observed(
         client: the cluster.
         answers_to: the scheduler names whose pods are to be placed.
         weights: how much each consideration counts in the choice of nodes.
+        hierarchical: whether queues stand where their annotations say.
 
     Raises:
         ApiError: nodes or pods cannot be read.
     """
     state = ClusterState(weights)
     state.queues[DEFAULT_QUEUE] = QueueFacts(DEFAULT_QUEUE)
+    hierarchy = Hierarchy()
     for queue in await _optional(client, QUEUES):
         state.queues[queue.metadata.name] = queue_facts(queue)
+        hierarchy.note(queue)
+    if hierarchical:
+        hierarchy.arrange(state.queues)
     for node in (await client.list(NODES)).items:
         state.set_node(node_facts(node))
     for hypernode in await _optional(client, HYPERNODES):

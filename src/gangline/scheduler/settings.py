@@ -46,6 +46,9 @@ class SchedulerSettings:
     fairness: Fairness = BY_AGE
     """Whose shares the order within a queue goes by."""
 
+    hierarchical: bool = False
+    """Queues stand where their annotations say (``volcano.sh/hierarchy``)."""
+
     weights: Weights = field(default_factory=Weights)
     """How much each consideration counts in the choice between nodes that will do."""
 

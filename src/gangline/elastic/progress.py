@@ -12,17 +12,38 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 PROGRESS_VARIABLE: Final = "GANGLINE_PROGRESS_FILE"
 METRICS_VARIABLE: Final = "RUNTIME_METRICS_PATH"
 """Where trainers written for DLRover report their steps."""
 _FIRST_AT: Final = "first_at_monotonic"
+_SKIPPED: Final = "saves_skipped"
+_OVERTAKEN: Final = "saves_overtaken"
+_FAILED: Final = "saves_failed"
 _PART: Final = 128
 _LARGEST: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Saves:
+    """What became of checkpoints that were not saved as they were to be, since the last start."""
+
+    skipped: int = 0
+    """Saves for which no memory was free."""
+    overtaken: int = 0
+    """Steps that were to go to storage; newer ones came before it was their turn."""
+    failed: int = 0
+    """Times that storage did not take a step. It is tried again."""
+
+    @classmethod
+    def most(cls, told: Iterable["Saves"]) -> Self:
+        """Put together what several say, who save the same steps: the largest of each number."""
+        rows = [(each.skipped, each.overtaken, each.failed) for each in told]
+        return cls(*map(max, *rows, (0, 0, 0))) if rows else cls()
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +60,7 @@ class Told:
     """The last step that a complete checkpoint holds, in memory or in storage."""
     blocked_s: float = 0.0
     """Time that training has waited for checkpoints."""
+    saves: Saves = Saves()
 
 
 class _Part:
@@ -81,6 +103,7 @@ class SaveTeller:
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         self._part = _Part(1, environment)
         self._blocked_s, self._saved = 0.0, ""
+        self._saves = Saves()
 
     def holds(self, step: int) -> None:
         """A checkpoint holds this step."""
@@ -92,8 +115,17 @@ class SaveTeller:
         self._blocked_s += seconds
         self._tell()
 
+    def became(self, saves: Saves) -> None:
+        """What became of saves so far."""
+        if saves != self._saves:
+            self._saves = saves
+            self._tell()
+
     def _tell(self) -> None:
-        self._part.write(f"{self._saved}blocked_s {self._blocked_s:.3f}\n")
+        saves = self._saves
+        words = {_SKIPPED: saves.skipped, _OVERTAKEN: saves.overtaken, _FAILED: saves.failed}
+        more = "".join(f"{word} {number}\n" for word, number in words.items() if number)
+        self._part.write(f"{self._saved}blocked_s {self._blocked_s:.3f}\n{more}")
 
 
 def read(progress: Path, metrics: Path) -> Told:
@@ -110,6 +142,7 @@ def read(progress: Path, metrics: Path) -> Told:
         first_at=numbers.get(_FIRST_AT),
         saved_step=_whole(numbers, "saved_step"),
         blocked_s=numbers.get("blocked_s", 0.0),
+        saves=Saves(*(_whole(numbers, word) or 0 for word in (_SKIPPED, _OVERTAKEN, _FAILED))),
     )
 
 

@@ -27,6 +27,12 @@ class Goodput:
     steps_per_s: float = 0.0
     checkpoint_step: int | None = None
     """The last step that checkpoints hold."""
+    saves_skipped: int = 0
+    """Checkpoints for which no memory was free, since the workers' last start."""
+    saves_overtaken: int = 0
+    """Checkpoints that newer ones kept from storage, since then."""
+    saves_failed: int = 0
+    """Times that storage did not take a checkpoint, since then."""
     steps_lost: int = 0
     """Steps that were made a second time."""
     restarts: int = 0
@@ -46,6 +52,13 @@ class Goodput:
         if self.step is None:
             return ""
         saved = "" if self.checkpoint_step is None else f", checkpoint of {self.checkpoint_step}"
+        lost = (
+            (self.saves_skipped, "skipped"),
+            (self.saves_overtaken, "overtaken"),
+            (self.saves_failed, "failed"),
+        )
+        if some := [f"{number} {what}" for number, what in lost if number]:
+            saved += f", of saves {', '.join(some)}"
         return f"{self.step}, {self.steps_per_s:.3g}/s{saved}"
 
 
@@ -79,6 +92,9 @@ def goodput(words: Mapping[str, str]) -> Goodput | None:
         step=int(number("step")) if words.get("step") else None,
         steps_per_s=number("stepsPerSecond"),
         checkpoint_step=int(number("checkpointStep")) if words.get("checkpointStep") else None,
+        saves_skipped=int(number("savesSkipped")),
+        saves_overtaken=int(number("savesOvertaken")),
+        saves_failed=int(number("savesFailed")),
         steps_lost=int(number("stepsLost")),
         restarts=int(number("restarts")),
         failures=int(number("failures")),
@@ -95,6 +111,9 @@ def goodput_data(account: Goodput) -> dict[str, Any]:
         "step": account.step,
         "stepsPerSecond": account.steps_per_s,
         "checkpointStep": account.checkpoint_step,
+        "savesSkipped": account.saves_skipped,
+        "savesOvertaken": account.saves_overtaken,
+        "savesFailed": account.saves_failed,
         "stepsLost": account.steps_lost,
         "restarts": account.restarts,
         "failures": account.failures,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from gangline.elastic.agent.world import World
 from gangline.elastic.phase import Phase
-from gangline.elastic.progress import Told
+from gangline.elastic.progress import Saves, Told
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,7 @@ class Report:
     first_step: int | None = None
     steps_per_s: float = 0.0
     checkpoint_step: int | None = None
+    saves: Saves = field(default_factory=Saves)
     spent_s: dict[str, float] = field(default_factory=dict)
     """Seconds of this attempt that were no training, by what they were."""
     usage: Usage | None = None
@@ -62,6 +63,7 @@ class Book:
             first_step=min(firsts, default=None),
             steps_per_s=self._steps_per_s(step, now),
             checkpoint_step=_least(each.saved_step for each in told),
+            saves=Saves.most(each.saves for each in told),
             spent_s=self._spent(told, step, now),
             usage=usage,
         )

@@ -57,6 +57,7 @@ class Speaker:
             steps_per_s=round(report.steps_per_s, 4),
             spent_s=report.spent_s,
             checkpoint_step=report.checkpoint_step,
+            saves=report.saves,
             resources=said.Resources(usage.cpus, usage.memory_bytes) if usage else None,
         )
 

@@ -42,7 +42,7 @@ from gangline.elastic.checkpoint.restore import Loaded, Restorer
 from gangline.elastic.checkpoint.target import open_target
 from gangline.elastic.checkpoint.words import Hello
 from gangline.elastic.checkpoint.words import Saved as SavedWord
-from gangline.elastic.progress import SaveTeller
+from gangline.elastic.progress import Saves, SaveTeller
 
 log = logging.getLogger(__name__)
 Level = Literal["memory", "storage"]
@@ -253,6 +253,8 @@ class Checkpointer:
             else:
                 self.counts.failures.append(f"step {step}: {outcome.reason}")
             del self.link.outcomes[step]
+        counts = self.counts
+        self._teller.became(Saves(counts.skipped, counts.superseded, len(counts.failures)))
 
     def wait(self, timeout_s: float = 1800.0) -> bool:
         """Wait until every step that was to go to storage is there; whether it is.

@@ -1,8 +1,9 @@
 """Answers to requests that change nothing and need not wait. Pure."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gangline.elastic.master.core import Core
+from gangline.elastic.progress import Saves
 from gangline.elastic.protocol import messages as msg
 
 
@@ -33,6 +34,7 @@ class Pace:
     steps_per_s: float = 0.0
     checkpoint_step: int | None = None
     """What all of them that say so have in a complete checkpoint."""
+    saves: Saves = field(default_factory=Saves)
     cpus: float = 0.0
     memory_bytes: int = 0
 
@@ -46,6 +48,7 @@ def pace_of(core: Core) -> Pace:
     return Pace(
         steps_per_s=min((beat.steps_per_s for beat in beats if beat.steps_per_s), default=0.0),
         checkpoint_step=min(saved, default=None),
+        saves=Saves.most(beat.saves for beat in beats),
         cpus=sum(each.cpus for each in used),
         memory_bytes=sum(each.memory_bytes for each in used),
     )
@@ -64,6 +67,9 @@ def summary_of(core: Core, now: float) -> dict[str, str]:
         "step": "" if goodput.step is None else str(goodput.step),
         "stepsPerSecond": f"{pace.steps_per_s:.4g}",
         "checkpointStep": "" if pace.checkpoint_step is None else str(pace.checkpoint_step),
+        "savesSkipped": str(pace.saves.skipped),
+        "savesOvertaken": str(pace.saves.overtaken),
+        "savesFailed": str(pace.saves.failed),
         "stepsLost": str(goodput.steps_lost),
         "restarts": str(goodput.restarts),
         "failures": str(goodput.failures),

@@ -31,6 +31,12 @@ def page_of(core: Core, now: float) -> bytes:
     pace = pace_of(core)
     gauge("steps_per_second", "Speed of the slowest node.", pace.steps_per_s)
     gauge("checkpoint_step", "The last step that checkpoints hold.", pace.checkpoint_step or 0)
+    for name, text, number in (
+        ("skipped", "Checkpoints for which no memory was free", pace.saves.skipped),
+        ("overtaken", "Checkpoints that newer ones kept from storage", pace.saves.overtaken),
+        ("failed", "Times that storage did not take a checkpoint", pace.saves.failed),
+    ):
+        gauge(f"checkpoint_saves_{name}", f"{text}, since the workers' last start.", number)
     gauge("workers_cpus", "Processors that the workers use.", pace.cpus)
     gauge("workers_memory_bytes", "Memory that the workers use.", pace.memory_bytes)
     gauge("steps_lost", "Steps that were made a second time.", goodput.steps_lost)

@@ -5,6 +5,7 @@ from typing import TypeAlias
 import msgspec
 
 from gangline.elastic.phase import Phase
+from gangline.elastic.progress import Saves
 from gangline.elastic.protocol.kinds import Message
 
 
@@ -45,6 +46,7 @@ class Heartbeat(Message):
     """Seconds of this attempt, since its begin, that were no training: phase -> all so far."""
     checkpoint_step: int | None = None
     """The last step that a complete checkpoint holds."""
+    saves: Saves = Saves()
     resources: Resources | None = None
     commands_seen: int = 0
 

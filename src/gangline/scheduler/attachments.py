@@ -2,17 +2,22 @@
 
 Nodes say so in their CSINode. A claim that one pod uses takes one of these places. A claim that
 several use takes one on each of their nodes, however many of them are there: such a claim is a
-resource of its own, of which nodes have plenty while it is attached there or a place is free.
+resource of its own (see ``shared_places``). What pods without a gang use is taken to be used for
+ever, so that places of gangs that will end can be planned for who waits.
 """
 
-from collections import Counter
-from collections.abc import Iterable
-from dataclasses import replace
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, replace
+from typing import Self
 
+from gangline.scheduler.demand import Stock
 from gangline.scheduler.model import ATTACHED, NodeName, PodFacts, Request
+from gangline.scheduler.shared_places import ATTACHED_THERE, Taking, pods_taken
 from gangline.scheduler.storage import ClaimFacts, Needs, Storage
 
-PLENTY = 2**40
+UNLIMITED = Stock(ATTACHED_THERE)
+"""Of whoever states no limit, as in Kubernetes."""
 
 
 def needs_of(storage: Storage, pod: PodFacts) -> Needs:
@@ -23,45 +28,110 @@ def needs_of(storage: Storage, pod: PodFacts) -> Needs:
     return replace(needs, request=tuple(sorted((*needs.request, *_places(storage, pod)))))
 
 
-def free_places(
+def stocks(
     storage: Storage, pod: PodFacts, nodes: Iterable[NodeName]
-) -> dict[str, dict[NodeName, int]]:
-    """Count on each node what is free of the places that a pod takes, by resource."""
+) -> dict[str, dict[NodeName, Stock]]:
+    """Count on each node the places that a pod takes, by resource."""
     listed = list(nodes)
-    found: dict[str, dict[NodeName, int]] = {}
-    for name, _ in _places(storage, pod):
-        driver, _, shared = name.removeprefix(ATTACHED).partition(":")
-        found[name] = {node: _free(storage, node, driver, shared) for node in listed}
+    taken = [_Place.read(name) for name, _ in _places(storage, pod)]
+    taken += [_Place(place.driver) for place in taken]
+    return {str(place): {node: _stock(storage, node, place) for node in listed} for place in taken}
+
+
+def takings(names: Iterable[str], columns: Mapping[str, int]) -> dict[int, Taking]:
+    """Say what columns stand for that depend on places.
+
+    Args:
+        names: resources, of which some are such.
+        columns: the column of each resource.
+    """
+    found: dict[int, Taking] = {}
+    for name in names:
+        if not name.startswith(ATTACHED):
+            continue
+        place = _Place.read(name)
+        if place.claims:
+            joint = place.claims if place.together else ()
+            found[columns[name]] = Taking(
+                columns[str(_Place(place.driver))],
+                tuple(columns[str(_Place(place.driver, (claim,)))] for claim in joint),
+                place.own,
+            )
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """What the name of a resource says, all in plain names."""
+
+    driver: str
+    claims: tuple[str, ...] = ()
+    """Shared claims; none: it is places for claims that are not shared."""
+    own: int = 0
+    together: bool = False
+    """It is how many pods have room with these claims, and so many of their own."""
+
+    def __str__(self) -> str:
+        name = f"{ATTACHED}{self.driver}"
+        if self.together:
+            return f"{name}:{self.own}:{'+'.join(self.claims)}"
+        return f"{name}:{self.claims[0]}" if self.claims else name
+
+    @classmethod
+    def read(cls, name: str) -> Self:
+        driver, *more = name.removeprefix(ATTACHED).split(":")
+        if len(more) == 2:
+            return cls(driver, tuple(more[1].split("+")), int(more[0]), together=True)
+        return cls(driver, tuple(more))
 
 
 def _places(storage: Storage, pod: PodFacts) -> Request:
     """The places that a pod takes: one for each claim that is its own, one with the others else."""
     limited = {driver for limits in storage.limits.values() for driver in limits}
-    taken: Counter[str] = Counter()
+    own: Counter[str] = Counter()
+    shared: dict[str, list[str]] = defaultdict(list)
     for key in pod.claims:
         driver = _driver(storage, storage.claims.get(key))
-        if driver in limited:
-            name = f"{ATTACHED}{_plain(driver)}"
-            users = storage.holding[key] + len(storage.waiting.get(key, ()))
-            taken[f"{name}:{_plain(key)}" if users > 1 else name] += 1
-    return tuple(sorted(taken.items()))
+        if driver not in limited:
+            continue
+        if storage.holding[key] + len(storage.waiting.get(key, ())) > 1:
+            shared[_plain(driver)].append(_plain(key))
+        else:
+            own[_plain(driver)] += 1
+    taken = {_Place(driver): count for driver, count in own.items()}
+    for driver, claims in shared.items():
+        taken |= {_Place(driver, (claim,)): 1 for claim in claims}
+        if own[driver] + len(claims) > 1:
+            taken[_Place(driver, tuple(sorted(claims)), own[driver], together=True)] = 1
+    return tuple(sorted((str(place), count) for place, count in taken.items()))
 
 
-def _free(storage: Storage, node: NodeName, driver: str, shared: str) -> int:
-    limits = {_plain(name): limit for name, limit in storage.limits.get(node, {}).items()}
-    if driver not in limits:
-        # Whoever states no limit has none, as in Kubernetes.
-        return PLENTY
-    attached = {
-        _plain(key)
-        for key in storage.on_node.get(node, ())
-        if _plain(_driver(storage, storage.claims.get(key))) == driver
+def _stock(storage: Storage, node: NodeName, place: _Place) -> Stock:
+    """What a node has of a resource, and how much is used now and when all gangs have ended."""
+    limits = {_plain(each): limit for each, limit in storage.limits.get(node, {}).items()}
+    if place.driver not in limits:
+        return UNLIMITED
+    most = limits[place.driver]
+    now = _attached(storage, storage.on_node.get(node, ()), place.driver)
+    lasting = _attached(storage, storage.staying.get(node, ()), place.driver)
+    if not place.claims:
+        return Stock(most, len(now), len(lasting))
+    used = (ATTACHED_THERE - _level(place, most, attached) for attached in (now, lasting))
+    return Stock(ATTACHED_THERE, *used)
+
+
+def _level(place: _Place, most: int, attached: Set[str]) -> int:
+    """How much of shared claims a node has left, as ``shared_places`` understands it."""
+    lacking = len(set(place.claims) - attached)
+    if not place.together and not lacking:
+        return ATTACHED_THERE
+    return pods_taken(most - len(attached), lacking, place.own)
+
+
+def _attached(storage: Storage, claims: Iterable[str], driver: str) -> Set[str]:
+    return {
+        _plain(key) for key in claims if _plain(_driver(storage, storage.claims.get(key))) == driver
     }
-    free = max(0, limits[driver] - len(attached))
-    if not shared:
-        return free
-    return PLENTY if shared in attached or free else 0
 
 
 def _driver(storage: Storage, claim: ClaimFacts | None) -> str:
@@ -74,4 +144,4 @@ def _driver(storage: Storage, claim: ClaimFacts | None) -> str:
 
 def _plain(name: str) -> str:
     """Leave out what makes a resource a device, or divides its name."""
-    return name.replace("/", "|").replace(":", "|")
+    return name.replace("/", "|").replace(":", "|").replace("+", "|")

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gangline.scheduler.model import Request
 from gangline.scheduler.plugins.node_scores import Weights, is_device
@@ -19,6 +20,15 @@ class Demand:
     wants_device: bool
     balanced: tuple[tuple[int, int], ...] = ()
     """Column and amount of the resources that are to be used evenly; empty: that is no matter."""
+
+
+class Stock(NamedTuple):
+    """What a node has of something that it does not report itself."""
+
+    has: int
+    used: int = 0
+    lasting: int = 0
+    """The part of what is used that need not ever end."""
 
 
 def columns_for(request: Request, weights: Weights) -> Request:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from gangline.scheduler.demand import Demand, columns_for, demand_of
+from gangline.scheduler.demand import Demand, Stock, columns_for, demand_of
 from gangline.scheduler.domains import Domain, domains
 from gangline.scheduler.eligibility import Eligibility
 from gangline.scheduler.model import (
@@ -25,17 +25,13 @@ from gangline.scheduler.model import (
     Request,
     Shape,
 )
+from gangline.scheduler.name_order import NameOrder
 from gangline.scheduler.plugins.fragments import CommonPods, Popularity
 from gangline.scheduler.plugins.node_filters import discouraging, keeps_off, refusal
-from gangline.scheduler.plugins.node_scores import (
-    Amounts,
-    Scores,
-    Weights,
-    is_device,
-    preference,
-)
+from gangline.scheduler.plugins.node_scores import Amounts, Scores, Weights, is_device, preference
 from gangline.scheduler.plugins.pod_relations import Pods
 from gangline.scheduler.scoring import Ground, Rows, Standing, score_rows
+from gangline.scheduler.shared_places import Taking
 
 DEFAULT_WEIGHTS = Weights()
 MAX_CONSTRAINTS = 1024
@@ -66,8 +62,7 @@ class NodeTable:
         self._vacant: list[int] = []
         self._eligible: dict[Constraints, Eligibility] = {}
         self._demands: dict[Request, Demand] = {}
-        self._rank: NDArray[np.intp] | None = None
-        self._in_name_order = False
+        self._order = NameOrder()
         self.possible: dict[object, bool] = {}
         """Whether units would fit if all gangs had ended, by what decides it; dropped when nodes,
         or pods that need not end, change."""
@@ -78,6 +73,9 @@ class NodeTable:
         self._usable: NDArray[np.bool_] | None = None
         self._tainted: NDArray[np.bool_] | None = None
         self._port_columns: list[int] = []
+        self._supplied: set[int] = set()
+        self.takings: dict[int, Taking] = {}
+        """The columns of claims that take places for volumes together."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -101,6 +99,7 @@ class NodeTable:
         self._standing.touch(row)
         self._ensure_columns(node.allocatable)
         self.allocatable[:, row] = 0
+        self.used[list(self._supplied), row] = self.lasting[list(self._supplied), row] = 0
         for resource, amount in node.allocatable:
             self.allocatable[self.columns[resource], row] = amount
         self.allocatable[self._port_columns, row] = 1
@@ -130,7 +129,7 @@ class NodeTable:
             eligible.accepts[row] = False
             eligible.note(row, "")
         self._vacant.append(row)
-        self._rank = None
+        self._order.forget()
 
     def occupy(self, pod: PodFacts, sign: int = 1) -> None:
         """Count a pod's request as used on its node (``sign`` -1: no longer)."""
@@ -157,19 +156,24 @@ class NodeTable:
             self._demands[request] = demand
         return demand
 
-    def supply(self, resource: str, counts: Mapping[NodeName, int]) -> None:
-        """State how much of a resource nodes have that they do not report themselves.
+    def supply(self, resource: str, stocks: Mapping[NodeName, Stock]) -> None:
+        """State what nodes have of a resource that they do not report themselves.
 
         It holds for a node until the node changes.
         """
         self._ensure_columns(((resource, 0),))
         column = self.columns[resource]
-        had = self.allocatable[column].copy()
-        self.allocatable[column] = 0
-        for name, count in counts.items():
+        self._supplied.add(column)
+        tables = self.allocatable, self.used, self.lasting
+        had = np.stack([table[column] for table in tables])
+        for table in tables:
+            table[column] = 0
+        for name, stock in stocks.items():
             if (row := self.rows.get(name)) is not None:
-                self.allocatable[column, row] = count
-        changed = np.flatnonzero(had != self.allocatable[column]).tolist()
+                for table, amount in zip(tables, stock, strict=True):
+                    table[column, row] = amount
+        now = np.stack([table[column] for table in tables])
+        changed = np.flatnonzero((had != now).any(axis=0)).tolist()
         for row in changed:
             self._standing.touch(row)
         if changed:
@@ -242,18 +246,12 @@ class NodeTable:
 
     def rank(self) -> NDArray[np.intp]:
         """Return each row's place in the order of names: it breaks ties, whatever came first."""
-        if self._rank is None:
-            self._rank = np.zeros(len(self.facts), dtype=np.intp)
-            rows = [self.rows[name] for name in sorted(self.rows)]
-            self._rank[rows] = np.arange(len(rows))
-            self._in_name_order = rows == sorted(rows)
-        return self._rank
+        return self._order.rank(self.rows, len(self.facts))
 
     @property
     def in_name_order(self) -> bool:
         """Whether the first of equal rows is also the first by name."""
-        self.rank()
-        return self._in_name_order
+        return self._order.is_row_order(self.rows, len(self.facts))
 
     def set_hypernode(self, hypernode: HyperNodeFacts) -> None:
         """Add or change a network domain."""
@@ -353,7 +351,7 @@ class NodeTable:
             self._grow_rows()
         row = self._vacant.pop()
         self.rows[name] = row
-        self._rank = None
+        self._order.forget()
         return row
 
     def _grow_rows(self) -> None:

@@ -118,6 +118,8 @@ class Storage:
     """How many pods that have a node use a claim."""
     on_node: dict[NodeName, Counter[str]] = field(default_factory=dict)
     """The same by node."""
+    staying: dict[NodeName, Counter[str]] = field(default_factory=dict)
+    """The same of pods without a gang, which need not ever end."""
     limits: dict[NodeName, dict[str, int]] = field(default_factory=dict)
     """How many volumes each driver can attach to a node, where that is limited."""
     waiting: dict[str, set[PodKey]] = field(default_factory=dict)
@@ -128,10 +130,11 @@ class Storage:
         for claim in pod.claims:
             if pod.holds_room and pod.node is not None:
                 self.holding[claim] += sign
-                there = self.on_node.setdefault(pod.node, Counter())
-                there[claim] += sign
-                if not there[claim]:
-                    del there[claim]
+                for users in (self.on_node, self.staying) if pod.group is None else (self.on_node,):
+                    there = users.setdefault(pod.node, Counter())
+                    there[claim] += sign
+                    if not there[claim]:
+                        del there[claim]
             elif sign > 0 and pod.waits:
                 self.waiting.setdefault(claim, set()).add(pod.key)
             elif sign < 0 and claim in self.waiting:

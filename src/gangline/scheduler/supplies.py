@@ -3,7 +3,8 @@
 It is counted when somebody asks for it, and again for all who wait when nodes or claims change.
 """
 
-from gangline.scheduler.attachments import free_places, needs_of
+from gangline.scheduler.attachments import needs_of, stocks, takings
+from gangline.scheduler.demand import Stock
 from gangline.scheduler.model import PodFacts
 from gangline.scheduler.state import ClusterState
 from gangline.scheduler.storage import Needs
@@ -14,6 +15,7 @@ def refresh(state: ClusterState) -> None:
     if state.supplied or not state.storage.known:
         return
     state.supplied.add("")
+    state.nodes.takings.clear()
     waiting = state.storage.waiting.values()
     for key in sorted({key for keys in waiting for key in keys}):
         needs_supplied(state, state.pods[key])
@@ -24,9 +26,13 @@ def needs_supplied(state: ClusterState, pod: PodFacts) -> Needs:
     needs = needs_of(state.storage, pod)
     if any(name not in state.supplied for name, _ in needs.request):
         listed = [node for node in state.nodes.facts if node is not None]
-        supply = state.storage.supply(pod, listed)
-        supply |= free_places(state.storage, pod, [node.name for node in listed])
-        for name, counts in supply.items():
-            state.nodes.supply(name, counts)
+        supply = {
+            name: {node: Stock(count) for node, count in counts.items()}
+            for name, counts in state.storage.supply(pod, listed).items()
+        }
+        supply |= stocks(state.storage, pod, [node.name for node in listed])
+        for name, counted in supply.items():
+            state.nodes.supply(name, counted)
             state.supplied.add(name)
+        state.nodes.takings |= takings(supply, state.nodes.columns)
     return needs

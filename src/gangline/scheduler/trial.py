@@ -21,6 +21,7 @@ from gangline.scheduler.model import PodFacts, Shape, shape_of
 from gangline.scheduler.nodes import NodeTable
 from gangline.scheduler.plugins.node_scores import Amounts, Scores
 from gangline.scheduler.scoring import Rows, score_rows
+from gangline.scheduler.shared_places import SharedPlaces
 
 LIKING_WEIGHT = 10.0
 
@@ -66,6 +67,7 @@ class Trial:
             self._standing = nodes.allocatable - nodes.used
             free = self._standing.copy()
         self.free: Amounts = free
+        self._shared = SharedPlaces(free, nodes.takings) if nodes.takings else None
         self._liking = liking
         """What is added to each row's score, for plans that look at more than packing."""
         self.within: NDArray[np.bool_] | None = None
@@ -82,7 +84,8 @@ class Trial:
 
     def rollback(self, mark: int) -> None:
         """Take back every placement since ``mark``."""
-        self.release(self._journal[mark:])
+        for placement in self._journal[mark:]:
+            self._take(placement, -placement.count)
         del self._journal[mark:]
 
     def since(self, mark: int) -> list[Placement]:
@@ -226,19 +229,24 @@ class Trial:
     def hold(self, placements: Iterable[Placement]) -> None:
         """Spend room; what is set aside for others may take free amounts below nothing."""
         for placement in placements:
-            self._touched.append(placement.row)
-            for column, amount, _ in placement.demand.parts:
-                self.free[column, placement.row] -= amount * placement.count
+            self._take(placement, placement.count, planned=True)
 
     def release(self, placements: Iterable[Placement]) -> None:
         """Give room back that was spent with ``hold``."""
         for placement in placements:
-            self._touched.append(placement.row)
-            for column, amount, _ in placement.demand.parts:
-                self.free[column, placement.row] += amount * placement.count
+            self._take(placement, -placement.count, planned=True)
+
+    def _take(self, placement: Placement, count: int, planned: bool = False) -> None:
+        """Spend what so many pods ask for; below nothing: give it back."""
+        row, parts = placement.row, placement.demand.parts
+        self._touched.append(row)
+        for column, amount, _ in parts:
+            self.free[column, row] -= amount * count
+        if self._shared is not None:
+            self._shared.settle(row, [column for column, _, _ in parts], count, planned)
 
     def _spend(self, placement: Placement) -> None:
-        self.hold([placement])
+        self._take(placement, placement.count)
         self._journal.append(placement)
         if placement.pods and placement.pods[0].shape.constraints.relations is not None:
             self._relations_on_paper = True

@@ -68,25 +68,36 @@ def _reaches(terms: tuple[NodeTerm, ...] | None, node: NodeFacts) -> bool:
 
 
 def _too_many_volumes(state: ClusterState, decision: Decision) -> Iterator[str]:
-    """Nodes where one pod's own volumes are more than the node attaches; shared ones aside."""
-    users = Counter(key for pod in state.pods.values() for key in set(pod.claims))
-    on: dict[str, set[str]] = defaultdict(set)
+    """Nodes that would have to attach more volumes than they can, each volume once."""
+    before: dict[str, set[str]] = defaultdict(set)
+    after: dict[str, set[str]] = defaultdict(set)
     for pod in state.pods.values():
         if pod.holds_room:
-            on[str(pod.node)] |= set(pod.claims)
+            before[str(pod.node)] |= set(pod.claims)
     for binding in decision.bindings:
-        on[str(binding.node)] |= {k for k in state.pods[binding.pod].claims if users[k] == 1}
-    for node in {str(binding.node) for binding in decision.bindings}:
-        attached: Counter[str] = Counter()
-        for key in on[node]:
-            claim = state.storage.claims.get(key)
-            volume = state.storage.volumes.get(claim.volume) if claim is not None else None
-            attached[volume.driver if volume is not None else ""] += 1
-        limits = {str(name): drivers for name, drivers in state.storage.limits.items()}
+        after[str(binding.node)] |= set(state.pods[binding.pod].claims)
+    limits = {str(name): drivers for name, drivers in state.storage.limits.items()}
+    for node in sorted(after):
+        new = after[node] - before[node]
+        had = Counter(_driver_of(state, key) for key in before[node])
+        more = Counter(_driver_of(state, key) for key in new)
         for driver, most in limits.get(node, {}).items():
-            if attached[driver] > most:
-                has = attached[driver]
+            if more[driver] and (has := had[driver] + more[driver]) > most:
                 yield f"{node} attaches {most} volumes of {driver}, it would have {has}"
+
+
+def _driver_of(state: ClusterState, key: str) -> str:
+    """Who attaches the volume of a claim, or will once it is made."""
+    claim = state.storage.claims.get(key)
+    if claim is None:
+        return ""
+    if claim.volume:
+        volume = state.storage.volumes.get(claim.volume)
+        return volume.driver if volume is not None else ""
+    defaults = sorted(each.name for each in state.storage.classes.values() if each.default)
+    named = claim.storage_class if claim.storage_class is not None else "".join(defaults[:1])
+    made_by = state.storage.classes.get(named)
+    return made_by.driver if made_by is not None else ""
 
 
 def torn_apart(state: ClusterState, decision: Decision) -> Iterator[str]:

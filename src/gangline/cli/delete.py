@@ -52,7 +52,8 @@ async def delete_all(names: tuple[str, ...], target: Target, kind: str = "") -> 
 
     failures: list[CommandError] = []
     async with target.connect() as client:
-        jobs = JobClient(client, kind)
+        with job_errors():
+            jobs = JobClient(client, kind)
         for name in names:
             try:
                 with job_errors():

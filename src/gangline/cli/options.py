@@ -12,11 +12,13 @@ import click
 from gangline.cli import completing
 from gangline.cli.errors import CommandError
 from gangline.cli.exit_codes import ExitCode
+from gangline.cli.output import say
 
 if TYPE_CHECKING:
     from gangline.kube.client import Client
     from gangline.kube.config import ClusterConfig
     from gangline.kube.ratelimit import TokenBucket
+    from gangline.sdk.client import JobClient
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -196,3 +198,10 @@ def job_errors() -> Iterator[None]:
         raise CommandError(str(error), code=ExitCode.USAGE) from error
     except JobError as error:
         raise CommandError(str(error)) from error
+
+
+def say_what_is_unseen(jobs: "JobClient") -> None:
+    """Say what was left out of an answer, as the user may not read it."""
+    if jobs.unseen:
+        left_out = ", ".join(sorted(jobs.unseen))
+        say(f"Without {left_out}: you may not list them here ('kubectl auth can-i' shows why).")

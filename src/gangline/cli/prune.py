@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command("prune")
-@click.option("-s", "--since", required=True, help="Only those that ended so long ago: 30m, 7d.")
+@click.option("-s", "--since", default="", help="Only those that ended so long ago: 30m, 7d.")
 @click.option("-A", "--all-namespaces", is_flag=True, help="Jobs of all namespaces.")
 @click.option("--failed", is_flag=True, help="Only those that failed.")
 @click.option("--dry-run", is_flag=True, help="Show them, delete nothing.")
@@ -29,6 +29,11 @@ def prune_command(
     since: str, all_namespaces: bool, failed: bool, dry_run: bool, yes: bool, target: Target
 ) -> None:
     """Delete jobs that have succeeded or failed, with their pods."""
+    if not since:
+        raise click.UsageError(
+            "say how long ago the jobs must have ended, such as --since 7d",
+            click.get_current_context(),
+        )
     longer = timedelta(seconds=seconds("--since", since))
     old = pruned(run(_jobs(target, all_namespaces)), now(), longer, failed_only=failed)
     for job in old if dry_run else ():

@@ -10,7 +10,14 @@ from gangline.cli import completing
 from gangline.cli.event_loop import run
 from gangline.cli.event_views import event_table
 from gangline.cli.job_views import job_block, job_data, job_table, now
-from gangline.cli.options import Target, job_errors, namespace_options, output_option, type_option
+from gangline.cli.options import (
+    Target,
+    job_errors,
+    namespace_options,
+    output_option,
+    say_what_is_unseen,
+    type_option,
+)
 from gangline.cli.output import say, structured, tell
 
 if TYPE_CHECKING:
@@ -42,6 +49,7 @@ def list_command(
             jobs = JobClient(client, kind)
             found = await jobs.list(namespace, selector)
             _tell_jobs(found, output, namespaces=all_namespaces)
+            say_what_is_unseen(jobs)
             known = _seen(found)
             while watch:
                 await asyncio.sleep(WATCH_S)
@@ -104,6 +112,7 @@ def get_command(  # noqa: PLR0913, PLR0917 - one for each flag
                 return
             found = await jobs.get(job, namespace)
             await _tell_job(client, found, output, events=events, gpus=gpus)
+            say_what_is_unseen(jobs)
             while watch and not found.state.finished:
                 await asyncio.sleep(WATCH_S)
                 before, found = found, await jobs.get(job, namespace)

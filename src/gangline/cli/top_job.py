@@ -11,7 +11,14 @@ import click
 from gangline.cli import completing
 from gangline.cli.event_loop import run
 from gangline.cli.job_views import duration, job_data, now
-from gangline.cli.options import Target, job_errors, namespace_options, output_option, type_option
+from gangline.cli.options import (
+    Target,
+    job_errors,
+    namespace_options,
+    output_option,
+    say_what_is_unseen,
+    type_option,
+)
 from gangline.cli.output import draws_curves, table, tell
 from gangline.cli.sparkline import CURVE, NOTHING, History
 
@@ -66,6 +73,7 @@ def job_command(
                     history.note(_cores(found, usage))
                 _tell(found, usage, output, all_namespaces, job, instance, history)
                 if not refresh:
+                    say_what_is_unseen(jobs)
                     return
                 await asyncio.sleep(REFRESH_S)
                 click.echo(rule())

@@ -10,7 +10,7 @@ from gangline.api.pod import Pod
 from gangline.api.resources import BUILT_IN, CUSTOM, POD_GROUPS, PODS
 from gangline.api.scheduling import PodGroup
 from gangline.kube.client import Client
-from gangline.kube.errors import NotFound, Unreachable
+from gangline.kube.errors import Forbidden, NotFound, Unreachable
 from gangline.kube.informer import Informer
 from gangline.sdk.jobs import JOB_NAME_LABEL, Job, describe
 from gangline.sdk.kinds import JOB_KINDS, JobKind, TrainingJob
@@ -45,6 +45,8 @@ class JobClient:
         """
         self.client = client
         self.kinds = kinds_called(kind)
+        self.unseen: set[str] = set()
+        """Resources that were left out so far, as the user may not read them."""
 
     async def submit(
         self, manifest: Manifest, namespace: str | None = None, *, dry_run: bool = False
@@ -74,8 +76,15 @@ class JobClient:
         return created
 
     async def list(self, namespace: str | None = None, labels: str = "") -> list[Job]:
-        """Return the jobs of a namespace (None: of all), the newest first."""
-        kinds = await asyncio.gather(*(self._jobs(kind, namespace, labels) for kind in self.kinds))
+        """Return the jobs of a namespace (None: of all), the newest first.
+
+        Kinds that the user may not list are left out, and noted as ``unseen``.
+
+        Raises:
+            Forbidden: they may list no kind.
+        """
+        asked = (self._jobs(kind, namespace, labels) for kind in self.kinds)
+        kinds = _readable(await asyncio.gather(*asked))
         pods, groups = await asyncio.gather(self._pods(namespace), self._groups(namespace))
         jobs = [
             describe(kind, job, pods.get(job.metadata.uid, []), groups.get(job.metadata.uid, []))
@@ -90,6 +99,7 @@ class JobClient:
         Raises:
             NoSuchJob: there is none of this name.
             AmbiguousJob: there are several, of different kinds.
+            Forbidden: there is none in the kinds that the user may read, and some they may not.
         """
         kind, job = await self._find(name, namespace)
         own = job.metadata.name
@@ -163,8 +173,15 @@ class JobClient:
         kind_word, _, name = name.rpartition("/")
         kinds = kinds_called(kind_word) if kind_word else self.kinds
         answers = await asyncio.gather(*(self._look(kind, name, namespace) for kind in kinds))
-        found = [(kind, job) for kind, job in zip(kinds, answers, strict=True) if job is not None]
+        found = [
+            (kind, job)
+            for kind, job in zip(kinds, answers, strict=True)
+            if job is not None and not isinstance(job, Forbidden)
+        ]
         if not found:
+            for refused in answers:
+                if isinstance(refused, Forbidden):
+                    raise refused
             raise NoSuchJob(f"there is no job {name!r} in namespace {namespace!r}")
         if len(found) > 1:
             several = ", ".join(kind.trainer for kind, _ in found)
@@ -173,27 +190,39 @@ class JobClient:
             )
         return found[0]
 
-    async def _look(self, kind: JobKind, name: str, namespace: str) -> TrainingJob | None:
+    async def _look(
+        self, kind: JobKind, name: str, namespace: str
+    ) -> TrainingJob | Forbidden | None:
         try:
             found: TrainingJob = await self.client.get(kind.resource, name, namespace)
         except NotFound:
             return None
+        except Forbidden as refused:
+            return refused
         return found
 
     async def _jobs(
         self, kind: JobKind, namespace: str | None, labels: str
-    ) -> Sequence[TrainingJob]:
+    ) -> Sequence[TrainingJob] | Forbidden:
         try:
             return (await self.client.list(kind.resource, namespace, labels=labels)).items
         except NotFound:
             # The kind is not installed: there are no jobs of it.
             return []
+        except Forbidden as refused:
+            self.unseen.add(kind.resource.plural)
+            return refused
 
     async def _pods(self, namespace: str | None, name: str = "") -> Mapping[str, Sequence[Pod]]:
         """Return the pods of jobs by the job's uid; those of former jobs of the name stay out."""
         labels = f"{JOB_NAME_LABEL}={name}" if name else JOB_NAME_LABEL
         by_owner: defaultdict[str, deque[Pod]] = defaultdict(deque)
-        for pod in (await self.client.list(PODS, namespace, labels=labels)).items:
+        try:
+            listing = await self.client.list(PODS, namespace, labels=labels)
+        except Forbidden:
+            self.unseen.add(PODS.plural)
+            return by_owner
+        for pod in listing.items:
             if owner := pod.metadata.controller:
                 by_owner[owner.uid].append(pod)
         return by_owner
@@ -203,6 +232,9 @@ class JobClient:
         try:
             listing = await self.client.list(POD_GROUPS, namespace)
         except NotFound:
+            return by_owner
+        except Forbidden:
+            self.unseen.add(POD_GROUPS.plural)
             return by_owner
         for group in listing.items:
             if owner := group.metadata.controller:
@@ -239,6 +271,20 @@ class JobClient:
             if resource["kind"] == kind and "/" not in resource["name"]:
                 return str(resource["name"]), bool(resource["namespaced"])
         raise _unknown({"apiVersion": api_version, "kind": kind})
+
+
+def _readable(
+    answers: Sequence[Sequence[TrainingJob] | Forbidden],
+) -> Sequence[Sequence[TrainingJob]]:
+    """Return the jobs of each kind, none of a kind that may not be listed.
+
+    Raises:
+        Forbidden: that is so of all kinds.
+    """
+    refused = [answer for answer in answers if isinstance(answer, Forbidden)]
+    if refused and len(refused) == len(answers):
+        raise refused[0]
+    return [[] if isinstance(answer, Forbidden) else answer for answer in answers]
 
 
 class _Told:

@@ -1,0 +1,125 @@
+"""An API server of a few dozen lines, for commands whose mistakes are tested: objects by path.
+
+It knows no rules: what is created is there, what is not there is not found, and what a test
+forbids or has not installed is answered as an API server would.
+"""
+
+import json
+import re
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+Manifest = dict[str, Any]
+
+_PATH = re.compile(
+    r"(?P<collection>/(?:api/v1|apis/[^/]+/[^/]+)(?:/namespaces/(?P<namespace>[^/]+))?/(?P<plural>[^/]+))"
+    r"(?:/(?P<name>[^/]+))?"
+)
+
+
+class FakeApi:
+    """What the server holds, and what was asked of it."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, Manifest] = {}
+        """By path."""
+        self.forbidden: set[str] = set()
+        """Resources (their plurals) that the user may not touch."""
+        self.namespaces = {"default"}
+        self.absent: set[str] = set()
+        """Resources that are not installed."""
+        self.written: list[str] = []
+        """Method and path of all requests that change something."""
+
+    def add(self, path: str, **more: Any) -> Manifest:
+        """Put an object at a path."""
+        found = _PATH.fullmatch(path)
+        assert found is not None, path
+        meta = {"name": found["name"], "namespace": found["namespace"] or "", "uid": path}
+        meta |= more.pop("metadata", {})
+        self.objects[path] = {"metadata": meta, **more}
+        return self.objects[path]
+
+    async def answer(self, request: web.Request) -> web.Response:
+        """Answer any request."""
+        found = _PATH.fullmatch(request.path)
+        if found is None or found["plural"] in self.absent:
+            return refusal(404, "NotFound", "the server could not find the requested resource")
+        if found["plural"] in self.forbidden:
+            return refusal(403, "Forbidden", f"{found['plural']} is forbidden: no right to it")
+        if request.method != "GET":
+            self.written.append(f"{request.method} {request.path}")
+        if request.method == "POST" and found["namespace"] not in {None, *self.namespaces}:
+            missing = {"kind": "namespaces", "name": found["namespace"]}
+            message = f"namespaces {found['namespace']!r} not found"
+            return refusal(404, "NotFound", message, details=missing)
+        match request.method, found["name"]:
+            case "POST", None:
+                return self._create(found["collection"], await request.json())
+            case "GET", None:
+                return self._list(found["plural"], found["namespace"])
+            case "DELETE", _ if request.path in self.objects:
+                return web.json_response(self.objects.pop(request.path))
+            case "GET", _ if request.path in self.objects:
+                return web.json_response(self.objects[request.path])
+        return refusal(404, "NotFound", f"{found['plural']} {found['name']!r} not found")
+
+    def _create(self, collection: str, body: Manifest) -> web.Response:
+        path = f"{collection}/{body['metadata']['name']}"
+        if path in self.objects:
+            return refusal(409, "AlreadyExists", f"{path.rpartition('/')[2]!r} already exists")
+        kind = {key: body[key] for key in ("apiVersion", "kind")}
+        return web.json_response(self.add(path, **body) | kind, status=201)
+
+    def _list(self, plural: str, namespace: str | None) -> web.Response:
+        return web.json_response(
+            {
+                "metadata": {"resourceVersion": "1"},
+                "items": list(self._of(plural, namespace)),
+            }
+        )
+
+    def _of(self, plural: str, namespace: str | None) -> Iterator[Manifest]:
+        for path, each in self.objects.items():
+            found = _PATH.fullmatch(path)
+            if found and found["plural"] == plural and namespace in {None, found["namespace"]}:
+                yield each
+
+
+def refusal(code: int, reason: str, message: str, **more: Any) -> web.Response:
+    """An answer that says no, in the form that API servers use."""
+    status = {"kind": "Status", "status": "Failure", "reason": reason, "code": code, **more}
+    return web.json_response(status | {"message": message}, status=code)
+
+
+@asynccontextmanager
+async def serving(folder: Path) -> AsyncIterator[tuple[FakeApi, Path]]:
+    """Run such a server; gives it and a kubeconfig for it."""
+    api, app = FakeApi(), web.Application()
+    app.add_routes([web.route("*", "/{path:.*}", api.answer)])
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield api, kubeconfig(folder, f"http://127.0.0.1:{runner.addresses[0][1]}")
+    finally:
+        await runner.cleanup()
+
+
+def kubeconfig(folder: Path, server: str) -> Path:
+    """Write a kubeconfig for a server."""
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "c",
+        "clusters": [{"name": "c", "cluster": {"server": server}}],
+        "users": [{"name": "u", "user": {}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+    }
+    path = folder / "kubeconfig"
+    path.write_text(json.dumps(config))
+    return path

@@ -1,0 +1,299 @@
+"""The mistakes that people make: each is told with what to do next, and has its exit status."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gangline.cli import main
+from gangline.cli.exit_codes import ExitCode
+from unit.cli.fake_api import FakeApi, serving
+
+KUBEFLOW = "/apis/kubeflow.org/v1/namespaces/default"
+TEAM = "/api/v1/namespaces/default"
+OWNER = {"apiVersion": "kubeflow.org/v1", "controller": True}
+SUBMIT = ("submit", "pytorch", "--name", "digits", "--image", "i")
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a command said."""
+
+    code: int
+    out: str
+    err: str
+
+
+Typed = Callable[..., Awaitable[Told]]
+
+
+@pytest.fixture
+async def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeApi]:
+    async with serving(tmp_path) as (api, kubeconfig):
+        monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+        monkeypatch.setenv("HOME", str(tmp_path))
+        yield api
+
+
+@pytest.fixture
+def typed(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> Typed:
+    async def type_in(*words: str) -> Told:
+        code = await asyncio.to_thread(main.run, list(words))
+        said = capsys.readouterr()
+        return Told(code, said.out, said.err)
+
+    return type_in
+
+
+def add_job(api: FakeApi, name: str, kind: str = "PyTorchJob", role: str = "Master") -> None:
+    specs = {"PyTorchJob": "pytorchReplicaSpecs", "TFJob": "tfReplicaSpecs"}[kind]
+    template = {"spec": {"containers": [{"name": "c", "image": "i"}]}}
+    spec = {specs: {role: {"replicas": 1, "template": template}}}
+    api.add(
+        f"{KUBEFLOW}/{kind.lower()}s/{name}", apiVersion=OWNER["apiVersion"], kind=kind, spec=spec
+    )
+
+
+def add_pod(api: FakeApi, job: str, waiting: str = "") -> None:
+    labels = {
+        "training.kubeflow.org/job-name": job,
+        "training.kubeflow.org/replica-type": "master",
+        "training.kubeflow.org/replica-index": "0",
+    }
+    owner = OWNER | {"kind": "PyTorchJob", "name": job, "uid": f"{KUBEFLOW}/pytorchjobs/{job}"}
+    state: dict[str, Any] = {"waiting": {"reason": waiting, "message": "no such image"}}
+    status = {"name": "c", "state": state if waiting else {"running": {}}}
+    api.add(
+        f"{TEAM}/pods/{job}-master-0",
+        metadata={"labels": labels, "ownerReferences": [owner]},
+        spec={"containers": [{"name": "c"}], "nodeName": "n"},
+        status={"phase": "Pending" if waiting else "Running", "containerStatuses": [status]},
+    )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("get", "none"), ("describe", "none"), ("logs", "none"), ("logs", "-f", "none"),
+        ("top", "job", "none"), ("attach", "none"), ("exec", "none", "--", "true"),
+        ("port-forward", "none", "80"), ("tensorboard", "none"), ("diagnose", "none"),
+        ("explain", "none"), ("wait", "none"), ("delete", "none"), ("suspend", "none"),
+        ("resume", "none"), ("scale", "none", "2"), ("scalein", "none"), ("restart", "none"),
+        ("clone", "none", "copy"), ("get", "none", "--spec"),
+    ],
+    ids=" ".join,
+)  # fmt: skip
+async def test_a_job_that_is_not_there_is_told_with_where_to_look(
+    typed: Typed, words: tuple[str, ...]
+) -> None:
+    told = await typed(*words)
+    assert told.code == ExitCode.NOT_FOUND, told
+    assert "'none'" in told.err
+    assert "'default'" in told.err
+    assert "gangline list -A" in told.err
+    assert not told.out
+
+
+async def test_a_job_that_is_there_already_is_not_touched(api: FakeApi, typed: Typed) -> None:
+    add_job(api, "digits")
+    told = await typed(*SUBMIT, "true")
+    assert told.code == ExitCode.EXISTS
+    assert "'digits' already exists" in told.err
+    assert "gangline delete" in told.err
+    assert f"{KUBEFLOW}/pytorchjobs/digits" in api.objects
+
+
+async def test_a_leftover_config_map_takes_the_new_job_away_again(
+    api: FakeApi, typed: Typed, tmp_path: Path
+) -> None:
+    settings = tmp_path / "settings.yaml"
+    settings.write_text("a: 1")
+    words = (*SUBMIT, "--config-file", f"{settings}:/etc/train/settings.yaml", "true")
+    assert (await typed(*words)).code == ExitCode.DONE
+    del api.objects[f"{KUBEFLOW}/pytorchjobs/digits"]
+    left = [path for path in api.objects if "/configmaps/" in path]
+    assert left
+    told = await typed(*words)
+    assert told.code == ExitCode.EXISTS
+    assert "already exists" in told.err
+    assert "digits deleted" in told.err
+    assert list(api.objects) == left
+
+
+async def test_one_job_that_is_missing_does_not_keep_the_others(api: FakeApi, typed: Typed) -> None:
+    add_job(api, "first")
+    add_job(api, "last")
+    told = await typed("delete", "first", "none", "last")
+    assert told.code == ExitCode.NOT_FOUND
+    assert told.out == "first deleted\nlast deleted\n"
+    assert "(2 of 3 deleted)" in told.err
+    assert not api.objects
+
+
+@pytest.mark.parametrize("words", [("get",), ("logs",), ("delete",), ("top", "job"), ("suspend",)])
+async def test_a_name_of_two_kinds_has_to_be_told_apart(
+    api: FakeApi, typed: Typed, words: tuple[str, ...]
+) -> None:
+    add_job(api, "digits")
+    add_job(api, "digits", "TFJob", "Worker")
+    told = await typed(*words, "digits")
+    assert told.code == ExitCode.USAGE
+    assert "pytorchjob" in told.err
+    assert "tfjob" in told.err
+    assert "-T" in told.err
+    assert len(api.objects) == 2
+
+
+async def test_a_name_of_two_kinds_is_found_by_its_kind(api: FakeApi, typed: Typed) -> None:
+    add_job(api, "digits")
+    add_job(api, "digits", "TFJob", "Worker")
+    for words in (("get", "-T", "TF", "digits"), ("get", "tfjob/digits")):
+        assert (await typed(*words, "-o", "name")).out == "tfjob/digits\n"
+    assert (await typed("delete", "-T", "pytorch", "digits")).code == ExitCode.DONE
+    assert [path.split("/")[-2] for path in api.objects] == ["tfjobs"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("list", "-o", "xml"), ("'xml'", "json", "yaml", "wide")),
+        (("get", "x", "-o", "csv"), ("'csv'", "json")),
+        (("top", "job", "-o", "csv"), ("'csv'", "json")),
+        (("prune",), ("--since", "7d")),
+        (("prune", "--since", "soon"), ("--since", "'soon'", "1h30m")),
+        (("logs", "digits", "-i", "worker-9"), ("--instance", "'worker-9'", "master-0")),
+        (("exec", "digits", "-i", "worker-9", "--", "true"), ("'worker-9'", "master-0")),
+        (("logs", "digits", "--rank", "5"), ("--rank", "'5'", "0 to 0")),
+        (("logs", "digits", "--grep", "("), ("--grep", "'('")),
+        (("logs", "digits", "--since", "x"), ("--since", "'x'", "10m")),
+        (("logs", "digits", "-t", "many"), ("--tail", "'many'")),
+    ],
+    ids=lambda value: " ".join(value) if value[0].isalpha() else None,
+)
+async def test_a_wrong_word_is_named_with_the_right_ones(
+    api: FakeApi, typed: Typed, words: tuple[str, ...], said: tuple[str, ...]
+) -> None:
+    add_job(api, "digits")
+    add_pod(api, "digits")
+    told = await typed(*words)
+    assert told.code == ExitCode.USAGE, told
+    assert [part for part in said if part not in told.err] == [], told.err
+    assert not told.out
+    assert not api.written
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("list",), ("get", "x"), ("describe", "x"), ("logs", "x"), ("top", "job"), ("attach", "x"),
+        ("exec", "x", "--", "true"), ("tensorboard", "x"), ("diagnose", "x"), ("wait", "x"),
+        ("delete", "x"), ("port-forward", "x", "80"),
+    ],
+    ids=" ".join,
+)  # fmt: skip
+async def test_a_kind_that_is_none_is_answered_with_all_kinds(
+    typed: Typed, words: tuple[str, ...]
+) -> None:
+    at = 2 if words[0] == "top" else 1  # what stands behind a command's words may be its own
+    told = await typed(*words[:at], "-T", "keras", *words[at:])
+    assert told.code == ExitCode.USAGE, told
+    assert "'keras'" in told.err
+    assert "pytorchjob" in told.err
+
+
+NAMED = (
+    "--data", "pictures:/data", "--priority", "urgent", "--queue", "research",
+    "--secret", "TOKEN=vault/token", "--image-pull-secret", "registry",
+)  # fmt: skip
+MISSING = ("PersistentVolumeClaim 'pictures'", "PriorityClass 'urgent'", "Queue 'research'",
+           "Secret 'vault'", "Secret 'registry'")  # fmt: skip
+
+
+async def test_what_a_job_names_and_is_not_there_is_told_before_anything_is_made(
+    api: FakeApi, typed: Typed
+) -> None:
+    told = await typed(*SUBMIT, *NAMED, "true")
+    assert told.code == ExitCode.NOT_FOUND
+    assert [each for each in MISSING if f"there is no {each}" not in told.err] == []
+    for remedy in ("gangline data list", "kubectl get priorityclasses", "gangline queue list",
+                   "kubectl create secret generic vault", "--no-check"):  # fmt: skip
+        assert remedy in told.err
+    assert not api.written
+    assert (await typed(*SUBMIT, *NAMED, "--no-check", "true")).code == ExitCode.DONE
+    assert api.written == [f"POST {KUBEFLOW}/pytorchjobs"]
+
+
+async def test_what_may_not_be_looked_at_keeps_no_job_from_being_submitted(
+    api: FakeApi, typed: Typed
+) -> None:
+    api.forbidden = {"persistentvolumeclaims", "priorityclasses", "queues", "secrets"}
+    assert (await typed(*SUBMIT, *NAMED, "true")).code == ExitCode.DONE
+
+
+async def test_a_cluster_without_the_kind_says_where_its_definition_is(
+    api: FakeApi, typed: Typed
+) -> None:
+    api.absent = {"pytorchjobs", "tfjobs", "podgroups"}
+    told = await typed(*SUBMIT, "true")
+    assert told.code == ExitCode.USAGE
+    assert "'PyTorchJob'" in told.err
+    assert "deploy/crds" in told.err
+    told = await typed("list", "-o", "json")
+    assert (told.code, json.loads(told.out)) == (ExitCode.DONE, [])
+
+
+async def test_a_namespace_that_is_not_there_is_told_with_how_to_make_it(
+    api: FakeApi, typed: Typed
+) -> None:
+    told = await typed(*SUBMIT, "-n", "nowhere", "true")
+    assert told.code == ExitCode.NOT_FOUND
+    assert "'nowhere'" in told.err
+    assert "kubectl create namespace nowhere" in told.err
+
+
+async def test_a_replica_that_has_not_begun_is_no_mistake(api: FakeApi, typed: Typed) -> None:
+    add_job(api, "digits")
+    add_pod(api, "digits", waiting="ImagePullBackOff")
+    told = await typed("logs", "digits")
+    assert told.code == ExitCode.DONE
+    assert not told.out
+    assert "Nothing is written yet" in told.err
+    assert "ImagePullBackOff no such image" in told.err
+
+
+async def test_what_the_user_may_not_see_is_left_out_and_said(api: FakeApi, typed: Typed) -> None:
+    add_job(api, "digits")
+    add_pod(api, "digits")
+    api.forbidden = {"tfjobs", "mpijobs", "podgroups", "pods"}
+    told = await typed("list", "-o", "name")
+    assert (told.code, told.out) == (ExitCode.DONE, "pytorchjob/digits\n")
+    assert "mpijobs, podgroups, pods, tfjobs" in told.err
+    told = await typed("get", "digits")
+    assert told.code == ExitCode.DONE
+    assert "podgroups, pods" in told.err
+    assert (await typed("delete", "digits")).code == ExitCode.DONE
+
+
+async def test_a_user_who_may_see_no_job_is_told_so(api: FakeApi, typed: Typed) -> None:
+    add_job(api, "digits")
+    api.forbidden = {
+        "pytorchjobs", "tfjobs", "mpijobs", "xgboostjobs", "jaxjobs", "paddlejobs", "msjobs",
+        "elasticjobs",
+    }  # fmt: skip
+    for words in (("list",), ("get", "digits"), ("delete", "digits"), (*SUBMIT, "true")):
+        told = await typed(*words)
+        assert told.code == ExitCode.UNEXPECTED, (words, told)
+        assert "forbidden" in told.err
+        assert "kubectl auth can-i" in told.err
+        assert not told.out
+
+
+async def test_a_job_may_hide_where_the_user_may_not_look(api: FakeApi, typed: Typed) -> None:
+    api.forbidden = {"tfjobs"}
+    told = await typed("get", "digits")
+    assert told.code == ExitCode.UNEXPECTED
+    assert "tfjobs is forbidden" in told.err

@@ -21,7 +21,7 @@ from gangline.elastic.checkpoint.failpoints import reach
 from gangline.elastic.checkpoint.header import Header, State
 from gangline.elastic.checkpoint.layout import Entry
 from gangline.elastic.checkpoint.plan import Agreement
-from gangline.elastic.checkpoint.segment import Segment, check_room, create, place
+from gangline.elastic.checkpoint.segment import Segment, create, place
 from gangline.elastic.checkpoint.slots import Choice, Slot, choose
 
 log = logging.getLogger(__name__)
@@ -105,16 +105,16 @@ class Buffers:
             opened.places.clear()
             opened.segment.close()
 
-    def prepare(self, agreement: Agreement) -> None:
-        """Have the memory of all buffers, in the background; values in them are kept.
+    def need(self, agreement: Agreement) -> tuple[int, int]:
+        """How many bytes all buffers take, and how many of them are had already."""
+        header, _ = place(agreement.layout, step=0, generation=0, wanted=False)
+        had = sum(path.stat().st_size for path in self._paths() if path.exists())
+        return header.total_bytes * self.count, had
 
-        Raises:
-            MemoryShortError: it will not be enough.
-        """
+    def prepare(self, agreement: Agreement) -> None:
+        """Have the memory of all buffers, in the background; values in them are kept."""
         self.settle()
         header, _ = place(agreement.layout, step=0, generation=0, wanted=False)
-        here = sum(path.stat().st_size for path in self._paths() if path.exists())
-        check_room(self.home, header.total_bytes * self.count, here)
         self._preparing = threading.Thread(
             target=self._prepare,
             args=(header.total_bytes,),

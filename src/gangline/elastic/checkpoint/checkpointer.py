@@ -39,6 +39,7 @@ from gangline.elastic.checkpoint.link import Link
 from gangline.elastic.checkpoint.persist import committed_steps
 from gangline.elastic.checkpoint.plan import Agreement, agree, planner_of, signature_of
 from gangline.elastic.checkpoint.restore import Loaded, Restorer
+from gangline.elastic.checkpoint.room import check_room, want_of
 from gangline.elastic.checkpoint.target import open_target
 from gangline.elastic.checkpoint.words import Hello
 from gangline.elastic.checkpoint.words import Saved as SavedWord
@@ -179,10 +180,14 @@ class Checkpointer:
         ``load`` does it too. All ranks call it together.
 
         Raises:
-            MemoryShortError: the buffers do not fit into shared memory.
+            MemoryShortError: the buffers of some node's ranks do not fit into its shared memory;
+                all ranks raise.
         """
+        self.buffers.settle()  # before the others look how much is free
         planner = planner_of(expanded(state), self.ranks.rank == 0)
         self.agreement = agree(self.ranks, self.node, planner)
+        want = want_of(self.node, self.home, *self.buffers.need(self.agreement))
+        check_room(self.ranks.gather(want))
         self.buffers.prepare(self.agreement)
 
     def save(self, step: int, state: dict[str, Any], level: Level = "memory") -> bool:

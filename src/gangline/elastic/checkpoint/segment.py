@@ -23,6 +23,7 @@ from gangline.elastic.checkpoint.errors import CorruptError, MemoryShortError
 from gangline.elastic.checkpoint.failpoints import reach
 from gangline.elastic.checkpoint.header import Header, State
 from gangline.elastic.checkpoint.layout import Layout, aligned, decode, encode, faults
+from gangline.elastic.checkpoint.room import free_bytes, shortage
 
 
 class Segment:
@@ -184,29 +185,10 @@ def create(path: Path, size: int) -> Segment:
     except OSError as error:
         fresh.unlink(missing_ok=True)
         if error.errno in {errno.ENOSPC, errno.ENOMEM, errno.EFBIG}:
-            raise MemoryShortError(_shortage(path.parent, size)) from error
+            folder = path.parent
+            words = shortage(str(folder), size, free_bytes(folder))
+            raise MemoryShortError(words) from error
         raise
     finally:
         os.close(descriptor)
     return Segment(path)
-
-
-def check_room(folder: Path, size: int, had: int) -> None:
-    """See that ``size`` bytes fit where ``had`` of them are already.
-
-    Raises:
-        MemoryShortError: they do not.
-    """
-    status = os.statvfs(folder)
-    if size - had > status.f_bavail * status.f_frsize:
-        raise MemoryShortError(_shortage(folder, size - had))
-
-
-def _shortage(folder: Path, size: int) -> str:
-    status = os.statvfs(folder)
-    free = status.f_bavail * status.f_frsize
-    return (
-        f"checkpoints need {size / 1e6:.0f} MB more in {folder}, where {free / 1e6:.0f} MB are "
-        "free; in a pod, mount an emptyDir with medium: Memory, and a sizeLimit that holds all "
-        "buffers, at /dev/shm, or use fewer buffers"
-    )

@@ -1,0 +1,81 @@
+"""Memory that is too small for all ranks of a node is found at start, with figures."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gangline.elastic.checkpoint.checkpointer import lookup_of
+from gangline.elastic.checkpoint.errors import MemoryShortError
+from gangline.elastic.checkpoint.plan import agree, planner_of
+from gangline.elastic.checkpoint.room import Want, check_room, want_of
+
+MB = 1_000_000
+
+
+def want(node: str, size: int, had: int = 0, free: int = 1000) -> Want:
+    return Want(f"{node}/boot/dev/shm", "/dev/shm/home", size * MB, had * MB, free * MB)
+
+
+@pytest.mark.parametrize(
+    "wants",
+    [
+        pytest.param([want("a", 1000)], id="just enough"),
+        pytest.param([want("a", 500), want("a", 500)], id="enough for two ranks"),
+        pytest.param([want("a", 900), want("b", 900)], id="each node has its own"),
+        pytest.param([want("a", 900, 900, 0), want("a", 900, 900, 0)], id="all is had already"),
+        pytest.param([want("a", 100, 900, 0)], id="what is had is larger than what is needed"),
+    ],
+)
+def test_there_is_room(wants: list[Want]) -> None:
+    check_room(wants)
+
+
+@pytest.mark.parametrize(
+    ("wants", "words"),
+    [
+        pytest.param(
+            [want("a", 1001)],
+            "need 1001 MB more in /dev/shm/home of a, where 1000 MB are free",
+            id="one rank",
+        ),
+        pytest.param(
+            [want("b", 1), want("a", 600), want("a", 600)],
+            r"need 1200 MB more in /dev/shm/home of a \(1200 MB in all for 2 ranks\), where 1000",
+            id="together they want more than each alone",
+        ),
+        pytest.param(
+            [want("a", 900, 400, 700), want("a", 900, 600, 800)],
+            r"need 800 MB more .* \(1800 MB in all for 2 ranks\), where 700 MB are free",
+            id="what is had counts",
+        ),
+        pytest.param(
+            [want("a", 100, 900, 50), want("a", 100, 0, 50)],
+            "need 100 MB more",
+            id="what one rank has too much is not the other's",
+        ),
+    ],
+)
+def test_a_shortage_is_told_in_figures_and_with_what_would_help(
+    wants: list[Want], words: str
+) -> None:
+    with pytest.raises(MemoryShortError, match=words) as caught:
+        check_room(wants)
+    assert "emptyDir with medium: Memory" in str(caught.value)
+
+
+def test_what_is_had_is_not_wanted_again(rig: Any) -> None:
+    state = {"w": torch.zeros(1000)}
+    planner = planner_of(state, first=True)
+    agreement = agree(rig.ranks, "here", planner)
+    size, had = rig.buffers.need(agreement)
+    assert (size > 3 * 4000, had) == (True, 0)
+    assert want_of("here", rig.home, size, had).free_bytes > 0
+    rig.buffers.prepare(agreement)
+    rig.buffers.settle()
+    assert rig.buffers.need(agreement) == (size, size)
+    small = rig.buffers.pickle(agreement, lookup_of(planner, agreement))
+    rig.buffers.save(agreement, lookup_of(planner, agreement), small, 1, False)
+    assert rig.buffers.need(agreement) == (size, size)
+    assert {path.suffix for path in Path(rig.home).iterdir()} == {".seg"}

@@ -9,6 +9,7 @@ import sys
 import traceback
 from dataclasses import dataclass
 from importlib import import_module
+from io import TextIOWrapper
 from typing import TYPE_CHECKING, NoReturn
 
 import click
@@ -141,13 +142,23 @@ def _unknown_command(name: str) -> str:
 def gangline(context: click.Context, debug: bool) -> None:
     """Train on many machines: all of the gang pulls, or the sled does not move."""
     context.obj.debug = context.obj.debug or debug
+    if os.environ.get("NO_COLOR"):
+        context.color = False
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run a command line and exit with its status; every error becomes a message here."""
+    _write_all_signs()
     sys.exit(run(arguments))
+
+
+def _write_all_signs() -> None:
+    """Write signs that a terminal's encoding lacks by their numbers: others may write in any."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper) and not stream.encoding.lower().startswith("utf"):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def run(arguments: list[str] | None = None) -> int:

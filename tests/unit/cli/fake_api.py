@@ -17,7 +17,7 @@ Manifest = dict[str, Any]
 
 _PATH = re.compile(
     r"(?P<collection>/(?:api/v1|apis/[^/]+/[^/]+)(?:/namespaces/(?P<namespace>[^/]+))?/(?P<plural>[^/]+))"
-    r"(?:/(?P<name>[^/]+))?"
+    r"(?:/(?P<name>[^/]+)(?:/(?P<sub>[^/]+))?)?"
 )
 
 
@@ -32,6 +32,8 @@ class FakeApi:
         self.namespaces = {"default"}
         self.absent: set[str] = set()
         """Resources that are not installed."""
+        self.logs: dict[str, str] = {}
+        """What pods wrote, by their names; each line has its time in front."""
         self.written: list[str] = []
         """Method and path of all requests that change something."""
 
@@ -57,6 +59,9 @@ class FakeApi:
             missing = {"kind": "namespaces", "name": found["namespace"]}
             message = f"namespaces {found['namespace']!r} not found"
             return refusal(404, "NotFound", message, details=missing)
+        if found["sub"]:
+            text = self.logs.get(found["name"]) if found["sub"] == "log" else None
+            return web.Response(text=text) if text else refusal(404, "NotFound", "no such log")
         match request.method, found["name"]:
             case "POST", None:
                 return self._create(found["collection"], await request.json())

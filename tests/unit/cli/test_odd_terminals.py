@@ -1,0 +1,112 @@
+"""Terminals that are narrow, know few signs, or want no colours: nothing breaks or is lost."""
+
+import asyncio
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from unit.cli.fake_api import FakeApi, serving
+
+KUBEFLOW = "/apis/kubeflow.org/v1/namespaces/default"
+TEAM = "/api/v1/namespaces/default"
+GANGLINE = (sys.executable, "-m", "gangline")
+PLAIN = {"COLUMNS", "NO_COLOR", "PYTHONIOENCODING", "PYTHONUTF8", "LC_ALL", "LC_CTYPE", "LANG"}
+PATIENCE_S = 100
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[tuple[FakeApi, dict[str, str]]]:
+    """A failed job whose reason and log are not in Latin letters, and a quiet environment."""
+    async with serving(tmp_path) as (api, kubeconfig):
+        template = {"spec": {"containers": [{"name": "c", "image": "i"}]}}
+        api.add(
+            f"{KUBEFLOW}/pytorchjobs/digits",
+            spec={"pytorchReplicaSpecs": {"Master": {"replicas": 1, "template": template}}},
+            status={"conditions": [{"type": "Failed", "status": "True", "message": "内存不足"}]},
+        )
+        owner = {"kind": "PyTorchJob", "name": "digits", "controller": True}
+        owner |= {"apiVersion": "kubeflow.org/v1", "uid": f"{KUBEFLOW}/pytorchjobs/digits"}
+        labels = {
+            "training.kubeflow.org/job-name": "digits",
+            "training.kubeflow.org/replica-type": "master",
+            "training.kubeflow.org/replica-index": "0",
+        }
+        api.add(
+            f"{TEAM}/pods/digits-master-0",
+            metadata={"labels": labels, "ownerReferences": [owner]},
+            spec={"containers": [{"name": "c"}], "nodeName": "n"},
+            status={
+                "phase": "Failed",
+                "containerStatuses": [{"name": "c", "state": {"terminated": {"exitCode": 1}}}],
+            },
+        )
+        api.logs["digits-master-0"] = "2026-01-01T00:00:00Z 损失 0.5\n"
+        environment = {key: value for key, value in os.environ.items() if key not in PLAIN}
+        yield api, environment | {"KUBECONFIG": str(kubeconfig), "HOME": str(tmp_path)}
+
+
+async def typed(environment: dict[str, str], *words: str) -> subprocess.CompletedProcess[bytes]:
+    return await asyncio.to_thread(
+        subprocess.run,
+        [*GANGLINE, *words],
+        env=environment,
+        capture_output=True,
+        check=True,
+        timeout=PATIENCE_S,
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason", "line"),
+    [
+        ({"PYTHONIOENCODING": "utf-8"}, "内存不足".encode(), "损失 0.5\n".encode()),
+        ({"PYTHONIOENCODING": "gbk"}, "内存不足".encode("gbk"), "损失 0.5\n".encode("gbk")),
+        ({"PYTHONIOENCODING": "latin-1"}, rb"\u5185\u5b58\u4e0d\u8db3", b"\\u635f\\u5931 0.5\n"),
+    ],
+    ids=["utf-8", "gbk", "latin-1"],
+)
+async def test_what_an_encoding_cannot_write_is_written_by_its_numbers(
+    world: tuple[FakeApi, dict[str, str]], settings: dict[str, str], reason: bytes, line: bytes
+) -> None:
+    environment = world[1] | settings
+    assert reason in (await typed(environment, "list", "-o", "wide")).stdout
+    assert (await typed(environment, "logs", "digits")).stdout == line
+
+
+def on_a_terminal(environment: dict[str, str], *words: str) -> bytes:
+    """What a command writes to a terminal."""
+    ours, theirs = pty.openpty()
+    try:
+        process = subprocess.Popen([*GANGLINE, *words], env=environment, stdout=theirs)
+        assert process.wait(PATIENCE_S) == 0  # it writes less than a terminal takes in
+        return os.read(ours, 1 << 16)
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
+async def test_colours_are_for_terminals_that_want_them(
+    world: tuple[FakeApi, dict[str, str]],
+) -> None:
+    words, environment = ("logs", "digits", "--prefix"), world[1] | {"PYTHONIOENCODING": "utf-8"}
+    coloured = await asyncio.to_thread(on_a_terminal, environment, *words)
+    assert b"\x1b[36m[master-0]" in coloured
+    plain = await asyncio.to_thread(on_a_terminal, environment | {"NO_COLOR": "1"}, *words)
+    assert plain == "[master-0] 损失 0.5\r\n".encode()
+    assert (await typed(environment, *words)).stdout == "[master-0] 损失 0.5\n".encode()
+
+
+async def test_rows_are_whole_on_a_narrow_terminal(
+    world: tuple[FakeApi, dict[str, str]],
+) -> None:
+    environment = world[1] | {"PYTHONIOENCODING": "utf-8", "COLUMNS": "40"}
+    shown = await asyncio.to_thread(on_a_terminal, environment, "list", "-o", "wide")
+    head, row = shown.decode().splitlines()
+    assert head.endswith("REASON")
+    assert row.startswith("digits")
+    assert row.endswith("内存不足")

@@ -25,6 +25,8 @@ _PACKING = frozenset(("binpack.weight", "mostrequested.weight", "leastrequested.
 _BINPACK: Mapping[str, _Change] = {
     "binpack.cpu": lambda weights, value: replace(weights, cpu=value),
     "binpack.memory": lambda weights, value: replace(weights, memory=value),
+    "binpack.sparedevices": lambda weights, value: replace(weights, spare_devices=value),
+    "binpack.onemodel": lambda weights, value: replace(weights, one_model=value),
     "binpack.fragments": lambda weights, value: replace(weights, fragments=value),
 }
 _NODE_ORDER: Mapping[str, _Change] = {

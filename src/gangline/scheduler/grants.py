@@ -21,7 +21,7 @@ class Grants:
         self.bindings: list[Binding] = []
         self._state, self._tree, self._shares = state, tree, shares
         self._rows: dict[str, set[int]] = {}
-        """Where it has put gangs that must be close together."""
+        """Where it has put gangs that must be close together, and pods with devices."""
         self._given: dict[GroupKey, Counter[str]] = {}
         """What it has given to gangs."""
 
@@ -36,7 +36,7 @@ class Grants:
             given.update([pod.key for pod in pods])
             for name, amount in pods[0].shape.request:
                 amounts[name] = amounts.get(name, 0) + amount * len(pods)
-            if unit.network is not None:
+            if unit.network is not None or placement.demand.wants_device:
                 self._rows.setdefault(unit.name, set()).add(placement.row)
         total = self._tree.amount(tuple(sorted(amounts.items())))
         self._tree.use(unit.queue, total)
@@ -47,7 +47,7 @@ class Grants:
         return given
 
     def rows_of(self, unit: Unit) -> Set[int]:
-        """Return where it has put a gang that must be close together."""
+        """Return where it has put a gang, as far as that matters for others of it."""
         return self._rows.get(unit.name, frozenset())
 
     def share_of(self, unit: Unit) -> float:

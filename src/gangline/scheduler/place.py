@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gangline.scheduler import reasons, related
+from gangline.scheduler.device_models import place_on_one_model
 from gangline.scheduler.domains import Domain, highest_tier
 from gangline.scheduler.model import NetworkRule, NodeName, PodFacts, PodKey, Promise, Shape
 from gangline.scheduler.nodes import NodeTable
@@ -40,19 +41,22 @@ def place_unit(trial: Trial, unit: Unit, pods: Sequence[PodFacts]) -> list[PodFa
 
     Pods that were somewhere before go back there, unless that keeps the gang from being placed. A
     gang that has to be close together is placed in the closest network domain that takes it whole.
+    Devices are of one model if some model takes as many pods.
     """
     if unit.network is None:
-        return _place_anywhere(trial, unit, pods)
+        return place_on_one_model(trial, unit, pods, _place_anywhere)
     outer = trial.within
     for domain in _allowed_domains(trial.nodes, unit, unit.network):
         mark = trial.mark()
         trial.within = domain.rows if outer is None else outer & domain.rows
-        unfit = _place_anywhere(trial, unit, pods)
+        unfit = place_on_one_model(trial, unit, pods, _place_anywhere)
         trial.within = outer
         if unit.satisfied_by(pods_of(trial.since(mark))):
             return unfit
         trial.rollback(mark)
-    return list(pods) if unit.network.hard else _place_anywhere(trial, unit, pods)
+    if unit.network.hard:
+        return list(pods)
+    return place_on_one_model(trial, unit, pods, _place_anywhere)
 
 
 def rows_near(nodes: NodeTable, unit: Unit, placed: Iterable[int]) -> NDArray[np.bool_] | None:

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from gangline.scheduler import reasons
+from gangline.scheduler.device_models import place_like_the_others
 from gangline.scheduler.grants import Grants
 from gangline.scheduler.limits import limit_of
 from gangline.scheduler.line import Line
@@ -63,9 +64,9 @@ class Surplus:
         while pods and self._tree.blocking(unit.queue, one) is None:
             mark = self._trial.mark()
             count = self._tree.allowed(unit.queue, one, len(pods))
-            near = rows_near(self._trial.nodes, unit, self._grants.rows_of(unit))
-            self._trial.within = near
-            unfit = self._trial.place(shape, pods[:count])
+            rows = self._grants.rows_of(unit)
+            self._trial.within = rows_near(self._trial.nodes, unit, rows)
+            unfit = place_like_the_others(self._trial, unit, shape, pods[:count], rows)
             self._trial.within = None
             self._grants.bind(unit, self._trial.since(mark))
             pods = [*unfit, *pods[count:]]

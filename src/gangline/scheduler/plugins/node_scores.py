@@ -31,6 +31,8 @@ class Weights:
     """Other weights for single resources."""
     spare_devices: float = 2.0
     """Against nodes whose devices a pod does not need."""
+    one_model: float = 1.0
+    """Above nothing: gangs stay on nodes with devices of one model, as far as they fit there."""
     fragments: float = 0.0
     """Against leaving devices over where the usual pods cannot use them."""
     affinity: float = 2.0

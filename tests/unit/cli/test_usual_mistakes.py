@@ -205,6 +205,40 @@ async def test_a_kind_that_is_none_is_answered_with_all_kinds(
     assert "pytorchjob" in told.err
 
 
+KINDS = ("pytorch", "tf", "mpi", "et", "jax", "ms", "paddle", "horovod", "elastic")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--image", "i", "true"), ("--name",)),
+        (("--name", "x", "true"), ("--image",)),
+        (("--name", "x", "--image", "i"), ("what is to run", "python train.py")),
+        (("--name", "X_y", "--image", "i", "true"), ("'X_y'", "x-y")),
+        (("--name", "x", "--image", "i", "--workers", "0", "true"), ("--workers", "0")),
+        (("--name", "x", "--image", "i", "--gpus", "-1", "true"), ("--gpus", "-1")),
+        (("--name", "x", "--image", "i", "--gpus", "two", "true"), ("--gpus", "'two'")),
+    ],
+    ids=[
+        "no name",
+        "no image",
+        "no command",
+        "name",
+        "no workers",
+        "gpus below 0",
+        "gpus in words",
+    ],
+)
+async def test_every_kind_says_what_is_missing_or_wrong(
+    api: FakeApi, typed: Typed, kind: str, words: tuple[str, ...], said: tuple[str, ...]
+) -> None:
+    told = await typed("submit", kind, *words)
+    assert told.code == ExitCode.USAGE, told
+    assert [part for part in said if part not in told.err] == [], told.err
+    assert not api.written
+
+
 NAMED = (
     "--data", "pictures:/data", "--priority", "urgent", "--queue", "research",
     "--secret", "TOKEN=vault/token", "--image-pull-secret", "registry",

@@ -1,13 +1,17 @@
 """Claims, volumes and storage classes from API objects to facts."""
 
+from collections.abc import Iterable
+
 from gangline.api.affinity import NodeSelector
 from gangline.api.core import PersistentVolume, PersistentVolumeClaim, StorageClass
+from gangline.api.meta import LabelSelector
 from gangline.api.quantity import QuantityError, whole
 from gangline.api.selectors import EVERYTHING, Selector, SelectorError, from_object
+from gangline.scheduler.capacity import Capacities, CapacityFacts
 from gangline.scheduler.model import Expression, NodeTerm
 from gangline.scheduler.observe import node_term
 from gangline.scheduler.storage import ClaimFacts, ClassFacts, VolumeFacts
-from gangline.scheduler.wire import CSINode
+from gangline.scheduler.wire import CSIDriver, CSINode, CSIStorageCapacity
 
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
 """Annotation of a claim: the node that its volume is to be made for."""
@@ -81,6 +85,60 @@ def attach_limits(node: CSINode) -> dict[str, int]:
         for driver in node.spec.drivers
         if driver.allocatable is not None and driver.allocatable.count is not None
     }
+
+
+def capacity_facts(capacity: CSIStorageCapacity) -> CapacityFacts:
+    """Read how much a driver has left. What cannot be read is as good as nothing."""
+    largest = capacity.maximum_volume_size
+    if largest is None:
+        largest = capacity.capacity
+    return CapacityFacts(
+        storage_class=capacity.storage_class_name,
+        nodes=_nodes_of(capacity.node_topology),
+        largest=_size({"storage": largest}) if largest is not None else None,
+    )
+
+
+def read_capacities(
+    drivers: Iterable[CSIDriver], capacities: Iterable[CSIStorageCapacity]
+) -> Capacities:
+    """Read what all drivers say."""
+    return Capacities(
+        known=True,
+        publishing={each.metadata.name for each in drivers if publishes(each)},
+        facts={
+            f"{each.metadata.namespace}/{each.metadata.name}": capacity_facts(each)
+            for each in capacities
+        },
+    )
+
+
+def publishes(driver: CSIDriver) -> bool:
+    """Say whether a driver wants what it has left to be looked at."""
+    return driver.spec.storage_capacity is True
+
+
+_EXPRESSIONS = {
+    "=": "In",
+    "in": "In",
+    "!=": "NotIn",
+    "notin": "NotIn",
+    "exists": "Exists",
+    "!": "DoesNotExist",
+}
+
+
+def _nodes_of(topology: LabelSelector | None) -> NodeTerm | None:
+    """The nodes that labels choose; None: none at all."""
+    if topology is None:
+        return None
+    try:
+        chosen = from_object(topology).requirements
+    except SelectorError:
+        return None
+    return NodeTerm(
+        tuple(Expression(each.key, _EXPRESSIONS[each.operator], each.values) for each in chosen)
+    )
 
 
 def _reached_from(volume: PersistentVolume) -> tuple[NodeTerm, ...] | None:

@@ -41,13 +41,22 @@ from gangline.scheduler.observe_storage import (
     attach_limits,
     claim_facts,
     class_facts,
+    read_capacities,
     volume_facts,
 )
 from gangline.scheduler.plugins.node_scores import Weights
 from gangline.scheduler.settings import SchedulerSettings
 from gangline.scheduler.state import ClusterState
 from gangline.scheduler.storage import Storage
-from gangline.scheduler.wire import CSI_NODES, LEAN_PODS, RESOURCE_QUOTAS, slim
+from gangline.scheduler.wire import (
+    CSI_DRIVERS,
+    CSI_NODES,
+    LEAN_PODS,
+    OLD_STORAGE_CAPACITIES,
+    RESOURCE_QUOTAS,
+    STORAGE_CAPACITIES,
+    slim,
+)
 
 T = TypeVar("T")
 
@@ -137,6 +146,12 @@ async def _read_storage(client: Client, storage: Storage) -> None:
         if limits := attach_limits(node):
             storage.limits[NodeName(node.metadata.name)] = limits
     storage.known = True
+    for version in (STORAGE_CAPACITIES, OLD_STORAGE_CAPACITIES):
+        with suppress(NotFound, Forbidden):
+            capacities = (await client.list(version)).items
+            drivers = (await client.list(CSI_DRIVERS)).items
+            storage.capacities = read_capacities(drivers, capacities)
+            return
 
 
 async def _optional(client: Client, resource: Resource[T]) -> list[T]:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 from gangline.api.meta import Object, ObjectMeta
+from gangline.api.resource import Resource
 from gangline.api.resources import QUEUES
 from gangline.api.scheduling import DEFAULT_QUEUE, Queue, QueueSpec
 from gangline.kube.client import Client
@@ -26,6 +27,7 @@ from gangline.scheduler.decide import decide
 from gangline.scheduler.evict import Evictor
 from gangline.scheduler.feed import Feed
 from gangline.scheduler.feed_attachments import AttachmentFeed
+from gangline.scheduler.feed_capacity import CapacityFeed
 from gangline.scheduler.metrics import BINDINGS, DECISION_TIME, WAITING
 from gangline.scheduler.mistakes import MistakeReporter
 from gangline.scheduler.model import Binding, GroupKey
@@ -81,6 +83,10 @@ class Scheduler:
                 tasks.create_task(informer.run())
             attachments = AttachmentFeed(self._client, feed.state, self._changed.set)
             tasks.create_task(self._follow_if_known(attachments.informer))
+            capacity = CapacityFeed(self._client, feed.state, self._changed.set)
+            tasks.create_task(self._follow_if_known(capacity.drivers))
+            tasks.create_task(self._follow_if_known(*capacity.versions))
+            tasks.create_task(capacity.learn())
             volumes = VolumeBinder(self._client, feed.state)
             feed.on_storage(volumes.changed)
             learning = tasks.create_task(feed.learn_storage())
@@ -165,22 +171,28 @@ class Scheduler:
         if binding.group is None:
             self._queue_reporter.changed(DEFAULT_QUEUE)
 
-    async def _follow_if_known(self, informer: Informer[K]) -> None:
-        """Follow a kind of Kubernetes' own where the API server knows it; not all do."""
-        resource = informer.resource
+    async def _follow_if_known(self, *versions: Informer[K]) -> None:
+        """Follow a kind of Kubernetes' own in the first version that the API server knows, if any.
+
+        Args:
+            versions: who follows it in each version, the one that is liked most first.
+        """
+        for informer in versions:
+            if await self._is_known(informer.resource):
+                await informer.run()
+
+    async def _is_known(self, resource: Resource[K]) -> bool:
         path = f"/apis/{resource.api_version}" if resource.group else f"/api/{resource.version}"
         while True:
             try:
                 known = await self._client.request_json("GET", path)
             except NotFound:
-                return
+                return False
             except KubeError as error:
                 log.debug("kinds cannot be looked at: %s", error)
                 await asyncio.sleep(QUEUE_RETRY_S)
             else:
-                break
-        if any(each["name"] == resource.plural for each in known["resources"]):
-            await informer.run()
+                return any(each["name"] == resource.plural for each in known["resources"])
 
     async def _ensure_default_queue(self) -> None:
         """Create the default queue if there is none; without the kind, wait for the kind."""

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from gangline.api.selectors import EVERYTHING, Selector
+from gangline.scheduler.capacity import Capacities, too_little
 from gangline.scheduler.model import (
     VOLUME,
     Expression,
@@ -120,6 +121,8 @@ class Storage:
     """The same by node."""
     staying: dict[NodeName, Counter[str]] = field(default_factory=dict)
     """The same of pods without a gang, which need not ever end."""
+    capacities: Capacities = field(default_factory=Capacities)
+    """How much storage is left to make volumes of."""
     limits: dict[NodeName, dict[str, int]] = field(default_factory=dict)
     """How many volumes each driver can attach to a node, where that is limited."""
     waiting: dict[str, set[PodKey]] = field(default_factory=dict)
@@ -218,15 +221,25 @@ class Storage:
         made_by = self._class_of(claim)
         if made_by.provisions and claim.selected:
             here = Expression("metadata.name", "In", (claim.selected,))
-            return [Fence((NodeTerm(fields=(here,)),), CONFLICT)]
+            there = Fence((NodeTerm(fields=(here,)),), CONFLICT)
+            return [there, *self._room_for(claim, made_by)]
         free = self._fitting(claim)
-        anywhere = any(volume.terms is None for volume in free)
-        if anywhere or (made_by.provisions and not made_by.terms):
+        if any(volume.terms is None for volume in free):
             return []
         terms = tuple(term for volume in free for term in volume.terms or ())
-        if made_by.provisions:
-            return [Fence((*terms, *made_by.terms), NOT_ALLOWED)]
-        return [Fence(terms, NO_VOLUMES)]
+        if not made_by.provisions:
+            return [Fence(terms, NO_VOLUMES)]
+        fences = [Fence((*terms, *made_by.terms), NOT_ALLOWED)] if made_by.terms else []
+        return [*fences, *self._room_for(claim, made_by, terms)]
+
+    def _room_for(
+        self, claim: ClaimFacts, made_by: ClassFacts, others: tuple[NodeTerm, ...] = ()
+    ) -> list[Fence]:
+        """Keep a claim to nodes that there is storage for, or where it needs none (``others``)."""
+        terms = self.capacities.terms(made_by.driver, made_by.name, claim.size)
+        if terms is None:
+            return []
+        return [Fence((*others, *terms), too_little(made_by.name, claim.size))]
 
     def _class_of(self, claim: ClaimFacts) -> ClassFacts:
         name = claim.storage_class

@@ -16,7 +16,7 @@ from gangline.api.affinity import (
     TopologySpreadConstraint,
 )
 from gangline.api.describe import ResourceList
-from gangline.api.meta import Condition, Object, Wire
+from gangline.api.meta import Condition, LabelSelector, Object, Wire
 from gangline.api.resource import Resource
 from gangline.api.resources import PODS
 from gangline.api.scheduling import GROUP_NAME_ANNOTATION
@@ -204,6 +204,35 @@ class CSINode(Object):
     spec: CSINodeSpec = CSINodeSpec()
 
 
+class CSIDriverSpec(Wire):
+    """What a storage driver does."""
+
+    storage_capacity: bool | None = None
+
+
+class CSIDriver(Object):
+    """A storage driver."""
+
+    spec: CSIDriverSpec = CSIDriverSpec()
+
+
+class CSIStorageCapacity(Object):
+    """How much a storage driver has left for volumes of a class, for some nodes."""
+
+    node_topology: LabelSelector | None = None
+    storage_class_name: str = ""
+    capacity: str | int | float | None = None
+    maximum_volume_size: str | int | float | None = None
+
+
+_STORAGE = "storage.k8s.io"
+_CAPACITIES = "csistoragecapacities"
+CSI_DRIVERS = Resource(CSIDriver, _STORAGE, "v1", "csidrivers", "CSIDriver", namespaced=False)
+STORAGE_CAPACITIES = Resource(CSIStorageCapacity, _STORAGE, "v1", _CAPACITIES, "CSIStorageCapacity")
+OLD_STORAGE_CAPACITIES = Resource(
+    CSIStorageCapacity, _STORAGE, "v1beta1", _CAPACITIES, "CSIStorageCapacity"
+)
+"""Until Kubernetes 1.26."""
 CSI_NODES = Resource(CSINode, "storage.k8s.io", "v1", "csinodes", "CSINode", namespaced=False)
 RESOURCE_QUOTAS = Resource(ResourceQuota, "", "v1", "resourcequotas", "ResourceQuota")
 LEAN_PODS = Resource(LeanPod, PODS.group, PODS.version, PODS.plural, PODS.kind)

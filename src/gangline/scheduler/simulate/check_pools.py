@@ -16,6 +16,7 @@ from gangline.scheduler.model import (
 )
 from gangline.scheduler.simulate.check_places import Scene, meets, permitted
 from gangline.scheduler.state import ClusterState
+from gangline.scheduler.storage import ClaimFacts
 
 _SmallGang = tuple[str, tuple[str, ...]]
 
@@ -61,6 +62,27 @@ def _unreached(state: ClusterState, pod: PodFacts, key: str, node: NodeFacts) ->
         yield f"{pod.key} is put on {node.name}, and has no volume for {key}"
     elif volume is not None and not _reaches(volume.terms, node):
         yield f"{pod.key} is put on {node.name}, which does not reach {volume.name}"
+    elif volume is None and _no_storage_for(state, claim, node):
+        yield f"{pod.key} is put on {node.name}, which has no storage left for {key}"
+
+
+def _no_storage_for(state: ClusterState, claim: ClaimFacts, node: NodeFacts) -> bool:
+    """Say whether a volume would have to be made where its driver has too little storage."""
+    said, driver = state.storage.capacities, _driver_of(state, claim.key)
+    if not said.known or driver not in said.publishing or not claim.size:
+        return False
+    volumes = state.storage.volumes.values()
+    if any(v.usable and v.claim in ("", claim.key) and _reaches(v.terms, node) for v in volumes):
+        return False
+    named = claim.storage_class
+    return not any(
+        (named is None or each.storage_class == named)
+        and each.largest is not None
+        and each.largest >= claim.size
+        and each.nodes is not None
+        and (each.nodes == NodeTerm() or meets(each.nodes, node))
+        for each in said.facts.values()
+    )
 
 
 def _reaches(terms: tuple[NodeTerm, ...] | None, node: NodeFacts) -> bool:

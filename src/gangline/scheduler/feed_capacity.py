@@ -1,0 +1,82 @@
+"""Follows how much storage drivers have left, where the cluster says so (CSIStorageCapacity)."""
+
+import asyncio
+from collections.abc import Callable
+
+from gangline.kube.client import Client
+from gangline.kube.informer import Informer
+from gangline.scheduler.observe_storage import capacity_facts, publishes
+from gangline.scheduler.state import ClusterState
+from gangline.scheduler.wire import (
+    CSI_DRIVERS,
+    OLD_STORAGE_CAPACITIES,
+    STORAGE_CAPACITIES,
+    CSIDriver,
+    CSIStorageCapacity,
+)
+
+
+class CapacityFeed:
+    """Keeps what drivers say in the observed state.
+
+    Args:
+        client: the cluster.
+        state: what is observed.
+        changed: called when a decision may come out differently than before.
+    """
+
+    def __init__(self, client: Client, state: ClusterState, changed: Callable[[], None]) -> None:
+        self._state, self._changed = state, changed
+        self._capacities = state.storage.capacities
+        self.drivers: Informer[CSIDriver] = Informer(client, CSI_DRIVERS)
+        self.drivers.add_listener(self._on_driver)
+        self.versions: tuple[Informer[CSIStorageCapacity], ...] = (
+            Informer(client, STORAGE_CAPACITIES),
+            Informer(client, OLD_STORAGE_CAPACITIES),
+        )
+        """Of the same kind, the newest first: a cluster has one of them, or none."""
+        for informer in self.versions:
+            informer.add_listener(self._on_capacity)
+
+    async def learn(self) -> None:
+        """Look at what drivers say from when everything has been read; never where nothing is."""
+        await self.drivers.synced()
+        waits = [asyncio.create_task(informer.synced()) for informer in self.versions]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        self._capacities.known = True
+        self._tell()
+
+    def _on_driver(self, old: CSIDriver | None, new: CSIDriver | None) -> None:
+        known = new or old
+        assert known is not None
+        name = known.metadata.name
+        now = new is not None and publishes(new)
+        if now == (name in self._capacities.publishing):
+            return
+        if now:
+            self._capacities.publishing.add(name)
+        else:
+            self._capacities.publishing.discard(name)
+        self._tell()
+
+    def _on_capacity(self, old: CSIStorageCapacity | None, new: CSIStorageCapacity | None) -> None:
+        known = new or old
+        assert known is not None
+        key = f"{known.metadata.namespace}/{known.metadata.name}"
+        facts = capacity_facts(new) if new is not None else None
+        if facts == self._capacities.facts.get(key):
+            return
+        if facts is not None:
+            self._capacities.facts[key] = facts
+        else:
+            del self._capacities.facts[key]
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._capacities.known:
+            self._state.storage_changed()
+            self._changed()

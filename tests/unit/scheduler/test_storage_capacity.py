@@ -1,0 +1,163 @@
+"""Volumes that are yet to be made: only for nodes whose storage has room for them."""
+
+import msgspec
+import pytest
+
+from gangline.scheduler.capacity import Capacities, CapacityFacts
+from gangline.scheduler.model import Constraints, Expression, NodeTerm
+from gangline.scheduler.observe_storage import capacity_facts, read_capacities
+from gangline.scheduler.state import ClusterState
+from gangline.scheduler.storage import ClaimFacts, ClassFacts, VolumeFacts
+from gangline.scheduler.wire import CSIDriver, CSIStorageCapacity
+from unit.scheduler.builders import GIB, cluster, node, pod
+from unit.scheduler.builders import judged as decide
+
+DRIVER = "disk.example.com"
+ANYWHERE = NodeTerm()
+
+
+def in_zone(*zones: str) -> NodeTerm:
+    return NodeTerm((Expression("zone", "In", zones),))
+
+
+def left(nodes: NodeTerm | None, gib: int | None, of: str = "fast") -> CapacityFacts:
+    return CapacityFacts(of, nodes, gib * GIB if gib is not None else None)
+
+
+def wanting(
+    *capacities: CapacityFacts, size: int = 10, publishing: bool = True, known: bool = True
+) -> ClusterState:
+    """A pod whose claim waits for it, on nodes in zones a and b."""
+    state = cluster(
+        node("n-a", labels={"zone": "a"}),
+        node("n-b", labels={"zone": "b"}),
+        pod("p", claims=("d/c",)),
+    )
+    storage = state.storage
+    storage.classes["fast"] = ClassFacts("fast", waits=True, driver=DRIVER)
+    storage.claims["d/c"] = ClaimFacts("d/c", storage_class="fast", size=size * GIB)
+    storage.capacities = Capacities(
+        known, {DRIVER} if publishing else set(), {str(i): c for i, c in enumerate(capacities)}
+    )
+    storage.known = True
+    state.storage_changed()
+    return state
+
+
+def place(state: ClusterState) -> str | None:
+    return next((str(binding.node) for binding in decide(state).bindings), None)
+
+
+@pytest.mark.parametrize(
+    ("capacities", "chosen"),
+    [
+        pytest.param([left(in_zone("b"), 10), left(in_zone("a"), 9)], "n-b", id="just enough"),
+        pytest.param([left(in_zone("b"), 6), left(in_zone("b"), 6)], None, id="not added up"),
+        pytest.param([left(ANYWHERE, 10)], "n-a", id="everywhere"),
+        pytest.param([left(None, 99)], None, id="no node reaches it"),
+        pytest.param([left(in_zone("a"), None)], None, id="nothing said"),
+        pytest.param([left(in_zone("a"), 99, "slow")], None, id="another class"),
+        pytest.param([], None, id="none at all"),
+    ],
+)
+def test_a_volume_is_only_made_where_there_is_room_for_it(
+    capacities: list[CapacityFacts], chosen: str | None
+) -> None:
+    assert place(wanting(*capacities)) == chosen
+
+
+def test_drivers_that_do_not_publish_have_room_and_so_has_everybody_until_it_is_known() -> None:
+    assert place(wanting(publishing=False))
+    assert place(wanting(known=False))
+    assert place(wanting(size=0))
+
+
+def test_a_pod_without_room_is_told_how_much_of_which_class_is_missing() -> None:
+    message = decide(wanting(left(in_zone("a"), 5))).verdicts[0].message
+    assert "2 node(s) did not have enough free storage (10Gi free of class 'fast')" in message
+
+
+def test_a_free_volume_needs_no_storage() -> None:
+    state = wanting()
+    free = VolumeFacts("pv", (in_zone("b"),), "fast", size=10 * GIB, driver=DRIVER)
+    state.storage.volumes["pv"] = free
+    state.storage_changed()
+    assert place(state) == "n-b"
+
+
+def test_allowed_topologies_and_room_must_both_be_there() -> None:
+    state = wanting(left(in_zone("a"), 99))
+    for zone, chosen in (("b", None), ("a", "n-a")):
+        allowed = ClassFacts("fast", waits=True, driver=DRIVER, terms=(in_zone(zone),))
+        state.storage.classes["fast"] = allowed
+        state.storage_changed()
+        assert place(state) == chosen
+
+
+def test_a_waiting_pod_goes_on_when_storage_is_added() -> None:
+    state = wanting(left(in_zone("a"), 5))
+    assert place(state) is None
+    state.storage.capacities.facts["0"] = left(in_zone("a"), 50)
+    state.storage_changed()
+    assert place(state) == "n-a"
+
+
+@pytest.mark.parametrize(
+    ("written", "facts"),
+    [
+        (
+            {"capacity": "10Gi", "nodeTopology": {"matchLabels": {"zone": "a"}}},
+            left(NodeTerm((Expression("zone", "In", ("a",)),)), 10),
+        ),
+        (
+            {"capacity": "10Gi", "maximumVolumeSize": "4Gi", "nodeTopology": {}},
+            left(ANYWHERE, 4),
+        ),
+        (
+            {
+                "nodeTopology": {
+                    "matchExpressions": [
+                        {"key": "zone", "operator": "NotIn", "values": ["a", "b"]},
+                        {"key": "disk", "operator": "Exists"},
+                        {"key": "old", "operator": "DoesNotExist"},
+                    ]
+                }
+            },
+            left(
+                NodeTerm(
+                    (
+                        Expression("zone", "NotIn", ("a", "b")),
+                        Expression("disk", "Exists"),
+                        Expression("old", "DoesNotExist"),
+                    )
+                ),
+                None,
+            ),
+        ),
+        ({"capacity": "1Gi"}, left(None, 1)),
+        (
+            {
+                "capacity": "1Gi",
+                "nodeTopology": {"matchExpressions": [{"key": "a", "operator": "Like"}]},
+            },
+            left(None, 1),
+        ),
+    ],
+)
+def test_capacities_are_read(written: dict[str, object], facts: CapacityFacts) -> None:
+    whole = {"metadata": {"name": "c", "namespace": "d"}, "storageClassName": "fast", **written}
+    assert capacity_facts(msgspec.convert(whole, CSIStorageCapacity)) == facts
+
+
+def test_only_drivers_that_say_so_are_looked_at() -> None:
+    def driver(name: str, **spec: object) -> CSIDriver:
+        return msgspec.convert({"metadata": {"name": name}, "spec": spec}, CSIDriver)
+
+    drivers = [driver("a", storageCapacity=True), driver("b", storageCapacity=False), driver("c")]
+    assert read_capacities(drivers, []).publishing == {"a"}
+
+
+def test_a_pod_that_is_kept_to_other_nodes_waits() -> None:
+    state = wanting(left(in_zone("a"), 99))
+    state.set_pod(pod("p", claims=("d/c",), constraints=Constraints(selector=(("zone", "b"),))))
+    assert place(state) is None

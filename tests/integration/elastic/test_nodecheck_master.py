@@ -1,8 +1,8 @@
-"""The node check through a real master, which is killed while nodes gather."""
+"""The node check through a real master: it is killed while nodes gather, nodes while they test."""
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from gangline.elastic.protocol.seal import secret_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
+DEFAULT = CheckSettings(0, CheckWanted(node_id=0)).command
 WORKLOAD = Workload(matrix_size=64, matrix_repeats=2, collective_bytes=4096, collective_repeats=2)
 
 
@@ -68,14 +69,56 @@ class Asked:
                 return reply
 
 
-async def checked(master: Master, node: int, nodes: int) -> CheckReport:
+PATIENT = """
+import json, os, sys, time
+from pathlib import Path
+
+def say(**words):
+    print(json.dumps(words), flush=True)
+
+say(type="listening", port=1)
+start = json.loads(sys.argv[1])
+for line in sys.stdin:
+    Path(sys.argv[0] + ".begun").touch()
+    if start["local_rank"] in {dying}:
+        os._exit(17)
+    if {dying} or json.loads(line)["world_size"] > start["local_world_size"]:
+        time.sleep(1000)
+    say(type="measured", passed=True, device="cpu")
+    say(type="listening", port=1)
+"""
+"""In place of a process of the check: waits for others for ever, or dies."""
+
+
+def patient(folder: Path, name: str, dying: Sequence[int] = ()) -> list[str]:
+    script = folder / f"{name}.py"
+    script.write_text(PATIENT.format(dying=[*dying]))
+    return [sys.executable, str(script)]
+
+
+async def begun(folder: Path, name: str) -> None:
+    async with asyncio.timeout(120):
+        while not (folder / f"{name}.py.begun").exists():
+            await asyncio.sleep(0.05)
+
+
+async def checked(
+    master: Master,
+    node: int,
+    nodes: int,
+    command: Sequence[str] = DEFAULT,
+    size: int = 1,
+) -> CheckReport:
     wanted = CheckWanted(
         node_id=node, incarnation="a", node_rank=node, host="127.0.0.1", nodes=nodes, wait_s=1.0
     )
     name = ClientName("", node, "a")
     async with Client(f"127.0.0.1:{master.port}", secret_of({}, ""), name) as client:
         await client.connected(60.0)
-        return await run_check(CheckSettings(node, wanted, workload=WORKLOAD), Asked(client))
+        settings = CheckSettings(
+            node, wanted, local_world_size=size, workload=WORKLOAD, command=command
+        )
+        return await run_check(settings, Asked(client))
 
 
 async def test_nodes_are_checked_through_a_master_that_was_killed_meanwhile(
@@ -89,3 +132,30 @@ async def test_nodes_are_checked_through_a_master_that_was_killed_meanwhile(
     assert [one.verdict.passed for one in reports] == [True, True]
     assert [len(one.outcomes) for one in reports] == [1, 1]
     assert all(one.outcomes[0].bandwidth > 0 for one in reports)
+
+
+async def test_the_partner_of_a_node_that_dies_does_not_wait_for_it(
+    master: Master, tmp_path: Path
+) -> None:
+    nodes = [
+        asyncio.create_task(checked(master, node, 2, patient(tmp_path, f"node{node}")))
+        for node in range(2)
+    ]
+    await asyncio.gather(begun(tmp_path, "node0"), begun(tmp_path, "node1"))
+    nodes[1].cancel()
+    async with asyncio.timeout(120):  # the processes themselves would wait for ever
+        report = await nodes[0]
+    assert report.groups == ((0, 1), (0,))
+    assert [outcome.test for outcome in report.outcomes] == ["partner", ""]
+    assert report.verdict.passed
+    assert "node 1 failed presence" in report.verdict.faulty[1]
+
+
+async def test_nobody_waits_for_a_process_that_dies(master: Master, tmp_path: Path) -> None:
+    commands = [patient(tmp_path, "dies", dying=[1]), patient(tmp_path, "lives")]
+    nodes = (checked(master, node, 2, command, 2) for node, command in enumerate(commands))
+    async with asyncio.timeout(120):
+        reports = await asyncio.gather(*nodes)
+    assert [one.verdict.passed for one in reports] == [False, True]
+    assert "node 0 failed process on process 1" in reports[1].verdict.faulty[0]
+    assert "ended with code 17" in reports[1].verdict.faulty[0]

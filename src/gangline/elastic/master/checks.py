@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from gangline.elastic.master.polls import Poll, Polls
 from gangline.elastic.nodecheck.conductor import Conductor, UnknownCheckError
+from gangline.elastic.protocol.check_messages import PARTNER_LOST
 from gangline.elastic.protocol.messages import CheckResult, CheckWanted, Refused, Reply
 from gangline.elastic.protocol.server import Peer
 
@@ -28,7 +29,7 @@ class Checks:
         except UnknownCheckError as error:
             self._send(peer, number, Refused(reason="UnknownNode", message=str(error)))
             return
-        answer = self._conductor.answer(wish)
+        answer = self._answer(wish)
         if answer is None:
             self._polls.add(wish.node_id, Poll(peer, number, wish), wish.wait_s)
         else:
@@ -44,11 +45,16 @@ class Checks:
         """Forget the requests of a connection that has ended."""
         self._polls.drop(peer)
 
+    def _answer(self, wish: CheckWanted | CheckResult) -> Reply | None:
+        if self._conductor.is_in_vain(wish):
+            return Refused(reason=PARTNER_LOST, message="a node of the group is gone")
+        return self._conductor.answer(wish)
+
     def _moved(self) -> None:
         """Answer whom there is an answer for, and be called when time alone changes something."""
         for node, poll in self._polls.all():
             assert isinstance(poll.request, CheckWanted | CheckResult)
-            answer = self._conductor.answer(poll.request)
+            answer = self._answer(poll.request)
             if answer is not None:
                 self._polls.remove(node, poll)
                 self._send(poll.peer, poll.number, answer)

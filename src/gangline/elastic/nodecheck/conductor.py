@@ -90,7 +90,7 @@ class Conductor:
             return None
         assert not isinstance(session.step, Verdict)
         group = next((one for one in session.step if key[0] in one), None)
-        if group is None or key[0] in session.outcomes:
+        if group is None or key[0] in session.outcomes or _tests_in(message, session):
             return None
         nodes = [session.nodes[node] for node in group]
         members = [
@@ -102,6 +102,18 @@ class Conductor:
             store_host=nodes[0].wanted.host,
             store_port=nodes[0].port,
         )
+
+    def is_in_vain(self, message: CheckWanted | CheckResult) -> bool:
+        """Say whether a node tests with somebody who is gone, or has failed by itself."""
+        key, session = _key(message), self._session
+        if session is None or not self._takes_part(session, key):
+            return False
+        if not _tests_in(message, session) or key[0] in session.outcomes:
+            return False
+        assert not isinstance(session.step, Verdict)
+        group = next((one for one in session.step if key[0] in one), ())
+        failed = {n for n, one in session.outcomes.items() if not one.passed and one.local}
+        return any(session.nodes[node].is_lost or node in failed for node in group)
 
     @property
     def deadline(self) -> float | None:
@@ -193,7 +205,10 @@ class Conductor:
             session.rounds.append(Round(session.step, session.outcomes | silent))
             session.outcomes = {}
             session.deadline = now + self._round_limit_s
-            session.step = decide([*session.nodes], session.rounds, session.rules, self._history)
+            gone = {node for node, one in session.nodes.items() if one.is_lost}
+            session.step = decide(
+                [*session.nodes], session.rounds, session.rules, self._history, gone
+            )
         self._end(session, session.step, now)
 
     def _end(self, session: _Session, verdict: Verdict, now: float) -> None:
@@ -238,6 +253,10 @@ class Conductor:
 
 def _key(message: CheckWanted | CheckResult) -> Key:
     return message.node_id, message.incarnation, message.check
+
+
+def _tests_in(message: CheckWanted | CheckResult, session: _Session) -> bool:
+    return isinstance(message, CheckWanted) and message.testing == len(session.rounds)
 
 
 def _place(wanted: CheckWanted) -> tuple[bool, int, int]:

@@ -3,6 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+COMPUTE, COLLECTIVE = "compute", "collective"
+"""What is timed."""
+
 Group = tuple[int, ...]
 """Nodes that test with each other."""
 
@@ -24,10 +27,20 @@ class Outcome:
     test: str = ""
     """The test that failed."""
     message: str = ""
+    collective_device: str = ""
+    """The slowest for the collective; ``device`` is so for the matrices."""
+
+    def seconds_of(self, test: str) -> float:
+        """Return the time that is said for a test."""
+        return self.collective_s if test == COLLECTIVE else self.compute_s
+
+    def device_of(self, test: str) -> str:
+        """Name the device that took the time which is said for a test."""
+        return self.collective_device if test == COLLECTIVE else self.device
 
 
-LOST = Outcome(passed=False, test="presence", message="the node did not report in time")
-"""What is held of a node that said nothing."""
+LOST = Outcome(passed=False, local=True, test="presence", message="the node did not report in time")
+"""What is held of a node that said nothing. That those who tested with it failed proves nothing."""
 
 
 @dataclass(frozen=True, slots=True)

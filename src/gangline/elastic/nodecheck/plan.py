@@ -11,10 +11,10 @@ node is blamed by guess.
 Slow nodes meet a fast one once more before they are called stragglers.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from gangline.elastic.nodecheck.outcome import Finding, Group, Outcome, Round, Verdict
+from gangline.elastic.nodecheck.outcome import LOST, Finding, Group, Outcome, Round, Verdict
 from gangline.elastic.nodecheck.straggler import History, SpeedLimits, slow_nodes
 
 SEARCH_ROUNDS = 8
@@ -35,26 +35,33 @@ def decide(
     rounds: Sequence[Round],
     rules: Rules | None = None,
     history: History | None = None,
+    gone: Collection[int] = (),
 ) -> tuple[Group, ...] | Verdict:
     """Return the groups of the next round, or what is concluded from the rounds so far.
 
-    Nodes that are in no group of a round wait. ``nodes`` should be ordered by topology:
-    neighbours test together first.
+    Nodes that are in no group of a round wait.
+
+    Args:
+        nodes: all, should be ordered by topology: neighbours test together first.
+        rounds: what has been tested.
+        rules: how.
+        history: times of earlier checks.
+        gone: nodes that will not test any more.
     """
     rules = rules or Rules()
     nodes = list(dict.fromkeys(nodes))
     if not rounds:
         return _neighbours(nodes)
-    evidence = _Evidence.of(nodes, rounds)
+    evidence = _Evidence.of(nodes, rounds, gone)
     groups = evidence.next_groups()
     if groups:
         return groups
     slow = slow_nodes(evidence.times(), rules.limits, history or {})
-    slow = {node: finding for node, finding in slow.items() if node in evidence.proved}
+    slow = {n: evidence.located(finding) for n, finding in slow.items() if n in evidence.proved}
     groups = evidence.second_chances(slow)
     if groups:
         return groups
-    healthy = tuple(node for node in nodes if node in evidence.proved)
+    healthy = tuple(evidence.partners)
     if rules.all_together and len(healthy) > 1 and rounds[-1].groups != (healthy,):
         return (healthy,)
     return Verdict(evidence.findings(), slow, evidence.undecided(), len(rounds))
@@ -86,11 +93,17 @@ class _Evidence:
     local_failures: dict[int, int] = field(default_factory=dict)
     alone: set[int] = field(default_factory=set)
     """Nodes that were tested by themselves."""
+    sound_alone: set[int] = field(default_factory=set)
+    """Those that passed so."""
+    gone: Collection[int] = ()
+    """Nodes that will not test any more."""
 
     @classmethod
-    def of(cls, nodes: Sequence[int], rounds: Sequence[Round]) -> "_Evidence":
+    def of(
+        cls, nodes: Sequence[int], rounds: Sequence[Round], gone: Collection[int]
+    ) -> "_Evidence":
         """Read the rounds."""
-        evidence = cls(nodes, rounds, failures={node: [] for node in nodes})
+        evidence = cls(nodes, rounds, failures={node: [] for node in nodes}, gone=gone)
         for one in rounds:
             for group in one.groups:
                 evidence._read(one, group)
@@ -102,6 +115,7 @@ class _Evidence:
         if len(group) == 2:
             self.met.add(frozenset(group))
         if one.passed(group):
+            self.sound_alone.update(group if len(group) == 1 else ())
             if len(group) > 1 or len(self.nodes) == 1:
                 self.proved.update(group)
             return
@@ -113,11 +127,11 @@ class _Evidence:
 
     @property
     def faulty(self) -> list[int]:
-        """Nodes that failed twice: by themselves, or once with a proved node alone."""
+        """Nodes that failed twice: by themselves, or once with a proved node alone. Or are gone."""
         return [n for n in self.nodes if n not in self.proved and self._is_faulty(n)]
 
     def _is_faulty(self, node: int) -> bool:
-        if self.local_failures.get(node, 0) > 1:
+        if node in self.gone or self.local_failures.get(node, 0) > 1:
             return True
         failures = self.failures[node]
         with_proved = any(len(group) == 2 and self.proved & set(group) for group in failures)
@@ -128,16 +142,24 @@ class _Evidence:
         """Neither proved nor faulty."""
         return [n for n in self.nodes if n not in self.proved and not self._is_faulty(n)]
 
+    @property
+    def partners(self) -> list[int]:
+        """Proved nodes that can test with others."""
+        return [n for n in self.nodes if n in self.proved and n not in self.gone]
+
     def next_groups(self) -> tuple[Group, ...]:
         """Return who should meet to settle what is open; nobody when nothing can be settled."""
         suspects = self.suspects
         if not suspects:
             return ()
-        if self.proved:
-            return self._with_partners(suspects, [n for n in self.nodes if n in self.proved])
+        if self.partners:
+            return self._with_partners(suspects, self.partners)
         if len(self.rounds) < SEARCH_ROUNDS and (groups := self._unmet(suspects)):
             return groups
-        return tuple((n,) for n in suspects if n not in self.alone or n in self.local_failures)
+        return tuple((n,) for n in suspects if n not in self.alone or self._may_fail_alone(n))
+
+    def _may_fail_alone(self, node: int) -> bool:
+        return node in self.local_failures and node not in self.sound_alone
 
     def _unmet(self, suspects: Sequence[int]) -> tuple[Group, ...]:
         groups: list[Group] = []
@@ -175,25 +197,39 @@ class _Evidence:
 
     def second_chances(self, slow: Mapping[int, Finding]) -> tuple[Group, ...]:
         """Let slow nodes that have passed only once meet a fast one."""
-        passes = dict.fromkeys(self.nodes, 0)
+        passes, tests = dict.fromkeys(self.nodes, 0), dict.fromkeys(self.nodes, 0)
         for one in self.rounds:
             for group in one.groups:
                 for node in group:
                     passes[node] += one.passed(group)
-        again = [node for node in slow if passes[node] == 1]
+                    tests[node] += 1
+        again = [n for n in slow if passes[n] == 1 and tests[n] < SEARCH_ROUNDS]
+        again = [n for n in again if n not in self.gone]
         times = self.times()
-        fast = sorted((n for n in self.proved if n not in slow), key=lambda n: (sum(times[n]), n))
+        fast = sorted((n for n in self.partners if n not in slow), key=lambda n: (sum(times[n]), n))
         return self._with_partners(again, fast)
+
+    def located(self, finding: Finding) -> Finding:
+        """Say on which device a node took its best time for the test in which it is slow."""
+        passed = [
+            one.outcomes[finding.node]
+            for one in self.rounds
+            if finding.node in one.outcomes and one.outcomes[finding.node].passed
+        ]
+        best = min(passed, key=lambda each: each.seconds_of(finding.test))
+        return replace(finding, device=best.device_of(finding.test))
 
     def undecided(self) -> tuple[int, ...]:
         """Return the suspects that are left, but those whose partners alone were at fault."""
-        return tuple(n for n in self.suspects if self.failures[n] or n in self.local_failures)
+        return tuple(n for n in self.suspects if self.failures[n] or self._may_fail_alone(n))
 
     def findings(self) -> dict[int, Finding]:
         """Say of each faulty node how it failed last."""
         return {node: self._finding(node) for node in self.faulty}
 
     def _finding(self, node: int) -> Finding:
+        if node in self.gone:
+            return Finding(node, LOST.test, value=1.0, message=LOST.message)
         failures: list[Outcome] = [
             one.outcome(node)
             for one in self.rounds

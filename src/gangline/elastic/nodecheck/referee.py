@@ -37,7 +37,9 @@ class Referee:
         """Take a node's arrival or result; return when there is something for it to do."""
         node = message.node_id
         async with self._moved:
-            if isinstance(message, CheckWanted):
+            if isinstance(message, CheckWanted) and message.testing >= 0:
+                pass  # it only asks on
+            elif isinstance(message, CheckWanted):
                 self._addresses[node] = (message.host or "127.0.0.1", message.store_port)
             else:
                 self._addresses[node] = (self._addresses[node][0], message.store_port)
@@ -81,6 +83,7 @@ def outcome_of(result: CheckResult) -> Outcome:
         device=result.device,
         test=result.test,
         message=result.message,
+        collective_device=result.collective_device,
     )
 
 

@@ -11,7 +11,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, Self
 
@@ -27,6 +27,7 @@ from gangline.elastic.nodecheck.orders import (
 )
 from gangline.elastic.nodecheck.outcome import Outcome
 from gangline.elastic.protocol.check_messages import (
+    PARTNER_LOST,
     CheckGroup,
     CheckResult,
     CheckVerdict,
@@ -41,10 +42,17 @@ UNKNOWN_CHECK = "UnknownNode"
 """Why a master refuses the result of a check that another master began: the node begins anew."""
 
 TOUCH_S = 4.0
-"""How often a node that tests says that it is there."""
+"""How often a node that tests says that it is there, where it is not let wait for news."""
 
 _END_S = 5.0
 """How long processes have to end by themselves when the check is over."""
+
+
+_PROCESS = "process"
+"""What has failed when a process ends of which nobody asked that."""
+_PARTNER_LOST = Measured(
+    passed=False, test="partner", message="a process of the group is gone: the test was ended"
+)
 
 
 class Exchange(Protocol):
@@ -98,8 +106,7 @@ async def run_check(settings: CheckSettings, exchange: Exchange) -> CheckReport:
         port = await crew.port()
         step = await exchange.ask(msgspec.structs.replace(settings.wanted, store_port=port))
         while isinstance(step, CheckGroup):
-            async with _in_touch(settings.wanted, exchange):
-                outcome = await crew.test(step)
+            outcome = await _tested(crew, step, settings.wanted, exchange)
             log.info("node check round is over", extra={"round": step.round, "outcome": outcome})
             outcomes.append(outcome)
             groups.append(tuple(member.node_id for member in step.members))
@@ -116,6 +123,7 @@ async def run_check(settings: CheckSettings, exchange: Exchange) -> CheckReport:
                 device=outcome.device,
                 test=outcome.test,
                 message=outcome.message,
+                collective_device=outcome.collective_device,
                 store_port=await crew.port(),
                 wait_s=settings.wanted.wait_s,
             )
@@ -129,22 +137,38 @@ async def run_check(settings: CheckSettings, exchange: Exchange) -> CheckReport:
     return CheckReport(step, tuple(outcomes), tuple(groups), time.monotonic() - begin)
 
 
-@contextlib.asynccontextmanager
-async def _in_touch(wanted: CheckWanted, exchange: Exchange) -> AsyncIterator[None]:
-    """Repeat the arrival during long tests, or the node would be held dead for its silence."""
-
-    async def repeat() -> None:
-        while True:
-            await asyncio.sleep(TOUCH_S)
-            await exchange.ask(wanted)
-
-    task = asyncio.create_task(repeat())
+async def _tested(
+    crew: "_Crew", group: CheckGroup, wanted: CheckWanted, exchange: Exchange
+) -> Outcome:
+    """Test with the group, unless it becomes known that somebody of it is gone."""
+    testing = msgspec.structs.replace(wanted, testing=group.round)
+    test = asyncio.create_task(crew.measured(group))
+    news = asyncio.create_task(_is_in_vain(testing, exchange))
     try:
-        yield
+        await asyncio.wait({test, news}, return_when=asyncio.FIRST_COMPLETED)
+        in_vain = not test.done() and news.result()
+        measured = [_PARTNER_LOST] * crew.size if in_vain else await test
     finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError, ProtocolError):
-            await task
+        test.cancel()
+        news.cancel()
+        await asyncio.gather(test, news, return_exceptions=True)
+    await crew.renew(measured)
+    return summed_up(measured)
+
+
+async def _is_in_vain(testing: CheckWanted, exchange: Exchange) -> bool:
+    """Ask on during a test, or the node would be held dead for its silence.
+
+    Returns whether the test is in vain, once somebody says so or cannot be asked any more.
+    """
+    while True:
+        try:
+            await exchange.ask(testing)
+        except RequestRefusedError as error:
+            return error.reason == PARTNER_LOST
+        except ProtocolError:
+            return False
+        await asyncio.sleep(TOUCH_S)
 
 
 class _Crew:
@@ -170,17 +194,33 @@ class _Crew:
         """Return the port that the first process holds for the next round's store."""
         return await self._members[0].port()
 
-    async def test(self, group: CheckGroup) -> Outcome:
-        """Let all processes test, replace those that failed, and sum up."""
-        orders = self._orders(group)
-        measured = await asyncio.gather(
-            *(m.test(order) for m, order in zip(self._members, orders, strict=True))
-        )
+    @property
+    def size(self) -> int:
+        """How many processes there are."""
+        return len(self._members)
+
+    async def measured(self, group: CheckGroup) -> list[Measured]:
+        """Let all processes test; the others need not wait for one that dies."""
+        orders = zip(self._members, self._orders(group), strict=True)
+        tests = [asyncio.create_task(member.test(order)) for member, order in orders]
+        running = set(tests)
+        try:
+            while running:
+                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                if any(test.result().test == _PROCESS for test in done):
+                    break
+        finally:
+            for test in tests:
+                test.cancel()
+            await asyncio.gather(*tests, return_exceptions=True)
+        return [_PARTNER_LOST if test.cancelled() else test.result() for test in tests]
+
+    async def renew(self, measured: Sequence[Measured]) -> None:
+        """Replace the processes that failed."""
         for rank, one in enumerate(measured):
             if not one.passed:
                 await self._members[rank].end()
                 self._members[rank] = await _Member.started(self._settings, rank)
-        return summed_up(measured)
 
     def _orders(self, group: CheckGroup) -> list[Order]:
         own = self._settings.node_id
@@ -209,12 +249,14 @@ def summed_up(measured: Sequence[Measured]) -> Outcome:
             passed=False, local=one.local, device=one.device, test=one.test, message=one.message
         )
     slowest = max(measured, key=lambda one: one.compute_s)
+    last = max(measured, key=lambda one: one.collective_s)
     return Outcome(
         passed=True,
         compute_s=slowest.compute_s,
-        collective_s=max(one.collective_s for one in measured),
+        collective_s=last.collective_s,
         bandwidth=min(one.bandwidth for one in measured),
         device=slowest.device,
+        collective_device=last.device,
     )
 
 
@@ -293,7 +335,7 @@ class _Member:
             passed=False,
             local=True,
             device=device,
-            test="process",
+            test=_PROCESS,
             message=f"the process of the check ended with code {code}",
         )
 

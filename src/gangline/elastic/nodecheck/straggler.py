@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gangline.elastic.nodecheck.outcome import Finding
+from gangline.elastic.nodecheck.outcome import COLLECTIVE, COMPUTE, Finding
 
 Times = tuple[float, float]
 """Seconds of computing and of the collective."""
@@ -17,7 +17,7 @@ Times = tuple[float, float]
 History = Mapping[int, Sequence[Times]]
 """By node: what earlier checks measured, with the same sizes."""
 
-_TESTS = ("compute", "collective")
+_TESTS = (COMPUTE, COLLECTIVE)
 
 
 @dataclass(frozen=True, slots=True)

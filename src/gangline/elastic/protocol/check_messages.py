@@ -1,8 +1,13 @@
 """Messages of the node check: who tests with whom, what came out, who is to blame."""
 
+from typing import Final
+
 import msgspec
 
 from gangline.elastic.protocol.kinds import Message
+
+PARTNER_LOST: Final = "PartnerLost"
+"""Why a node need not go on with a test: somebody of its group is gone."""
 
 
 class CheckWanted(Message):
@@ -32,6 +37,9 @@ class CheckWanted(Message):
     """Slower than this is one anyway; 0: no such limit."""
     all_together: bool = False
     """Test the collective over all healthy nodes at the end, for its speed."""
+    testing: int = -1
+    """The round in which it tests already: it is told when that is in vain, by ``Refused``
+    PartnerLost, and reports then that the test failed."""
 
 
 class CheckMember(msgspec.Struct, frozen=True, array_like=True):
@@ -68,9 +76,12 @@ class CheckResult(Message):
     bandwidth: float = 0.0
     """Bytes each second of the collective, as its algorithm counts them."""
     device: str = ""
+    """Where the test failed, or the slowest for matrices."""
     test: str = ""
     """The test that failed."""
     message: str = ""
+    collective_device: str = ""
+    """The slowest for the collective."""
     store_port: int = 0
     """A fresh port for the next round."""
     wait_s: float = 5.0

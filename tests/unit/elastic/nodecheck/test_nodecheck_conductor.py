@@ -190,7 +190,7 @@ def test_a_process_that_takes_another_s_place_is_checked_next() -> None:
         conductor.hear(one, 0.0)
     conductor.hear(wanted(1, 2, "b", min_nodes=1), 1.0)
     verdicts = played(conductor, [arrivals[0]], {1}, now=1.0)
-    assert not verdicts[0].passed
+    assert verdicts[0].passed, "that its partner went is not held against it"
     assert conductor.deadline is not None
     conductor.tick(conductor.deadline)
     assert isinstance(conductor.answer(wanted(1, 2, "b")), CheckGroup)
@@ -212,3 +212,109 @@ def test_verdicts_are_repeated_to_those_who_ask_again() -> None:
     assert conductor.deadline is None
     later = [msgspec.structs.replace(one, check=2) for one in arrivals]
     assert all(one.passed for one in played(conductor, later, set()).values())
+
+
+def asking(message: CheckWanted, number: int) -> CheckWanted:
+    return msgspec.structs.replace(message, testing=number, store_port=0)
+
+
+def begun(nodes: int) -> tuple[Conductor, list[CheckWanted]]:
+    """A check whose nodes all test in the first round."""
+    conductor = Conductor()
+    arrivals = [wanted(n, nodes) for n in range(nodes)]
+    for one in arrivals:
+        conductor.hear(one, 0.0)
+    for one in arrivals:
+        assert isinstance(conductor.answer(one), CheckGroup)
+        asked = asking(one, 0)
+        conductor.hear(asked, 0.0)
+        assert conductor.answer(asked) is None, "who tests already is not told again"
+        assert not conductor.is_in_vain(asked)
+    return conductor, arrivals
+
+
+def test_the_partner_of_a_node_that_dies_is_told_at_once_and_paired_anew() -> None:
+    conductor, arrivals = begun(4)
+    conductor.lost(3, 1.0)
+    in_vain = [conductor.is_in_vain(asking(one, 0)) for one in arrivals]
+    assert in_vain == [False, False, True, False]
+    assert not conductor.is_in_vain(arrivals[2]), "only who tests is told"
+    for one in arrivals[:3]:
+        group = CheckGroup(round=0, members=())
+        conductor.hear(result(one, group, passed=one.node_id != 2), 1.0)
+    assert not conductor.is_in_vain(asking(arrivals[2], 0)), "the round is over"
+    group = conductor.answer(arrivals[2])
+    assert isinstance(group, CheckGroup)
+    assert [one.node_id for one in group.members] == [0, 2]
+    for one in (arrivals[0], arrivals[2]):
+        conductor.hear(result(one, group, passed=True), 2.0)
+    verdict = conductor.answer(arrivals[2])
+    assert isinstance(verdict, CheckVerdict)
+    assert verdict.passed
+    assert set(verdict.faulty) == {3}
+
+
+def test_of_two_nodes_the_one_that_is_left_is_tested_alone() -> None:
+    conductor, arrivals = begun(2)
+    conductor.lost(1, 1.0)
+    assert conductor.is_in_vain(asking(arrivals[0], 0))
+    conductor.hear(result(arrivals[0], CheckGroup(round=0, members=()), passed=False), 1.0)
+    group = conductor.answer(arrivals[0])
+    assert isinstance(group, CheckGroup)
+    assert [one.node_id for one in group.members] == [0]
+    conductor.hear(result(arrivals[0], group, passed=True), 2.0)
+    verdict = conductor.answer(arrivals[0])
+    assert isinstance(verdict, CheckVerdict)
+    assert verdict.passed
+
+
+def test_the_partner_of_a_node_that_fails_by_itself_is_told_too() -> None:
+    conductor, arrivals = begun(2)
+    failed = result(arrivals[0], CheckGroup(round=0, members=()), passed=False)
+    conductor.hear(failed, 0.0)
+    assert not conductor.is_in_vain(asking(arrivals[1], 0)), "its partner may be the cause"
+    conductor, arrivals = begun(2)
+    conductor.hear(msgspec.structs.replace(failed, local=True), 0.0)
+    assert conductor.is_in_vain(asking(arrivals[1], 0))
+    assert not conductor.is_in_vain(asking(arrivals[0], 0)), "it has said what it has to"
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_nodes_that_die_anywhere_hold_nobody_up_and_are_nobodys_fault(seed: int) -> None:
+    chance = random.Random(seed)
+    nodes = chance.randint(2, 9)
+    conductor = Conductor()
+    says: dict[int, CheckWanted | CheckResult] = {n: wanted(n, nodes) for n in range(nodes)}
+    for one in says.values():
+        conductor.hear(one, 0.0)
+    faulty = set(chance.sample(range(nodes), chance.randint(0, (nodes - 1) // 3)))
+    dying = set(chance.sample(range(nodes), chance.randint(0, nodes - 1)))
+    lost: set[int] = set()
+    verdicts: dict[int, CheckVerdict] = {}
+    for _ in range(2000):
+        living = sorted(says.keys() - lost)
+        if not living:
+            break
+        node = chance.choice(living)
+        if node in dying and chance.random() < 0.2:
+            lost.add(node)
+            conductor.lost(node, 0.0)
+            continue
+        conductor.hear(says[node], 0.0)
+        answer = conductor.answer(says[node])
+        if isinstance(answer, CheckVerdict):
+            verdicts[node] = answer
+            del says[node]
+        elif isinstance(answer, CheckGroup):
+            members = {one.node_id for one in answer.members}
+            asked = asking(wanted(node, nodes), answer.round)
+            if members & lost:
+                assert conductor.is_in_vain(asked)
+            passed = not members & (faulty | lost) or members == {node}
+            says[node] = result(wanted(node, nodes), answer, passed=passed)
+    assert verdicts.keys() == says.keys() ^ set(range(nodes)), "time alone was never needed"
+    assert not says.keys() - lost
+    for one in verdicts.values():
+        assert set(one.faulty) <= faulty | lost
+    if not faulty:
+        assert all(one.passed for one in verdicts.values())

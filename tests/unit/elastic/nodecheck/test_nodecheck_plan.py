@@ -2,7 +2,7 @@
 
 import itertools
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 import pytest
 
@@ -14,18 +14,33 @@ Behaviour = Callable[[int, Group, int], Outcome]
 
 
 def conducted(
-    nodes: int, behaviour: Behaviour, rules: Rules | None = None
+    nodes: int,
+    behaviour: Behaviour,
+    rules: Rules | None = None,
+    dying: Mapping[int, int] | None = None,
 ) -> tuple[Verdict, list[Round]]:
+    """Play a check; ``dying`` says of nodes in which round they are lost."""
     rounds: list[Round] = []
+    gone: set[int] = set()
     while True:
-        step = decide(range(nodes), rounds, rules)
+        step = decide(range(nodes), rounds, rules, gone=gone)
         if isinstance(step, Verdict):
             return step, rounds
         members = [node for group in step for node in group]
         assert len(set(members)) == len(members)
+        assert not gone & set(members)
         assert len(rounds) < 2 * nodes + 20
-        outcomes = {node: behaviour(node, group, len(rounds)) for group in step for node in group}
+        gone |= {node for node, number in (dying or {}).items() if number == len(rounds)}
+        outcomes = {
+            node: PARTNER_LOST if gone & set(group) else behaviour(node, group, len(rounds))
+            for group in step
+            for node in group
+            if node not in gone
+        }
         rounds.append(Round(step, outcomes))
+
+
+PARTNER_LOST = Outcome(passed=False, test="partner")
 
 
 def broken(faulty: Collection[int], *, local: bool = False) -> Behaviour:
@@ -116,12 +131,53 @@ def test_a_node_that_says_nothing_is_found() -> None:
     )
 
 
+@pytest.mark.parametrize("nodes", range(1, 6))
+def test_whoever_is_lost_in_whichever_round_no_healthy_node_is_blamed(nodes: int) -> None:
+    for states in itertools.product([None, "faulty", 0, 1, 2], repeat=nodes):
+        faulty = {node for node, state in enumerate(states) if state == "faulty"}
+        dying = {node: state for node, state in enumerate(states) if isinstance(state, int)}
+        verdict, rounds = conducted(nodes, broken(faulty), dying=dying)
+        lost = {node for node, number in dying.items() if number < len(rounds)}
+        assert set(verdict.faulty) <= faulty | lost
+        staying = [node for node in range(nodes) if node not in faulty | dying.keys()]
+        if not faulty:
+            assert all(verdict.passed(node) for node in staying)
+        if len(staying) >= 2 and len(staying) > len(faulty):
+            assert faulty <= verdict.faulty.keys()
+            assert not verdict.undecided
+
+
+def test_a_partner_that_has_passed_and_is_lost_is_nobodys_partner_again() -> None:
+    verdict, rounds = conducted(4, broken({3}), dying={0: 1, 1: 1})
+    assert (set(verdict.faulty), verdict.undecided) == (set(), (2, 3))
+    assert len(rounds) == 3, "each alone at last"
+
+
+@pytest.mark.parametrize("nodes", range(1, 6))
+def test_a_failure_within_a_node_that_does_not_come_again_is_forgiven(nodes: int) -> None:
+    def once(node: int, group: Group, number: int) -> Outcome:
+        return Outcome(passed=number > 0 or node != 0, local=True)
+
+    verdict, _ = conducted(nodes, once)
+    assert (verdict.faulty, verdict.undecided) == ({}, ())
+
+
+def test_a_slow_node_that_then_fails_with_everybody_is_not_tried_for_ever() -> None:
+    def late(node: int, group: Group, number: int) -> Outcome:
+        seconds = 1.0 if node == 1 else 0.1
+        return Outcome(not number or 1 not in group, compute_s=seconds, collective_s=0.1)
+
+    verdict, _ = conducted(4, late)
+    assert set(verdict.stragglers) == {1}
+
+
 def slow(who: Collection[int]) -> Behaviour:
     def behaviour(node: int, group: Group, number: int) -> Outcome:
         return Outcome(
             passed=True,
             compute_s=1.0 if node in who else 0.1,
             collective_s=1.0 if set(group) & set(who) else 0.1,
+            device=f"cuda:{node}",
         )
 
     return behaviour
@@ -136,13 +192,24 @@ def test_a_straggler_is_found_and_its_partner_is_not(nodes: int) -> None:
     assert len(rounds) <= 2
     finding = verdict.stragglers[1]
     assert (finding.test, finding.value, finding.threshold) == ("compute", 1.0, 0.2)
+    assert str(finding) == (
+        "node 1 failed compute on cuda:1 (1, limit 0.2): slower than the others"
+    )
 
 
 def test_a_slow_link_is_seen_where_the_devices_are_fast() -> None:
     def link(node: int, group: Group, number: int) -> Outcome:
-        return Outcome(passed=True, compute_s=0.1, collective_s=2.0 if 5 in group else 0.1)
+        seconds = 2.0 if 5 in group else 0.1
+        return Outcome(
+            passed=True,
+            compute_s=0.1,
+            collective_s=seconds,
+            device="cuda:0",
+            collective_device="cuda:3",
+        )
 
     verdict, _ = conducted(8, link)
+    assert verdict.stragglers[5].device == "cuda:3"
     assert {node: one.test for node, one in verdict.stragglers.items()} == {5: "collective"}
 
 

@@ -21,7 +21,6 @@ from gangline.elastic.checkpoint.manifest import (
     combine,
     note_name,
     part_of,
-    partial_of,
     read_manifest,
     step_name,
     step_of,
@@ -192,7 +191,6 @@ def tidy(target: Target, keep: int, keep_every: int, newest: int) -> None:
     for step in surplus(committed_steps(target), keep, keep_every):
         target.remove(step_name(step))
         reach("removed")
-    for name in target.names(""):
-        unfinished = partial_of(name)
-        if name.startswith(".trash-") or (unfinished and unfinished[0] < newest):
-            target.remove(name)
+    old = [name for step, name in target.unfinished() if step < newest]
+    for name in [*old, *(name for name in target.names("") if name.startswith(".trash-"))]:
+        target.remove(name)

@@ -110,6 +110,7 @@ class Saver:
     async def _round(self) -> None:
         rescue = self.deaths > 0 or self.ending or bool(self.flushers)
         held = await asyncio.to_thread(pending.survey, self.home)
+        await asyncio.to_thread(self.writer.take_up, self.settings, held)
         await asyncio.to_thread(self.writer.write, self.settings, pending.asked_for(held))
         await asyncio.to_thread(self.writer.commit, self.settings)
         if rescue:

@@ -22,7 +22,14 @@ from gangline.elastic.checkpoint.errors import (
     StorageError,
 )
 from gangline.elastic.checkpoint.failpoints import reach
-from gangline.elastic.checkpoint.manifest import MANIFEST, partial_name, read_manifest, step_name
+from gangline.elastic.checkpoint.manifest import (
+    MANIFEST,
+    partial_name,
+    partial_of,
+    read_manifest,
+    step_name,
+    step_of,
+)
 
 
 class Target(Protocol):
@@ -48,6 +55,9 @@ class Target(Protocol):
 
     def names(self, folder: str) -> list[str]:
         """What is in a folder; nothing when it does not exist."""
+
+    def unfinished(self) -> list[tuple[int, str]]:
+        """Steps that are not committed, and the folders in which they are made."""
 
     def commit(self, step: int, plan: str, manifest: bytes) -> None:
         """Make the step exist. A second time is no harm.
@@ -111,6 +121,10 @@ class LocalTarget:
             return sorted(os.listdir(self.root / folder))
         except FileNotFoundError:
             return []
+
+    def unfinished(self) -> list[tuple[int, str]]:
+        """Steps that are not committed, and the folders in which they are made."""
+        return [(found[0], name) for name in self.names("") if (found := partial_of(name))]
 
     def commit(self, step: int, plan: str, manifest: bytes) -> None:
         """Make the step exist. A second time is no harm."""
@@ -208,6 +222,14 @@ class RemoteTarget:
             except FileNotFoundError:
                 return []
         return sorted(str(name).rstrip("/").rpartition("/")[2] for name in found)
+
+    def unfinished(self) -> list[tuple[int, str]]:
+        """Steps without a manifest, and where their objects are."""
+        return [
+            (step, name)
+            for name in self.names("")
+            if (step := step_of(name)) is not None and MANIFEST not in self.names(name)
+        ]
 
     def commit(self, step: int, plan: str, manifest: bytes) -> None:
         """Make the step exist by putting its manifest, the last of its objects.

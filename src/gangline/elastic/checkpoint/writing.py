@@ -54,22 +54,36 @@ class Writer:
     def _open(self, settings: Settings) -> tuple[Target, persist.Pace]:
         if self._target is None or self._target[0] != settings:
             target = open_target(settings.target, settings.options)
-            self._target = (settings, target, persist.Pace(settings.bandwidth, self.stop))
             self._find_unfinished(target)
+            self._target = (settings, target, persist.Pace(settings.bandwidth, self.stop))
         return self._target[1:]
 
     def _find_unfinished(self, target: Target) -> None:
-        """Take up the commits that an earlier saver left."""
-        for name in target.names(""):
-            if (unfinished := partial_of(name)) is None:
-                continue
+        """Take up the commits that an earlier saver left.
+
+        What lies in a store under a step's last name may be what another job is making.
+        """
+        mine = {held.layout.plan for held in pending.survey(self.home)}
+        for _, name in target.unfinished():
             notes = [one for one in target.names(name) if one.startswith("rank-")]
             for one in notes[:1]:
                 try:
                     note = msgspec.json.decode(target.read(f"{name}/{one}"), type=Note)
                 except (msgspec.MsgspecError, FileNotFoundError):
                     continue
-                self.waiting[unfinished] = note.world
+                if partial_of(name) or note.plan in mine:
+                    self.waiting[note.step, note.plan] = note.world
+
+    def take_up(self, settings: Settings, held: Sequence[Held]) -> None:
+        """Find the commits that an earlier saver left, if memory says that there may be any."""
+        if self._target is not None:
+            return
+        if any(one.own and one.header.wanted and one.written for one in held):
+            try:
+                self._open(settings)
+            except (OSError, StorageError) as error:
+                self.troubles += 1
+                log.warning("storage cannot be looked at", exc_info=error)
 
     def write(self, settings: Settings, wishes: Sequence[Held]) -> bool:
         """Write these saves; whether all of them are in storage now."""

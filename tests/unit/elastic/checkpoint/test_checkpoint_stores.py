@@ -1,4 +1,4 @@
-"""Two savers that make the same step in one store: one commits it, the other says so."""
+"""Savers that make the same step in one store, and savers that follow one that was killed."""
 
 import errno
 import threading
@@ -6,16 +6,17 @@ import uuid
 from typing import Any
 
 import fsspec
+import msgspec
 import pytest
 import torch
 
-from gangline.elastic.checkpoint import persist
+from gangline.elastic.checkpoint import pending, persist
 from gangline.elastic.checkpoint.errors import StepTakenError
 from gangline.elastic.checkpoint.home import Settings
 from gangline.elastic.checkpoint.manifest import MANIFEST, read_manifest, step_name
 from gangline.elastic.checkpoint.segment import Segment
 from gangline.elastic.checkpoint.source import StorageSource
-from gangline.elastic.checkpoint.target import RemoteTarget
+from gangline.elastic.checkpoint.target import RemoteTarget, open_target
 from gangline.elastic.checkpoint.words import Outcome
 from gangline.elastic.checkpoint.writing import Writer
 
@@ -157,5 +158,68 @@ def test_a_saver_that_was_too_slow_says_so_once_and_does_not_try_again(rig: Any)
         assert writer.rescue(settings) is None
         assert owner(store) == first
         assert len(said) == 1
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize("kind", ["folder", "store"])
+def test_a_saver_that_follows_a_killed_one_commits_what_that_had_written(
+    rig: Any, kind: str
+) -> None:
+    target = str(rig.folder) if kind == "folder" else f"memory://run-{uuid.uuid4().hex}"
+    settings = Settings(target=target, job="job")
+    rig.save({"w": torch.ones(50)}, STEP)
+    killed = Writer(rig.home, lambda _: None)
+    assert killed.write(settings, [rig.held(STEP)])
+    killed.close()
+    assert persist.committed_steps(open_target(target)) == []
+    said = list[Outcome]()
+    writer = Writer(rig.home, said.append)
+    try:
+        held = pending.survey(rig.home)
+        writer.take_up(settings, held)
+        assert writer.write(settings, pending.asked_for(held))
+        assert writer.commit(settings) == [STEP]
+        assert [(one.step, one.committed) for one in said] == [(STEP, True)]
+        StorageSource(open_target(target), STEP).verify()
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize("kind", ["folder", "store"])
+def test_what_was_never_committed_goes_when_a_newer_step_is_and_newer_ones_stay(
+    rig: Any, kind: str
+) -> None:
+    address = str(rig.folder) if kind == "folder" else f"memory://run-{uuid.uuid4().hex}"
+    target = open_target(address)
+    for step in (STEP - 1, STEP, STEP + 1):
+        rig.clear()
+        rig.save({"w": torch.ones(50)}, step)
+        held = rig.held(step)
+        segment = Segment(held.path)
+        pace = persist.Pace(0, threading.Event())
+        persist.write_part(target, segment, held.header, held.layout, pace)
+        segment.close()
+        if step == STEP:
+            assert persist.try_commit(target, STEP, held.layout.plan, 1)
+    assert [step for step, _ in target.unfinished()] == [STEP - 1, STEP + 1]
+    persist.tidy(target, 3, 0, STEP)
+    assert [step for step, _ in target.unfinished()] == [STEP + 1]
+    assert persist.committed_steps(target) == [STEP]
+    StorageSource(target, STEP).verify()
+
+
+def test_a_store_that_is_away_when_a_saver_starts_is_looked_at_later(rig: Any) -> None:
+    rig.save({"w": torch.ones(50)}, STEP)
+    settings = Settings(target=str(rig.folder), job="job")
+    killed = Writer(rig.home, lambda _: None)
+    assert killed.write(settings, [rig.held(STEP)])
+    killed.close()
+    writer, held = Writer(rig.home, lambda _: None), pending.survey(rig.home)
+    try:
+        writer.take_up(msgspec.structs.replace(settings, target="no-such-scheme://x"), held)
+        assert (writer.troubles, writer.waiting) == (1, {})
+        writer.take_up(settings, held)
+        assert writer.commit(settings) == [STEP]
     finally:
         writer.close()

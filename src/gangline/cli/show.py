@@ -9,6 +9,7 @@ import click
 from gangline.cli import completing
 from gangline.cli.event_loop import run
 from gangline.cli.event_views import event_table
+from gangline.cli.gpu_views import gpu_block, gpu_metrics
 from gangline.cli.job_views import job_block, job_data, job_table, now
 from gangline.cli.options import (
     Target,
@@ -137,6 +138,7 @@ async def _tell_job(client: "Client", job: "Job", output: str, *, events: bool, 
     from gangline.sdk.boards import board_address  # noqa: PLC0415
     from gangline.sdk.events import job_events  # noqa: PLC0415
     from gangline.sdk.goodput import goodput_data, goodput_of  # noqa: PLC0415
+    from gangline.sdk.gpu_usage import gpu_usage  # noqa: PLC0415
 
     if output == "name":
         click.echo(full_name(job))
@@ -146,12 +148,16 @@ async def _tell_job(client: "Client", job: "Job", output: str, *, events: bool, 
     happened = await job_events(client, job.namespace, job.name) if events else []
     data = job_data(job, now()) | ({"tensorboard": board} if board else {})
     data |= {"goodput": goodput_data(account)} if account else {}
+    busy = await gpu_usage(client) if gpus and job.allocated_gpus else None
+    if gpus:
+        for instance in data["instances"]:
+            instance["gpuMetrics"] = gpu_metrics(busy, job.namespace, instance["name"])
     if tell(data, output):
         return
     more = [("Goodput", account.words), ("Step", account.pace)] if account else []
     click.echo(job_block(job, now(), more))
     if gpus:
-        click.echo(f"\nGPUs:\n  Allocated/Requested: {job.allocated_gpus}/{job.requested_gpus}")
+        click.echo(f"\nGPUs:\n{gpu_block(job, busy)}")
     if board:
         click.echo(f"\nYour tensorboard will be available on:\n  {board}")
         say(f"'gangline tensorboard {job.name} -n {job.namespace}' opens it from this machine.")

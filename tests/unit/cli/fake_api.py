@@ -34,6 +34,8 @@ class FakeApi:
         """Resources that are not installed."""
         self.logs: dict[str, str] = {}
         """What pods wrote, by their names; each line has its time in front."""
+        self.pages: dict[str, str] = {}
+        """What else there is to read, by path: what stands behind a proxy."""
         self.written: list[str] = []
         """Method and path of all requests that change something."""
 
@@ -48,6 +50,8 @@ class FakeApi:
 
     async def answer(self, request: web.Request) -> web.Response:
         """Answer any request."""
+        if (page := self.pages.get(request.path)) is not None:
+            return web.Response(text=page)
         found = _PATH.fullmatch(request.path)
         if found is None or found["plural"] in self.absent:
             return refusal(404, "NotFound", "the server could not find the requested resource")

@@ -40,10 +40,15 @@ class _Models:
         node = self.nodes.facts[row]
         return dict(node.labels).get(self.label, "") if node is not None else ""
 
-    def rows(self, models: Iterable[str], examples: Collection[int]) -> Rows:
-        """Return the rows of models, found by rows of theirs, and those without any devices."""
-        wanted = set(models)
-        numbers = [self.numbers[row] for row in examples if self.of(row) in wanted]
+    def examples(self) -> dict[str, int]:
+        """Return all models that there are, each with a row of it."""
+        rows = np.flatnonzero(self.nodes.has_devices())
+        _, first = np.unique(self.numbers[rows], return_index=True)
+        return {self.of(row): row for row in rows[first].tolist()}
+
+    def rows(self, examples: Collection[int]) -> Rows:
+        """Return the rows that have the models of these, and those without any devices."""
+        numbers = [self.numbers[row] for row in examples]
         return np.isin(self.numbers, numbers) | ~self.nodes.has_devices()
 
 
@@ -73,9 +78,9 @@ def place_on_one_model(
     candidates = _candidates(models, there, placed)
     if not candidates or not _satisfied(trial, unit, mark):
         return unfit
-    for model in candidates:
+    for row in candidates:
         trial.rollback(mark)
-        rows = models.rows([model], there | placed.keys())
+        rows = models.rows([row])
         trial.within = rows if outer is None else outer & rows
         left = place(trial, unit, pods)
         trial.within = outer
@@ -102,7 +107,7 @@ def place_like_the_others(
     if models is None or not there:
         return trial.place(shape, pods)
     outer = trial.within
-    alike = models.rows({models.of(row) for row in there}, there)
+    alike = models.rows(there)
     trial.within = alike if outer is None else outer & alike
     left = trial.place(shape, pods)
     trial.within = outer
@@ -119,15 +124,16 @@ def _models(nodes: NodeTable) -> _Models | None:
     return None
 
 
-def _candidates(models: _Models, there: Iterable[int], placed: Counter[int]) -> list[str]:
-    """Return the models to try, where there is more than one; first what the gang has most of."""
-    settled = {models.of(row) for row in there}
+def _candidates(models: _Models, there: Iterable[int], placed: Counter[int]) -> list[int]:
+    """Return a row of each model to try, where a gang has more than one; the likeliest first."""
+    settled = {models.of(row): row for row in there}
     counts = Counter[str]()
     for row, count in placed.items():
         counts[models.of(row)] += count
-    if not counts or len(settled | counts.keys()) < 2:
+    if not counts or len(settled.keys() | counts.keys()) < 2:
         return []
-    return sorted(settled or counts, key=lambda model: (-counts[model], model))
+    wanted = settled or models.examples()
+    return [wanted[m] for m in sorted(wanted, key=lambda model: (-counts[model], model))]
 
 
 def _rows_of(nodes: NodeTable, pods: Iterable[PodFacts]) -> Iterator[int]:

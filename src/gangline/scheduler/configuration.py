@@ -4,7 +4,8 @@
 here is in the tables below; a name that is in none of them is an error, never silently passed over.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -54,16 +55,23 @@ UNSUPPORTED = {
 """Plugins of Volcano that have no counterpart, and why."""
 
 
-class _Plugin(msgspec.Struct, forbid_unknown_fields=False, rename="camel"):
+_SWITCH = re.compile(r"enabled?[A-Z]")
+_HEEDED = frozenset(("enableJobOrder", "enableNamespaceOrder", "enableHierarchy"))
+"""Switches of ``drf`` that make a difference."""
+
+
+class _Plugin(msgspec.Struct):
     name: str
     arguments: dict[str, Any] = {}
-    enable_job_order: bool | None = None
-    enable_namespace_order: bool | None = None
-    enable_hierarchy: bool | None = None
+    switches: dict[str, bool] = {}
+
+    def says(self, switch: str) -> bool | None:
+        """Return what a switch is set to; None: it is not set."""
+        return self.switches.get(switch)
 
 
 class _Tier(msgspec.Struct, forbid_unknown_fields=True):
-    plugins: list[_Plugin] = []
+    plugins: list[dict[str, Any]] = []
 
 
 class _Action(msgspec.Struct, forbid_unknown_fields=True):
@@ -87,6 +95,8 @@ class Configuration:
     weights: Weights
     fairness: Fairness = BY_AGE
     hierarchical: bool = False
+    unheeded: tuple[str, ...] = ()
+    """What of it makes no difference, for the log."""
 
     def applied(self, settings: SchedulerSettings) -> SchedulerSettings:
         """Return the settings with what the file says."""
@@ -97,6 +107,7 @@ class Configuration:
             weights=self.weights,
             fairness=self.fairness,
             hierarchical=self.hierarchical,
+            unheeded=self.unheeded,
         )
 
 
@@ -109,6 +120,7 @@ def read_configuration(text: str) -> Configuration:
     try:
         raw = yaml.safe_load(text)
         written = msgspec.convert(raw or {}, _File)
+        plugins = [_plugin(plugin) for tier in written.tiers for plugin in tier.plugins]
     except (yaml.YAMLError, msgspec.ValidationError) as error:
         raise ConfigurationError(str(error)) from error
     actions = {name.strip() for name in written.actions.split(",") if name.strip()}
@@ -116,7 +128,6 @@ def read_configuration(text: str) -> Configuration:
         raise ConfigurationError(
             f"unknown action {unknown[0]!r}; there are: {', '.join(sorted(ACTIONS))}"
         )
-    plugins = [plugin for tier in written.tiers for plugin in tier.plugins]
     for plugin in plugins:
         _check(plugin)
     shares = [plugin for plugin in plugins if plugin.name == "drf"]
@@ -125,15 +136,45 @@ def read_configuration(text: str) -> Configuration:
         reclaim=bool(actions & {"reclaim", "gangreclaim"}),
         weights=configured_weights((p.name, p.arguments) for p in plugins if p.name in SCORING),
         fairness=_fairness(shares),
-        hierarchical=any(plugin.enable_hierarchy is True for plugin in shares),
+        hierarchical=any(plugin.says("enableHierarchy") is True for plugin in shares),
+        unheeded=(
+            *(each for plugin in plugins for each in _unheeded(plugin)),
+            *(
+                f"{key} of action {action.name!r}: actions take no arguments here"
+                for action in written.configurations
+                for key in action.arguments
+            ),
+        ),
     )
+
+
+def _plugin(raw: dict[str, Any]) -> _Plugin:
+    """Read a plugin; its switches are whatever is called ``enable`` or ``enabled`` something."""
+    switches = {key: value for key, value in raw.items() if _SWITCH.match(key)}
+    rest = {key: value for key, value in raw.items() if key not in switches}
+    if unknown := sorted(rest.keys() - {"name", "arguments"}):
+        raise ConfigurationError(
+            f"unknown field {unknown[0]!r} of plugin {raw.get('name')!r}; there are: name, "
+            "arguments, and switches such as enableJobOrder"
+        )
+    return msgspec.convert({**rest, "switches": switches}, _Plugin)
+
+
+def _unheeded(plugin: _Plugin) -> Iterator[str]:
+    """Say what is asked of a plugin and makes no difference: its rules hold always."""
+    if plugin.name in BUILT_IN:
+        for key in plugin.arguments:
+            yield f"{key} of plugin {plugin.name!r}: its rules hold as they are"
+    for switch, on in plugin.switches.items():
+        if not on and not (plugin.name == "drf" and switch in _HEEDED):
+            yield f"{switch} of plugin {plugin.name!r}: its rules cannot be switched off"
 
 
 def _fairness(named: Sequence[_Plugin]) -> Fairness:
     """Read whose shares count. Unless it says so, ``drf`` orders gangs, not namespaces."""
     return Fairness(
-        gangs=any(plugin.enable_job_order is not False for plugin in named),
-        namespaces=any(plugin.enable_namespace_order is True for plugin in named),
+        gangs=any(plugin.says("enableJobOrder") is not False for plugin in named),
+        namespaces=any(plugin.says("enableNamespaceOrder") is True for plugin in named),
     )
 
 

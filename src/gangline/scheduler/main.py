@@ -1,6 +1,7 @@
 """Starts the scheduler: alone (``gangline scheduler``) or inside a cluster (``gangline up``)."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 
 from gangline.kube.client import Client
@@ -9,6 +10,8 @@ from gangline.kube.probes import Health, serve
 from gangline.scheduler.rival import beside_rivals
 from gangline.scheduler.settings import SchedulerSettings
 from gangline.scheduler.shell import Scheduler
+
+log = logging.getLogger(__name__)
 
 
 async def run(
@@ -29,6 +32,8 @@ async def run(
         # A copy that has lost its lease starts from nothing when it leads again.
         await Scheduler(client, await beside_rivals(client, settings)).run()
 
+    for said in settings.unheeded:
+        log.warning("the configuration asks for what makes no difference: %s", said)
     state = health or Health()
     # Who stands by is ready: a rollout that waits for the new copy must not wait for the lease.
     state.ready = settings.leader_election

@@ -49,6 +49,9 @@ class SchedulerSettings:
     hierarchical: bool = False
     """Queues stand where their annotations say (``volcano.sh/hierarchy``)."""
 
+    unheeded: tuple[str, ...] = ()
+    """What was asked for and makes no difference: it is said in the log."""
+
     weights: Weights = field(default_factory=Weights)
     """How much each consideration counts in the choice between nodes that will do."""
 

@@ -90,6 +90,16 @@ def test_actions_and_arguments_are_taken_over() -> None:
             "unknown argument 'binpack.resources.a/b'",
             id="a resource that is not listed",
         ),
+        pytest.param(
+            "tiers: [{plugins: [{name: gang, argument: {}}]}]", "unknown field 'argument'", id="key"
+        ),
+        pytest.param("tiers: [{plugins: [{name: 3}]}]", "Expected `str`", id="name"),
+        pytest.param("tiers: [{plugins: [{}]}]", "missing required field `name`", id="no name"),
+        pytest.param(
+            "tiers: [{plugins: [{name: drf, enableHierarchy: perhaps}]}]",
+            "Expected `bool`",
+            id="switch",
+        ),
         pytest.param("tears: []", "tears", id="field"),
         pytest.param("{", "expected", id="no yaml"),
     ],
@@ -97,6 +107,27 @@ def test_actions_and_arguments_are_taken_over() -> None:
 def test_what_does_not_exist_is_an_error(text: str, says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
         read_configuration(text)
+
+
+def test_what_makes_no_difference_is_said() -> None:
+    assert read_configuration(HELM).applied(SchedulerSettings()).unheeded == (
+        "enablePreemptable of plugin 'gang': its rules cannot be switched off",
+        "enablePreemptable of plugin 'drf': its rules cannot be switched off",
+    )
+    text = """
+actions: "allocate, preempt"
+configurations: [{name: preempt, arguments: {enableTopologyAwarePreemption: true}}]
+tiers:
+- plugins:
+  - {name: overcommit, arguments: {overcommit-factor: 1.5}}
+  - {name: priority, enableJobOrder: true}
+  - {name: drf, enableJobOrder: false, enableHierarchy: false}
+"""
+    assert read_configuration(text).unheeded == (
+        "overcommit-factor of plugin 'overcommit': its rules hold as they are",
+        "enableTopologyAwarePreemption of action 'preempt': actions take no arguments here",
+    )
+    assert read_configuration("").unheeded == ()
 
 
 def test_nodes_can_be_filled_evenly_instead() -> None:

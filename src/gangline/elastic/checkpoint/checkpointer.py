@@ -39,7 +39,7 @@ from gangline.elastic.checkpoint.link import Link
 from gangline.elastic.checkpoint.persist import committed_steps
 from gangline.elastic.checkpoint.plan import Agreement, agree, planner_of, signature_of
 from gangline.elastic.checkpoint.restore import Loaded, Restorer
-from gangline.elastic.checkpoint.room import check_room, want_of
+from gangline.elastic.checkpoint.room import Want, check_room, tight, want_of
 from gangline.elastic.checkpoint.target import open_target
 from gangline.elastic.checkpoint.words import Hello
 from gangline.elastic.checkpoint.words import Saved as SavedWord
@@ -187,8 +187,15 @@ class Checkpointer:
         planner = planner_of(expanded(state), self.ranks.rank == 0)
         self.agreement = agree(self.ranks, self.node, planner)
         want = want_of(self.node, self.home, *self.buffers.need(self.agreement))
-        check_room(self.ranks.gather(want))
+        wants = self.ranks.gather(want)
+        check_room(wants)
+        if (words := tight(wants, self.node)) and self._leads(wants):
+            log.warning("memory for checkpoints is short", extra={"reason": words})
         self.buffers.prepare(self.agreement)
+
+    def _leads(self, wants: list[Want]) -> bool:
+        """Whether this rank is its node's first, and so speaks for it."""
+        return [want.node for want in wants].index(self.node) == self.ranks.rank
 
     def save(self, step: int, state: dict[str, Any], level: Level = "memory") -> bool:
         """Save the state; returns when it is in memory. False when it was skipped for lack of

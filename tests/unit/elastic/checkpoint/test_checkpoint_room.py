@@ -9,13 +9,14 @@ import torch
 from gangline.elastic.checkpoint.checkpointer import lookup_of
 from gangline.elastic.checkpoint.errors import MemoryShortError
 from gangline.elastic.checkpoint.plan import agree, planner_of
-from gangline.elastic.checkpoint.room import Want, check_room, want_of
+from gangline.elastic.checkpoint.room import Want, check_room, tight, want_of
 
 MB = 1_000_000
 
 
-def want(node: str, size: int, had: int = 0, free: int = 1000) -> Want:
-    return Want(f"{node}/boot/dev/shm", "/dev/shm/home", size * MB, had * MB, free * MB)
+def want(node: str, size: int, had: int = 0, free: int = 1000, available: int = 1000) -> Want:
+    place = f"{node}/boot/dev/shm"
+    return Want(place, "/dev/shm/home", size * MB, had * MB, free * MB, available * MB)
 
 
 @pytest.mark.parametrize(
@@ -63,6 +64,15 @@ def test_a_shortage_is_told_in_figures_and_with_what_would_help(
     with pytest.raises(MemoryShortError, match=words) as caught:
         check_room(wants)
     assert "emptyDir with medium: Memory" in str(caught.value)
+
+
+def test_room_without_the_memory_for_it_is_told_to_the_node_that_has_it() -> None:
+    wants = [want("a", 400, 100, 1000, 500), want("a", 400, 0, 1000, 600), want("b", 400)]
+    assert wants[2].node.startswith("b")
+    assert tight(wants, wants[2].node) == ""
+    words = tight(wants, wants[0].node)
+    assert words.startswith("checkpoints need 700 MB more memory, and only 500 MB are available")
+    assert "fewer buffers" in words
 
 
 def test_what_is_had_is_not_wanted_again(rig: Any) -> None:

@@ -24,18 +24,25 @@ class LineWriter:
         self.lines = 0
         """How many have come, printed or not."""
         self._marked, self._timestamps, self._pattern = marked, timestamps, pattern
-        self._colours: dict[str, str] = {}
+        self._marks: dict[str, str] = {}
 
-    def write(self, line: "LogLine") -> None:
-        """Print one line."""
-        self.lines += 1
+    def write(self, *lines: "LogLine") -> None:
+        """Print lines, in one go: many short writes cost more than the lines themselves."""
+        self.lines += len(lines)
+        text = "".join(map(self._row, lines))
+        if text:
+            click.echo(text, nl=False)
+
+    def _row(self, line: "LogLine") -> str:
         if self._pattern is not None and not self._pattern.search(line.text):
-            return
+            return ""
         time = f"{line.time} " if self._timestamps else ""
-        click.echo(f"{self._mark(line.replica)}{time}{line.text}")
+        return f"{self._mark(line.replica)}{time}{line.text}\n"
 
     def _mark(self, replica: str) -> str:
         if not self._marked:
             return ""
-        colour = self._colours.setdefault(replica, COLOURS[len(self._colours) % len(COLOURS)])
-        return click.style(f"[{replica}] ", fg=colour)
+        if (known := self._marks.get(replica)) is not None:
+            return known
+        colour = COLOURS[len(self._marks) % len(COLOURS)]
+        return self._marks.setdefault(replica, click.style(f"[{replica}] ", fg=colour))

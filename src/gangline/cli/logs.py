@@ -106,12 +106,12 @@ _KEEPS_NONE = "this cluster keeps no logs of pods that are gone"
 async def _copy(
     client: "Client", job: "Job", options: "LogOptions", writer: LineWriter, *, follow: bool
 ) -> None:
-    from gangline.sdk.logs import following_logs, read_logs  # noqa: PLC0415
+    from gangline.sdk.logs import following_batches, read_logs  # noqa: PLC0415
 
     if follow and not job.state.finished and not options.previous:
-        async with following_logs(client, job, options) as lines:
-            async for line in lines:
-                writer.write(line)
+        async with following_batches(client, job, options) as batches:
+            async for batch in batches:
+                writer.write(*batch)
         return
     async for line in read_logs(client, job, options):
         writer.write(line)

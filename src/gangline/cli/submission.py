@@ -152,14 +152,14 @@ def _tell_created(created: Manifest, output: str) -> None:
 
 async def _follow(jobs: "JobClient", name: str, namespace: str) -> None:
     from gangline.cli.log_lines import LineWriter  # noqa: PLC0415
-    from gangline.sdk.logs import following_logs  # noqa: PLC0415
+    from gangline.sdk.logs import following_batches  # noqa: PLC0415
 
     say(f"Following {name}; Ctrl-C detaches, the job goes on.")
     job = await jobs.get(name, namespace)
     writer = LineWriter(marked=job.wanted > 1)
-    async with following_logs(jobs.client, job) as lines:
-        async for line in lines:
-            writer.write(line)
+    async with following_batches(jobs.client, job) as batches:
+        async for batch in batches:
+            writer.write(*batch)
 
 
 async def _wait(jobs: "JobClient", name: str, namespace: str) -> None:

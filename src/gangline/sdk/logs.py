@@ -22,9 +22,8 @@ from gangline.kube.client import Client
 from gangline.kube.errors import ApiError, NotFound
 from gangline.kube.informer import Informer
 from gangline.sdk.jobs import INDEX_LABEL, JOB_NAME_LABEL, ROLE_LABEL, Job, describe
+from gangline.sdk.line_queue import LineQueue
 
-QUEUED_LINES = 10_000
-"""Lines read but not taken yet: then replicas have to wait, and memory stays flat."""
 RESUME_S = 0.5
 """How soon a stream that ended early is opened again."""
 LAST_LINES_S = 3.0
@@ -141,10 +140,19 @@ async def following_logs(
 
     A job that is deleted meanwhile ends the stream as well.
     """
+    async with following_batches(client, job, options) as batches:
+        yield (line async for batch in batches for line in batch)
+
+
+@asynccontextmanager
+async def following_batches(
+    client: Client, job: Job, options: LogOptions = EVERYTHING
+) -> AsyncIterator[AsyncIterator[list[LogLine]]]:
+    """Open such a stream of all lines that have come since the last were taken: never of none."""
     follower = Follower(client, job, options)
     work = asyncio.create_task(follower.run(), name=f"logs of {job.name}")
     try:
-        yield follower.taken()
+        yield follower.lines.taken()
         if work.done():
             work.result()
     finally:
@@ -159,7 +167,7 @@ class Follower:
         self._client = client
         self._job = job
         self._options = options
-        self._lines: asyncio.Queue[LogLine | None] = asyncio.Queue(QUEUED_LINES)
+        self.lines: LineQueue[LogLine] = LineQueue()
         self._tick = asyncio.Event()
         """Set by the next change, and replaced: take it before looking, wait for it after."""
         labels = f"{JOB_NAME_LABEL}={job.name}"
@@ -170,11 +178,6 @@ class Follower:
         self._pods.add_listener(self._note)
         self._jobs.add_listener(self._note)
         self._readers: dict[str, asyncio.Task[None]] = {}
-
-    async def taken(self) -> AsyncIterator[LogLine]:
-        """Yield the lines until there are no more."""
-        while (line := await self._lines.get()) is not None:
-            yield line
 
     async def run(self) -> None:
         """Read until the job has ended and every replica has been read to its end."""
@@ -192,7 +195,7 @@ class Follower:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await self._lines.put(None)
+            self.lines.end()
 
     def _note(self, _old: Object | None, _new: Object | None) -> None:
         self._tick.set()
@@ -248,7 +251,7 @@ class Follower:
             try:
                 async for line in stamped(self._client, pod, options, follow=True, since=seen.last):
                     if seen.is_new(line):
-                        await self._lines.put(line)
+                        await self.lines.put(line)
             except NotFound:
                 return
             except ApiError:

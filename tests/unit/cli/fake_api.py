@@ -4,6 +4,7 @@ It knows no rules: what is created is there, what is not there is not found, and
 forbids or has not installed is answered as an API server would.
 """
 
+import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Iterator
@@ -48,7 +49,7 @@ class FakeApi:
         self.objects[path] = {"metadata": meta, **more}
         return self.objects[path]
 
-    async def answer(self, request: web.Request) -> web.Response:
+    async def answer(self, request: web.Request) -> web.StreamResponse:
         """Answer any request."""
         if (page := self.pages.get(request.path)) is not None:
             return web.Response(text=page)
@@ -69,6 +70,8 @@ class FakeApi:
         match request.method, found["name"]:
             case "POST", None:
                 return self._create(found["collection"], await request.json())
+            case "GET", None if "watch" in request.query:
+                return await _nothing_changes(request)
             case "GET", None:
                 return self._list(found["plural"], found["namespace"])
             case "DELETE", _ if request.path in self.objects:
@@ -99,6 +102,14 @@ class FakeApi:
                 yield each
 
 
+async def _nothing_changes(request: web.Request) -> web.StreamResponse:
+    """A watch that never sees anything, until whoever watches goes."""
+    response = web.StreamResponse()
+    await response.prepare(request)
+    await asyncio.Event().wait()
+    return response
+
+
 def refusal(code: int, reason: str, message: str, **more: Any) -> web.Response:
     """An answer that says no, in the form that API servers use."""
     status = {"kind": "Status", "status": "Failure", "reason": reason, "code": code, **more}
@@ -110,7 +121,7 @@ async def serving(folder: Path) -> AsyncIterator[tuple[FakeApi, Path]]:
     """Run such a server; gives it and a kubeconfig for it."""
     api, app = FakeApi(), web.Application()
     app.add_routes([web.route("*", "/{path:.*}", api.answer)])
-    runner = web.AppRunner(app)
+    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()
     try:
         await web.TCPSite(runner, "127.0.0.1", 0).start()

@@ -161,5 +161,17 @@ def test_log_lines_are_marked_with_their_replica(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out == "[worker-1] hello\n2026-01-01T00:00:00Z hello\n"
 
 
+def test_lines_that_come_together_are_written_together(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lines = [LogLine("t", f"worker-{n % 2}", f"line {n}") for n in range(4)]
+    writer = LineWriter(marked=True)
+    writer.write(*lines[:3])
+    writer.write()
+    writer.write(lines[3])
+    assert capsys.readouterr().out == "".join(f"[{e.replica}] {e.text}\n" for e in lines)
+    assert writer.lines == 4
+
+
 def test_a_job_kind_reads_what_the_api_sends() -> None:
     assert JOB_KINDS[0].resource.type is PyTorchJob

@@ -1,0 +1,75 @@
+"""Replicas that write more than is taken at once are read whole, and left when nobody listens."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from gangline.kube.client import Client
+from gangline.kube.config import load_config
+from gangline.sdk.client import JobClient
+from gangline.sdk.line_queue import QUEUED_LINES
+from gangline.sdk.logs import EVERYTHING, Follower, following_logs
+from unit.cli.fake_api import FakeApi, serving
+
+JOB = "/apis/kubeflow.org/v1/namespaces/default/pytorchjobs/digits"
+PODS = "/api/v1/namespaces/default/pods"
+LINES = QUEUED_LINES * 2 // 3
+PATIENCE_S = 60.0
+
+
+def add_ended_replica(api: FakeApi, index: int) -> None:
+    owner = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "name": "digits"}
+    labels = {
+        "training.kubeflow.org/job-name": "digits",
+        "training.kubeflow.org/replica-type": "worker",
+        "training.kubeflow.org/replica-index": str(index),
+    }
+    reference = owner | {"uid": JOB, "controller": True}
+    ended = {"name": "c", "state": {"terminated": {"exitCode": 0}}}
+    api.add(
+        f"{PODS}/digits-worker-{index}",
+        metadata={"labels": labels, "ownerReferences": [reference]},
+        spec={"containers": [{"name": "c"}], "nodeName": "n"},
+        status={"phase": "Succeeded", "containerStatuses": [ended]},
+    )
+    time = "2026-01-01T00:00:00.{:09}Z"
+    lines = (f"{time.format(number)} line {number}\n" for number in range(LINES))
+    api.logs[f"digits-worker-{index}"] = "".join(lines)
+
+
+@pytest.fixture
+async def client(tmp_path: Path) -> AsyncIterator[Client]:
+    """A client of a cluster with a job of three replicas that has ended."""
+    async with serving(tmp_path) as (api, kubeconfig):
+        template = {"spec": {"containers": [{"name": "c", "image": "i"}]}}
+        api.add(
+            JOB,
+            spec={"pytorchReplicaSpecs": {"Worker": {"replicas": 3, "template": template}}},
+            status={"conditions": [{"type": "Succeeded", "status": "True"}]},
+        )
+        for index in range(3):
+            add_ended_replica(api, index)
+        async with Client(load_config(str(kubeconfig))) as connected:
+            yield connected
+
+
+async def test_every_line_of_every_replica_is_read_in_its_order(client: Client) -> None:
+    job = await JobClient(client).get("digits", "default")
+    async with asyncio.timeout(PATIENCE_S), following_logs(client, job) as lines:
+        got = [(line.replica, line.text) async for line in lines]
+    for index in range(3):
+        texts = [text for replica, text in got if replica == f"worker-{index}"]
+        assert texts == [f"line {number}" for number in range(LINES)]
+
+
+async def test_whoever_stops_listening_is_not_kept_by_lines_that_wait(client: Client) -> None:
+    follower = Follower(client, await JobClient(client).get("digits", "default"), EVERYTHING)
+    async with asyncio.timeout(PATIENCE_S):
+        work = asyncio.create_task(follower.run())
+        while len(follower.lines) < QUEUED_LINES:
+            await asyncio.sleep(0.01)
+        work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await work

@@ -1,0 +1,67 @@
+"""Lines reach their taker in order, many at once, and readers wait for one who is slow."""
+
+import asyncio
+
+from gangline.sdk.line_queue import LineQueue
+
+
+async def test_all_lines_that_have_come_are_taken_at_once() -> None:
+    queue: LineQueue[str] = LineQueue()
+    batches = queue.taken()
+    for line in ("a", "b", "c"):
+        await queue.put(line)
+    assert await anext(batches) == ["a", "b", "c"]
+    await queue.put("d")
+    assert await anext(batches) == ["d"]
+    await queue.put("e")
+    queue.end()
+    assert [batch async for batch in batches] == [["e"]]
+
+
+async def test_an_empty_line_is_not_the_end() -> None:
+    queue: LineQueue[str] = LineQueue()
+    for line in ("a", "", "b"):
+        await queue.put(line)
+    queue.end()
+    assert [batch async for batch in queue.taken()] == [["a", "", "b"]]
+
+
+async def test_readers_wait_for_a_slow_taker_and_nothing_is_lost() -> None:
+    queue: LineQueue[tuple[int, int]] = LineQueue(5)
+
+    async def read(reader: int) -> None:
+        for number in range(100):
+            await queue.put((reader, number))
+
+    async def read_all() -> None:
+        await asyncio.gather(*(read(reader) for reader in range(3)))
+        queue.end()
+
+    reading = asyncio.create_task(read_all())
+    taken: list[tuple[int, int]] = []
+    async for batch in queue.taken():
+        assert 0 < len(batch) <= 5
+        taken += batch
+    await reading
+    for reader in range(3):
+        assert [number for of, number in taken if of == reader] == list(range(100))
+
+
+async def test_the_end_of_a_full_queue_waits_for_nobody() -> None:
+    queue: LineQueue[int] = LineQueue(2)
+    for number in range(2):
+        await queue.put(number)
+    queue.end()
+    assert [batch async for batch in queue.taken()] == [[0, 1]]
+
+
+async def test_a_taker_who_waits_hears_of_the_end() -> None:
+    queue: LineQueue[int] = LineQueue()
+
+    async def take() -> list[list[int]]:
+        return [batch async for batch in queue.taken()]
+
+    waiting = asyncio.create_task(take())
+    await asyncio.sleep(0)
+    queue.end()
+    assert await waiting == []

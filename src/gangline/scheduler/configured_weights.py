@@ -27,6 +27,7 @@ _BINPACK: Mapping[str, _Change] = {
     "binpack.memory": lambda weights, value: replace(weights, memory=value),
     "binpack.sparedevices": lambda weights, value: replace(weights, spare_devices=value),
     "binpack.onemodel": lambda weights, value: replace(weights, one_model=value),
+    "binpack.together": lambda weights, value: replace(weights, together=value),
     "binpack.fragments": lambda weights, value: replace(weights, fragments=value),
 }
 _NODE_ORDER: Mapping[str, _Change] = {

@@ -15,6 +15,7 @@ from gangline.scheduler.parts import Part, part_of
 from gangline.scheduler.plugins.task_topology import buckets, enemies
 from gangline.scheduler.reasons import Room
 from gangline.scheduler.search import place_by_search
+from gangline.scheduler.side_by_side import place_side_by_side
 from gangline.scheduler.trial import Placement, Trial
 from gangline.scheduler.units import Unit
 
@@ -44,19 +45,19 @@ def place_unit(trial: Trial, unit: Unit, pods: Sequence[PodFacts]) -> list[PodFa
     Devices are of one model if some model takes as many pods.
     """
     if unit.network is None:
-        return place_on_one_model(trial, unit, pods, _place_anywhere)
+        return place_on_one_model(trial, unit, pods, _place_arranged)
     outer = trial.within
     for domain in _allowed_domains(trial.nodes, unit, unit.network):
         mark = trial.mark()
         trial.within = domain.rows if outer is None else outer & domain.rows
-        unfit = place_on_one_model(trial, unit, pods, _place_anywhere)
+        unfit = place_on_one_model(trial, unit, pods, _place_arranged)
         trial.within = outer
         if unit.satisfied_by(pods_of(trial.since(mark))):
             return unfit
         trial.rollback(mark)
     if unit.network.hard:
         return list(pods)
-    return place_on_one_model(trial, unit, pods, _place_anywhere)
+    return place_on_one_model(trial, unit, pods, _place_arranged)
 
 
 def rows_near(nodes: NodeTable, unit: Unit, placed: Iterable[int]) -> NDArray[np.bool_] | None:
@@ -143,6 +144,10 @@ def _place_parts(trial: Trial, unit: Unit, pods: Sequence[PodFacts]) -> list[Pod
         if own:
             unfit += _place_small(trial, part_unit(unit, part, own), own)
     return unfit + _place_anew(trial, unit, list(wanted.values()), frozenset())
+
+
+def _place_arranged(trial: Trial, unit: Unit, pods: Sequence[PodFacts]) -> list[PodFacts]:
+    return place_side_by_side(trial, unit, pods, _place_anywhere, placing_order)
 
 
 def _place_anywhere(trial: Trial, unit: Unit, pods: Sequence[PodFacts]) -> list[PodFacts]:

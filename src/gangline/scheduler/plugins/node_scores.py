@@ -33,6 +33,9 @@ class Weights:
     """Against nodes whose devices a pod does not need."""
     one_model: float = 1.0
     """Above nothing: gangs stay on nodes with devices of one model, as far as they fit there."""
+    together: float = 0.0
+    """Against each node that a gang's pods with devices are spread over; a node that was whole
+    before weighs 1."""
     fragments: float = 0.0
     """Against leaving devices over where the usual pods cannot use them."""
     affinity: float = 2.0

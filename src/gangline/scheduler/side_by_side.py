@@ -1,0 +1,91 @@
+"""Putting a gang's pods with devices on few nodes, where devices reach each other fastest.
+
+Packing fills what is left over on nodes first, which keeps whole nodes free and spreads a gang that
+would fit on fewer. Where that is asked for, both ways are worked out, and the cheaper is taken:
+each node of the gang's costs its weight, and each node that was whole before costs one.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gangline.scheduler.model import PodFacts, Shape
+from gangline.scheduler.nodes import NodeTable
+from gangline.scheduler.plugins.node_scores import is_device
+from gangline.scheduler.trial import Trial
+from gangline.scheduler.units import Unit
+
+Place = Callable[[Trial, Unit, Sequence[PodFacts]], list[PodFacts]]
+Order = Callable[[NodeTable, Unit, Sequence[PodFacts]], list[tuple[Shape, list[PodFacts]]]]
+
+
+def place_side_by_side(
+    trial: Trial, unit: Unit, pods: Sequence[PodFacts], place: Place, order: Order
+) -> list[PodFacts]:
+    """Place pods of a unit, on fewer nodes than packing does if that is worth it; return the rest.
+
+    Args:
+        trial: what is on paper.
+        unit: the unit.
+        pods: those of its pods to place.
+        place: places them as packing has it.
+        order: puts them into the order in which they are placed.
+    """
+    weight = trial.nodes.weights.together
+    if not weight or unit.places or unit.parts or unit.roles or len(pods) < 2:
+        return place(trial, unit, pods)
+    mark, whole = trial.mark(), _whole(trial)
+    unfit = place(trial, unit, pods)
+    if not _satisfied(trial, unit, mark):
+        return unfit
+    packed = _cost(trial, mark, whole, weight)
+    trial.rollback(mark)
+    left = _on_few_nodes(trial, order(trial.nodes, unit, pods))
+    enough = len(left) <= len(unfit) and _satisfied(trial, unit, mark)
+    if enough and _cost(trial, mark, whole, weight) < packed:
+        return left
+    trial.rollback(mark)
+    return place(trial, unit, pods)
+
+
+def _on_few_nodes(
+    trial: Trial, alike: Sequence[tuple[Shape, Sequence[PodFacts]]]
+) -> list[PodFacts]:
+    """Take the node that holds most of the pods, then the one that holds most of the rest."""
+    unfit: list[PodFacts] = []
+    for shape, pods in alike:
+        demand = trial.nodes.demand(shape.request)
+        if not demand.wants_device or trial.relates(shape):
+            unfit += trial.place(shape, pods)
+            continue
+        rows = np.array(trial.rows_for(shape), dtype=np.intp)
+        amounts = np.array([[amount] for _, amount, _ in demand.parts])
+        columns = np.array([column for column, _, _ in demand.parts], dtype=np.intp)
+        free = trial.free[np.ix_(columns, rows)]
+        room = (free // amounts).min(axis=0, initial=len(pods))
+        left = list(pods)
+        while left and room.any():
+            # Of equals the first is the best: rows come in that order.
+            best = int(np.minimum(room, len(left)).argmax())
+            here, left = left[: room[best]], left[room[best] :]
+            unfit += [pod for pod in here if not trial.put(pod, int(rows[best]))]
+            room[best] = 0
+        unfit += left
+    return unfit
+
+
+def _whole(trial: Trial) -> NDArray[np.bool_]:
+    """Return the rows whose devices are all free."""
+    columns = [column for name, column in trial.nodes.columns.items() if is_device(name)]
+    whole: NDArray[np.bool_] = (trial.free[columns] == trial.nodes.allocatable[columns]).all(axis=0)
+    return whole
+
+
+def _cost(trial: Trial, mark: int, whole: NDArray[np.bool_], weight: float) -> float:
+    rows = {each.row for each in trial.since(mark) if each.demand.wants_device}
+    return weight * len(rows) + sum(bool(whole[row]) for row in rows)
+
+
+def _satisfied(trial: Trial, unit: Unit, mark: int) -> bool:
+    return unit.satisfied_by(pod for each in trial.since(mark) for pod in each.pods)

@@ -167,7 +167,8 @@ class Agent:
         self._node.hangs(end.hung_since)
         # All nodes are looked at before any of them ends its workers.
         views = await self._rendezvous.views()
-        return _End(failure=hang_failure(views, self._settings.hang.timeout_s))
+        evidence = self._node.evidence()
+        return _End(failure=hang_failure(views, self._settings.hang.timeout_s, evidence))
 
     async def _first_end(self, group: Group) -> _End:
         ended = asyncio.ensure_future(group.ended())

@@ -78,7 +78,7 @@ class Place:
 
 
 def place(stacks: str) -> Place | None:
-    """Read the stacks that faulthandler has written; the main thread is the last of them."""
+    """Read stacks in the form of faulthandler's; the main thread is the last of them."""
     main = stacks.rpartition("(most recent call first):")[2]
     for line in main.splitlines():
         if found := _FRAME.match(line):
@@ -98,25 +98,32 @@ class View:
     """Whether it waits for others there."""
     step: int | None = None
     """The last step that it has told."""
+    is_mute: bool = False
+    """Whether it did not answer, and was seen from outside only."""
 
     @classmethod
-    def of(cls, rank: int, node: str, at: Place | None, step: int | None) -> Self:
-        """Return the view of a rank at a place."""
-        return cls(rank, node, str(at) if at else "", at is not None and at.waits, step)
+    def of(
+        cls, rank: int, node: str, at: Place | None, step: int | None, *, is_mute: bool = False
+    ) -> Self:
+        """Return the view of a rank at a place; one that does not answer waits for nobody."""
+        waits = at is not None and at.waits and not is_mute
+        return cls(rank, node, str(at) if at else "", waits, step, is_mute)
 
     def __str__(self) -> str:
         """The view for people."""
         at = f"at {self.where}" if self.where else "somewhere that writes no stack"
+        at += " and does not answer" if self.where and self.is_mute else ""
         step = "" if self.step is None else f", after step {self.step}"
         return f"rank {self.rank}{f' on {self.node}' if self.node else ''} is {at}{step}"
 
 
-def hang_failure(views: Sequence[View], timeout_s: float) -> Failure:
+def hang_failure(views: Sequence[View], timeout_s: float, evidence: str = "") -> Failure:
     """Say who did not arrive where the others wait.
 
     Args:
         views: of all ranks that could be seen.
         timeout_s: how long nothing has happened.
+        evidence: a sentence about where more can be read.
     """
     missing = _missing(sorted(views, key=lambda each: each.rank))
     named = {each.rank for each in missing}
@@ -128,7 +135,7 @@ def hang_failure(views: Sequence[View], timeout_s: float) -> Failure:
         message += f"; waiting for it: rank {', '.join(map(str, waiting[:_TOLD]))}"
     if len(waiting) > _TOLD:
         message += f" and {len(waiting) - _TOLD} more"
-    explanation = f"No worker has made progress for {timeout_s:g} s."
+    explanation = f"No worker has made progress for {timeout_s:g} s. {evidence}".rstrip()
     return Failure("Hang", Blame.CODE, Remedy.RETRY, explanation, None, message)
 
 
@@ -137,7 +144,7 @@ def _missing(views: Sequence[View]) -> Sequence[View]:
     absent = [each for each in views if not each.waits]
     if absent and len(absent) < len(views):
         return absent
-    stuck = [each for each in views if not each.where]
+    stuck = [each for each in views if not each.where or each.is_mute]
     if stuck and len(stuck) < len(views):
         return stuck  # stopped, or in a call that does not end: the others could answer
     steps = [each.step for each in views if each.step is not None]

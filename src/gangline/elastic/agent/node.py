@@ -10,7 +10,7 @@ from gangline.elastic.agent.account import Book, Report
 from gangline.elastic.agent.group import Group
 from gangline.elastic.agent.hang import View
 from gangline.elastic.agent.process import Process, end_all, start
-from gangline.elastic.agent.progress import Meter, stacks, told, views
+from gangline.elastic.agent.progress import Meter, evidence, stacks, told, views
 from gangline.elastic.agent.settings import AgentSettings
 from gangline.elastic.agent.world import World
 
@@ -72,13 +72,20 @@ class LocalNode:
             self._seen = asyncio.create_task(taken)
         return await asyncio.shield(self._seen)
 
+    def evidence(self) -> str:
+        """Say where what is known of workers that hang can be read."""
+        if self._group is None:
+            return ""
+        return evidence(self._group, stays=self._settings.logs.folder is not None)
+
     async def dump_stacks(self, reason: str) -> None:
         """Write the stacks of all workers to the log."""
         if self._group is None:
             return
         found = await stacks(self._group, self._settings.hang.gather_s)
-        for rank, text in found.items():
-            log.warning("stacks of rank %d (%s):\n%s", rank, reason or "wanted", text or "none")
+        for rank, seen in found.items():
+            text = seen.text or "none"
+            log.warning("stacks of rank %d (%s):\n%s", rank, reason or "wanted", text)
 
     def start_saving(self) -> None:
         """Start to bring the newest checkpoint in memory to storage."""

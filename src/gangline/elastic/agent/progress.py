@@ -4,12 +4,14 @@ import asyncio
 import contextlib
 import os
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from gangline.elastic.agent.account import Usage
 from gangline.elastic.agent.group import Group, Worker
-from gangline.elastic.agent.hang import HangWatch, Place, Pulse, View, place
+from gangline.elastic.agent.hang import HangWatch, Pulse, View, place
 from gangline.elastic.agent.memory import resident_bytes
+from gangline.elastic.agent.outside import stacks_of
 from gangline.elastic.agent.settings import HangSettings
 from gangline.elastic.progress import Told, read
 
@@ -86,23 +88,50 @@ def _family(pid: int) -> list[int]:
 
 async def views(group: Group, gather_s: float, node: str) -> list[View]:
     """Return where each worker is; their stacks and flight records are on the disk then."""
-    places = await _places(group, gather_s)
+    deadline = time.monotonic() + gather_s
+    recorders = [each for each in group.workers if _dump_flight_recorder(each)]
+    found = await stacks(group, gather_s)
+    await _written([_flight_record(each) for each in recorders], deadline)
     steps = [each.step for each in told(group)]
     return [
-        View.of(worker.rank, node, places[worker.rank], step)
+        View.of(worker.rank, node, place(seen.text), step, is_mute=seen.is_mute)
         for worker, step in zip(group.workers, steps, strict=True)
+        for seen in [found[worker.rank]]
     ]
 
 
-async def _places(group: Group, gather_s: float) -> dict[int, Place | None]:
-    for worker in group.workers:
-        _dump_flight_recorder(worker)
-    texts = await stacks(group, gather_s)
-    return {rank: place(text) for rank, text in texts.items()}
+def evidence(group: Group, *, stays: bool) -> str:
+    """Say where stacks and flight records of a group lie.
+
+    Args:
+        group: the workers.
+        stays: whether the files are there when the launcher has ended.
+    """
+    folder = group.workers[0].streams.stacks.parent.parent if group.workers else None
+    if folder is None:
+        return ""
+    recorded = any(_flight_record(each).exists() for each in group.workers)
+    what = "Stacks and NCCL's flight records" if recorded else "Stacks"
+    until = "" if stays else " until the end (--log-dir keeps them)"
+    return f"{what} of this node are in {folder}{until}."
 
 
-async def stacks(group: Group, gather_s: float) -> dict[int, str]:
-    """Have all workers write their stacks; return them by rank, empty where none came in time."""
+@dataclass(frozen=True, slots=True)
+class Stacks:
+    """The stacks of one worker."""
+
+    text: str
+    """Empty where none could be had."""
+    is_mute: bool = False
+    """Whether it wrote none itself."""
+
+
+async def stacks(group: Group, gather_s: float) -> dict[int, Stacks]:
+    """Have all workers write their stacks; return them by rank.
+
+    Those of a worker that writes none in time are taken from outside, if possible, and put beside
+    the others.
+    """
     before = {worker.rank: _size(worker.streams.stacks) for worker in group.workers}
     group.ask_for_stacks()
     deadline = time.monotonic() + gather_s
@@ -112,8 +141,42 @@ async def stacks(group: Group, gather_s: float) -> dict[int, str]:
             for worker in group.workers
         }
         if all(map(_is_written, texts.values())) or time.monotonic() > deadline:
-            return texts
+            break
         await asyncio.sleep(_SHORTEST_LOOK_S)
+    mute = [worker for worker in group.workers if not _is_written(texts[worker.rank])]
+    looks = await asyncio.gather(*map(_seen_from_outside, mute))
+    found = {rank: Stacks(text) for rank, text in texts.items()}
+    return found | {
+        worker.rank: Stacks(look, is_mute=True) for worker, look in zip(mute, looks, strict=True)
+    }
+
+
+async def _seen_from_outside(worker: Worker) -> str:
+    if worker.process.ended.done():
+        return ""
+    file = worker.streams.stacks
+    text = await stacks_of(worker.process.pid, file.parent)
+    with contextlib.suppress(OSError), file.open("a") as stacks_file:  # a full disk: only shown
+        stacks_file.write(text)
+    return text
+
+
+async def _written(files: list[Path], deadline: float) -> None:
+    """Wait until files are there and grow no more."""
+    before: list[int] = []
+    while time.monotonic() < deadline:
+        sizes = [_bytes(each) for each in files]
+        if all(sizes) and sizes == before:
+            return
+        before = sizes
+        await asyncio.sleep(_SHORTEST_LOOK_S)
+
+
+def _bytes(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _is_written(text: str) -> bool:
@@ -131,9 +194,17 @@ def _text(path: Path) -> str:
         return ""
 
 
-def _dump_flight_recorder(worker: Worker) -> None:
+def _flight_record(worker: Worker) -> Path:
+    return Path(f"{worker.streams.flight_dump}{worker.rank}")
+
+
+def _dump_flight_recorder(worker: Worker) -> bool:
+    """Have NCCL's flight recorder write; say whether there is one."""
     pipe = f"{worker.streams.flight_pipe}{worker.rank}.pipe"
-    with contextlib.suppress(OSError):  # there is none without NCCL
+    try:
         descriptor = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
         with os.fdopen(descriptor, "wb") as file:
             file.write(b"1")
+    except OSError:
+        return False  # there is none without NCCL
+    return True

@@ -73,6 +73,13 @@ def test_where_nobody_waits_in_torch_a_rank_without_a_stack_is_named_whatever_th
     assert message.startswith("rank 1 on b is somewhere that writes no stack")
 
 
+def test_one_that_is_seen_from_outside_only_did_not_arrive_wherever_it_stands():
+    for others in (WAITS, LOADS):
+        mute = View.of(1, "b", others, 9, is_mute=True)
+        message = hang_failure([seen(0, others, "a", 7), mute], 60).message
+        assert message.startswith(f"rank 1 on b is at {others} and does not answer, after step 9")
+
+
 def test_all_are_listed_when_all_wait_or_none_does():
     for at in (WAITS, LOADS):
         message = hang_failure([seen(0, at), seen(1, at)], 60).message

@@ -21,6 +21,7 @@ class Flags(TypedDict):
     load: float
     seed: int
     quantum: float
+    learned: bool
     check: bool
 
 
@@ -42,6 +43,12 @@ class Flags(TypedDict):
     "--seed", type=int, default=1, show_default=True, help="The same seed, the same jobs."
 )
 @click.option("--quantum", type=float, default=0.0, help="Decide once for so many seconds.")
+@click.option(
+    "--learned-run-times",
+    "learned",
+    is_flag=True,
+    help="Let jobs lodge in planned room for as long as their like took.",
+)
 @click.option("--check", is_flag=True, help="Have every decision judged independently (slower).")
 def simulate_command(trace: Path | None, **flags: Unpack[Flags]) -> None:
     """Run the scheduler over TRACE (CSV or JSON) and print what came of it.
@@ -56,6 +63,7 @@ def simulate_command(trace: Path | None, **flags: Unpack[Flags]) -> None:
     from gangline.scheduler.simulate.outcome import outcome  # noqa: PLC0415
     from gangline.scheduler.simulate.picture import course, figures, waits  # noqa: PLC0415
     from gangline.scheduler.simulate.trace import TraceError, read_trace  # noqa: PLC0415
+    from gangline.scheduler.victims import Policy  # noqa: PLC0415
 
     try:
         described = flags["described"]
@@ -75,7 +83,8 @@ def simulate_command(trace: Path | None, **flags: Unpack[Flags]) -> None:
     except TraceError as error:
         raise click.UsageError(str(error)) from error
     watchers = [judge.check] if flags["check"] else []
-    history = Simulation(cluster, arriving, watchers=watchers, quantum_s=flags["quantum"]).run()
+    policy = Policy(lodge=flags["learned"])
+    history = Simulation(cluster, arriving, policy, watchers, flags["quantum"]).run()
     found = outcome(history, cluster)
     click.echo(table(("WHAT", "FIGURE"), figures(found)))
     click.echo()

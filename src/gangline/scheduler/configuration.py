@@ -60,6 +60,10 @@ _HEEDED = frozenset(("enableJobOrder", "enableNamespaceOrder", "enableHierarchy"
 """Switches of ``drf`` that make a difference."""
 
 
+_LODGE = ("backfill", "backfill.learned")
+"""The action, and its argument, that lets gangs into planned room on learned run times."""
+
+
 class _Plugin(msgspec.Struct):
     name: str
     arguments: dict[str, Any] = {}
@@ -95,6 +99,7 @@ class Configuration:
     weights: Weights
     fairness: Fairness = BY_AGE
     hierarchical: bool = False
+    lodge: bool = False
     unheeded: tuple[str, ...] = ()
     """What of it makes no difference, for the log."""
 
@@ -107,6 +112,7 @@ class Configuration:
             weights=self.weights,
             fairness=self.fairness,
             hierarchical=self.hierarchical,
+            lodge=self.lodge,
             unheeded=self.unheeded,
         )
 
@@ -137,12 +143,14 @@ def read_configuration(text: str) -> Configuration:
         weights=configured_weights((p.name, p.arguments) for p in plugins if p.name in SCORING),
         fairness=_fairness(shares),
         hierarchical=any(plugin.says("enableHierarchy") is True for plugin in shares),
+        lodge=_lodge(written.configurations),
         unheeded=(
             *(each for plugin in plugins for each in _unheeded(plugin)),
             *(
-                f"{key} of action {action.name!r}: actions take no arguments here"
+                f"{key} of action {action.name!r}: there is no such choice here"
                 for action in written.configurations
                 for key in action.arguments
+                if (action.name, key) != _LODGE
             ),
         ),
     )
@@ -176,6 +184,15 @@ def _fairness(named: Sequence[_Plugin]) -> Fairness:
         gangs=any(plugin.says("enableJobOrder") is not False for plugin in named),
         namespaces=any(plugin.says("enableNamespaceOrder") is True for plugin in named),
     )
+
+
+def _lodge(actions: Sequence[_Action]) -> bool:
+    name, key = _LODGE
+    said = [each.arguments[key] for each in actions if each.name == name and key in each.arguments]
+    for value in said:
+        if not isinstance(value, bool):
+            raise ConfigurationError(f"{key}: {value!r} is neither true nor false")
+    return any(said)
 
 
 def _check(plugin: _Plugin) -> None:

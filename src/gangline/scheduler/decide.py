@@ -90,7 +90,7 @@ class _Pass:
         self.evictions: list[Eviction] = []
         self.promises: dict[str, Promise] = {}
         self.lodgers: dict[GroupKey, str] = {}
-        self._lodging = policy.preempt
+        self._lodging = policy.lodge and policy.preempt
         """Who is let in on an estimate must be told to go if it is wrong."""
         self._planner = Planner(state.nodes)
         self._diagnosis = Diagnosis(state, self.trial, self._planner)

@@ -43,6 +43,11 @@ class SchedulerSettings:
     """Queues may take back what others use above their share. On, for who divides a cluster into
     queues means that too; ``reclaimable: false`` on a queue exempts it."""
 
+    lodge: bool = False
+    """Gangs may use planned room for as long as their like took, and are evicted if they outstay
+    that. Off, for nobody expects to be evicted for having come early; on pays where jobs of a
+    kind take equally long, and can go back to a checkpoint."""
+
     fairness: Fairness = BY_AGE
     """Whose shares the order within a queue goes by."""
 
@@ -73,4 +78,4 @@ class SchedulerSettings:
     @property
     def policy(self) -> Policy:
         """What decisions may do."""
-        return Policy(self.preempt, self.reclaim, self.fairness)
+        return Policy(self.preempt, self.reclaim, self.fairness, self.lodge)

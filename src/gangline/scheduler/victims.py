@@ -37,6 +37,8 @@ class Policy:
     reclaim: bool = True
     """Between queues, by share."""
     fairness: Fairness = BY_AGE
+    lodge: bool = False
+    """Let gangs into planned room on learned run times, and evict those that outstay them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,13 +194,14 @@ class Candidates:
 
     def _hosts(self, unit: Unit) -> bool:
         """Say whether there are others in the room that is planned for a unit."""
-        lodgers = self._state.lodgers
+        lodgers = self._state.lodgers if self._policy.lodge else {}
         return bool(lodgers) and unit.group is not None and unit.name in lodgers.values()
 
     def _lodges(self, gang: Gang, unit: Unit) -> bool:
         """Say whether a gang is in the room that is planned for a unit, and has to make way."""
         return (
-            gang.facts is not None
+            self._policy.lodge
+            and gang.facts is not None
             and unit.group is not None
             and self._state.lodgers.get(gang.facts.key) == unit.name
         )

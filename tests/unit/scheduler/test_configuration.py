@@ -125,9 +125,20 @@ tiers:
 """
     assert read_configuration(text).unheeded == (
         "overcommit-factor of plugin 'overcommit': its rules hold as they are",
-        "enableTopologyAwarePreemption of action 'preempt': actions take no arguments here",
+        "enableTopologyAwarePreemption of action 'preempt': there is no such choice here",
     )
     assert read_configuration("").unheeded == ()
+
+
+def test_gangs_lodge_on_learned_run_times_only_if_that_is_asked_for() -> None:
+    text = "configurations: [{name: backfill, arguments: {backfill.learned: %s}}]"
+    asked = read_configuration(text % "true")
+    assert asked.applied(SchedulerSettings()).policy.lodge
+    assert not asked.unheeded
+    for said in (text % "false", ""):
+        assert not read_configuration(said).applied(SchedulerSettings()).policy.lodge
+    with pytest.raises(ConfigurationError, match=r"backfill\.learned: 'often' is neither true nor"):
+        read_configuration(text % "often")
 
 
 def test_nodes_can_be_filled_evenly_instead() -> None:

@@ -18,9 +18,14 @@ from gangline.scheduler.simulate.trace import Job, pod_request
 from gangline.scheduler.state import ClusterState
 from gangline.scheduler.victims import Policy
 from gangline.scheduler.wire import LeanPod, slim
-from unit.scheduler.builders import cluster, decide, gang, group, node, pod
+from unit.scheduler.builders import cluster, gang, group, node, pod
 
 NOW = 1000.0
+LODGING = Policy(lodge=True)
+
+
+def decide(state: ClusterState, now: float) -> Decision:
+    return decide_with(state, now, LODGING)
 
 
 def learned(seconds: float, runs: int = FEWEST) -> RunTimes:
@@ -157,6 +162,16 @@ def test_a_gang_whose_like_end_in_time_lodges_in_planned_room() -> None:
     assert not list(faults(state, decision))
 
 
+def test_nobody_lodges_unless_that_is_asked_for() -> None:
+    assert not decide_with(crowded(), NOW).bindings
+
+
+def test_who_lodges_stays_when_it_is_no_more_asked_for() -> None:
+    state = lodged(state := crowded(), decide(state, NOW))
+    state.remove_pod(PodKey("d/old-0"))
+    assert not decide_with(state, NOW + 90).evictions
+
+
 def test_a_gang_whose_like_take_longer_does_not() -> None:
     state = crowded()
     state.run_times = learned(90)
@@ -172,7 +187,7 @@ def test_who_could_not_be_told_to_go_does_not_lodge(protected: str) -> None:
         state.budgets["d/all"] = BudgetFacts("d/all", "d", EVERYTHING, allowed=9)
     if protected == "lodged before":
         state.lodgers[GroupKey("d/short")] = "d/another"
-    assert not decide_with(state, NOW, Policy(preempt=protected != "policy")).bindings
+    assert not decide_with(state, NOW, Policy(preempt=protected != "policy", lodge=True)).bindings
 
 
 def test_a_lodger_stays_while_the_first_in_line_could_not_start_anyway() -> None:
@@ -236,7 +251,8 @@ def test_a_large_gang_starts_when_what_ran_has_drained_even_if_all_estimates_are
 
     large = Job("large", 189, 10, 6, pod_request(4, 0, 0), 6)
     jobs = [small(index) for index in range(90)]
-    simulation = Simulation(uniform(6, 4, "0", 0), [*jobs, large], watchers=[check, watch])
+    cluster = uniform(6, 4, "0", 0)
+    simulation = Simulation(cluster, [*jobs, large], LODGING, watchers=[check, watch])
     history = simulation.run()
     started = history.runs["large"].first_started
     assert started is not None

@@ -54,7 +54,7 @@ def simulate_command(trace: Path | None, **flags: Unpack[Flags]) -> None:
     """Run the scheduler over TRACE (CSV or JSON) and print what came of it.
 
     A trace has the columns arrival, duration and size, and may have name, minimum, cpu, memory,
-    gpu, queue, priority and fails_after.
+    gpu, queue, priority, fails_after and checkpoint_every.
     """
     from gangline.scheduler.simulate import check as judge  # noqa: PLC0415
     from gangline.scheduler.simulate import cluster as clusters  # noqa: PLC0415

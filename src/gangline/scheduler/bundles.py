@@ -44,7 +44,11 @@ class Gang:
     def lost_work(self, now: float) -> float:
         """Pod-seconds that would be lost."""
         saved = self.facts.checkpointed if self.facts is not None else 0.0
-        return sum(max(0.0, now - max(saved, pod.created.timestamp())) for pod in self.pods)
+        return sum(max(0.0, now - max(saved, _began(pod))) for pod in self.pods)
+
+
+def _began(pod: PodFacts) -> float:
+    return pod.started or pod.created.timestamp()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

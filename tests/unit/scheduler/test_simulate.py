@@ -54,6 +54,42 @@ def test_an_evicted_gang_comes_back_and_does_its_work_again() -> None:
     assert simulation.history.evictions == 2
 
 
+def test_evicted_and_failed_gangs_go_on_from_their_last_checkpoint() -> None:
+    jobs = [
+        job("low", 0, 10, size=2, checkpoint_every=3),
+        job("high", 4, 3, size=2, priority=5),
+        job("failing", 100, 10, fails_after=7, checkpoint_every=2),
+    ]
+    cluster = uniform(2, 1, "0", 0)
+    history = simulated(cluster, jobs).history
+    low, failing = history.runs["low"], history.runs["failing"]
+    assert (low.ended, low.lost) == (14, 1)
+    assert (failing.ended, failing.lost) == (111, 1)
+    assert outcome(history, cluster).redone == 2 * 1 + 1
+
+
+def test_who_saved_his_work_a_moment_ago_is_evicted_rather_than_who_began_later() -> None:
+    jobs = [
+        job("saving", 0, 100, checkpoint_every=9),
+        job("later", 5, 100),
+        job("high", 10, 1, priority=5),
+    ]
+    runs = simulated(uniform(2, 1, "0", 0), jobs).history.runs
+    assert (runs["saving"].evicted, runs["later"].evicted) == (1, 0)
+    assert runs["saving"].ended == 102
+
+
+def test_time_spent_waiting_is_no_work_to_lose() -> None:
+    jobs = [
+        job("first", 0, 50),
+        job("other", 0, 1000),
+        job("waited", 1, 1000),
+        job("high", 60, 1, priority=5),
+    ]
+    runs = simulated(uniform(2, 1, "0", 0), jobs).history.runs
+    assert (runs["other"].evicted, runs["waited"].evicted) == (0, 1)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_large_gang_starts_when_what_ran_before_has_drained(seed: int) -> None:
     """Whatever small jobs keep coming: the bound is the end of what ran when it became first."""
@@ -139,9 +175,9 @@ def test_queues_and_evictions_pass_the_judge() -> None:
 
 def test_traces_and_clusters_are_read(tmp_path: Path) -> None:
     trace = tmp_path / "trace.csv"
-    trace.write_text("arrival,duration,size,gpu,name\n5,10,2,1,b\n0,1,1,,a\n")
+    trace.write_text("arrival,duration,size,gpu,name,checkpoint_every\n5,10,2,1,b,9\n0,1,1,,a,\n")
     jobs = read_trace(trace)
-    assert [each.name for each in jobs] == ["a", "b"]
+    assert [(each.name, each.checkpoint_every) for each in jobs] == [("a", 0), ("b", 9)]
     assert dict(jobs[1].request) == {"cpu": 1000, "nvidia.com/gpu": 1, "pods": 1}
     described = tmp_path / "cluster.yaml"
     described.write_text(
@@ -160,6 +196,9 @@ def test_traces_and_clusters_are_read(tmp_path: Path) -> None:
         pytest.param("arrival,duration,speed\n1,1,1\n", "unknown speed", id="an unknown column"),
         pytest.param("arrival,duration,size\n1,1,0\n", "cannot be so", id="no pods"),
         pytest.param("arrival,duration,gpu\n1,1,-1\n", "less than nothing", id="negative"),
+        pytest.param(
+            "arrival,duration,checkpoint_every\n1,1,-1\n", "checkpoint_every", id="checkpoints"
+        ),
     ],
 )
 def test_a_trace_that_cannot_be_read_says_where(tmp_path: Path, text: str, says: str) -> None:

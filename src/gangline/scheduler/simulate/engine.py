@@ -1,13 +1,13 @@
 """Virtual time: jobs arrive and end, and between two moments the scheduler decides.
 
 Nothing is sampled and nothing waits: time jumps from event to event. Evicted and failed gangs come
-back at once and have all of their work to do again (there are no checkpoints in traces).
+back at once and have all of their work to do again since the last checkpoint, if they make any.
 """
 
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from heapq import heapify, heappop, heappush
 
@@ -59,6 +59,19 @@ class Run:
     """Ends that belong to an earlier start are void."""
     evicted: int = 0
     failed: bool = False
+    saved: float = 0.0
+    """Seconds of its work that need not be done again."""
+    lost: float = 0.0
+    """Seconds of its work that had to be."""
+
+    def interrupt(self, now: float) -> None:
+        """Lose what was done since the last checkpoint."""
+        if self.started is not None:
+            ran = now - self.started
+            kept = self.job.saved_in(ran)
+            self.saved += kept
+            self.lost += ran - kept
+            self.started = None
 
     @property
     def waited(self) -> float | None:
@@ -109,6 +122,8 @@ class Simulation:
         for node in cluster.nodes:
             self.state.set_node(node)
         self.history = History({job.name: Run(job) for job in jobs})
+        self._saving: dict[str, Run] = {}
+        """Those that make checkpoints and have not ended."""
         self._policy = policy or Policy()
         self._watchers = watchers
         self._quantum_s = quantum_s
@@ -170,10 +185,12 @@ class Simulation:
         run.starts += 1
         self._learn(run, now)
         if run.job.fails_after and not run.failed:
-            run.failed, run.started = True, None
+            run.failed = True
+            run.interrupt(now)
             self._create(run)
             return
         self.state.remove_group(GroupKey(f"{NAMESPACE}/{run.job.name}"))
+        self._saving.pop(run.job.name, None)
         run.ended = now
 
     def _learn(self, run: Run, now: float) -> None:
@@ -185,6 +202,7 @@ class Simulation:
 
     def _settle(self, now: float) -> None:
         """Decide until nothing more follows: evicted pods go, and come back, at once."""
+        self._note_checkpoints(now)
         for _ in range(len(self.history.runs) + 1):
             decision = decide(self.state, now, self._policy)
             for watch in self._watchers:
@@ -200,6 +218,14 @@ class Simulation:
                 total[name] = total.get(name, 0) + amount
         waiting = len(self.state.waiting_members)
         self.history.samples.append(Sample(now, total, waiting, *self._look(now)))
+
+    def _note_checkpoints(self, now: float) -> None:
+        """Let groups say when their gangs last saved their work."""
+        for run in self._saving.values():
+            if run.started is not None and (kept := run.job.saved_in(now - run.started)):
+                group = self.state.groups[GroupKey(f"{NAMESPACE}/{run.job.name}")]
+                if group.checkpointed != run.started + kept:
+                    self.state.set_group(replace(group, checkpointed=run.started + kept))
 
     def _look(self, now: float) -> tuple[int, float]:
         """How many devices are free, and how many of them the usual pod cannot use."""
@@ -227,7 +253,7 @@ class Simulation:
             if eviction.group is not None:
                 broken.add(eviction.group)
         for group in sorted(broken):
-            self._come_back(self.history.runs[group.partition("/")[2]])
+            self._come_back(self.history.runs[group.partition("/")[2]], now)
 
     def _start(self, run: Run, now: float) -> None:
         if run.started is not None:
@@ -236,17 +262,20 @@ class Simulation:
         if run.first_started is None:
             run.first_started = now
         failing = run.job.fails_after and not run.failed
-        lasts = min(run.job.fails_after, run.job.duration) if failing else run.job.duration
+        left = run.job.duration - run.saved
+        lasts = min(run.job.fails_after, left) if failing else left
+        if run.job.checkpoint_every:
+            self._saving[run.job.name] = run
         heappush(self._events, (now + lasts, ENDS, run.job.name, run.starts))
 
-    def _come_back(self, run: Run) -> None:
+    def _come_back(self, run: Run, now: float) -> None:
         """Make evicted pods anew: all of them if the gang is broken, else only those that went."""
         key = GroupKey(f"{NAMESPACE}/{run.job.name}")
         left = [pod for pod in self.state.members.get(key, {}).values() if pod.node is not None]
         run.evicted += 1
         if len(left) < run.job.minimum:
             self._remove(run)
-            run.started = None
+            run.interrupt(now)
             run.starts += 1
             self._create(run)
             return

@@ -36,6 +36,8 @@ class Outcome:
     fragmented: float
     """Part of the free devices that was of no use to the usual pod."""
     evictions: int
+    redone: float
+    """Pod-seconds of work that had to be done again, after evictions and failures."""
     unstarted: int
     decisions: int
 
@@ -57,6 +59,7 @@ def outcome(history: History, cluster: Cluster) -> Outcome:
         fairness=_jain([_slowdown(of) for of in by_queue.values()]),
         fragmented=_fragmented(_busy(history)),
         evictions=history.evictions,
+        redone=sum(run.lost * run.job.size for run in runs),
         unstarted=sum(run.first_started is None for run in runs),
         decisions=history.decisions,
     )

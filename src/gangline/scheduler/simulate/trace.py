@@ -3,11 +3,13 @@
 Columns (or keys) of a job: ``arrival`` (seconds), ``duration`` (seconds), ``size`` (pods); and, if
 other than usual, ``name``, ``minimum`` (the size), ``cpu`` (1), ``memory`` (0), ``gpu`` (0) of each
 pod, ``queue`` (default), ``priority`` (0), ``fails_after`` (seconds of running after which it fails
-once and starts anew).
+once and starts anew), ``checkpoint_every`` (seconds of running after which it saves its work; 0: it
+never does).
 """
 
 import csv
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +21,7 @@ from gangline.scheduler.model import Request
 
 _KNOWN = frozenset(
     ("name", "arrival", "duration", "size", "minimum", "cpu", "memory", "gpu", "queue", "priority")
-) | {"fails_after"}
+) | {"fails_after", "checkpoint_every"}
 
 
 class TraceError(ValueError):
@@ -43,6 +45,13 @@ class Job:
     priority: int = 0
     fails_after: float = 0.0
     """It fails once when it has run for so long, and starts anew (0: it does not fail)."""
+    checkpoint_every: float = 0.0
+    """Seconds of running after which it saves its work, again and again (0: it never does)."""
+
+    def saved_in(self, seconds: float) -> float:
+        """Return how many of so many seconds of running are saved."""
+        every = self.checkpoint_every
+        return seconds - math.fmod(seconds, every) if every else 0.0
 
 
 def read_trace(path: Path) -> list[Job]:
@@ -85,6 +94,7 @@ def _job(row: object, where: str, number: int) -> Job:
             queue=str(given.get("queue", DEFAULT_QUEUE)),
             priority=int(given.get("priority", 0)),
             fails_after=float(given.get("fails_after", 0)),
+            checkpoint_every=float(given.get("checkpoint_every", 0)),
         )
     except KeyError as error:
         raise TraceError(f"{where}: no {error.args[0]}") from error
@@ -92,6 +102,8 @@ def _job(row: object, where: str, number: int) -> Job:
         raise TraceError(f"{where}: {error}") from error
     if job.arrival < 0 or job.duration < 0 or not 0 <= job.minimum <= job.size or job.size < 1:
         raise TraceError(f"{where}: arrival, duration, size or minimum cannot be so")
+    if not 0 <= job.checkpoint_every < math.inf:
+        raise TraceError(f"{where}: checkpoint_every cannot be so")
     return job
 
 

@@ -56,8 +56,11 @@ UNSUPPORTED = {
 
 
 _SWITCH = re.compile(r"enabled?[A-Z]")
-_HEEDED = frozenset(("enableJobOrder", "enableNamespaceOrder", "enableHierarchy"))
-"""Switches of ``drf`` that make a difference."""
+_HEEDED = frozenset(("enableJobOrder", "enableNamespaceOrder", "enableHierarchy")) | {
+    "enablePreemptable",
+    "enableReclaimable",
+}
+"""Switches of ``drf`` that make a difference, or say what is so anyway: its shares evict nobody."""
 
 
 _LODGE = ("backfill", "backfill.learned")

@@ -112,7 +112,6 @@ def test_what_does_not_exist_is_an_error(text: str, says: str) -> None:
 def test_what_makes_no_difference_is_said() -> None:
     assert read_configuration(HELM).applied(SchedulerSettings()).unheeded == (
         "enablePreemptable of plugin 'gang': its rules cannot be switched off",
-        "enablePreemptable of plugin 'drf': its rules cannot be switched off",
     )
     text = """
 actions: "allocate, preempt"

@@ -26,10 +26,26 @@ def gpu_block(job: "Job", busy: "GpuUsage | None") -> str:
     return f"{table(head, rows, indent='  ')}\n\n{total}" if rows else total
 
 
-def devices_of(busy: "GpuUsage | None", namespace: str, pod: str) -> "list[GpuDevice]":
+DEVICE_HEAD = ("GPU(DeviceIndex)", "GPU(DutyCycle)", "GPU_MEMORY(Used/Total)")
+
+
+def device_cells(busy: "GpuUsage", namespace: str, pod: str) -> list[str]:
+    """Return a pod's GPUs in one row: their numbers, how busy each is, their memory together."""
+    devices = devices_of(busy, namespace, pod)
+    known = [each for each in devices if each.busy is not None]
+    sizes = [(each.memory_used_bytes, each.memory_total_bytes) for each in devices]
+    used = [used for used, total in sizes if used is not None and total is not None]
+    totals = [total for used, total in sizes if used is not None and total is not None]
+    return [
+        ",".join(each.index for each in devices),
+        ",".join(f"{100 * (each.busy or 0):.1f}%" for each in known),
+        _memory(sum(used), sum(totals)) if used else "",
+    ]
+
+
+def devices_of(busy: "GpuUsage | None", namespace: str, pod: str) -> "Sequence[GpuDevice]":
     """Return the GPUs that a pod has; none where nothing measures them."""
-    devices = [each for found in busy.devices.values() for each in found] if busy else []
-    return [each for each in devices if (each.namespace, each.pod) == (namespace, pod)]
+    return busy.by_pod.get((namespace, pod), ()) if busy else ()
 
 
 def _cells(devices: "Sequence[GpuDevice]") -> list[tuple[str, str, str]]:
@@ -50,8 +66,17 @@ def _memory(used: int | None, total: int | None) -> str:
     return f"{used / _MI:.1f}/{total / _MI:.1f}(MiB)"
 
 
-def gpu_metrics(busy: "GpuUsage | None", namespace: str, pod: str) -> dict[str, Any]:
-    """Return the GPUs of a pod by their numbers, under Arena's keys; memory in bytes."""
+def with_gpu_metrics(data: dict[str, Any], busy: "GpuUsage | None") -> dict[str, Any]:
+    """Add to a job's plain data the GPUs of each instance, by their numbers, under Arena's keys.
+
+    Memory is in bytes; where nothing measures them there are none.
+    """
+    metrics = [_metrics(busy, data["namespace"], each["name"]) for each in data["instances"]]
+    found = zip(data["instances"], metrics, strict=True)
+    return data | {"instances": [each | {"gpuMetrics": gpus} for each, gpus in found]}
+
+
+def _metrics(busy: "GpuUsage | None", namespace: str, pod: str) -> dict[str, Any]:
     return {
         each.index: {
             "gpuDutyCycle": None if each.busy is None else 100 * each.busy,

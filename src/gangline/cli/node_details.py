@@ -81,7 +81,7 @@ def _read_instance(pod: "Pod", busy: "GpuUsage | None") -> Instance:
     given = pod_request(pod.spec)
     place = (pod.metadata.namespace, pod.metadata.name)
     name, owner = pod.metadata.labels.get(JOB_NAME_LABEL, ""), pod.metadata.controller
-    devices = busy.devices.get(pod.spec.node_name, ()) if busy else ()
+    devices = busy.by_pod.get(place, ()) if busy else ()
     return Instance(
         *place,
         status=status_word(pod),
@@ -90,7 +90,7 @@ def _read_instance(pod: "Pod", busy: "GpuUsage | None") -> Instance:
         milli_cpu=given.get("cpu", 0),
         memory_bytes=given.get("memory", 0),
         gpus_used=busy.pods.get(place) if busy else None,
-        gpu_indexes=tuple(each.index for each in devices if (each.namespace, each.pod) == place),
+        gpu_indexes=tuple(each.index for each in devices),
     )
 
 

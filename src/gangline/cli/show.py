@@ -9,7 +9,7 @@ import click
 from gangline.cli import completing
 from gangline.cli.event_loop import run
 from gangline.cli.event_views import event_table
-from gangline.cli.gpu_views import gpu_block, gpu_metrics
+from gangline.cli.gpu_views import gpu_block, with_gpu_metrics
 from gangline.cli.job_views import job_block, job_data, job_table, now
 from gangline.cli.options import (
     Target,
@@ -149,9 +149,7 @@ async def _tell_job(client: "Client", job: "Job", output: str, *, events: bool, 
     data = job_data(job, now()) | ({"tensorboard": board} if board else {})
     data |= {"goodput": goodput_data(account)} if account else {}
     busy = await gpu_usage(client) if gpus and job.allocated_gpus else None
-    if gpus:
-        for instance in data["instances"]:
-            instance["gpuMetrics"] = gpu_metrics(busy, job.namespace, instance["name"])
+    data = with_gpu_metrics(data, busy) if gpus else data
     if tell(data, output):
         return
     more = [("Goodput", account.words), ("Step", account.pace)] if account else []

@@ -10,6 +10,7 @@ import click
 
 from gangline.cli import completing
 from gangline.cli.event_loop import run
+from gangline.cli.gpu_views import DEVICE_HEAD, device_cells, with_gpu_metrics
 from gangline.cli.job_views import duration, job_data, now
 from gangline.cli.options import (
     Target,
@@ -66,12 +67,15 @@ def job_command(
             history = History()
             while True:
                 found = [await jobs.get(job, namespace)] if job else await jobs.list(where)
-                usage = await pod_usage(client, where)
-                if any(each.allocated_gpus for each in found):
-                    usage = with_gpus(usage, await gpu_usage(client))
+                has_gpus = any(each.allocated_gpus for each in found)
+                busy = await gpu_usage(client) if has_gpus else None
+                usage = with_gpus(await pod_usage(client, where), busy)
                 if refresh and draws_curves():
                     history.note(_cores(found, usage))
-                _tell(found, usage, output, all_namespaces, job, instance, history)
+                if job and output in {"table", "wide"}:
+                    click.echo(replica_usage(found[0], usage, instance, history, busy))
+                else:
+                    _tell(found, usage, output, all_namespaces, history, busy)
                 if not refresh:
                     say_what_is_unseen(jobs)
                     return
@@ -92,19 +96,16 @@ def _tell(
     usage: "UsageByPod",
     output: str,
     namespaces: bool,
-    one: str,
-    instance: str,
     history: History,
+    busy: "GpuUsage | None",
 ) -> None:
     ordered = sorted(jobs, key=lambda job: (-job.requested_gpus, job.namespace, job.name))
     if output == "name":
         for job in ordered:
             click.echo(f"{job.kind.trainer}/{job.name}")
-    elif tell([usage_data(job, usage, now()) for job in ordered], output):
-        pass
-    elif one:
-        click.echo(replica_usage(ordered[0], usage, instance, history))
-    else:
+    elif not tell(
+        [with_gpu_metrics(usage_data(job, usage, now()), busy) for job in ordered], output
+    ):
         click.echo(usage_table(ordered, usage, now(), namespaces=namespaces, history=history))
 
 
@@ -174,10 +175,16 @@ def usage_table(
 
 
 def replica_usage(
-    job: "Job", usage: "UsageByPod", instance: str, history: History = NOTHING
+    job: "Job",
+    usage: "UsageByPod",
+    instance: str,
+    history: History = NOTHING,
+    busy: "GpuUsage | None" = None,
 ) -> str:
     """Return the replicas of a job with what each uses."""
-    head = ["NAME", "STATUS", "GPU(Requested)", "NODE", "CPU(Used)", "MEMORY(Used)"]
+    head = ["NAME", "STATUS", "GPU(Requested)", "NODE"]
+    head += DEVICE_HEAD if busy else ()
+    head += ["CPU(Used)", "MEMORY(Used)"]
     measured = _measures_gpus(usage)
     head += ["GPU(Used)"] if measured else []
     head += [CURVE] if history else []
@@ -187,6 +194,7 @@ def replica_usage(
             replica.status,
             replica.gpus,
             replica.node,
+            *(device_cells(busy, job.namespace, replica.name) if busy else ()),
             *_amounts(used := usage.get((job.namespace, replica.name))),
             *([_worth(used)] if measured else []),
             *([history.curve((job.namespace, replica.name))] if history else []),

@@ -9,6 +9,8 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain
 
 from gangline.api.pod import Pod
 from gangline.api.resources import PODS
@@ -48,7 +50,7 @@ class GpuDevice:
     memory_total_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class GpuUsage:
     """GPUs' worth of work: two GPUs that are half busy are one."""
 
@@ -57,6 +59,15 @@ class GpuUsage:
     nodes: Mapping[str, float] = field(default_factory=dict)
     devices: Mapping[str, tuple[GpuDevice, ...]] = field(default_factory=dict)
     """By node, in order of their numbers."""
+
+    @cached_property
+    def by_pod(self) -> Mapping[tuple[str, str], tuple[GpuDevice, ...]]:
+        """The GPUs that pods have, by namespace and name."""
+        found: defaultdict[tuple[str, str], list[GpuDevice]] = defaultdict(list)
+        for each in chain.from_iterable(self.devices.values()):
+            if each.pod:
+                found[each.namespace, each.pod].append(each)
+        return {pod: tuple(devices) for pod, devices in found.items()}
 
 
 async def gpu_usage(client: Client) -> GpuUsage | None:

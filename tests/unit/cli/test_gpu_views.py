@@ -122,3 +122,27 @@ async def test_the_nodes_command_asks_the_same_source(
     assert node["instances"][0]["gpuIndexes"] == ["0", "3"]
     assert await typed("top", "node", "-m", "none", "-o", "json") == ExitCode.DONE
     assert json.loads(capsys.readouterr().out) == []
+
+
+async def test_the_gpus_of_a_replica_stand_in_its_row_beside_what_it_uses(
+    api: FakeApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await typed("top", "job", "digits") == ExitCode.DONE
+    assert "DeviceIndex" not in capsys.readouterr().out
+    api.pages[f"{EXPORTER}:9400/proxy/metrics"] = TOLD
+    assert await typed("top", "job", "digits") == ExitCode.DONE
+    shown = capsys.readouterr().out
+    head, master, worker = [
+        line.split() for line in shown[shown.index("Instances:") :].splitlines()[1:4]
+    ]
+    assert head == [
+        "NAME", "STATUS", "GPU(Requested)", "NODE", "GPU(DeviceIndex)", "GPU(DutyCycle)",
+        "GPU_MEMORY(Used/Total)", "CPU(Used)", "MEMORY(Used)", "GPU(Used)",
+    ]  # fmt: skip
+    assert master[2:7] == ["2", "n1", "0,3", "98.0%,0.0%", "15645.0/32552.0(MiB)"]
+    assert master[-1] == "0.98"
+    assert worker[3:7] == ["N/A"] * 4
+    assert await typed("top", "job", "digits", "-o", "json") == ExitCode.DONE
+    (job,) = json.loads(capsys.readouterr().out)
+    assert job["usedGPUs"] == 0.98
+    assert set(job["instances"][0]["gpuMetrics"]) == {"0", "3"}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gangline.cli import completing
-from gangline.cli.event_loop import run
+from gangline.cli.event_loop import run, run_briefly
 from gangline.cli.event_views import event_table
 from gangline.cli.gpu_views import gpu_block, with_gpu_metrics
 from gangline.cli.job_views import job_block, job_data, job_table, now
@@ -61,7 +61,7 @@ def list_command(
                 known = seen
 
     with job_errors():
-        run(show())
+        (run if watch else run_briefly)(show())
 
 
 def _seen(jobs: "Sequence[Job]") -> dict[str, tuple[object, ...]]:

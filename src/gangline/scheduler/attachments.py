@@ -7,14 +7,15 @@ ever, so that places of gangs that will end can be planned for who waits.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Container, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Self
 
 from gangline.scheduler.demand import Stock
 from gangline.scheduler.model import ATTACHED, NodeName, PodFacts, Request
 from gangline.scheduler.shared_places import ATTACHED_THERE, Taking, pods_taken
-from gangline.scheduler.storage import ClaimFacts, Needs, Storage
+from gangline.scheduler.storage import AttachedThere, ClaimFacts, Needs, Storage
 
 UNLIMITED = Stock(ATTACHED_THERE)
 """Of whoever states no limit, as in Kubernetes."""
@@ -29,13 +30,19 @@ def needs_of(storage: Storage, pod: PodFacts) -> Needs:
 
 
 def stocks(
-    storage: Storage, pod: PodFacts, nodes: Iterable[NodeName]
+    storage: Storage, pod: PodFacts, nodes: Iterable[NodeName], known: Container[str] = ()
 ) -> dict[str, dict[NodeName, Stock]]:
-    """Count on each node the places that a pod takes, by resource."""
+    """Count on each node the places that a pod takes, by resource, but for those that are known."""
     listed = list(nodes)
     taken = [_Place.read(name) for name, _ in _places(storage, pod)]
     taken += [_Place(place.driver) for place in taken]
-    return {str(place): {node: _stock(storage, node, place) for node in listed} for place in taken}
+    found: dict[str, dict[NodeName, Stock]] = {}
+    for place in taken:
+        name = str(place)
+        if name not in known and name not in found:
+            attached = _attached(storage, place.driver)
+            found[name] = {node: _stock(attached.get(node), place) for node in listed}
+    return found
 
 
 def takings(names: Iterable[str], columns: Mapping[str, int]) -> dict[int, Taking]:
@@ -106,29 +113,45 @@ def _places(storage: Storage, pod: PodFacts) -> Request:
     return tuple(sorted((str(place), count) for place, count in taken.items()))
 
 
-def _stock(storage: Storage, node: NodeName, place: _Place) -> Stock:
+def _stock(there: AttachedThere | None, place: _Place) -> Stock:
     """What a node has of a resource, and how much is used now and when all gangs have ended."""
-    limits = {_plain(each): limit for each, limit in storage.limits.get(node, {}).items()}
-    if place.driver not in limits:
+    if there is None:
         return UNLIMITED
-    most = limits[place.driver]
-    now = _attached(storage, storage.on_node.get(node, ()), place.driver)
-    lasting = _attached(storage, storage.staying.get(node, ()), place.driver)
     if not place.claims:
-        return Stock(most, len(now), len(lasting))
-    used = (ATTACHED_THERE - _level(place, most, attached) for attached in (now, lasting))
-    return Stock(ATTACHED_THERE, *used)
+        return Stock(there.most, len(there.now), len(there.lasting))
+    return Stock(
+        ATTACHED_THERE,
+        ATTACHED_THERE - _level(place, there.most, there.now),
+        ATTACHED_THERE - _level(place, there.most, there.lasting),
+    )
 
 
 def _level(place: _Place, most: int, attached: Set[str]) -> int:
     """How much of shared claims a node has left, as ``shared_places`` understands it."""
-    lacking = len(set(place.claims) - attached)
+    lacking = sum(claim not in attached for claim in place.claims)
     if not place.together and not lacking:
         return ATTACHED_THERE
     return pods_taken(most - len(attached), lacking, place.own)
 
 
-def _attached(storage: Storage, claims: Iterable[str], driver: str) -> Set[str]:
+def _attached(storage: Storage, driver: str) -> dict[NodeName, AttachedThere]:
+    """What is attached to the nodes that a driver has a limit on; counted once for all who ask."""
+    known = storage.attached.get(driver)
+    if known is None:
+        known = storage.attached[driver] = {
+            node: AttachedThere(
+                limit,
+                _claims_of(storage, storage.on_node.get(node, ()), driver),
+                _claims_of(storage, storage.staying.get(node, ()), driver),
+            )
+            for node, limits in storage.limits.items()
+            for name, limit in limits.items()
+            if _plain(name) == driver
+        }
+    return known
+
+
+def _claims_of(storage: Storage, claims: Iterable[str], driver: str) -> Set[str]:
     return {
         _plain(key) for key in claims if _plain(_driver(storage, storage.claims.get(key))) == driver
     }
@@ -142,6 +165,7 @@ def _driver(storage: Storage, claim: ClaimFacts | None) -> str:
     return volume.driver if volume is not None else storage.provisioner(claim)
 
 
+@lru_cache(maxsize=16_384)
 def _plain(name: str) -> str:
     """Leave out what makes a resource a device, or divides its name."""
     return name.replace("/", "|").replace(":", "|").replace("+", "|")

@@ -232,6 +232,7 @@ class ClusterState:
     def storage_changed(self) -> None:
         """Work out again what waits for claims, after claims, volumes or classes have changed."""
         self.supplied.clear()
+        self.storage.attached.clear()
         for claim in self.storage.waiting:
             self._look_again(claim)
 

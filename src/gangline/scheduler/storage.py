@@ -7,7 +7,7 @@ kube-scheduler's.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 
 from gangline.api.selectors import EVERYTHING, Selector
@@ -106,6 +106,17 @@ class Needs:
     """Free volumes that it takes there."""
 
 
+@dataclass(frozen=True, slots=True)
+class AttachedThere:
+    """What a storage driver has attached to a node, in plain names."""
+
+    most: int
+    """So many can be."""
+    now: Set[str]
+    lasting: Set[str]
+    """The part that need not ever be detached."""
+
+
 @dataclass(slots=True)
 class Storage:
     """All claims, volumes and classes, and which pods use which claims."""
@@ -125,11 +136,14 @@ class Storage:
     """How much storage is left to make volumes of."""
     limits: dict[NodeName, dict[str, int]] = field(default_factory=dict)
     """How many volumes each driver can attach to a node, where that is limited."""
+    attached: dict[str, dict[NodeName, AttachedThere]] = field(default_factory=dict)
+    """What is attached by the drivers that were asked about; forgotten when anything changes."""
     waiting: dict[str, set[PodKey]] = field(default_factory=dict)
     """The pods that wait, by claim."""
 
     def note(self, pod: PodFacts, sign: int) -> None:
         """Count a pod as user of its claims (``sign`` -1: no longer)."""
+        self.attached.clear()
         for claim in pod.claims:
             if pod.holds_room and pod.node is not None:
                 self.holding[claim] += sign

@@ -30,7 +30,7 @@ def needs_supplied(state: ClusterState, pod: PodFacts) -> Needs:
             name: {node: Stock(count) for node, count in counts.items()}
             for name, counts in state.storage.supply(pod, listed).items()
         }
-        supply |= stocks(state.storage, pod, [node.name for node in listed])
+        supply |= stocks(state.storage, pod, [node.name for node in listed], state.supplied)
         for name, counted in supply.items():
             state.nodes.supply(name, counted)
             state.supplied.add(name)

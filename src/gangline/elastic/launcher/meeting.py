@@ -1,12 +1,14 @@
 """How the nodes of a job meet: alone, at a master of the cluster, or at one of theirs. Pure."""
 
 import argparse
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gangline.elastic.launcher.parsing import FlagError
 
 DEFAULT_STORE_PORT = 29_500
+_MOST_PORT = 65_535
 _BACKENDS = ("static", "c10d", "gangline", "dlrover-master")
 _TIMES = ("join_timeout", "timeout", "last_call_timeout", "lastcall_timeout", "pend_timeout")
 _KEYS = (*_TIMES, "node_unit", "is_host", "rank")
@@ -73,9 +75,11 @@ def meeting(flags: argparse.Namespace, environment: Mapping[str, str]) -> Meetin
     local = flags.local_addr or environment.get("POD_IP")
     if flags.standalone and (high > 1 or (rank or 0) > 0):
         raise FlagError("--standalone is for one node; name the place to meet by --rdzv-endpoint")
-    if flags.standalone or (high == 1 and not given and not flags.rdzv_endpoint):
+    if flags.master_port:  # 0 is any port, as for torchrun
+        _port("--master-port", str(flags.master_port))
+    if flags.standalone or (high == 1 and not given and _is_for_one(flags.rdzv_endpoint)):
         own = flags.master_addr if "master_addr" in flags.given else local or "127.0.0.1"
-        port = None if flags.standalone else flags.master_port
+        port = None if flags.standalone else flags.master_port or None
         return Meeting(store_host=own.strip("[]"), store_port=port)
     address, hosts = _where(flags, given, rank, conf)
     return Meeting(
@@ -85,9 +89,7 @@ def meeting(flags: argparse.Namespace, environment: Mapping[str, str]) -> Meetin
         address=address,
         is_given_by_cluster=bool(given),
         hosts=hosts,
-        node_id=int(environment.get("NODE_ID") or environment.get("WORKER_ID") or rank or 0)
-        if given or rank is not None
-        else None,
+        node_id=_node_id(environment, rank) if given or rank is not None else None,
         node_rank=-1 if rank is None else rank,
         witness=_api_server(environment) if given else None,
         local_address=local,
@@ -143,17 +145,52 @@ def _where(
     flags: argparse.Namespace, given: str | None, rank: int | None, conf: Mapping[str, str]
 ) -> tuple[str, bool | None]:
     if given:
-        return given, False
+        return _address("the master's address", given), False
     stated = conf["is_host"].lower() in _TRUE if "is_host" in conf else None
     if flags.rdzv_endpoint:
         own = None if flags.rdzv_backend != "static" else (rank or 0) == 0
-        return flags.rdzv_endpoint, own if stated is None else stated
+        address = _address("--rdzv-endpoint", flags.rdzv_endpoint)
+        return address, own if stated is None else stated
     if flags.rdzv_backend != "static":
         raise FlagError("several nodes need a place to meet: give --rdzv-endpoint HOST:PORT")
     if rank is None:
         raise FlagError("several nodes with --rdzv-backend static need --node-rank on each")
     address = f"{flags.master_addr}:{flags.master_port or DEFAULT_STORE_PORT}"
+    _address("--master-addr and --master-port", address)
     return address, rank == 0 if stated is None else stated
+
+
+def _is_for_one(endpoint: str) -> bool:
+    """Whether nobody else can come there: none is named, or any free port, as for torchrun."""
+    return not endpoint or endpoint.endswith(":0")
+
+
+def _node_id(environment: Mapping[str, str], rank: int | None) -> int:
+    text = environment.get("NODE_ID") or environment.get("WORKER_ID") or str(rank or 0)
+    if not text.isdecimal():
+        raise FlagError(f"the number of this node (NODE_ID) must be a number, not {text}")
+    return int(text)
+
+
+def _address(what: str, address: str) -> str:
+    """Return a host:port, a host or a [v6]:port if it can be one."""
+    host, colon, port = address.rpartition(":")
+    is_bare = not colon or (":" in host and not host.startswith("["))
+    host = address if is_bare else host
+    if not is_bare:
+        _port(f"{what} {address}: the port", port)
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        host = ""
+    if not host.strip("[]"):
+        raise FlagError(f"{what} {address}: must name a host")
+    return address
+
+
+def _port(what: str, text: str) -> None:
+    if not text.isdecimal() or not 1 <= int(text) <= _MOST_PORT:
+        raise FlagError(f"{what} {text}: must be between 1 and {_MOST_PORT}")
 
 
 def _unit(flags: argparse.Namespace, conf: Mapping[str, str], high: int) -> int:
@@ -168,7 +205,10 @@ def _time(conf: Mapping[str, str], *names: str, default: float) -> float:
     for name in names:
         if name in conf:
             try:
-                return float(conf[name])
+                seconds = float(conf[name])
             except ValueError:
-                raise FlagError(f"--rdzv-conf {name}={conf[name]}: must be seconds") from None
+                seconds = math.nan
+            if not 0 <= seconds < math.inf:
+                raise FlagError(f"--rdzv-conf {name}={conf[name]}: must be seconds")
+            return seconds
     return default

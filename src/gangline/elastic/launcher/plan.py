@@ -1,6 +1,7 @@
 """From flags to what the agent is told; what cannot be honoured is refused with a reason. Pure."""
 
 import argparse
+import math
 import re
 import signal
 import sys
@@ -63,7 +64,7 @@ def plan(
             preload=tuple(flags.preload),
             reserve_bytes=flags.standby_reserve * _MIB,
         ),
-        hang=HangSettings(timeout_s=flags.hang_timeout or None),
+        hang=_hang(flags.hang_timeout),
     )
     return settings, meet
 
@@ -135,6 +136,12 @@ def _run_id(flags: argparse.Namespace, environment: Mapping[str, str], meet: Mee
     if meet.address is None and "rdzv_id" not in flags.given:
         return str(uuid.uuid4())
     return str(flags.rdzv_id)
+
+
+def _hang(timeout_s: float | None) -> HangSettings:
+    if timeout_s is not None and not 0 <= timeout_s < math.inf:
+        raise FlagError(f"--hang-timeout {timeout_s:g}: must be seconds, or 0 for never")
+    return HangSettings(timeout_s=timeout_s or None)
 
 
 def _shutdown_s(flags: argparse.Namespace, environment: Mapping[str, str]) -> float:

@@ -98,6 +98,18 @@ def test_signals_and_times_are_settable():
         (["--rdzv-backend", "etcd"], "no such server is needed"),
         (["--rdzv-endpoint", "a:1", "--rdzv-conf", "x=1"], "known are"),
         (["--rdzv-endpoint", "a:1", "--rdzv-conf", "timeout=x"], "must be seconds"),
+        (["--rdzv-endpoint", "a:1", "--rdzv-conf", "timeout=-5"], "timeout=-5: must be seconds"),
+        (["--rdzv-endpoint", "a:1", "--rdzv-conf", "last_call_timeout=nan"], "must be seconds"),
+        (["--nnodes", "2", "--rdzv-endpoint", "a:x"], "a:x: the port x: must be between"),
+        (["--nnodes", "2", "--rdzv-endpoint", "a:0"], "between 1 and 65535"),
+        (["--nnodes", "2", "--rdzv-endpoint", "a:99999"], "between 1 and 65535"),
+        (["--nnodes", "2", "--rdzv-endpoint", "a..b:7"], "must name a host"),
+        (["--nnodes", "2", "--rdzv-endpoint", ":7"], "must name a host"),
+        (["--nnodes", "2", "--node-rank", "0", "--master-port", "99999"], "--master-port 99999"),
+        (["--nnodes", "2", "--node-rank", "0", "--master-addr", "a..b"], "must name a host"),
+        (["--master-port", "-1"], "--master-port -1: must be between"),
+        (["--hang-timeout", "-1"], "--hang-timeout -1: must be seconds"),
+        (["--hang-timeout", "nan"], "--hang-timeout nan: must be seconds"),
         (["--rdzv-endpoint", "a:1", "--nnodes", "2", "--node-unit", "3"], "--node-unit 3"),
         (["--nproc-per-node", "0"], "at least 1"),
         (["--nproc-per-node", "many"], "--nproc-per-node many"),
@@ -121,10 +133,39 @@ def test_what_cannot_be_honoured_is_refused_with_a_reason(arguments, words):
         settings(*arguments)
 
 
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ({"GANGLINE_MASTER_ADDR": "m:x"}, "the master's address m:x: the port"),
+        ({"DLROVER_MASTER_ADDR": "m" * 64 + ":7"}, "must name a host"),
+        ({"GANGLINE_MASTER_ADDR": "m:7", "NODE_ID": "first"}, "NODE_ID.* must be a number"),
+        ({"GANGLINE_MASTER_ADDR": "m:7", "NODE_RANK": "first"}, "must be a number, not first"),
+    ],
+)
+def test_what_a_cluster_says_is_looked_at_too(environment, words):
+    with pytest.raises(FlagError, match=words):
+        meet(**environment)
+
+
+@pytest.mark.parametrize(
+    "address", ["node0", "node0:29400", "10.0.0.1:7", "[fd00::1]:7", "fd00::1"]
+)
+def test_places_to_meet_have_the_usual_forms(address):
+    assert meet("--nnodes", "2", "--rdzv-backend=c10d", "--rdzv-endpoint", address).address == (
+        address
+    )
+
+
+def test_one_node_that_may_take_any_port_needs_nobody():
+    found = meet("--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0")
+    assert (found.address, found.store_host) == (None, "127.0.0.1")
+
+
 def test_one_node_needs_nobody():
     found = meet("--nnodes", "1")
     assert (found.address, found.store_host, found.store_port) == (None, "127.0.0.1", None)
     assert meet("--master-port", "4711").store_port == 4711
+    assert meet("--master-port", "0").store_port is None
 
 
 @pytest.mark.parametrize(

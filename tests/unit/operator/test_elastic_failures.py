@@ -5,8 +5,15 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
-from gangline.operator.replicas import PodPlace, PodStatus
-from unit.operator.elastic_jobs import ElasticWorld, role
+from gangline.operator.replicas import (
+    ContainerState,
+    ContainerStatus,
+    Pod,
+    PodPlace,
+    PodStatus,
+    Terminated,
+)
+from unit.operator.elastic_jobs import ElasticWorld, full_name, role
 
 PARAMETER_SERVER = "ParameterServerStrategy"
 ELASTIC = "dlrover-run --nnodes=1:10 train.py"
@@ -56,6 +63,23 @@ def test_a_master_that_always_fails_ends_the_job_and_says_why() -> None:
         world.break_(f"master-{number}", 1)
     assert world.finished
     assert "elasticjob-train-dlrover-master-30: Error (exit code 1)" in world.message
+
+
+def test_an_image_without_gangline_is_told_by_what_its_python_says() -> None:
+    world = ElasticWorld(1).up()
+    for number in range(31):
+        name = full_name(f"master-{number}")
+        world.pods[name] = saying(world.pods[name], "/bin/python: No module named gangline")
+        world.after()
+    assert "dlrover-master-30: Error (exit code 1)" in world.message
+    assert "It said: /bin/python: No module named gangline" in world.message
+
+
+def saying(pod: Pod, words: str) -> Pod:
+    """The pod, failed with these last words."""
+    ended = ContainerState(terminated=Terminated(1, "Error", words))
+    status = PodStatus(phase="Failed", container_statuses=(ContainerStatus("main", 0, ended),))
+    return replace(pod, status=status)
 
 
 def test_a_master_that_ends_before_the_job_does_is_made_anew_a_limited_number_of_times() -> None:

@@ -86,7 +86,6 @@ class ClusterUnderTest:
         *,
         arguments: Sequence[str] = (),
         copy: str = "",
-        before: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
     ) -> Component:
         """Start our ``operator`` or ``scheduler``.
@@ -96,12 +95,11 @@ class ClusterUnderTest:
             kubeconfig: another one than the cluster's own.
             arguments: its flags.
             copy: told apart from other copies by this.
-            before: a command that runs it.
             environment: further variables.
         """
         known = self.environment | ({"KUBECONFIG": str(kubeconfig)} if kubeconfig else {})
         component = Component(
-            [*before, *GANGLINE, name, *arguments],
+            [*GANGLINE, name, *arguments],
             known | dict(environment or {}),
             self.folder / f"{name}{copy}.log",
         )

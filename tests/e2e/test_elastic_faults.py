@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from e2e import set_clock
 from e2e.clusters import ClusterUnderTest
 from e2e.elastic_training import API, Training, output
 from e2e.jobs import Manifest, template, until
@@ -50,12 +51,8 @@ def frozen(cluster: ClusterUnderTest) -> Iterator[None]:
 
 def skewed(clock: Path) -> str:
     """What a shell says first, so that the node of rank 1 has a clock that a file sets."""
-    (library,) = Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1")
-    clock.write_text("+0")
-    return (
-        f'[ "$NODE_RANK" = 1 ] && export LD_PRELOAD={library} FAKETIME_TIMESTAMP_FILE={clock} '
-        "FAKETIME_NO_CACHE=1 FAKETIME_DONT_FAKE_MONOTONIC=1 NO_FAKE_STAT=1;"
-    )
+    exported = " ".join(f"{name}={value}" for name, value in set_clock.variables(clock).items())
+    return f'[ "$NODE_RANK" = 1 ] && export {exported};'
 
 
 @asynccontextmanager

@@ -1,13 +1,13 @@
 """An operator whose requests fail, whose watches are cut, whose clock jumps, that has a rival."""
 
 import contextlib
-import shutil
 import signal
 from collections import Counter
 from collections.abc import AsyncIterator
 
 import pytest
 
+from e2e import set_clock
 from e2e.clusters import ClusterUnderTest
 from e2e.jobs import fails_first, job, replica, until
 from e2e.proxy import FaultyProxy
@@ -209,22 +209,13 @@ async def test_a_job_deleted_and_made_again_within_a_second_starts_anew(
 async def test_a_clock_that_jumps_by_an_hour_harms_no_job(
     scenario: Scenario, proxy: FaultyProxy, step: str
 ) -> None:
-    faketime = shutil.which("faketime")
-    assert faketime, "install Debian's package faketime"
     clock = scenario.shared / "clock"
-    clock.write_text("+0")
     scenario.cluster.stop_component("operator")
     scenario.cluster.start_component(
         "operator",
         # The proxy speaks plain HTTP: to a clock an hour back a new certificate is not valid yet.
         proxy.kubeconfig(scenario.shared),
-        before=[faketime, "-m", "-f", "+0"],
-        environment={
-            "FAKETIME": "",
-            "FAKETIME_TIMESTAMP_FILE": str(clock),
-            "FAKETIME_NO_CACHE": "1",
-            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        },
+        environment=set_clock.variables(clock),
     )
     shared = str(scenario.shared)
     worker = replica(fails_first(137), 2, restart="ExitCode", shared=shared)

@@ -1,0 +1,19 @@
+"""A clock that a file sets, for a process that is to believe in it (Debian's faketime)."""
+
+from pathlib import Path
+
+
+def variables(clock: Path) -> dict[str, str]:
+    """What its environment must hold; the file says by how many seconds it is off: ``+0`` at first.
+
+    The library itself is loaded: the program ``faketime`` starts a child that outlives it.
+    """
+    (library,) = Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1")
+    clock.write_text("+0")
+    return {
+        "LD_PRELOAD": str(library),
+        "FAKETIME_TIMESTAMP_FILE": str(clock),
+        "FAKETIME_NO_CACHE": "1",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        "NO_FAKE_STAT": "1",
+    }

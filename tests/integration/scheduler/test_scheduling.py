@@ -392,7 +392,7 @@ async def test_a_gang_lodges_in_planned_room_for_as_long_as_its_like_took(cluste
         name = f"short-{number}"
         await add_gang(cluster, name, 1)
         await cluster.patch(PODS, f"{name}-0", {"status": done}, "default", subresource="status")
-    async with scheduling(cluster, PREEMPTING):
+    async with scheduling(cluster, replace(PREEMPTING, lodge=True)):
         await add_gang(cluster, "old", 1, cpu="4")
         await eventually(placed(cluster, "old", 1), "the old gang has the node")
         started = {"startTime": datetime.now(UTC).isoformat(timespec="seconds")}

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -152,27 +153,64 @@ async def test_a_server_that_never_answers_holds_nobody_up(tmp_path: Path) -> No
         assert await offered(environment, "gangline get ") == []
 
 
-async def test_the_script_for_bash_completes_a_job(
-    api_server: ApiServer, client: Client, tmp_path: Path
-) -> None:
-    await fill(client)
-    tool = tmp_path / "gangline"
+def at_a_shell(api_server: ApiServer, folder: Path) -> dict[str, str]:
+    """The environment of a person whose shell finds the command in a folder."""
+    tool = folder / "gangline"
     tool.write_text(f'#!/bin/sh\nexec {sys.executable} -m gangline "$@"\n')
     tool.chmod(0o755)
-    environment = environment_of(api_server.kubeconfig, tmp_path)
-    environment["PATH"] = f"{tmp_path}:{environment['PATH']}"
-    press = (
-        'eval "$(gangline completion bash)"; COMP_WORDS=(gangline get di); COMP_CWORD=2; '
-        '"$(complete -p gangline | sed "s/.*-F \\([^ ]*\\).*/\\1/")" gangline di get; '
-        'echo "${COMPREPLY[@]}"'
-    )
-    done = await asyncio.to_thread(
+    environment = environment_of(api_server.kubeconfig, folder)
+    return environment | {"PATH": f"{folder}:{environment['PATH']}", "TERM": "xterm"}
+
+
+async def run_shell(environment: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
+    return await asyncio.to_thread(
         subprocess.run,
-        ["bash", "-c", press],
+        words,
         env=environment,
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         check=False,
         timeout=200,
     )
+
+
+async def test_the_script_for_bash_completes_a_job(
+    api_server: ApiServer, client: Client, tmp_path: Path
+) -> None:
+    await fill(client)
+    press = (
+        'eval "$(gangline completion bash)"; COMP_WORDS=(gangline get di); COMP_CWORD=2; '
+        '"$(complete -p gangline | sed "s/.*-F \\([^ ]*\\).*/\\1/")" gangline di get; '
+        'echo "${COMPREPLY[@]}"'
+    )
+    done = await run_shell(at_a_shell(api_server, tmp_path), "bash", "-c", press)
     assert done.stdout == "digits\n", done.stderr
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="needs fish")
+async def test_fish_completes_a_job(api_server: ApiServer, client: Client, tmp_path: Path) -> None:
+    await fill(client)
+    press = 'gangline completion fish | source; complete -C "gangline get di"'
+    done = await run_shell(at_a_shell(api_server, tmp_path), "fish", "-c", press)
+    assert done.stdout.split() == ["digits"], done.stderr
+
+
+PRESS_IN_ZSH = r"""
+zmodload zsh/zpty
+zpty typed zsh -f -i
+zpty -w typed 'autoload -Uz compinit; compinit -u -D; eval "$(gangline completion zsh)"'
+zpty -w typed 'show() { print -rn -- $BUFFER > $HOME/part; mv $HOME/part $HOME/line }'
+zpty -w typed 'zle -N show; bindkey "^X" show; print rea""dy'
+zpty -r typed said '*ready*'
+zpty -n -w typed $'gangline get di\t\x18'
+until [[ -e $HOME/line ]]; do zpty -r -t typed said; sleep 0.1; done
+"""
+"""Keys pressed in an interactive shell on a terminal; the last one writes down the line so far."""
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="needs zsh")
+async def test_zsh_completes_a_job(api_server: ApiServer, client: Client, tmp_path: Path) -> None:
+    await fill(client)
+    done = await run_shell(at_a_shell(api_server, tmp_path), "zsh", "-f", "-c", PRESS_IN_ZSH)
+    assert (tmp_path / "line").read_text() == "gangline get digits ", done

@@ -108,6 +108,8 @@ async def test_nodes_and_the_cluster_are_shown(embedded_cluster: EmbeddedCluster
 
     await until(both_are_ready, 30.0, embedded_cluster.said)
     assert embedded_cluster.run("top", "node").stdout.startswith("NAME")
+    details = embedded_cluster.run("top", "node", "-d").stdout
+    assert details.count("Name: ") == details.count("Type: ") == 2, details
     status = embedded_cluster.run("status")
     assert status.returncode == ExitCode.DONE, told(status)
     assert "API server:" in status.stdout

@@ -1,6 +1,7 @@
 """What a job has written can be read when its pods are gone, on the embedded cluster."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -51,3 +52,42 @@ async def test_logs_are_there_when_the_pods_are_gone(embedded_cluster: EmbeddedC
     typed(cluster, *SUBMIT, "true")
     await without_pods(cluster)
     assert typed(cluster, "logs", "gone", "--all") == ""
+
+
+def submit_counting(
+    cluster: EmbeddedCluster, name: str, folder: Path, then: str, *flags: str
+) -> None:
+    """Submit a job that says with each run how many there were before it."""
+    count = f"n=$(ls {folder} | wc -l); touch {folder}/$n; echo run $n; {then}"
+    job = ("submit", "pytorch", "--name", name, "--image", "any", "--cpu", "50m")
+    mount = ("--share-memory", "0", "--data-dir", str(folder))
+    typed(cluster, *job, *mount, *flags, count)
+
+
+async def test_what_ran_before_is_read_of_pods_that_are_gone_or_were_replaced(
+    embedded_cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    cluster = embedded_cluster
+    gone, again = tmp_path / "of-gone", tmp_path / "of-again"
+    for folder in (gone, again):
+        folder.mkdir()
+    # It fails once, is restarted in its place, and cleans up behind itself.
+    clean = ("--retry", "3", "--clean-task-policy", "All")
+    submit_counting(cluster, "gone", gone, "test $n = 1", *clean)
+    submit_counting(cluster, "again", again, "trap exit TERM; while :; do sleep 0.1; done")
+
+    async def written(text: str) -> bool:
+        return cluster.run("logs", "again").stdout == text
+
+    await until(lambda: written("run 0\n"), 200.0)
+    nothing = cluster.run("logs", "again", "--previous")
+    assert nothing.returncode == ExitCode.UNEXPECTED
+    assert "no earlier pod's log is kept" in nothing.stderr
+    typed(cluster, "restart", "again")
+    await until(lambda: written("run 1\n"), 200.0)
+    assert typed(cluster, "logs", "again", "--previous") == "run 0\n"
+
+    await without_pods(cluster)
+    assert typed(cluster, "logs", "gone") == "run 1\n"
+    assert typed(cluster, "logs", "gone", "--previous") == "run 0\n"
+    assert typed(cluster, "logs", "gone", "--previous", "--all", "--no-prefix") == "run 0\n"

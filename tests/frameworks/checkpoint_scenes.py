@@ -21,7 +21,14 @@ from typing import Any
 
 import torch
 
-from gangline.elastic.checkpoint import Checkpointer, StorageError
+from gangline.elastic.checkpoint import Checkpointer, StepTakenError, StorageError
+from gangline.elastic.checkpoint.manifest import (
+    MANIFEST,
+    Manifest,
+    read_manifest,
+    step_name,
+    write_manifest,
+)
 from gangline.elastic.checkpoint.source import StorageSource
 from gangline.elastic.checkpoint.target import RemoteTarget, open_target
 
@@ -119,6 +126,7 @@ def bucket() -> dict[str, Any]:
             "restored": [loaded.step, loaded.source, torch.equal(into["w"], state(3)["w"])],
             "steps": two_steps(target),
             "failures": checkpointer.counts.failures,
+            "contest": contest(url, options),
             "away": away(server, url, options),
         }
     finally:
@@ -133,6 +141,23 @@ def two_steps(target: RemoteTarget) -> list[str]:
         if len(found) <= 2 or time.monotonic() > deadline:
             return found
         time.sleep(0.05)
+
+
+def contest(url: str, options: dict[str, str]) -> list[str]:
+    """Savers that commit the same step: what became of each attempt, and whose the step is then."""
+    target, found = open_target(url, options), []
+    for plan, begins in (("a", True), ("b", False), ("a", False), ("b", True)):
+        if begins:
+            target.begin(9, plan)
+        try:
+            target.commit(9, plan, write_manifest(Manifest(9, plan, 0, [], 0)))
+            said = "committed"
+        except StepTakenError:
+            said = "too late"
+        owner = read_manifest(target.read(f"{step_name(9)}/{MANIFEST}")).plan
+        found.append(f"{plan} {said}: {owner}")
+    target.remove(step_name(9))
+    return found
 
 
 def away(server: Any, url: str, options: dict[str, str]) -> bool:

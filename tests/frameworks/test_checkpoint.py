@@ -56,5 +56,6 @@ def test_a_bucket_takes_steps_and_gives_them_back(play: Play) -> None:
         "restored": [3, "storage", True],
         "steps": ["step-000000000002", "step-000000000003"],
         "failures": [],
+        "contest": ["a committed: a", "b too late: a", "a committed: a", "b committed: b"],
         "away": True,
     }

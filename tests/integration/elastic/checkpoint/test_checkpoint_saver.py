@@ -19,6 +19,7 @@ from gangline.elastic.checkpoint.manifest import step_name
 from gangline.elastic.checkpoint.persist import committed_steps
 from gangline.elastic.checkpoint.segment import Segment
 from gangline.elastic.checkpoint.target import open_target
+from gangline.elastic.progress import Saves, read
 
 WORKER = Path(__file__).parent / "saved_worker.py"
 
@@ -165,10 +166,12 @@ def test_a_save_waits_for_a_saver_that_is_put_off_the_processor_in_its_instant(
         segment.close()
 
 
-def test_with_two_buffers_a_save_is_skipped_rather_than_waits_for_storage(
-    environment: dict[str, str], tmp_path: Path
+def test_with_two_buffers_a_save_is_skipped_rather_than_waits_for_storage_and_the_agent_knows(
+    environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Checkpointer(tmp_path, buffers=2, linger_s=60) as checkpointer:
+    progress = tmp_path / "progress"
+    monkeypatch.setenv("GANGLINE_PROGRESS_FILE", str(progress))
+    with Checkpointer(tmp_path / "steps", buffers=2, linger_s=60) as checkpointer:
         for step in (1, 2):
             checkpointer.save(step, state(step))
         segment = Segment(segment_path(checkpointer.home, 0, 0))
@@ -177,6 +180,24 @@ def test_with_two_buffers_a_save_is_skipped_rather_than_waits_for_storage(
             assert not checkpointer.save(3, state(3))
         segment.close()
         assert checkpointer.counts.skipped == 1
+    told = read(progress, tmp_path / "none")
+    assert (told.saved_step, told.saves) == (2, Saves(skipped=1))
+    assert told.blocked_s == pytest.approx(checkpointer.counts.blocked_s, abs=0.001)
+
+
+def test_a_step_whose_saver_was_killed_within_its_commit_is_committed_by_the_next(
+    environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = tmp_path / "killed"
+    monkeypatch.setenv("GANGLINE_FAILPOINT_RECORD", str(record))
+    monkeypatch.setenv("GANGLINE_SAVER_FAILPOINT", "commit-manifest")
+    with Checkpointer(tmp_path / "steps", linger_s=60) as checkpointer:
+        checkpointer.save(4, state(4), "storage")
+        assert eventually(record.exists)
+        monkeypatch.delenv("GANGLINE_SAVER_FAILPOINT")
+        assert steps(tmp_path / "steps") == []
+        assert checkpointer.wait(60)
+        assert steps(tmp_path / "steps") == [4]
 
 
 def test_a_damaged_newest_step_is_skipped_with_a_reason(

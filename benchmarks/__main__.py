@@ -13,6 +13,8 @@ ALL = (
     "memory",
     "first_step",
     "client_speed",
+    "job_list",
+    "log_following",
     "master_load",
     "checkpoint_speed",
 )

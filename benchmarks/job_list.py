@@ -1,0 +1,132 @@
+"""``gangline list`` with 1,000 jobs of four pods each, beside ``kubectl get`` of the same objects.
+
+Nothing runs the jobs: operator and scheduler are left out, the pods are written with their owners.
+Both tools are new processes each time, by turns; medians of wall time, means of processor time.
+Without kubectl the peer is a bare client that sends one list request for each of the two kinds.
+"""
+
+import asyncio
+import json
+import os
+import resource
+import shutil
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.connection import Connection, Target
+from benchmarks.operator_creation import create_all, job
+from benchmarks.servers import GANGLINE, embedded
+
+JOBS = 1000
+PODS_PER_JOB = 4
+RUNS = 7
+BOUND_S = 1.0
+JOBS_PATH = "/apis/kubeflow.org/v1/namespaces/default/pytorchjobs"
+PODS_PATH = "/api/v1/namespaces/default/pods"
+LISTS = ("/apis/kubeflow.org/v1/pytorchjobs", "/api/v1/pods")
+
+
+def pod(owner: dict[str, Any], index: int) -> bytes:
+    """A pod of a job, as the operator labels it; small ones, so that servers weigh little."""
+    meta = owner["metadata"]
+    reference = {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "name": meta["name"],
+        "uid": meta["uid"],
+        "controller": True,
+    }
+    labels = {
+        "training.kubeflow.org/job-name": meta["name"],
+        "training.kubeflow.org/replica-type": "worker" if index else "master",
+        "training.kubeflow.org/replica-index": str(max(0, index - 1)),
+    }
+    metadata = {
+        "name": f"{meta['name']}-{index}",
+        "labels": labels,
+        "ownerReferences": [reference],
+    }
+    container = {"name": "pytorch", "image": "busybox:1", "command": ["sleep", "60"]}
+    body = {"metadata": metadata, "spec": {"containers": [container]}}
+    return json.dumps({"apiVersion": "v1", "kind": "Pod"} | body).encode()
+
+
+async def fill(kubeconfig: Path) -> None:
+    """Write the jobs, and the pods that they own."""
+    target = await Target.of(kubeconfig)
+    names = [f"bench-{number}" for number in range(JOBS)]
+    await create_all(target, [(JOBS_PATH, json.dumps(job(name)).encode()) for name in names])
+    connection = await Connection.open(target)
+    _, answer = await connection.request("GET", JOBS_PATH)
+    connection.close()
+    owners = json.loads(answer)["items"]
+    await create_all(
+        target, [(PODS_PATH, pod(owner, n)) for owner in owners for n in range(PODS_PER_JOB)]
+    )
+
+
+def run_tool(words: Sequence[str | Path], environment: dict[str, str]) -> tuple[float, float]:
+    """Wall and processor seconds of a process, from its start to its end."""
+    before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    done = subprocess.run(words, env=environment, check=True, capture_output=True, text=True)
+    wall, after = time.monotonic() - begun, resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert f"bench-{JOBS - 1}" in done.stdout, done.stderr
+    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return wall, spent
+
+
+def bare_lists(kubeconfig: Path) -> tuple[float, float]:
+    """Wall and processor seconds of the bare client, without the start of a process."""
+
+    async def ask() -> None:
+        target = await Target.of(kubeconfig)
+        for path in LISTS:
+            connection = await Connection.open(target)
+            code, _ = await connection.request("GET", path)
+            assert code == 200, path
+            connection.close()
+
+    begun, before = time.monotonic(), time.process_time()
+    asyncio.run(ask())
+    return time.monotonic() - begun, time.process_time() - before
+
+
+def peer(kubeconfig: Path, environment: dict[str, str]) -> tuple[str, Callable[[], Any]]:
+    """The name of the peer and one run of it."""
+    if shutil.which("kubectl"):
+        words = ("kubectl", "get", "pytorchjobs,pods", "-A")
+        return "kubectl get pytorchjobs,pods -A", lambda: run_tool(words, environment)
+    return "bare client, two requests", lambda: bare_lists(kubeconfig)
+
+
+def main() -> None:
+    """Measure by turns; print medians and the ratio."""
+    with (
+        embedded("--without", "operator", "--without", "scheduler") as (kubeconfig, _),
+        tempfile.TemporaryDirectory() as home,
+    ):
+        asyncio.run(fill(kubeconfig))
+        environment = os.environ | {"KUBECONFIG": str(kubeconfig), "HOME": home}
+        name, other = peer(kubeconfig, environment)
+        other()  # kubectl asks what kinds there are once and remembers it
+        ours, theirs = [], []
+        for _ in range(RUNS):
+            ours.append(run_tool([*GANGLINE, "list", "-A"], environment))
+            theirs.append(other())
+    print(f"a list of {JOBS} jobs with {JOBS * PODS_PER_JOB} pods, medians of {RUNS} runs in turn")
+    for who, runs in ((f"{name}:", theirs), ("gangline list -A:", ours)):
+        wall = statistics.median(wall for wall, _ in runs)
+        spent = statistics.mean(spent for _, spent in runs)
+        print(f"  {who:33} {wall:.2f} s, processor {spent:.2f} s")
+    median = statistics.median(wall for wall, _ in ours)
+    ratio = median / statistics.median(wall for wall, _ in theirs)
+    print(f"  ratio {ratio:.2f}; to reach: under {BOUND_S:.0f} s, reached {median:.2f} s")
+
+
+if __name__ == "__main__":
+    main()

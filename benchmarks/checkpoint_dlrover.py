@@ -20,6 +20,7 @@ TENSORS = 50
 ELEMENTS = 2_621_440
 ROUNDS = 7
 PERSISTS = 4
+TURNS = 5
 PATIENCE_S = 120.0
 
 
@@ -114,7 +115,8 @@ def train(what: str, folder: str, figures: str) -> None:
     if what == "save":
         training.memory()
         training.storage()
-        for _ in range(3):
+        for _ in range(TURNS):
+            training.tell(beside=timed(training.copy))
             training.restore("warm")
     else:
         training.restore("cold")

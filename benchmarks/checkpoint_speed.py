@@ -117,15 +117,19 @@ def storage_saves(checkpointer: Checkpointer, state: dict[str, Any], folder: Pat
 def restores(checkpointer: Checkpointer, state: dict[str, Any], folder: Path) -> None:
     target = checkpointer.latest()
     found = folder / "steps" / f"step-{target:012d}"
-    warm = []
-    for _ in range(3):
+    model = state["model"]
+    other = {name: torch.zeros_like(tensor) for name, tensor in model.items()}
+    warm, copies = [], []
+    for _ in range(TURNS):
+        copies.append(timed(lambda: copy_to(model, other)))
         warm.append(timed(lambda: checkpointer.load(state)))
-    line("restore from memory into the model", statistics.median(warm))
+    copy = statistics.median(copies)
+    line("restore from memory into the model", statistics.median(warm), "a bare copy", copy)
     checkpointer.buffers.close()
     for segment in checkpointer.home.glob("*.seg"):
         segment.unlink()
     cold, bare = [], []
-    for _ in range(3):
+    for _ in range(TURNS):
         forget(folder / "bare")
         bare.append(timed(lambda: bare_read(folder / "bare")))
         forget(found)
@@ -224,7 +228,8 @@ def dlrover(folder: Path) -> None:
     line("DLRover, save to storage, until committed", middle["committed"])
     skipped = round(sum(found["skipped"]))
     print(f"  DLRover, memory saves skipped meanwhile              {skipped:7d} of {PERSISTS}")
-    line("DLRover, restore from memory into the model", middle["warm"])
+    warm = middle["warm"]
+    line("DLRover, restore from memory into the model", warm, "a bare copy", middle["beside"])
     line("DLRover, restore from a local disk, cold", middle["cold"])
 
 

@@ -1,6 +1,5 @@
 """Follows how much storage drivers have left, where the cluster says so (CSIStorageCapacity)."""
 
-import asyncio
 from collections.abc import Callable
 
 from gangline.kube.client import Client
@@ -38,15 +37,8 @@ class CapacityFeed:
         for informer in self.versions:
             informer.add_listener(self._on_capacity)
 
-    async def learn(self) -> None:
-        """Look at what drivers say from when everything has been read; never where nothing is."""
-        await self.drivers.synced()
-        waits = [asyncio.create_task(informer.synced()) for informer in self.versions]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
+    def learned(self) -> None:
+        """Heed what drivers say: everything has been read."""
         self._capacities.known = True
         self._tell()
 

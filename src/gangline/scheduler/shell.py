@@ -9,6 +9,7 @@ import asyncio
 import gc
 import logging
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import TypeVar
 
@@ -82,19 +83,19 @@ class Scheduler:
             for informer in (*feed.required, *feed.optional, *feed.storage, *feed.additional):
                 tasks.create_task(informer.run())
             attachments = AttachmentFeed(self._client, feed.state, self._changed.set)
-            tasks.create_task(self._follow_if_known(attachments.informer))
             capacity = CapacityFeed(self._client, feed.state, self._changed.set)
-            tasks.create_task(self._follow_if_known(capacity.drivers))
-            tasks.create_task(self._follow_if_known(*capacity.versions))
-            tasks.create_task(capacity.learn())
             volumes = VolumeBinder(self._client, feed.state)
             feed.on_storage(volumes.changed)
-            learning = tasks.create_task(feed.learn_storage())
+            learning: tuple[asyncio.Task[object], ...] = (
+                tasks.create_task(feed.learn_storage()),
+                tasks.create_task(self._follow_if_known(tasks, attachments.informer)),
+                tasks.create_task(self._follow_if_known(tasks, feed.quotas)),
+                tasks.create_task(self._follow_capacity(tasks, capacity)),
+            )
             tasks.create_task(self._reporter.controller.run())
             tasks.create_task(self._notebook.run())
             tasks.create_task(self._queue_reporter.controller.run())
             tasks.create_task(self._ensure_default_queue())
-            tasks.create_task(self._follow_if_known(feed.quotas))
             binder = Binder(
                 self._client,
                 self._feed.state,
@@ -119,10 +120,11 @@ class Scheduler:
             gc.freeze()
             await self._decide_on_changes(binder, evictor)
 
-    async def _synced(self, learning: asyncio.Task[None]) -> None:
+    async def _synced(self, learning: Iterable[asyncio.Task[object]]) -> None:
         """Wait for what a decision needs; for groups and queues only as long as they may be there.
 
-        A gang must not be taken for a stray before its group has been read.
+        A gang must not be taken for a stray before its group has been read, nor be given a node
+        whose storage has no room for it.
         """
         for required in self._feed.required:
             await required.synced()
@@ -130,7 +132,7 @@ class Scheduler:
             async with asyncio.timeout(OPTIONAL_KINDS_S):
                 for optional in self._feed.optional:
                     await optional.synced()
-                await asyncio.shield(learning)
+                await asyncio.wait(learning)
 
     async def _decide_on_changes(self, binder: Binder, evictor: Evictor) -> None:
         while True:
@@ -171,15 +173,28 @@ class Scheduler:
         if binding.group is None:
             self._queue_reporter.changed(DEFAULT_QUEUE)
 
-    async def _follow_if_known(self, *versions: Informer[K]) -> None:
+    async def _follow_capacity(self, tasks: asyncio.TaskGroup, capacity: CapacityFeed) -> None:
+        """Follow what storage drivers say; what only some of the kinds say counts for nothing."""
+        drivers = await self._follow_if_known(tasks, capacity.drivers)
+        if await self._follow_if_known(tasks, *capacity.versions) and drivers:
+            capacity.learned()
+
+    async def _follow_if_known(self, tasks: asyncio.TaskGroup, *versions: Informer[K]) -> bool:
         """Follow a kind of Kubernetes' own in the first version that the API server knows, if any.
 
         Args:
+            tasks: where it is followed.
             versions: who follows it in each version, the one that is liked most first.
+
+        Returns:
+            Whether there is one; its objects have been read then.
         """
         for informer in versions:
             if await self._is_known(informer.resource):
-                await informer.run()
+                tasks.create_task(informer.run())
+                await informer.synced()
+                return True
+        return False
 
     async def _is_known(self, resource: Resource[K]) -> bool:
         path = f"/apis/{resource.api_version}" if resource.group else f"/api/{resource.version}"

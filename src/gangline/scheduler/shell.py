@@ -170,8 +170,11 @@ class Scheduler:
         BINDINGS.inc()
         announcer.bound(binding)
         self._reporter.bound(binding)
+        # The watch shows what is known since the decision: it will not tell that this has changed.
         if binding.group is None:
             self._queue_reporter.changed(DEFAULT_QUEUE)
+        else:
+            self._regrouped(binding.group)
 
     async def _follow_capacity(self, tasks: asyncio.TaskGroup, capacity: CapacityFeed) -> None:
         """Follow what storage drivers say; what only some of the kinds say counts for nothing."""

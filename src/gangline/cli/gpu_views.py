@@ -32,13 +32,12 @@ DEVICE_HEAD = ("GPU(DeviceIndex)", "GPU(DutyCycle)", "GPU_MEMORY(Used/Total)")
 def device_cells(busy: "GpuUsage", namespace: str, pod: str) -> list[str]:
     """Return a pod's GPUs in one row: their numbers, how busy each is, their memory together."""
     devices = devices_of(busy, namespace, pod)
-    known = [each for each in devices if each.busy is not None]
     sizes = [(each.memory_used_bytes, each.memory_total_bytes) for each in devices]
     used = [used for used, total in sizes if used is not None and total is not None]
     totals = [total for used, total in sizes if used is not None and total is not None]
     return [
         ",".join(each.index for each in devices),
-        ",".join(f"{100 * (each.busy or 0):.1f}%" for each in known),
+        ",".join(filter(None, map(duty, devices))),
         _memory(sum(used), sum(totals)) if used else "",
     ]
 
@@ -48,11 +47,16 @@ def devices_of(busy: "GpuUsage | None", namespace: str, pod: str) -> "Sequence[G
     return busy.by_pod.get((namespace, pod), ()) if busy else ()
 
 
+def duty(device: "GpuDevice") -> str:
+    """Return how busy a GPU is; empty where that is not known."""
+    return "" if device.busy is None else f"{100 * device.busy:.1f}%"
+
+
 def _cells(devices: "Sequence[GpuDevice]") -> list[tuple[str, str, str]]:
     found = [
         (
             each.index,
-            "" if each.busy is None else f"{100 * each.busy:.1f}%",
+            duty(each),
             _memory(each.memory_used_bytes, each.memory_total_bytes),
         )
         for each in devices

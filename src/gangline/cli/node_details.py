@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from gangline.cli.gpu_views import devices_of, duty
 from gangline.cli.node_views import GPU, GpuMode, NodeView, node_data, share_of, used_of, worth
 from gangline.cli.output import table
 
@@ -81,7 +82,6 @@ def _read_instance(pod: "Pod", busy: "GpuUsage | None") -> Instance:
     given = pod_request(pod.spec)
     place = (pod.metadata.namespace, pod.metadata.name)
     name, owner = pod.metadata.labels.get(JOB_NAME_LABEL, ""), pod.metadata.controller
-    devices = busy.by_pod.get(place, ()) if busy else ()
     return Instance(
         *place,
         status=status_word(pod),
@@ -90,7 +90,7 @@ def _read_instance(pod: "Pod", busy: "GpuUsage | None") -> Instance:
         milli_cpu=given.get("cpu", 0),
         memory_bytes=given.get("memory", 0),
         gpus_used=busy.pods.get(place) if busy else None,
-        gpu_indexes=tuple(each.index for each in devices),
+        gpu_indexes=tuple(each.index for each in devices_of(busy, *place)),
     )
 
 
@@ -156,7 +156,7 @@ def _devices(devices: "Sequence[GpuDevice]") -> str:
             _gibibytes(each.memory_total_bytes),
             _gibibytes(_given(each)),
             _gibibytes(each.memory_used_bytes),
-            "" if each.busy is None else f"{100 * each.busy:.1f}%",
+            duty(each),
             f"{each.namespace}/{each.pod}" if each.pod else "",
         ]
         for each in devices

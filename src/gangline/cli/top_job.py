@@ -12,6 +12,7 @@ from gangline.cli import completing
 from gangline.cli.event_loop import run
 from gangline.cli.gpu_views import DEVICE_HEAD, device_cells, with_gpu_metrics
 from gangline.cli.job_views import duration, job_data, now
+from gangline.cli.node_views import worth
 from gangline.cli.options import (
     Target,
     job_errors,
@@ -214,7 +215,7 @@ def _measures_gpus(usage: "UsageByPod") -> bool:
 
 
 def _worth(used: "Usage | None") -> str:
-    return "" if used is None or used.gpus is None else f"{used.gpus:.2f}"
+    return worth(used.gpus if used else None)
 
 
 def _amounts(used: "Usage | None") -> tuple[object, object]:

@@ -12,6 +12,7 @@ ALL = (
     "scheduler_bind",
     "memory",
     "first_step",
+    "command_start",
     "client_speed",
     "job_list",
     "log_following",

@@ -2,11 +2,12 @@
 
 import contextlib
 import os
+import resource
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 GANGLINE = [sys.executable, "-m", "gangline"]
@@ -16,6 +17,15 @@ def real_kubernetes_scripts() -> Path | None:
     """The folder of the scripts ``build``, ``up`` and ``down``, where there is one."""
     folder = Path(os.environ.get("GANGLINE_REALKUBE", "../shared/realkube")).resolve()
     return folder if (folder / "up").exists() else None
+
+
+def run_tool(words: Sequence[str | Path], environment: dict[str, str]) -> tuple[float, float, str]:
+    """Wall and processor seconds of a process, from its start to its end, and what it printed."""
+    before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    done = subprocess.run(words, env=environment, check=True, capture_output=True, text=True)
+    wall, after = time.monotonic() - begun, resource.getrusage(resource.RUSAGE_CHILDREN)
+    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return wall, spent, done.stdout
 
 
 @contextlib.contextmanager

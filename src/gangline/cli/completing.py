@@ -4,7 +4,6 @@ The cluster is asked once for each press of a key, for a second at most. Whateve
 shell is offered nothing: a message would end up in the middle of the line that is being typed.
 """
 
-import asyncio
 import os
 import signal
 import sys
@@ -58,6 +57,8 @@ def _is_among(name: str, typed: object) -> bool:
 
 
 def _answer(question: Question, given: Given) -> Iterable[str]:
+    import asyncio  # noqa: PLC0415 - slow to load, and most completions ask no cluster
+
     from gangline.cli.options import target_of  # noqa: PLC0415
     from gangline.kube.errors import ApiError, ConfigError  # noqa: PLC0415
     from gangline.sdk.client import JobError  # noqa: PLC0415
@@ -107,10 +108,12 @@ async def _names(client: "Client", resource: "Resource[Any]", namespace: str | N
 
 
 async def _jobs(client: "Client", namespace: str, given: Given) -> Iterable[str]:
+    from asyncio import gather  # noqa: PLC0415
+
     from gangline.sdk.client import kinds_called  # noqa: PLC0415
 
     kinds = kinds_called(given.get("kind") or "")
-    found = await asyncio.gather(*(_names(client, kind.resource, namespace) for kind in kinds))
+    found = await gather(*(_names(client, kind.resource, namespace) for kind in kinds))
     return [name for names in found for name in names]
 
 
@@ -141,9 +144,11 @@ async def _containers(client: "Client", namespace: str, given: Given) -> Iterabl
 
 async def _places(client: "Client", namespace: str, given: Given) -> Iterable[str]:
     """What ports can be forwarded to."""
+    from asyncio import gather  # noqa: PLC0415
+
     from gangline.api.resources import PODS, SERVICES  # noqa: PLC0415
 
-    jobs, services, pods = await asyncio.gather(
+    jobs, services, pods = await gather(
         _jobs(client, namespace, given),
         _names(client, SERVICES, namespace),
         _names(client, PODS, namespace),

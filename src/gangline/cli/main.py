@@ -6,7 +6,6 @@ and completion of command names import nothing but click.
 
 import os
 import sys
-import traceback
 from dataclasses import dataclass
 from importlib import import_module
 from io import TextIOWrapper
@@ -180,7 +179,9 @@ def run(arguments: list[str] | None = None) -> int:
 def _report(error: BaseException, session: Session) -> int:
     """Say on stderr what went wrong and what to do next; return the exit status."""
     if session.debug:
-        traceback.print_exception(error)
+        from traceback import print_exception  # noqa: PLC0415
+
+        print_exception(error)
     told = explain(error)
     click.echo(f"Error: {told.message}" if told.code != ExitCode.INTERRUPTED else "", err=True)
     if told.hint:

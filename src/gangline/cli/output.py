@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Any
 
 import click
-import yaml
 
 GAP = 2
 """Spaces between columns."""
@@ -29,31 +28,13 @@ def _cell(value: object) -> str:
     return " ".join(str(value).split()) if value not in (None, "") else "N/A"
 
 
-class _PlainDumper(yaml.SafeDumper):
-    """Writes what appears twice twice, without anchors."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        """Never point at a place further up."""
-        return True
-
-
-def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
-    """Write several lines as several lines: scripts can be read then."""
-    style = "|" if "\n" in value.rstrip("\n") else None
-    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
-
-
-_PlainDumper.add_representer(str, _text)
-
-
 def structured(value: Any, form: str) -> str:
     """Return a value as ``json`` or ``yaml``."""
     if form == "json":
         return json.dumps(value, indent=4, ensure_ascii=False)
-    text: str = yaml.dump(
-        value, Dumper=_PlainDumper, sort_keys=False, allow_unicode=True, width=100
-    )
-    return text.rstrip("\n")
+    from gangline.cli.plain_yaml import plain_yaml  # noqa: PLC0415 - its library is slow to load
+
+    return plain_yaml(value)
 
 
 def tell(value: Any, output: str) -> bool:

@@ -4,7 +4,6 @@ import asyncio
 import os
 import signal
 import socket
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -72,7 +71,7 @@ async def test_a_second_signal_does_not_wait_for_pods(cluster: EmbeddedCluster) 
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": "stubborn"},
-        "spec": {"containers": [container]},
+        "spec": {"containers": [container], "terminationGracePeriodSeconds": 3600},
     }
     await cluster.start()
     async with cluster.client() as client:
@@ -83,10 +82,8 @@ async def test_a_second_signal_does_not_wait_for_pods(cluster: EmbeddedCluster) 
 
     await until(runs, explain=cluster.said)
     assert cluster.process is not None
-    began = time.monotonic()
     cluster.process.send_signal(signal.SIGINT)
     assert await cluster.end(signal.SIGINT) == 0, cluster.said()
-    assert time.monotonic() - began < 10
 
     async def dead() -> bool:
         return not running(f"sleep {seconds}")

@@ -1,6 +1,5 @@
 """The edge of the command line: help, exit codes, errors that say what to do next."""
 
-import resource
 import subprocess
 import sys
 from importlib.metadata import version
@@ -23,15 +22,18 @@ def test_help_names_every_command_without_importing_any(
     assert all(name in shown for name in main.COMMANDS)
 
 
-def test_help_imports_nothing_heavy() -> None:
+def test_help_imports_click_and_nothing_else_that_is_installed() -> None:
+    # What `--help` costs is what it imports; benchmarks/command_start.py has the time of it.
     script = (
-        "import sys, gangline.cli.main as m; m.run(['--help']);"
-        "print([n for n in ('aiohttp', 'msgspec', 'numpy', 'yaml', 'asyncio') if n in sys.modules])"
+        "import sys; before = set(sys.modules); import gangline.cli.main as m; m.run(['--help']);"
+        "names = {n.split('.')[0] for n in set(sys.modules) - before};"
+        "print(*sorted(names - sys.stdlib_module_names));"
+        "print(*sorted(names & {'asyncio', 'ssl', 'http', 'email', 'subprocess', 'socket'}))"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
-    assert done.stdout.splitlines()[-1] == "[]"
+    assert done.stdout.splitlines()[-2:] == ["click gangline", ""]
 
 
 @pytest.mark.parametrize("name", list(main.COMMANDS))
@@ -167,16 +169,3 @@ def test_an_unreachable_cluster_says_how_to_start_one(
     )
     assert main.run(["list", "--kubeconfig", str(kubeconfig)]) == ExitCode.UNREACHABLE
     assert "gangline up" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_help_is_quick() -> None:
-    def cpu_seconds() -> float:
-        # Of the processor, not of the clock: other work on the machine is no fault of ours.
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        command = [sys.executable, "-m", "gangline", "--help"]
-        subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
-
-    assert min(cpu_seconds() for _ in range(5)) < 0.15

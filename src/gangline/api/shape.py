@@ -16,6 +16,7 @@ import msgspec
 
 from gangline.api.fielderror import FieldError, Segments, path_of, shown
 from gangline.api.meta import ObjectMeta
+from gangline.api.nulls import without_nulls
 from gangline.api.schema import INT_OR_STRING, PRESERVE_UNKNOWN, Json, for_type, structural
 
 _TYPES = {"integer": "a whole number", "string": "text", "boolean": "true or false",
@@ -38,7 +39,7 @@ class Shape:
 def check_shape(manifest: Mapping[str, Any], type_: type[msgspec.Struct]) -> Shape:
     """Compare an object, as plain data, with the schema of its kind."""
     try:
-        sound = _without_nulls(msgspec.json.decode(msgspec.json.encode(manifest)))
+        sound = without_nulls(msgspec.json.decode(msgspec.json.encode(manifest)))
     except RecursionError:
         return _unwritable("contains itself, or is nested too deeply", "take that out of it")
     except (OverflowError, TypeError) as error:
@@ -96,15 +97,6 @@ def _closed(schema: Json) -> Json:
     if schema.get("format") == "int32":
         closed = {"minimum": -(2**31), "maximum": 2**31 - 1} | closed
     return closed
-
-
-def _without_nulls(value: Any) -> Any:
-    """An API server takes a null for a field that was not given."""
-    if isinstance(value, dict):
-        return {name: _without_nulls(child) for name, child in value.items() if child is not None}
-    if isinstance(value, list):
-        return [_without_nulls(item) for item in value]
-    return value
 
 
 def _without_number(value: Any, segments: Segments) -> Iterator[FieldError]:

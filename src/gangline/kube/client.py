@@ -24,8 +24,8 @@ from gangline.kube.decoding import (
     Malformed,
     WatchEvent,
     decode_event,
+    decode_object,
     decode_page,
-    decoder_for,
     split_lines,
 )
 from gangline.kube.errors import ApiError, BadRequest, Gone, error_from_status
@@ -364,7 +364,7 @@ class Client:
     async def _object(self, resource: Resource[T], request: Request) -> T:
         answer = await self.transport.send(request)
         with _as_malformed(request, resource):
-            return decoder_for(resource.type).decode(answer)
+            return decode_object(resource.type, answer)
 
 
 def _with_kind(resource: Resource[Any], items: list[T]) -> list[T]:

@@ -1,7 +1,7 @@
 """From bytes on the wire to typed objects: pages of lists, watch events, lines of a stream.
 
 An object that does not fit its type (somebody else's CRD let it in) never spoils the list it is in:
-it comes back apart from the others, as ``Malformed``.
+it comes back apart from the others, as ``Malformed``. A field that is null counts as not given.
 """
 
 import gc
@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from gangline.api.meta import ListMeta, ObjectMeta
+from gangline.api.nulls import without_nulls
 
 T = TypeVar("T")
 
@@ -112,6 +113,7 @@ def _event_decoder(kind: Any) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(event[kind])
 
 
+_NULL = b"null"
 _RAW_PAGE: msgspec.json.Decoder[_Page[msgspec.Raw]] = msgspec.json.Decoder(_Page[msgspec.Raw])
 _RAW_EVENT = msgspec.json.Decoder(_RawEvent)
 _ENVELOPE = msgspec.json.Decoder(_Envelope)
@@ -131,6 +133,29 @@ def garbage_collector_paused(size_bytes: int) -> Iterator[None]:
             gc.enable()
 
 
+def decode_object(kind: type[T], raw: bytes | msgspec.Raw) -> T:
+    """Read one object.
+
+    Raises:
+        msgspec.ValidationError: it does not fit its type.
+        msgspec.DecodeError: it is no JSON.
+    """
+    return _decode(decoder_for(kind), raw)
+
+
+def _decode(decoder: msgspec.json.Decoder[T], raw: bytes | msgspec.Raw) -> T:
+    """Read anything; where a null does not fit, once more as if it had not been written.
+
+    Not so from the start: it takes longer, and most types say which of their fields may be null.
+    """
+    try:
+        return decoder.decode(raw)
+    except msgspec.ValidationError:
+        if _NULL not in bytes(raw):
+            raise
+    return decoder.decode(msgspec.json.encode(without_nulls(msgspec.json.decode(raw))))
+
+
 def decode_page(kind: type[T], body: bytes) -> tuple[ListMeta, list[T], list[Malformed]]:
     """Read one page of a list: what the list says of itself, its objects, and the misfits."""
     key: Any = kind
@@ -146,10 +171,9 @@ def _decode_one_by_one(kind: type[T], body: bytes) -> tuple[ListMeta, list[T], l
     page = _RAW_PAGE.decode(body)
     items: list[T] = []
     malformed: list[Malformed] = []
-    decoder = decoder_for(kind)
     for raw in page.items or []:
         try:
-            items.append(decoder.decode(raw))
+            items.append(decode_object(kind, raw))
         except msgspec.ValidationError as error:
             malformed.append(Malformed(read_metadata(raw), str(error)))
     return page.metadata, items, malformed
@@ -159,7 +183,7 @@ def decode_event(kind: type[T], line: bytes) -> WatchEvent[T] | bytes:
     """Read one line of a watch; an ERROR event gives back the bytes of its Status."""
     key: Any = kind
     try:
-        event: _Event[T] = _event_decoder(key).decode(line)
+        event: _Event[T] = _decode(_event_decoder(key), line)
     except msgspec.ValidationError as error:
         return _misfit(line, str(error))
     if event.type == "ERROR":

@@ -18,6 +18,7 @@ HISTORIES = 400
 def test_worlds_agree_and_nobody_waits_for_ever(
     lowest: int, highest: int, unit: int, ranks: bool
 ) -> None:
+    worlds = 0
     for seed in range(HISTORIES):
         stage = Stage(seed, lowest=lowest, highest=highest, unit=unit, ranks=ranks)
         try:
@@ -27,3 +28,5 @@ def test_worlds_agree_and_nobody_waits_for_ever(
             stage.check_rest()
         except AssertionError as error:
             raise AssertionError(f"history {seed}: {error}") from error
+        worlds += len(stage.worlds)
+    assert worlds > HISTORIES, "most histories are to form worlds, some several"

@@ -39,6 +39,24 @@ def device_count(
     )
 
 
+def shortage(
+    workers: int, accelerator: str, environment: Mapping[str, str], folder: Path = Path("/dev")
+) -> str:
+    """Say that there are more workers than devices, if there are both; else nothing.
+
+    Scripts may share devices, or use none, so that is no error.
+    """
+    devices = device_count(accelerator, environment, folder)
+    if not 0 < devices < workers:
+        return ""
+    name, visible = _VISIBLE[accelerator], environment.get(_VISIBLE[accelerator])
+    narrowed = "" if visible is None else f" with {name}={visible}"
+    return (
+        f"--nproc-per-node {workers}: this node has {devices} {accelerator} devices{narrowed}; "
+        f"workers of local rank {devices} and above share them, or fail"
+    )
+
+
 def xpu_count(folder: Path = Path("/dev/dri")) -> int:
     """Return how many render nodes there are: the devices of Intel."""
     if not folder.exists():

@@ -24,7 +24,7 @@ from gangline.elastic.agent.world import (
     Rendezvous,
 )
 from gangline.elastic.launcher.checks import Checks, UnfitError
-from gangline.elastic.launcher.devices import device_count
+from gangline.elastic.launcher.devices import shortage
 from gangline.elastic.launcher.lazy_master import LazyMaster
 from gangline.elastic.launcher.meeting import Meeting
 from gangline.elastic.launcher.parsing import FlagError, parse
@@ -46,7 +46,8 @@ def main(arguments: Sequence[str] | None = None, program: str = "gangline run") 
         flags = parse(sys.argv[1:] if arguments is None else arguments, os.environ, program)
         _start_logging(flags.event_log_handler)
         settings, meet = plan(flags, os.environ, socket.gethostname())
-        _mind_devices(settings, flags.accelerator)
+        if words := shortage(settings.local_world_size, flags.accelerator, os.environ):
+            log.warning("%s", words)
         base = _base_environment(settings, flags.training_port, flags.accelerator)
         checks = Checks.of(flags, meet.max_nodes)
         return asyncio.run(_run(settings, meet, base, checks))
@@ -117,12 +118,6 @@ def _start_logging(handler: str) -> None:
     level = os.environ.get("LOGLEVEL", "INFO" if handler == "console" else "WARNING").upper()
     known = level in logging.getLevelNamesMapping()
     logging.basicConfig(level=level if known else "WARNING", format=_FORMAT)
-
-
-def _mind_devices(settings: AgentSettings, accelerator: str) -> None:
-    devices = device_count(accelerator, os.environ)
-    if 0 < devices < settings.local_world_size:
-        log.warning("%d workers share %d devices", settings.local_world_size, devices)
 
 
 def _base_environment(

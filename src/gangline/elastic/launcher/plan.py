@@ -17,6 +17,7 @@ from gangline.elastic.agent.settings import (
     LogSettings,
     StandbySettings,
 )
+from gangline.elastic.launcher.capacity import tightest_limit
 from gangline.elastic.launcher.devices import cpu_count, device_count, xpu_count
 from gangline.elastic.launcher.meeting import Meeting, meeting
 from gangline.elastic.launcher.numa import NumaError, processors_near_devices
@@ -30,6 +31,8 @@ _REFUSED = {
     "ucp_device_type": "checkpoints are not converted between parallel layouts; leave it out",
 }
 _MIB = 1 << 20
+_DIGITS = 18
+"""More are too many whatever they are."""
 _FLUSH = (sys.executable, "-m", "gangline.elastic.launcher.flush")
 
 
@@ -114,9 +117,7 @@ def _workers(flags: argparse.Namespace, environment: Mapping[str, str]) -> int:
     if flags.auto_config and devices and "nproc_per_node" not in flags.given:
         return devices
     if re.fullmatch(r"[+-]?\d+", wanted):
-        if int(wanted) < 1:
-            raise FlagError(f"--nproc-per-node {wanted}: must be at least 1")
-        return int(wanted)
+        return _stated_workers(wanted, is_python=not flags.no_python)
     match wanted:
         case "cpu":
             return cpu_count()
@@ -128,6 +129,19 @@ def _workers(flags: argparse.Namespace, environment: Mapping[str, str]) -> int:
                 raise FlagError(f"--nproc-per-node {wanted}: this node has no such device")
             return found
     raise FlagError(f"--nproc-per-node {wanted}: must be a number, auto, cpu, gpu, xpu or npu")
+
+
+def _stated_workers(wanted: str, *, is_python: bool) -> int:
+    workers = int(wanted[:_DIGITS])
+    if workers < 1:
+        raise FlagError(f"--nproc-per-node {wanted}: must be at least 1")
+    limit = tightest_limit(is_python=is_python)
+    if workers > limit.most:
+        raise FlagError(
+            f"--nproc-per-node {wanted}: this machine cannot hold more than {limit.most} workers: "
+            f"{limit.reason}"
+        )
+    return workers
 
 
 def _run_id(flags: argparse.Namespace, environment: Mapping[str, str], meet: Meeting) -> str:

@@ -42,9 +42,13 @@ def test_scripts_may_write_the_file_or_report_as_for_dlrover(tmp_path):
     assert read(path, metrics).step == 5
 
 
-def test_without_a_file_nothing_is_said():
+def test_without_a_file_nothing_is_said(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    nowhere = tmp_path / "gone" / "progress"
     StepTeller({}).finished(1)
-    SaveTeller({"GANGLINE_PROGRESS_FILE": "/nowhere/progress"}).holds(1)
+    SaveTeller({"GANGLINE_PROGRESS_FILE": str(nowhere)}).holds(1)
+    assert list(tmp_path.iterdir()) == []
+    assert read(nowhere, tmp_path / "none") == Told()
 
 
 def test_a_node_is_as_far_as_its_slowest_worker(book):

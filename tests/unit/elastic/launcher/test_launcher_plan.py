@@ -8,7 +8,7 @@ import pytest
 from gangline.elastic.agent.environment import DevicesError, worker_environment
 from gangline.elastic.agent.world import World
 from gangline.elastic.launcher.checks import Checks, Extent
-from gangline.elastic.launcher.devices import device_count
+from gangline.elastic.launcher.devices import device_count, shortage
 from gangline.elastic.launcher.flags import ALL
 from gangline.elastic.launcher.meeting import meeting
 from gangline.elastic.launcher.numa import cpu_list, near
@@ -113,6 +113,8 @@ def test_signals_and_times_are_settable():
         (["--rdzv-endpoint", "a:1", "--nnodes", "2", "--node-unit", "3"], "--node-unit 3"),
         (["--nproc-per-node", "0"], "at least 1"),
         (["--nproc-per-node", "many"], "--nproc-per-node many"),
+        (["--nproc-per-node", "9" * 12], "--nproc-per-node 9+: this machine cannot hold more than"),
+        (["--nproc-per-node", "9" * 5000], "cannot hold more than \\d+ workers: "),
         (["--max-restarts", "-1"], "at least 0"),
         (["-m", "--no-python"], "exclude each other"),
         (["--start-method", "fork"], "--start-method fork"),
@@ -237,6 +239,16 @@ def test_devices_are_counted_without_torch(tmp_path: Path):
     assert device_count("nvidia.com/gpu", {"CUDA_VISIBLE_DEVICES": "1"}, tmp_path) == 1
     assert device_count("nvidia.com/gpu", {"CUDA_VISIBLE_DEVICES": ""}, tmp_path) == 0
     assert device_count("ascend-npu", {}, tmp_path) == 1
+
+
+def test_more_workers_than_devices_are_told_and_allowed(tmp_path: Path):
+    for name in ("nvidia0", "nvidia1"):
+        (tmp_path / name).touch()
+    told = shortage(4, "nvidia.com/gpu", {"CUDA_VISIBLE_DEVICES": "0,1"}, tmp_path)
+    assert "--nproc-per-node 4: this node has 2 nvidia.com/gpu devices" in told
+    assert "with CUDA_VISIBLE_DEVICES=0,1; workers of local rank 2 and above" in told
+    assert shortage(2, "nvidia.com/gpu", {}, tmp_path) == ""
+    assert shortage(4, "ascend-npu", {}, tmp_path) == "", "without devices there is none to share"
 
 
 def test_the_processors_near_a_device_are_those_of_its_numa_node(tmp_path: Path):

@@ -183,7 +183,8 @@ async def test_versions_that_cannot_speak_are_refused_with_words(port: int) -> N
 async def test_a_lost_connection_is_told_to_the_service(port: int, parrot: Parrot) -> None:
     async with Client(f"127.0.0.1:{port}", SECRET) as client:
         await client.connected(PATIENCE_S)
-    await asyncio.wait_for(parrot.lost_one.wait(), PATIENCE_S)
+        assert not parrot.lost_one.is_set()
+    assert await asyncio.wait_for(parrot.lost_one.wait(), PATIENCE_S)
 
 
 async def test_programs_without_a_loop_ask_too(port: int) -> None:

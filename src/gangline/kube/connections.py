@@ -36,6 +36,14 @@ class Untrusted(NotConnected):
     """The server does not prove who it is."""
 
 
+class Refused(OSError):
+    """The server does not want to speak otherwise than by plain requests."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"refused with code {code}")
+        self.code = code
+
+
 class Server(NamedTuple):
     """Where a server listens, and the name that its certificate is to bear."""
 

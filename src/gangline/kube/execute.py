@@ -8,14 +8,17 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import aiohttp
 import msgspec
 
 from gangline.api.meta import Status
 from gangline.kube.errors import ApiError, Unreachable, error_from_status
 from gangline.kube.request import Request, parameters, pod_path
 from gangline.kube.transport import Transport
+
+if TYPE_CHECKING:
+    from aiohttp import ClientWebSocketResponse
 
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 STDIN, STDOUT, STDERR, OUTCOME, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
@@ -33,7 +36,7 @@ class Executed:
 class Session:
     """A command that runs in a container. Iterate over its output, then read ``exit_code``."""
 
-    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+    def __init__(self, socket: "ClientWebSocketResponse") -> None:
         self._socket = socket
         self.exit_code: int | None = None
 
@@ -57,8 +60,10 @@ class Session:
         Raises:
             ApiError: the command could not be run, or the connection broke.
         """
+        from aiohttp import WSMsgType  # noqa: PLC0415 - see ``streams``
+
         async for message in self._socket:
-            if message.type is not aiohttp.WSMsgType.BINARY or not message.data:
+            if message.type is not WSMsgType.BINARY or not message.data:
                 continue
             channel, content = message.data[0], message.data[1:]
             if channel == OUTCOME:

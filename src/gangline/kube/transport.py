@@ -1,7 +1,7 @@
 """The HTTP connection to an API server: TLS, credentials, time limits, retries where they are safe.
 
 Plain requests go over connections of our own, which cost a fraction of aiohttp's processor time;
-streams, WebSockets and everything through a proxy go through aiohttp.
+streams, WebSockets and everything through a proxy go through aiohttp (``streams``).
 
 A request is sent again when the server says that it did not take it up (429, or 503 with a
 Retry-After), when a read found no connection, and once after a 401 with fresh credentials. A write
@@ -9,7 +9,6 @@ whose answer was lost is never repeated here: its effect is unknown, and only th
 """
 
 import asyncio
-import io
 import os
 import random
 import socket
@@ -19,14 +18,12 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 from urllib.parse import urlsplit
-
-import aiohttp
 
 from gangline.kube import metrics
 from gangline.kube.config import ClusterConfig
-from gangline.kube.connections import MAX_IDLE_S, Connections, NotConnected, Untrusted, server_of
+from gangline.kube.connections import Connections, NotConnected, Refused, Untrusted, server_of
 from gangline.kube.credentials import Credential
 from gangline.kube.errors import (
     ApiError,
@@ -38,6 +35,11 @@ from gangline.kube.errors import (
 from gangline.kube.ratelimit import TokenBucket
 from gangline.kube.request import Request, header_lines, plain_message
 
+if TYPE_CHECKING:
+    from aiohttp import ClientResponse, ClientWebSocketResponse
+
+    from gangline.kube.streams import Streams
+
 CONNECT_TIMEOUT_S = 10.0
 REQUEST_TIMEOUT_S = 60.0
 """The API server gives up on a request after 60 s itself."""
@@ -47,7 +49,6 @@ MAX_ATTEMPTS = 4
 MAX_RETRY_AFTER_S = 30.0
 """A server that asks for more patience than this gets its error passed on to our caller."""
 CONNECT_BACKOFF_S = 0.1
-LARGE_BODY_BYTES = 1 << 20
 
 _KEEP_ALIVE = (
     ("TCP_KEEPIDLE", 30),
@@ -67,7 +68,8 @@ class Transport:
         self._rate_limit = rate_limit
         self._metrics = metrics.RequestMetrics(urlsplit(config.server).netloc)
         self._slots = asyncio.Semaphore(MAX_IN_FLIGHT)
-        self._session: aiohttp.ClientSession | None = None
+        self._open = False
+        self._streams: Streams | None = None
         self._tls: tuple[Credential, ssl.SSLContext] | None = None
         self._headers = [
             ("User-Agent", user_agent),
@@ -81,23 +83,17 @@ class Transport:
         """The headers of all plain requests, for an authorization."""
 
     async def __aenter__(self) -> Self:
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
-                limit=0, socket_factory=_socket, keepalive_timeout=MAX_IDLE_S
-            ),
-            timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=True,
-        )
+        self._open = True
         server = server_of(self.config.server, self.config.tls_server_name)
         if server is not None and not self.config.proxy_url:
             self._connections = Connections(server, _socket, CONNECT_TIMEOUT_S)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        self._open = False
+        if self._streams is not None:
+            await self._streams.close()
+            self._streams = None
         if self._connections is not None:
             await self._connections.close()
             self._connections = None
@@ -136,9 +132,9 @@ class Transport:
             ApiError: as ``send``; ``Unreachable`` also while reading, when the stream breaks off.
         """
         try:
-            response = await self._open(request, timeout_s, False, silence_s)
+            response = await self._begin(request, timeout_s, False, silence_s)
         except Unauthorized:
-            response = await self._open(request, timeout_s, True, silence_s)
+            response = await self._begin(request, timeout_s, True, silence_s)
         try:
             yield self._chunks(response)
         finally:
@@ -147,7 +143,7 @@ class Transport:
     @asynccontextmanager
     async def websocket(
         self, request: Request, protocols: tuple[str, ...]
-    ) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+    ) -> AsyncIterator["ClientWebSocketResponse"]:
         """Open a WebSocket that speaks one of ``protocols``.
 
         Raises:
@@ -156,19 +152,15 @@ class Transport:
         credential = await self.config.credentials.current()
         try:
             with self._as_unreachable():
-                connection = await self._opened.ws_connect(
-                    self.config.server + request.path,
-                    params=list(request.params),
-                    headers=_for_stream(self._with_authorization(credential)),
-                    protocols=protocols,
-                    ssl=self._tls_for(credential) or True,
-                    server_hostname=self.config.tls_server_name or None,
-                    proxy=self.config.proxy_url or None,
-                    max_msg_size=0,
+                connection = await self._streaming.websocket(
+                    request,
+                    _for_stream(self._with_authorization(credential)),
+                    self._tls_for(credential),
+                    protocols,
                 )
         except Unreachable as error:
-            if isinstance(error.__cause__, aiohttp.WSServerHandshakeError):
-                raise await self._refusal(request, error.__cause__.status) from error
+            if isinstance(error.__cause__, Refused):
+                raise await self._refusal(request, error.__cause__.code) from error
             raise
         try:
             yield connection
@@ -187,7 +179,7 @@ class Transport:
     async def _exchange(self, request: Request, timeout_s: float, refresh: bool) -> bytes:
         """Send a request and return the body of its answer."""
         if self._connections is None:
-            response = await self._open(request, timeout_s, refresh)
+            response = await self._begin(request, timeout_s, refresh)
             with self._as_unreachable():
                 return await response.read()
         credential = await self.config.credentials.current(refresh=refresh)
@@ -207,13 +199,13 @@ class Transport:
             return body
         raise error_from_answer(answer.code, body, answer.headers.get("retry-after"))
 
-    async def _open(
+    async def _begin(
         self,
         request: Request,
         timeout_s: float | None,
         refresh: bool,
         silence_s: float | None = None,
-    ) -> aiohttp.ClientResponse:
+    ) -> "ClientResponse":
         """Send a request and return its answer, of which only the head has been read."""
         credential = await self.config.credentials.current(refresh=refresh)
         await self._await_turn(request)
@@ -221,19 +213,8 @@ class Transport:
         if request.body is not None:
             headers.append(("Content-Type", request.content_type))
         with self._as_unreachable(), self._counted(request) as answer:
-            response = await self._opened.request(
-                request.method,
-                self.config.server + request.path,
-                params=list(request.params) or None,
-                data=_in_pieces(request.body),
-                headers=headers,
-                timeout=aiohttp.ClientTimeout(
-                    total=timeout_s, connect=CONNECT_TIMEOUT_S, sock_read=silence_s
-                ),
-                allow_redirects=False,
-                ssl=self._tls_for(credential) or True,
-                server_hostname=self.config.tls_server_name or None,
-                proxy=self.config.proxy_url or None,
+            response = await self._streaming.open(
+                request, headers, self._tls_for(credential), timeout_s, silence_s
             )
             answer.append(response.status)
             if response.status < 300:
@@ -258,23 +239,29 @@ class Transport:
             code = str(answer[0]) if answer else metrics.NO_ANSWER
             self._metrics.answered(request.method, code, time.monotonic() - began)
 
-    async def _chunks(self, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    async def _chunks(self, response: "ClientResponse") -> AsyncIterator[bytes]:
         with self._as_unreachable():
             async for chunk in response.content.iter_any():
                 yield chunk
 
     @contextmanager
     def _as_unreachable(self) -> Iterator[None]:
+        """Say of a stream's errors what they mean."""
         try:
-            yield
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            with self._streaming.plain_errors():
+                yield
+        except OSError as error:
             raise Unreachable(self._no_answer(error)) from error
 
     @property
-    def _opened(self) -> aiohttp.ClientSession:
-        if self._session is None:
+    def _streaming(self) -> "Streams":
+        if not self._open:
             raise RuntimeError("the client is not open: use `async with Client(...)`")
-        return self._session
+        if self._streams is None:
+            from gangline.kube.streams import Streams  # noqa: PLC0415 - it says why
+
+            self._streams = Streams(self.config, _socket, CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S)
+        return self._streams
 
     def _with_authorization(self, credential: Credential) -> list[tuple[str, str]]:
         if not credential.authorization:
@@ -300,14 +287,13 @@ class Transport:
     def _no_answer(self, error: Exception) -> str:
         server = self.config.server
         match error:
-            case aiohttp.ClientConnectorCertificateError() | Untrusted():
-                reason = getattr(error, "certificate_error", error)
+            case Untrusted():
                 return (
-                    f"{server} does not prove its identity: {reason}. Check "
+                    f"{server} does not prove its identity: {error}. Check "
                     "certificate-authority and tls-server-name of the cluster in the kubeconfig"
                 )
-            case aiohttp.ClientConnectorError() | NotConnected():
-                reason = _plain_reason(getattr(error, "os_error", error.__cause__))
+            case NotConnected():
+                reason = _plain_reason(error.__cause__)
                 return f"{server} cannot be reached: {reason}. Is the cluster running?"
             case TimeoutError():
                 return f"{server} did not answer in time"
@@ -339,7 +325,7 @@ def retry_delay(error: ApiError, request: Request, attempt: int) -> float | None
         if request.path.endswith("/eviction") or error.retry_after_s > MAX_RETRY_AFTER_S:
             return None
         return error.retry_after_s * (1 + random.random() / 4)
-    if isinstance(error.__cause__, aiohttp.ClientConnectorCertificateError | Untrusted):
+    if isinstance(error.__cause__, Untrusted):
         return None
     if isinstance(error, Unreachable) and request.repeatable:
         return CONNECT_BACKOFF_S * (1 << (attempt - 1)) * (0.5 + random.random())
@@ -353,9 +339,9 @@ def tls_context(config: ClusterConfig, credential: Credential) -> ssl.SSLContext
         ConfigError: a certificate or key is not what it should be.
     """
     try:
-        context = ssl.create_default_context()
-        if config.certificate_authority:
-            context = ssl.create_default_context(cadata=config.certificate_authority.decode())
+        # Without one of the cluster, those of the machine: a hundred or more, slow to read.
+        authority = config.certificate_authority
+        context = ssl.create_default_context(cadata=authority.decode() if authority else None)
     except (ssl.SSLError, ValueError) as error:
         raise ConfigError(f"the certificate-authority is not a PEM certificate: {error}") from error
     if not config.verify:
@@ -393,8 +379,3 @@ def _socket(
         if (option := getattr(socket, name, None)) is not None:
             made.setsockopt(socket.IPPROTO_TCP, option, value)
     return made
-
-
-def _in_pieces(body: bytes | None) -> bytes | io.BytesIO | None:
-    """A large body as a stream: sent at once it would hold up the event loop."""
-    return io.BytesIO(body) if body is not None and len(body) > LARGE_BODY_BYTES else body

@@ -1,7 +1,7 @@
 """TLS: who the server is, who we are, and what is said when either is not believed."""
 
 import ssl
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
@@ -115,6 +115,14 @@ async def test_a_server_of_another_authority_is_not_believed(tmp_path):
         other = replace(config, certificate_authority=Authority("other").pem)
         with pytest.raises(errors.Unreachable, match=r"does not prove.*certificate-authority"):
             await things_of(other)
+
+
+async def test_a_watch_of_a_server_of_another_authority_is_not_begun(tmp_path):
+    async with serving(tmp_path, LOOPBACK) as (config, _):
+        other = replace(config, certificate_authority=Authority("other").pem)
+        with pytest.raises(errors.Unreachable, match=r"does not prove.*certificate-authority"):
+            async with Client(other) as client, aclosing(client.watch(THINGS)) as events:
+                await anext(events)
 
 
 async def test_a_server_of_another_name_is_not_believed_unless_that_name_is_expected(tmp_path):

@@ -1,0 +1,124 @@
+"""What plain connections cannot do, through aiohttp: streams, WebSockets, everything by a proxy.
+
+Loaded when the first of these is needed: to import aiohttp costs as much processor time as a short
+command needs for all else.
+"""
+
+import contextlib
+import io
+import ssl
+from collections.abc import Iterator, Sequence
+
+import aiohttp
+
+from gangline.kube.config import ClusterConfig
+from gangline.kube.connections import (
+    MAX_IDLE_S,
+    NotConnected,
+    Refused,
+    SocketFactory,
+    Untrusted,
+)
+from gangline.kube.request import Request
+
+LARGE_BODY_BYTES = 1 << 20
+
+Headers = Sequence[tuple[str, str]]
+
+
+class Streams:
+    """Requests to one server whose answers are read while they come; within ``plain_errors``."""
+
+    def __init__(
+        self,
+        config: ClusterConfig,
+        socket_factory: SocketFactory,
+        connect_timeout_s: float,
+        handshake_timeout_s: float,
+    ) -> None:
+        self._config = config
+        self._connect_timeout_s = connect_timeout_s
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
+                limit=0, socket_factory=socket_factory, keepalive_timeout=MAX_IDLE_S
+            ),
+            timeout=aiohttp.ClientTimeout(total=handshake_timeout_s, connect=connect_timeout_s),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=True,
+        )
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._session.close()
+
+    @staticmethod
+    @contextlib.contextmanager
+    def plain_errors() -> Iterator[None]:
+        """Turn aiohttp's errors into those that our own connections have, all of them OSErrors.
+
+        Raises:
+            Untrusted, NotConnected: there is no connection.
+            Refused: there is no WebSocket.
+            TimeoutError, OSError: there was no answer in time, or it broke off.
+        """
+        try:
+            yield
+        except aiohttp.ClientConnectorCertificateError as error:
+            raise Untrusted(str(error.certificate_error)) from error
+        except aiohttp.ClientConnectorError as error:
+            raise NotConnected(str(error)) from error.os_error
+        except aiohttp.WSServerHandshakeError as error:
+            raise Refused(error.status) from error
+        except OSError:
+            raise  # some of aiohttp's are that already
+        except aiohttp.ClientError as error:
+            raise ConnectionError(str(error) or type(error).__name__) from error
+
+    async def open(
+        self,
+        request: Request,
+        headers: Headers,
+        tls: ssl.SSLContext | None,
+        timeout_s: float | None,
+        silence_s: float | None,
+    ) -> aiohttp.ClientResponse:
+        """Send a request and return its answer, of which only the head has been read."""
+        limits = aiohttp.ClientTimeout(
+            total=timeout_s, connect=self._connect_timeout_s, sock_read=silence_s
+        )
+        return await self._session.request(
+            request.method,
+            self._config.server + request.path,
+            params=list(request.params) or None,
+            data=_in_pieces(request.body),
+            headers=headers,
+            timeout=limits,
+            allow_redirects=False,
+            ssl=tls or True,
+            server_hostname=self._config.tls_server_name or None,
+            proxy=self._config.proxy_url or None,
+        )
+
+    async def websocket(
+        self,
+        request: Request,
+        headers: Headers,
+        tls: ssl.SSLContext | None,
+        protocols: tuple[str, ...],
+    ) -> aiohttp.ClientWebSocketResponse:
+        """Open a WebSocket that speaks one of ``protocols``."""
+        return await self._session.ws_connect(
+            self._config.server + request.path,
+            params=list(request.params),
+            headers=headers,
+            protocols=protocols,
+            ssl=tls or True,
+            server_hostname=self._config.tls_server_name or None,
+            proxy=self._config.proxy_url or None,
+            max_msg_size=0,
+        )
+
+
+def _in_pieces(body: bytes | None) -> bytes | io.BytesIO | None:
+    """A large body as a stream: sent at once it would hold up the event loop."""
+    return io.BytesIO(body) if body is not None and len(body) > LARGE_BODY_BYTES else body

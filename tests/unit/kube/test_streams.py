@@ -1,0 +1,60 @@
+"""Streams and WebSockets: what is loaded for them, and what is said when they cannot be had."""
+
+import subprocess
+import sys
+from contextlib import aclosing
+
+import pytest
+
+from gangline.kube import errors
+from gangline.kube.client import Client
+from gangline.kube.config import ClusterConfig
+from unit.kube.fake_server import THINGS
+
+
+async def first_of(client):
+    async with aclosing(client.watch(THINGS)) as events:
+        return await anext(events)
+
+
+async def test_a_watch_of_no_server_says_plainly_why(unused_tcp_port):
+    async with Client(ClusterConfig(f"http://127.0.0.1:{unused_tcp_port}")) as client:
+        with pytest.raises(
+            errors.Unreachable,
+            match=r"cannot be reached: Connection refused\. Is the cluster running",
+        ):
+            await first_of(client)
+
+
+async def test_a_command_in_a_pod_of_no_server_says_plainly_why(unused_tcp_port):
+    async with Client(ClusterConfig(f"http://127.0.0.1:{unused_tcp_port}")) as client:
+        with pytest.raises(errors.Unreachable, match="cannot be reached: Connection refused"):
+            await client.exec("a", "default", ["true"])
+
+
+async def test_a_watch_of_a_server_that_speaks_no_tls_is_refused(server):
+    async with Client(ClusterConfig(server.url.replace("http", "https"))) as client:
+        with pytest.raises(errors.Unreachable, match="https"):
+            await first_of(client)
+
+
+async def test_a_client_that_is_not_open_has_no_streams():
+    with pytest.raises(RuntimeError, match="not open"):
+        await first_of(Client(ClusterConfig("http://127.0.0.1:1")))
+
+
+def test_a_client_that_follows_nothing_loads_no_library_for_streams():
+    script = (
+        "import asyncio, sys\n"
+        "from gangline.kube.client import Client\n"
+        "from gangline.kube.config import ClusterConfig\n"
+        "async def use():\n"
+        "    async with Client(ClusterConfig('http://127.0.0.1:9')) as client:\n"
+        "        assert client.transport\n"
+        "asyncio.run(use())\n"
+        "print('aiohttp' in sys.modules)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "False"

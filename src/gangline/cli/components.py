@@ -63,10 +63,7 @@ def scheduler_command(  # noqa: PLR0913, PLR0917 - one for each option
     log_format: str,
 ) -> None:
     """Run the scheduler: whole gangs of pods get nodes, or none of them does."""
-    from gangline.scheduler.configuration import (  # noqa: PLC0415
-        ConfigurationError,
-        read_configuration,
-    )
+    from gangline.scheduler.configuration import ConfigurationError, read_file  # noqa: PLC0415
     from gangline.scheduler.main import run  # noqa: PLC0415
     from gangline.scheduler.settings import SchedulerSettings  # noqa: PLC0415
 
@@ -78,9 +75,9 @@ def scheduler_command(  # noqa: PLR0913, PLR0917 - one for each option
     )
     if configuration is not None:
         try:
-            settings = read_configuration(configuration.read_text("utf-8")).applied(settings)
+            settings = read_file(configuration).applied(settings)
         except ConfigurationError as error:
-            raise click.UsageError(f"{configuration}: {error}") from error
+            raise click.UsageError(str(error)) from error
     start_logging(log_level, form=log_format)
     _serve(target, "gangline-scheduler", lambda client, stop: run(client, settings, stop))
 

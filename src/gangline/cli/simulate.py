@@ -1,11 +1,15 @@
 """``gangline simulate``: the scheduler's decisions over a trace of jobs, on virtual time."""
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TypedDict, Unpack
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import click
 
 from gangline.cli.output import table
+
+if TYPE_CHECKING:
+    from gangline.scheduler.settings import SchedulerSettings
 
 READABLE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
@@ -14,6 +18,7 @@ class Flags(TypedDict):
     """What may be given besides the trace."""
 
     described: Path | None
+    configuration: Path | None
     nodes: int
     gpus: int
     shape: str
@@ -28,6 +33,12 @@ class Flags(TypedDict):
 @click.command("simulate")
 @click.argument("trace", type=READABLE, required=False)
 @click.option("--cluster", "described", type=READABLE, help="Nodes and queues, as YAML or JSON.")
+@click.option(
+    "--config",
+    "configuration",
+    type=READABLE,
+    help="The scheduler's configuration file, as for 'gangline scheduler --configuration'.",
+)
 @click.option("--nodes", type=int, default=100, show_default=True, help="Without --cluster: nodes.")
 @click.option("--gpus", type=int, default=8, show_default=True, help="GPUs of each node.")
 @click.option(
@@ -63,8 +74,8 @@ def simulate_command(trace: Path | None, **flags: Unpack[Flags]) -> None:
     from gangline.scheduler.simulate.outcome import outcome  # noqa: PLC0415
     from gangline.scheduler.simulate.picture import course, figures, waits  # noqa: PLC0415
     from gangline.scheduler.simulate.trace import TraceError, read_trace  # noqa: PLC0415
-    from gangline.scheduler.victims import Policy  # noqa: PLC0415
 
+    settings = _settings(flags["configuration"], flags["learned"])
     try:
         described = flags["described"]
         units = max(1, flags["gpus"])
@@ -83,8 +94,8 @@ def simulate_command(trace: Path | None, **flags: Unpack[Flags]) -> None:
     except TraceError as error:
         raise click.UsageError(str(error)) from error
     watchers = [judge.check] if flags["check"] else []
-    policy = Policy(lodge=flags["learned"])
-    history = Simulation(cluster, arriving, policy, watchers, flags["quantum"]).run()
+    quantum, weights = flags["quantum"], settings.weights
+    history = Simulation(cluster, arriving, settings.policy, watchers, quantum, weights).run()
     found = outcome(history, cluster)
     click.echo(table(("WHAT", "FIGURE"), figures(found)))
     click.echo()
@@ -93,3 +104,29 @@ def simulate_command(trace: Path | None, **flags: Unpack[Flags]) -> None:
     resource = "nvidia.com/gpu" if found.utilisation.get("nvidia.com/gpu") else "cpu"
     total = sum(dict(node.allocatable).get(resource, 0) for node in cluster.nodes)
     click.echo(course(history.samples, resource, total))
+
+
+def _settings(path: Path | None, learned: bool) -> "SchedulerSettings":
+    """What the scheduler is told; what of it cannot make a difference is said."""
+    from dataclasses import replace  # noqa: PLC0415
+
+    from gangline.scheduler.configuration import ConfigurationError, read_file  # noqa: PLC0415
+    from gangline.scheduler.settings import SchedulerSettings  # noqa: PLC0415
+
+    settings = SchedulerSettings(lodge=learned)
+    if path is None:
+        return settings
+    try:
+        settings = read_file(path).applied(settings)
+    except ConfigurationError as error:
+        raise click.UsageError(str(error)) from error
+    for said in (*settings.unheeded, *_not_simulated(settings)):
+        click.echo(f"{path} asks for what makes no difference: {said}", err=True)
+    return replace(settings, lodge=settings.lodge or learned)
+
+
+def _not_simulated(settings: "SchedulerSettings") -> Iterator[str]:
+    if settings.hierarchical:
+        yield "enableHierarchy of plugin 'drf': the cluster's description says where queues stand"
+    if settings.fairness.namespaces:
+        yield "enableNamespaceOrder of plugin 'drf': all jobs of a trace are of one namespace"

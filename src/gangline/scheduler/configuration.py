@@ -2,11 +2,13 @@
 
 ``actions``, ``tiers`` of ``plugins`` with ``arguments``: the names are Volcano's. What a name means
 here is in the tables below; a name that is in none of them is an error, never silently passed over.
+``seed`` is not Volcano's: it says which of equally good nodes goes first.
 """
 
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -21,7 +23,7 @@ from gangline.scheduler.fairness import BY_AGE, Fairness
 from gangline.scheduler.plugins.node_scores import Weights
 from gangline.scheduler.settings import SchedulerSettings
 
-__all__ = ["Configuration", "ConfigurationError", "read_configuration"]
+__all__ = ["Configuration", "ConfigurationError", "read_configuration", "read_file"]
 
 ACTIONS = frozenset(
     ("enqueue", "allocate", "backfill", "preempt", "reclaim", "gangpreempt", "gangreclaim")
@@ -91,6 +93,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
     tiers: list[_Tier] = []
     configurations: list[_Action] = []
     metrics: dict[str, Any] = {}
+    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +123,18 @@ class Configuration:
         )
 
 
+def read_file(path: Path) -> Configuration:
+    """Read a configuration file.
+
+    Raises:
+        ConfigurationError: it is no such file, or names what does not exist; with its path.
+    """
+    try:
+        return read_configuration(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, ConfigurationError) as error:
+        raise ConfigurationError(f"{path}: {error}") from error
+
+
 def read_configuration(text: str) -> Configuration:
     """Read the text of a configuration file.
 
@@ -143,7 +158,7 @@ def read_configuration(text: str) -> Configuration:
     return Configuration(
         preempt=bool(actions & {"preempt", "gangpreempt"}),
         reclaim=bool(actions & {"reclaim", "gangreclaim"}),
-        weights=configured_weights((p.name, p.arguments) for p in plugins if p.name in SCORING),
+        weights=_weights(plugins, written.seed),
         fairness=_fairness(shares),
         hierarchical=any(plugin.says("enableHierarchy") is True for plugin in shares),
         lodge=_lodge(written.configurations),
@@ -157,6 +172,11 @@ def read_configuration(text: str) -> Configuration:
             ),
         ),
     )
+
+
+def _weights(plugins: Sequence[_Plugin], seed: int) -> Weights:
+    scoring = [(each.name, each.arguments) for each in plugins if each.name in SCORING]
+    return replace(configured_weights(scoring), seed=seed)
 
 
 def _plugin(raw: dict[str, Any]) -> _Plugin:

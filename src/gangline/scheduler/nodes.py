@@ -25,13 +25,13 @@ from gangline.scheduler.model import (
     Request,
     Shape,
 )
-from gangline.scheduler.name_order import NameOrder
 from gangline.scheduler.plugins.fragments import CommonPods, Popularity
 from gangline.scheduler.plugins.node_filters import discouraging, keeps_off, refusal
 from gangline.scheduler.plugins.node_scores import Amounts, Scores, Weights, is_device, preference
 from gangline.scheduler.plugins.pod_relations import Pods
 from gangline.scheduler.scoring import Ground, Rows, Standing, score_rows
 from gangline.scheduler.shared_places import Taking
+from gangline.scheduler.tie_order import TieOrder
 
 DEFAULT_WEIGHTS = Weights()
 MAX_CONSTRAINTS = 1024
@@ -62,7 +62,7 @@ class NodeTable:
         self._vacant: list[int] = []
         self._eligible: dict[Constraints, Eligibility] = {}
         self._demands: dict[Request, Demand] = {}
-        self._order = NameOrder()
+        self._order = TieOrder(weights.seed)
         self.possible: dict[object, bool] = {}
         """Whether units would fit if all gangs had ended, by what decides it; dropped when nodes,
         or pods that need not end, change."""
@@ -245,12 +245,12 @@ class NodeTable:
                     del self.repelling[owner]
 
     def rank(self) -> NDArray[np.intp]:
-        """Return each row's place in the order of names: it breaks ties, whatever came first."""
+        """Return each row's place in the order that breaks ties, whatever came first."""
         return self._order.rank(self.rows, len(self.facts))
 
     @property
-    def in_name_order(self) -> bool:
-        """Whether the first of equal rows is also the first by name."""
+    def in_tie_order(self) -> bool:
+        """Whether the first of equal rows is also the first in the order that breaks ties."""
         return self._order.is_row_order(self.rows, len(self.facts))
 
     def set_hypernode(self, hypernode: HyperNodeFacts) -> None:

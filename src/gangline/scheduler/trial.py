@@ -146,14 +146,14 @@ class Trial:
         return row is not None
 
     def _best(self, score: Scores) -> int | None:
-        """Return the best row; equal ones are told apart by name, never by the order of seeing."""
+        """Return the best row; of equal ones the first by rank, never the first that was seen."""
         if not len(score):
             return None
         row = int(score.argmax())
         best = score[row]
         if best == -np.inf:
             return None
-        if self.nodes.in_name_order:
+        if self.nodes.in_tie_order:
             return row
         # What is equally good comes after it, for argmax finds the first.
         equal = np.flatnonzero(score[row:] == best)

@@ -48,6 +48,8 @@ class Weights:
     """Against each mark of a node that pods would rather not put up with (``PreferNoSchedule``)."""
     balance: float = 0.0
     """Using CPU, memory and devices of a node evenly."""
+    seed: int = 0
+    """Which of nodes that are equally good goes first; 0: the first by name."""
 
     @property
     def one_by_one(self) -> bool:

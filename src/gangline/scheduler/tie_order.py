@@ -1,6 +1,11 @@
-"""The order of rows by their nodes' names: it breaks ties, whatever came first."""
+"""The order of rows that breaks ties between equally good nodes, whatever came first.
+
+By name; or, for who wants another one, drawn by a seed from each name by itself, so that nodes that
+come or go leave the order of the others as it was.
+"""
 
 from collections.abc import Mapping
+from hashlib import blake2b
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,10 +13,15 @@ from numpy.typing import NDArray
 from gangline.scheduler.model import NodeName
 
 
-class NameOrder:
-    """Worked out when somebody asks, and kept until nodes come or go."""
+class TieOrder:
+    """Worked out when somebody asks, and kept until nodes come or go.
 
-    def __init__(self) -> None:
+    Args:
+        seed: which order; 0: that of the names.
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        self._seed = seed
         self._rank: NDArray[np.intp] | None = None
         self._is_row_order = False
 
@@ -28,12 +38,16 @@ class NameOrder:
         """
         if self._rank is None:
             self._rank = np.zeros(size, dtype=np.intp)
-            ordered = [rows[name] for name in sorted(rows)]
+            names = sorted(rows, key=self._drawn) if self._seed else sorted(rows)
+            ordered = [rows[name] for name in names]
             self._rank[ordered] = np.arange(len(ordered))
             self._is_row_order = ordered == sorted(ordered)
         return self._rank
 
     def is_row_order(self, rows: Mapping[NodeName, int], size: int) -> bool:
-        """Say whether the first of several rows is also the first by name."""
+        """Say whether the first of several rows is also the first in this order."""
         self.rank(rows, size)
         return self._is_row_order
+
+    def _drawn(self, name: NodeName) -> tuple[bytes, NodeName]:
+        return blake2b(f"{self._seed}/{name}".encode(), digest_size=8).digest(), name

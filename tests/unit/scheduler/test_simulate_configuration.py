@@ -1,0 +1,89 @@
+"""A simulation under a configuration of the scheduler: what changes, and what is no such file."""
+
+from pathlib import Path
+
+import pytest
+
+from gangline.cli.main import run
+
+TRACE = """arrival,duration,size,cpu,priority,name
+0,100,1,4,0,low
+10,10,1,4,5,high
+"""
+
+
+@pytest.fixture
+def simulated(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """Simulate two jobs of which only one has room at a time; return what is printed."""
+    trace = tmp_path / "trace.csv"
+    trace.write_text(TRACE)
+    described = tmp_path / "cluster.yaml"
+    described.write_text("nodes: [{cpu: 4}]")
+
+    def simulate(configuration: str | bytes | None, *more: str) -> tuple[int, str, str]:
+        command = ["simulate", str(trace), "--cluster", str(described), *more]
+        if configuration is not None:
+            written = tmp_path / "scheduler.yaml"
+            raw = configuration.encode() if isinstance(configuration, str) else configuration
+            written.write_bytes(raw)
+            command += ["--config", str(written)]
+        code = run(command)
+        return code, *capsys.readouterr()
+
+    return simulate
+
+
+def evicted(printed: str) -> str:
+    (line,) = [line for line in printed.splitlines() if line.startswith("pods evicted")]
+    return line.split()[-1]
+
+
+def test_two_configurations_are_compared_on_one_trace(simulated) -> None:
+    code, printed, told = simulated("actions: allocate, preempt", "--check")
+    assert (code, evicted(printed), told) == (0, "1", "")
+    code, printed, told = simulated("actions: allocate", "--check")
+    assert (code, evicted(printed), told) == (0, "0", "")
+
+
+def test_without_a_configuration_the_defaults_hold(simulated) -> None:
+    assert evicted(simulated(None)[1]) == "1"
+
+
+def test_the_seed_changes_nodes_but_no_figures_where_nodes_are_equal(simulated) -> None:
+    assert simulated("{seed: 3, actions: preempt}")[1] == simulated("actions: preempt")[1]
+
+
+@pytest.mark.parametrize(
+    ("configuration", "says"),
+    [
+        pytest.param("actions: shuffle", "unknown action 'shuffle'", id="an unknown action"),
+        pytest.param("seed: x", "Expected `int`", id="no seed"),
+        pytest.param(b"\xff", "can't decode", id="no text"),
+        pytest.param("{", "expected", id="no yaml"),
+    ],
+)
+def test_what_the_scheduler_would_refuse_is_refused(
+    simulated, configuration: str | bytes, says: str
+) -> None:
+    code, printed, told = simulated(configuration)
+    assert (code, printed) == (2, "")
+    assert says in told
+    assert "scheduler.yaml" in told
+
+
+def test_what_makes_no_difference_in_a_simulation_is_said(simulated) -> None:
+    switches = "enableHierarchy: true, enableNamespaceOrder: true, enablePreemptable: true"
+    code, _, told = simulated(
+        f"tiers: [{{plugins: [{{name: drf, {switches}}}, {{name: gang, arguments: {{a: 1}}}}]}}]"
+    )
+    assert code == 0
+    for said in ("a of plugin 'gang'", "enableHierarchy", "enableNamespaceOrder"):
+        assert said in told
+
+
+def test_learned_run_times_can_be_asked_for_on_either_side(simulated) -> None:
+    asks = "{actions: backfill, configurations: [{name: backfill, arguments: {%s: true}}]}"
+    asks %= "backfill.learned"
+    for asked in (simulated(asks), simulated("actions: allocate", "--learned-run-times")):
+        assert asked[0] == 0
+        assert not asked[2]

@@ -1,5 +1,7 @@
 """The first connection to the master: waited for patiently, and people are told."""
 
+import asyncio
+import contextlib
 import logging
 import time
 
@@ -14,18 +16,25 @@ WAIT_TOLD_S = 10.0
 
 
 async def arrived(client: Client, patience_s: float) -> None:
-    """Wait until there is a connection.
+    """Wait until there is a connection; a name that does not resolve is told at once.
 
     Raises:
         MeetingError: there was none for so long, or the master refuses this node.
     """
-    started = time.monotonic()
+    end = time.monotonic() + patience_s
+    until = time.strftime("%H:%M:%S", time.localtime(time.time() + patience_s))
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(min(WAIT_TOLD_S, patience_s)):
+            await client.tried.wait()
+    if client.unknown_name:
+        log.warning("waiting for the master until %s: %s", until, client.trouble)
     while not client.is_connected:
         try:
-            await client.connected(WAIT_TOLD_S)
+            await client.connected(max(min(WAIT_TOLD_S, end - time.monotonic()), 0))
         except RequestRefusedError as error:
             raise MeetingError(str(error)) from error
         except MasterUnreachableError as error:
-            if time.monotonic() - started > patience_s:
-                raise MeetingError(str(error)) from error
-            log.warning("waiting for the master: %s", error)
+            if time.monotonic() >= end:
+                whole = MasterUnreachableError(client.address, patience_s, error.trouble)
+                raise MeetingError(str(whole)) from error
+            log.warning("waiting for the master until %s: %s", until, error)

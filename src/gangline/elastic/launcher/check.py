@@ -5,6 +5,7 @@ import secrets
 
 import msgspec
 
+from gangline.elastic.agent.arrival import arrived
 from gangline.elastic.agent.place import Place
 from gangline.elastic.agent.settings import AgentSettings
 from gangline.elastic.agent.world import MeetingError
@@ -76,7 +77,7 @@ async def check_together(
     name = ClientName(place.job, place.node_id, wanted.incarnation)
     try:
         async with Client(place.master, secret, name) as client:
-            await client.connected(place.connect_timeout_s)
+            await arrived(client, place.connect_timeout_s)
             return await _check(settings, wanted, _Master(client), checks.extent)
     except (MasterUnreachableError, RequestRefusedError) as error:
         raise MeetingError(f"node check: {error}") from error

@@ -104,9 +104,10 @@ async def _rendezvous(
         raise FlagError(str(error)) from error
     if not secret.is_private:
         log.warning("GANGLINE_JOB_SECRET is not set: whoever knows --rdzv-id can join and listen")
-    if meet.hosts or (meet.hosts is None and is_own_address(meet.address)):
+    hosts = is_own_address(meet.address) if meet.hosts is None else meet.hosts
+    if hosts:
         await stack.enter_async_context(MasterHost(settings.run_id, meet.address, folder.path))
-    place = place_of(settings, meet)
+    place = place_of(settings, meet, hosts=hosts)
     # By these workers find their data shards, and the master what a lost node or worker held.
     base |= {"GANGLINE_MASTER_ADDR": place.master, "NODE_ID": str(place.node_id)}
     await checks.together(settings, place, secret)

@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from gangline.elastic.launcher.parsing import FlagError
 
 DEFAULT_STORE_PORT = 29_500
+JOIN_TIMEOUT_S = 600.0
+CONNECT_TIMEOUT_S = 60.0
+"""Where neither the user nor a cluster, which starts all at the same time, says how long."""
 _MOST_PORT = 65_535
 _BACKENDS = ("static", "c10d", "gangline", "dlrover-master")
-_TIMES = ("join_timeout", "timeout", "last_call_timeout", "lastcall_timeout", "pend_timeout")
-_KEYS = (*_TIMES, "node_unit", "is_host", "rank")
+_JOIN_TIMES = ("join_timeout", "timeout", "pend_timeout")
+_KEYS = (*_JOIN_TIMES, "last_call_timeout", "lastcall_timeout", "node_unit", "is_host", "rank")
 _TRUE = ("1", "true", "t", "yes", "y")
 
 
@@ -38,7 +41,9 @@ class Meeting:
     store_host: str = "127.0.0.1"
     store_port: int | None = None
     """Fixed by the user; None: a fresh one for each attempt."""
-    join_timeout_s: float = 600.0
+    join_timeout_s: float = JOIN_TIMEOUT_S
+    connect_timeout_s: float = CONNECT_TIMEOUT_S
+    """How long the master may be out of reach at the start."""
     last_call_s: float = 5.0
 
 
@@ -93,7 +98,10 @@ def meeting(flags: argparse.Namespace, environment: Mapping[str, str]) -> Meetin
         node_rank=-1 if rank is None else rank,
         witness=_api_server(environment) if given else None,
         local_address=local,
-        join_timeout_s=_time(conf, "join_timeout", "timeout", "pend_timeout", default=600.0),
+        join_timeout_s=_time(conf, *_JOIN_TIMES, default=JOIN_TIMEOUT_S),
+        connect_timeout_s=_time(
+            conf, *_JOIN_TIMES, default=JOIN_TIMEOUT_S if given else CONNECT_TIMEOUT_S
+        ),
         last_call_s=_time(conf, "last_call_timeout", "lastcall_timeout", default=5.0),
     )
 

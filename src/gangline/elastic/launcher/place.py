@@ -5,14 +5,19 @@ import secrets
 from gangline.elastic.agent.place import Place
 from gangline.elastic.agent.settings import AgentSettings
 from gangline.elastic.launcher.host import own_address_towards
-from gangline.elastic.launcher.meeting import Meeting
+from gangline.elastic.launcher.meeting import CONNECT_TIMEOUT_S, Meeting
 
 _ID_BITS = 31
-_CONNECT_S = 60.0
 
 
-def place_of(settings: AgentSettings, meet: Meeting) -> Place:
-    """Return what this node says of itself; without a number of its own it draws one."""
+def place_of(settings: AgentSettings, meet: Meeting, *, hosts: bool = False) -> Place:
+    """Return what this node says of itself; without a number of its own it draws one.
+
+    Args:
+        settings: what the agent is told.
+        meet: how the nodes meet.
+        hosts: whether this node runs the master, whose start takes its time.
+    """
     assert meet.address is not None, "one node has no place among others"
     is_known = meet.node_id is not None
     return Place(
@@ -28,5 +33,5 @@ def place_of(settings: AgentSettings, meet: Meeting) -> Place:
         last_call_s=meet.last_call_s,
         join_timeout_s=meet.join_timeout_s,
         witness=meet.witness,
-        connect_timeout_s=meet.join_timeout_s if meet.is_given_by_cluster else _CONNECT_S,
+        connect_timeout_s=max(meet.connect_timeout_s, CONNECT_TIMEOUT_S if hosts else 0.0),
     )

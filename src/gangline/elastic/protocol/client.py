@@ -12,6 +12,7 @@ and what was not answered is asked again under its old number, by which the mast
 import asyncio
 import logging
 import random
+import socket
 import uuid
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -157,6 +158,10 @@ class Client:
         """How many replies have come: while it grows, the master is there."""
         self.trouble = "not connected yet"
         """Why there is no connection now; empty while there is one."""
+        self.unknown_name = ""
+        """The master's host, if its name did not resolve when that was tried last."""
+        self.tried = asyncio.Event()
+        """Set as soon as a first attempt to connect has ended, well or not."""
         self._secret = secret
         self._asked: dict[int, _Asked] = {}
         self._next_number = 1
@@ -286,19 +291,28 @@ class Client:
                 reason = await link.ended
                 pause = FIRST_PAUSE_S if self.is_connected else pause
                 self.trouble = self._refusal or reason
+                self.unknown_name = ""
             except (OSError, TimeoutError) as error:
-                self.trouble = str(error) or "the connection could not be made in time"
+                self._troubled(error)
             finally:
                 self._link = None
                 if self._refused is None:
                     self._open.clear()
                 link.finish("closed")
+            self.tried.set()
             log.debug("no master", extra={"address": self.address, "reason": self.trouble})
             await asyncio.sleep(random.uniform(pause / 2, pause))
             pause = min(pause * 2, LONGEST_PAUSE_S)
         for asked in self._asked.values():
             if not asked.reply.done():
                 asked.reply.set_result(self._refused)
+
+    def _troubled(self, error: OSError) -> None:
+        self.trouble = str(error) or "the connection could not be made in time"
+        self.unknown_name = ""
+        if isinstance(error, socket.gaierror):
+            self.unknown_name, _ = split_address(self.address)
+            self.trouble = f"the name {self.unknown_name} does not resolve: {error.strerror}"
 
     async def _connect(self, link: _Link) -> None:
         host, port = split_address(self.address)
@@ -326,6 +340,7 @@ class Client:
         if isinstance(reply, Welcome):
             self.welcome, self.trouble = reply, ""
             self._open.set()
+            self.tried.set()
         elif isinstance(reply, Refused):
             self._refusal = f"{reply.reason}: {reply.message}"
             if reply.reason in _PERMANENT:

@@ -13,6 +13,7 @@ from gangline.elastic.launcher.flags import ALL
 from gangline.elastic.launcher.meeting import meeting
 from gangline.elastic.launcher.numa import cpu_list, near
 from gangline.elastic.launcher.parsing import FlagError, parse
+from gangline.elastic.launcher.place import place_of
 from gangline.elastic.launcher.plan import plan
 
 SCRIPT = __file__
@@ -205,6 +206,29 @@ def test_times_of_the_meeting_are_read_by_both_names():
     assert meet(*base, "last_call_timeout=7,timeout=9").last_call_s == 7
     found = meet(*base, "lastcall_timeout=8,join_timeout=10,node_unit=2")
     assert (found.last_call_s, found.join_timeout_s, found.node_unit) == (8, 10, 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "hosts", "seconds"),
+    [
+        pytest.param(["--rdzv-endpoint", "a:1"], {}, False, 60, id="nothing said"),
+        pytest.param([], {"GANGLINE_MASTER_ADDR": "m:1"}, False, 600, id="a cluster starts it"),
+        pytest.param(
+            ["--rdzv-endpoint", "a:1", "--rdzv-conf", "join_timeout=3"], {}, False, 3, id="stated"
+        ),
+        pytest.param(
+            ["--rdzv-conf", "timeout=900"], {"GANGLINE_MASTER_ADDR": "m:1"}, False, 900,
+            id="stated in a cluster",
+        ),
+        pytest.param(
+            ["--rdzv-endpoint", "a:1", "--rdzv-conf", "join_timeout=3"], {}, True, 60,
+            id="its own master has to start first",
+        ),
+    ],
+)  # fmt: skip
+def test_a_master_is_tried_for_the_stated_time(arguments, environment, hosts, seconds):
+    found = place_of(settings(), meet("--nnodes", "2", *arguments, **environment), hosts=hosts)
+    assert found.connect_timeout_s == seconds
 
 
 def test_auto_config_takes_the_number_of_nodes_from_the_environment():

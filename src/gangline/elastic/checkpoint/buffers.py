@@ -20,6 +20,7 @@ from gangline.elastic.checkpoint.errors import CorruptError, MemoryShortError
 from gangline.elastic.checkpoint.failpoints import reach
 from gangline.elastic.checkpoint.header import Header, State
 from gangline.elastic.checkpoint.layout import Entry
+from gangline.elastic.checkpoint.moves import Copier, Pair
 from gangline.elastic.checkpoint.plan import Agreement
 from gangline.elastic.checkpoint.segment import Segment, create, place
 from gangline.elastic.checkpoint.slots import Choice, Slot, choose
@@ -66,10 +67,12 @@ class Buffers:
         self._small: dict[str, tuple[object, bytes]] = {}
         self._lock = threading.Lock()
         self._preparing: threading.Thread | None = None
+        self._copier = Copier()
 
     def close(self) -> None:
         """Unmap everything; the segments stay."""
         self.settle()
+        self._copier.close()
         for number in list(self._open):
             self._drop(number)
 
@@ -251,17 +254,17 @@ class Buffers:
             opened.places = _places(opened.segment, header, agreement)
             opened.plan = agreement.layout.plan
         part = opened.segment.part(header)
+        tensors: list[Pair] = []
         for number, entry in enumerate(agreement.layout.entries):
-            target = opened.places[number]
+            place = opened.places[number]
             if number in small:
                 value = small[number]
                 part[entry.offset : entry.offset + entry.length] = value.ljust(entry.length, b"\0")
-            elif target is not None:
-                source = lookup(number)
-                assert isinstance(source, torch.Tensor)
-                target.copy_(source.detach())
-            if number == len(agreement.layout.entries) // 2:
-                reach("save-half")
+            elif place is not None:
+                tensor = lookup(number)
+                assert isinstance(tensor, torch.Tensor)
+                tensors.append((place, tensor.detach()))
+        self._copier.copy(tensors, lambda: reach("save-half"))
 
 
 def _places(segment: Segment, header: Header, agreement: Agreement) -> list[torch.Tensor | None]:

@@ -88,6 +88,19 @@ def bytes_of(tensor: torch.Tensor) -> memoryview:
     return flat.view(torch.uint8).numpy().data
 
 
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether the tensor's value is what lies in the CPU's memory, one element after the other."""
+    return (
+        type(tensor) in {torch.Tensor, torch.nn.Parameter}
+        and tensor.device.type == "cpu"
+        and tensor.layout is torch.strided
+        and tensor.is_contiguous()
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+        and tensor.data_ptr() != 0  # it has memory, which FSDP takes away for a while
+    )
+
+
 def pickled(key: str, value: object) -> bytes:
     """The bytes of a value that is no tensor, in the form that may be followed by padding.
 

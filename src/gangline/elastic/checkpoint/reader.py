@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPla
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
-from gangline.elastic.checkpoint.envelope import bytes_of
+from gangline.elastic.checkpoint.envelope import bytes_of, is_plain
 from gangline.elastic.checkpoint.safety import safe_load
 from gangline.elastic.checkpoint.source import Key, Source, StorageSource, key_of, tensor_of
 from gangline.elastic.checkpoint.target import open_target
@@ -196,13 +196,10 @@ def _straight(
     kind = metadata.state_dict_metadata[item.storage_index.fqn]
     assert isinstance(kind, TensorStorageMetadata)
     if (
-        target.device.type == "cpu"
+        is_plain(target)
         and target.dtype == kind.properties.dtype
         and target.shape == size
         and target.numel() > 0
-        and target.is_contiguous()
-        and not target.is_conj()
-        and not target.is_neg()
     ):
         return bytes_of(target)
     return None

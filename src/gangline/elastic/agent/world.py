@@ -143,7 +143,16 @@ class OneNode:
         """Do nothing: none will come."""
 
     async def join(self) -> World:
-        """Return the only world there is."""
+        """Return the only world there is.
+
+        Raises:
+            PortsTakenError: the port that the user wants is somebody else's.
+        """
+        if self._port and not _is_free(self._port):
+            raise PortsTakenError(
+                f"--master-port {self._port}: somebody listens on that port of this node; "
+                "leave the flag out for a free one"
+            )
         return World(0, 0, 1, 0, self._size, self._host, self._port or free_port())
 
     async def restart(self, world: World, failure: Failure | None) -> World:
@@ -177,10 +186,23 @@ def free_port() -> int:
         PortsTakenError: none was found.
     """
     for port in random.sample(STORE_PORTS, 64):
-        with socket.socket(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET) as s:
-            try:
-                s.bind(("", port))
-            except OSError:
-                continue
+        if _is_free(port, is_lingering_free=False):
             return port
     raise PortsTakenError(f"no free port between {STORE_PORTS.start} and {STORE_PORTS.stop - 1}")
+
+
+def _is_free(port: int, *, is_lingering_free: bool = True) -> bool:
+    """Return whether rank 0 could listen there, for all addresses as PyTorch does.
+
+    Args:
+        port: the port.
+        is_lingering_free: whether connections that have ended there do not matter.
+    """
+    family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, is_lingering_free)
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True

@@ -8,12 +8,16 @@ other has gone.
 import asyncio
 import contextlib
 import ipaddress
+import logging
 import os
 import socket
 from pathlib import Path
 
+from gangline.elastic.agent.world import MeetingError
 from gangline.elastic.launcher.master_child import PAUSE_S, TAKEN, MasterChild
 from gangline.elastic.protocol.client import split_address
+
+log = logging.getLogger(__name__)
 
 _LONG_PAUSE_S = 1.0
 """After so long it is tried again while its port is another's."""
@@ -26,6 +30,13 @@ class MasterHost(MasterChild):
         """Take the job's name, where to listen, and a folder for the journal."""
         super().__init__(job, folder)
         _, self._port = split_address(address)
+        self._is_taken = False
+
+    async def __aexit__(self, *ending: object) -> None:
+        """End the master; who met nobody hears that the port was another's."""
+        await super().__aexit__(*ending)
+        if self._is_taken and isinstance(ending[1], MeetingError):
+            log.warning("another program listens on port %d of this node", self._port)
 
     @property
     def pid(self) -> int | None:
@@ -35,6 +46,7 @@ class MasterHost(MasterChild):
     async def _keep(self) -> None:
         while True:
             code = await self._run("--port", str(self._port), environment=os.environ)
+            self._is_taken = code == TAKEN
             await asyncio.sleep(_LONG_PAUSE_S if code == TAKEN else PAUSE_S)
 
 

@@ -32,6 +32,7 @@ from gangline.elastic.protocol.messages import (
 )
 from gangline.elastic.protocol.release import release
 from gangline.elastic.protocol.sockets import notice_silence
+from gangline.elastic.variables import SECRET_VARIABLE
 
 log = logging.getLogger(__name__)
 
@@ -95,6 +96,12 @@ class _Link(asyncio.Protocol):
         self._mine = seal.greeting()
         self._head = bytearray()
         self._ends: seal.Ends | None = None
+        self._has_heard = False
+
+    @property
+    def is_mute(self) -> bool:
+        """Whether the other end took the connection and has not greeted."""
+        return self._transport is not None and self._ends is None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are none of asyncio's class, though they do the same.
@@ -103,7 +110,7 @@ class _Link(asyncio.Protocol):
         transport.write(self._mine)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.finish(str(exc) if exc else "the master closed the connection")
+        self.finish(str(exc) if exc else f"the master closed the connection{self._guess()}")
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -111,6 +118,7 @@ class _Link(asyncio.Protocol):
                 data = self._greet(data)
             if self._ends is not None and data:
                 for content in self._ends.opener.feed(data):
+                    self._has_heard = True
                     self._received(*envelope.read_reply(content))
         except (seal.SealError, envelope.EnvelopeError) as error:
             self.finish(str(error))
@@ -127,6 +135,14 @@ class _Link(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
             self._transport = None
+
+    def _guess(self) -> str:
+        """Say what may be wrong when there was no answer at all."""
+        if self._ends is None:
+            return " before it greeted: something else may listen there"
+        if not self._has_heard:
+            return f" unanswered: {SECRET_VARIABLE}, or the job's name without it, may differ"
+        return ""
 
     def _greet(self, data: bytes) -> bytes:
         self._head += data
@@ -293,7 +309,7 @@ class Client:
                 self.trouble = self._refusal or reason
                 self.unknown_name = ""
             except (OSError, TimeoutError) as error:
-                self._troubled(error)
+                self._troubled(error, link)
             finally:
                 self._link = None
                 if self._refused is None:
@@ -307,8 +323,11 @@ class Client:
             if not asked.reply.done():
                 asked.reply.set_result(self._refused)
 
-    def _troubled(self, error: OSError) -> None:
-        self.trouble = str(error) or "the connection could not be made in time"
+    def _troubled(self, error: OSError, link: _Link) -> None:
+        late = "the connection could not be made in time"
+        if link.is_mute:
+            late = "whoever took the connection did not greet: something else may listen there"
+        self.trouble = str(error) or late
         self.unknown_name = ""
         if isinstance(error, socket.gaierror):
             self.unknown_name, _ = split_address(self.address)

@@ -1,6 +1,7 @@
 """Client and server over a real socket: replies, absences, refusals, strangers."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from http import HTTPStatus
 
@@ -149,9 +150,37 @@ async def test_the_wrong_job_is_refused_for_good(port: int) -> None:
 async def test_a_stranger_is_cut_and_hears_nothing(port: int, parrot: Parrot) -> None:
     async with Client(f"127.0.0.1:{port}", Secret(b"x" * 32)) as client:
         await in_trouble(client, "closed the connection")
-        with pytest.raises(MasterUnreachableError, match="closed the connection"):
+        with pytest.raises(MasterUnreachableError, match=r"GANGLINE_JOB_SECRET, .* may differ"):
             await client.call(KeyValueGet(keys=()), timeout_s=0.1)
     assert parrot.seen == []
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        pytest.param(b"", "before it greeted: something else may listen there", id="it hangs up"),
+        pytest.param(b"HTTP/1.0 400 " * 9, "no part of a gangline job", id="it speaks HTTP"),
+    ],
+)
+async def test_another_program_at_the_masters_address_is_told(said: bytes, told: str) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(said)
+        writer.close()
+
+    other = await asyncio.start_server(answer, "127.0.0.1", 0)
+    address = f"127.0.0.1:{other.sockets[0].getsockname()[1]}"
+    async with other, Client(address, SECRET) as client:
+        await in_trouble(client, told)
+        assert not client.is_connected
+
+
+async def test_one_that_says_nothing_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gangline.elastic.protocol.client.CONNECT_TIMEOUT_S", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        async with Client(f"127.0.0.1:{mute.getsockname()[1]}", SECRET) as client:
+            await in_trouble(client, "did not greet: something else may listen there")
+            assert not client.is_connected
 
 
 async def test_another_protocol_is_cut(port: int) -> None:

@@ -1,0 +1,32 @@
+"""A world of one node: where its store is."""
+
+import socket
+
+import pytest
+
+from gangline.elastic.agent.world import STORE_PORTS, OneNode, PortsTakenError, free_port
+
+
+async def test_a_port_that_the_user_wants_and_another_program_has_is_refused() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(PortsTakenError, match=f"--master-port {port}: somebody listens"):
+            await OneNode(1, "127.0.0.1", port).join()
+    assert (await OneNode(1, "127.0.0.1", port).join()).store_port == port
+
+
+async def test_connections_that_have_ended_take_no_port() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            accepted, _ = server.accept()
+            accepted.close()  # this end closes first, and lingers
+            assert client.recv(1) == b""
+    assert (await OneNode(1, "127.0.0.1", port).join()).store_port == port
+
+
+def test_a_fresh_port_is_below_those_of_outgoing_connections() -> None:
+    port = free_port()
+    assert port in STORE_PORTS
+    with socket.create_server(("", port)) as server:
+        assert server.getsockname()[1] == port

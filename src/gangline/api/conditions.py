@@ -6,6 +6,7 @@ alone. An unchanged condition leaves the whole list as it is, so that nothing ne
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -17,12 +18,30 @@ UNKNOWN = "Unknown"
 LONGEST_MESSAGE = 32768
 
 
-def find_condition(conditions: Sequence[Condition], type_: str) -> Condition | None:
+class TypedCondition(Protocol):
+    """A condition: readers of many objects decode less than the full type."""
+
+    @property
+    def type(self) -> str:
+        """What it is about."""
+
+    @property
+    def status(self) -> str:
+        """True, False or Unknown."""
+
+
+C = TypeVar("C", bound=TypedCondition)
+
+
+def find_condition(conditions: Sequence[C], type_: str) -> C | None:
     """The condition of a type, if there is one."""
-    return next((each for each in conditions if each.type == type_), None)
+    for each in conditions:
+        if each.type == type_:
+            return each
+    return None
 
 
-def is_true(conditions: Sequence[Condition], type_: str) -> bool:
+def is_true(conditions: Sequence[TypedCondition], type_: str) -> bool:
     """Whether a condition is there and holds."""
     found = find_condition(conditions, type_)
     return found is not None and found.status == TRUE

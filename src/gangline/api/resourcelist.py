@@ -176,5 +176,35 @@ def pod_request(spec: AsksForRoom) -> Amounts:
     return total((needed, amounts(spec.overhead)))
 
 
+def pod_request_of(spec: AsksForRoom, resource: str) -> int:
+    """What ``pod_request`` says of one resource; for readers of many pods, at a part of its cost.
+
+    Raises:
+        QuantityError: an amount of it cannot be read.
+    """
+    sidecars = peak = 0
+    for container in spec.init_containers:
+        own = _amount_of(container.resources, resource)
+        peak = max(peak, sidecars + own)
+        if container.restart_policy == "Always":
+            sidecars += own
+    running = sidecars + sum(_amount_of(each.resources, resource) for each in spec.containers)
+    needed = max(running, peak)
+    if spec.resources and resource.startswith(_POD_LEVEL):
+        whole = spec.resources
+        if resource in whole.requests or resource in whole.limits:
+            needed = _amount_of(whole, resource)
+    overhead = spec.overhead.get(resource)
+    return needed if overhead is None else needed + amount(resource, overhead)
+
+
+def _amount_of(resources: Requirements, resource: str) -> int:
+    """What is set aside of one resource for a container."""
+    written = resources.requests.get(resource)
+    if written is None:
+        written = resources.limits.get(resource)
+    return 0 if written is None else amount(resource, written)
+
+
 def _request(container: RunsInPod) -> Amounts:
     return container_request(container.resources)

@@ -73,8 +73,8 @@ def _tell_jobs(jobs: "Sequence[Job]", output: str, *, namespaces: bool, head: bo
     if output == "name":
         for job in jobs:
             click.echo(full_name(job))
-    elif tell([job_data(job, now()) for job in jobs], output):
-        pass
+    elif output not in {"table", "wide"}:
+        tell([job_data(job, now()) for job in jobs], output)
     elif jobs or namespaces:
         shown = job_table(jobs, now(), namespaces=namespaces, wide=output == "wide")
         click.echo(shown if head else shown.partition("\n")[2])

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from gangline.api.pod import Pod
-from gangline.api.resources import BUILT_IN, CUSTOM, POD_GROUPS, PODS
+from gangline.api.resources import BUILT_IN, CUSTOM, POD_GROUPS
 from gangline.api.scheduling import PodGroup
 from gangline.kube.client import Client
 from gangline.kube.errors import Forbidden, NotFound, Unreachable
 from gangline.kube.informer import Informer
 from gangline.sdk.jobs import JOB_NAME_LABEL, Job, describe
 from gangline.sdk.kinds import JOB_KINDS, JobKind, TrainingJob
+from gangline.sdk.listed import LISTED_PODS, ListedPod
 
 Manifest = Mapping[str, Any]
 
@@ -83,12 +83,15 @@ class JobClient:
         Raises:
             Forbidden: they may list no kind.
         """
-        asked = (self._jobs(kind, namespace, labels) for kind in self.kinds)
-        kinds = _readable(await asyncio.gather(*asked))
-        pods, groups = await asyncio.gather(self._pods(namespace), self._groups(namespace))
+        # All at once: while we read an answer, the server makes the next.
+        kinds, pods, groups = await asyncio.gather(
+            asyncio.gather(*(self._jobs(kind, namespace, labels) for kind in self.kinds)),
+            self._pods(namespace),
+            self._groups(namespace),
+        )
         jobs = [
             describe(kind, job, pods.get(job.metadata.uid, []), groups.get(job.metadata.uid, []))
-            for kind, found in zip(self.kinds, kinds, strict=True)
+            for kind, found in zip(self.kinds, _readable(kinds), strict=True)
             for job in found
         ]
         return sorted(jobs, key=lambda job: (job.created, job.name), reverse=True)
@@ -213,14 +216,16 @@ class JobClient:
             self.unseen.add(kind.resource.plural)
             return refused
 
-    async def _pods(self, namespace: str | None, name: str = "") -> Mapping[str, Sequence[Pod]]:
+    async def _pods(
+        self, namespace: str | None, name: str = ""
+    ) -> Mapping[str, Sequence[ListedPod]]:
         """Return the pods of jobs by the job's uid; those of former jobs of the name stay out."""
         labels = f"{JOB_NAME_LABEL}={name}" if name else JOB_NAME_LABEL
-        by_owner: defaultdict[str, deque[Pod]] = defaultdict(deque)
+        by_owner: defaultdict[str, deque[ListedPod]] = defaultdict(deque)
         try:
-            listing = await self.client.list(PODS, namespace, labels=labels)
+            listing = await self.client.list(LISTED_PODS, namespace, labels=labels)
         except Forbidden:
-            self.unseen.add(PODS.plural)
+            self.unseen.add(LISTED_PODS.plural)
             return by_owner
         for pod in listing.items:
             if owner := pod.metadata.controller:

@@ -13,9 +13,14 @@ from gangline.api.conditions import find_condition, is_true
 from gangline.api.meta import Condition
 from gangline.api.pod import Pod
 from gangline.api.podstatus import ContainerStatus
-from gangline.api.resourcelist import GPU, pod_request
+from gangline.api.resourcelist import GPU, pod_request_of
 from gangline.api.scheduling import PodGroup
 from gangline.sdk.kinds import JobKind, ReplicaSpecLike, TrainingJob
+from gangline.sdk.listed import ListedCondition, ListedContainerStatus, ListedPod
+
+SomePod = Pod | ListedPod
+"""A pod, whole or as lists read it."""
+_SomeStatus = ContainerStatus | ListedContainerStatus
 
 JOB_NAME_LABEL = "training.kubeflow.org/job-name"
 ROLE_LABEL = "training.kubeflow.org/replica-type"
@@ -125,7 +130,7 @@ class Job:
 
 
 def describe(
-    kind: JobKind, job: TrainingJob, pods: Sequence[Pod], groups: Sequence[PodGroup]
+    kind: JobKind, job: TrainingJob, pods: Sequence[SomePod], groups: Sequence[PodGroup]
 ) -> Job:
     """Put together what the cluster holds about a job."""
     specs = kind.replica_specs(job)
@@ -156,7 +161,7 @@ def describe(
     )
 
 
-def read_replica(pod: Pod, leader: str) -> Replica:
+def read_replica(pod: SomePod, leader: str) -> Replica:
     """Read one pod of a job; ``leader`` is the role whose first replica leads."""
     labels, statuses = pod.metadata.labels, pod.status.container_statuses
     role, index = labels.get(ROLE_LABEL, ""), int(labels.get(INDEX_LABEL, "0") or 0)
@@ -172,13 +177,13 @@ def read_replica(pod: Pod, leader: str) -> Replica:
         node_ip=pod.status.host_ip,
         restarts=sum(status.restart_count for status in statuses),
         exit_code=max((each.exit_code for each in ended), default=None),
-        gpus=pod_request(pod.spec).get(GPU, 0),
+        gpus=pod_request_of(pod.spec, GPU),
         created=pod.metadata.creation_timestamp,
         message=_trouble(pod),
     )
 
 
-def status_word(pod: Pod) -> str:
+def status_word(pod: SomePod) -> str:
     """Say how a pod is, as ``kubectl get pods`` does."""
     word = pod.status.reason or pod.status.phase or "Pending"
     for status in pod.status.init_container_statuses:
@@ -187,14 +192,15 @@ def status_word(pod: Pod) -> str:
         if status.started and status.state.running:
             continue  # a sidecar: it stays
         return f"Init:{_container_word(status) or 'Running'}"
-    for status in reversed(pod.status.container_statuses):
+    statuses: Sequence[_SomeStatus] = pod.status.container_statuses
+    for status in reversed(statuses):
         word = _container_word(status) or word
     if pod.metadata.deletion_timestamp is not None:
         return "Terminating"
     return word
 
 
-def _container_word(status: ContainerStatus) -> str:
+def _container_word(status: _SomeStatus) -> str:
     if status.state.waiting is not None:
         return status.state.waiting.reason
     if ended := status.state.terminated:
@@ -221,7 +227,7 @@ def _state(job: TrainingJob, replicas: Sequence[Replica], groups: Sequence[PodGr
 def _reason(
     job: TrainingJob,
     state: State,
-    pods: Sequence[Pod],
+    pods: Sequence[SomePod],
     groups: Sequence[PodGroup],
     replicas: Sequence[Replica],
 ) -> str:
@@ -247,9 +253,10 @@ def _waits(group: PodGroup) -> str:
     return ""
 
 
-def _trouble(pod: Pod) -> str:
+def _trouble(pod: SomePod) -> str:
     """Why a pod does not run, from whoever has said so: scheduler, kubelet, container."""
-    scheduled = find_condition(pod.status.conditions, "PodScheduled")
+    conditions: Sequence[Condition | ListedCondition] = pod.status.conditions
+    scheduled = find_condition(conditions, "PodScheduled")
     if scheduled is not None and scheduled.status == "False":
         return scheduled.message or scheduled.reason
     for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):

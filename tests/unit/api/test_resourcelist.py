@@ -12,6 +12,23 @@ COUNTS = st.dictionaries(
     st.sampled_from(["cpu", "memory", "nvidia.com/gpu"]), st.integers(0, 2**50)
 )
 
+AMOUNTS = st.dictionaries(
+    st.sampled_from(["cpu", "memory", "hugepages-2Mi", "nvidia.com/gpu"]),
+    st.one_of(st.integers(0, 100), st.sampled_from(["250m", "3", "1.5"])),
+)
+REQUIREMENTS = st.builds(ResourceRequirements, requests=AMOUNTS, limits=AMOUNTS)
+CONTAINERS = st.lists(
+    st.builds(Container, resources=REQUIREMENTS, restart_policy=st.sampled_from(["", "Always"])),
+    max_size=3,
+)
+SPECS = st.builds(
+    PodSpec,
+    containers=CONTAINERS,
+    init_containers=CONTAINERS,
+    overhead=AMOUNTS,
+    resources=st.none() | REQUIREMENTS,
+)
+
 
 def a_container(cpu="0", *, restart_policy="", limit=None):
     limits = {"cpu": limit} if limit else {}
@@ -97,3 +114,10 @@ def test_what_is_added_can_be_taken_away(one, other):
 def test_a_list_fits_exactly_where_each_of_its_amounts_does(wanted, free):
     fits = all(free.get(name, 0) >= count for name, count in wanted.items())
     assert (not lists.shortage(wanted, free)) == fits
+
+
+@given(SPECS)
+def test_one_resource_of_a_pod_is_what_all_of_them_say_of_it(spec):
+    whole = lists.pod_request(spec)
+    for resource in ("cpu", "memory", "hugepages-2Mi", "nvidia.com/gpu", "example.com/other"):
+        assert lists.pod_request_of(spec, resource) == whole.get(resource, 0)

@@ -10,6 +10,7 @@ from gangline.api.pod import Pod
 from gangline.api.scheduling import PodGroup
 from gangline.sdk.jobs import Job, State, describe, status_word
 from gangline.sdk.kinds import JOB_KINDS
+from gangline.sdk.listed import ListedPod
 
 KIND = JOB_KINDS[0]
 CREATED = "2026-01-01T00:00:00Z"
@@ -50,7 +51,11 @@ def a_group(status: str, message: str = "2 cpu short") -> PodGroup:
 
 
 def read(job: PyTorchJob, *pods: Pod, groups: tuple[PodGroup, ...] = ()) -> Job:
-    return describe(KIND, job, pods, groups)
+    found = describe(KIND, job, pods, groups)
+    listed = msgspec.json.decode(msgspec.json.encode(pods), type=list[ListedPod])
+    assert describe(KIND, job, listed, groups) == found
+    assert [status_word(pod) for pod in listed] == [status_word(pod) for pod in pods]
+    return found
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,12 @@
 """Lists the tests that failed last; exits with 1 unless they are few and all lie in one folder.
 
-python tools/last_failed.py FOLDER
+python tools/last_failed.py CACHE FOLDER    (CACHE: pytest's cache_dir)
 """
 
 import json
 import sys
 from pathlib import Path
 
-CACHE = Path(".pytest_cache/v/cache/lastfailed")
 MOST = 5
 """More than that is no bad moment of the machine."""
 
@@ -19,7 +18,8 @@ def last_failed(cache: Path) -> list[str]:
 
 def main() -> int:
     """List them."""
-    folder, failed = sys.argv[1].rstrip("/") + "/", last_failed(CACHE)
+    cache, folder = Path(sys.argv[1], "v/cache/lastfailed"), sys.argv[2].rstrip("/") + "/"
+    failed = last_failed(cache)
     print(*failed, sep="\n")
     return int(not 0 < len(failed) <= MOST or any(not each.startswith(folder) for each in failed))
 

@@ -17,6 +17,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 GANGLINE = [sys.executable, "-m", "gangline"]
+TESTS = Path(__file__).parents[1]
+DNS_ADDRESS = "10.244.0.1"
+"""The bridge of the pods, as ``up`` lays it."""
+
 START_PATIENCE_S = 120
 
 
@@ -214,6 +218,8 @@ class Kubernetes(ClusterUnderTest):
         subprocess.run(
             [tools / "realkube-build", self.scripts], check=True, env=os.environ | self.built
         )
+        self._script("up")
+        self._serve_names()
         self._script("up", "--nodes")
         crds = Path(__file__).parents[2] / "deploy" / "crds"
         self.kubectl("apply", "-f", str(crds))
@@ -224,6 +230,13 @@ class Kubernetes(ClusterUnderTest):
                 time.sleep(0.1)
         for name in ("operator", "scheduler"):
             self.start_component(name)
+
+    def _serve_names(self) -> None:
+        """Start a name server; the scripts find it by its note, and end it in the end."""
+        program = [sys.executable, "-m", "e2e.cluster_dns", str(self.kubeconfig), DNS_ADDRESS]
+        with (self.state / "dns.log").open("wb") as log:
+            process = subprocess.Popen(program, cwd=TESTS, stderr=log, start_new_session=True)
+        (self.state / "dns.pid").write_text(f"{process.pid}\n")
 
     def _serves(self, kind: str) -> bool:
         ask = ["kubectl", "--kubeconfig", str(self.kubeconfig), "get", kind]

@@ -1,8 +1,9 @@
 """A proxy before an API server that does harm on request: for tests of what a client survives.
 
-It forwards everything. Each write (any method but GET) is numbered; a test names a write and what
-is to happen there: the client's process is killed before the write reaches the server, or after
-it has taken effect but before the client hears of it; or the write is answered with an error.
+It forwards everything. Each write (any method but GET), or each about one job, is numbered; a test
+names a write and what is to happen there: the client's process is killed before the write reaches
+the server, or after it has taken effect but before the client hears of it; or the write is
+answered with an error.
 """
 
 import asyncio
@@ -35,12 +36,18 @@ class Plan:
     before: dict[int, Harm] = field(default_factory=dict)
     after: dict[int, Harm] = field(default_factory=dict)
     writes: list[str] = field(default_factory=list)
+    about: str = ""
+    """Only writes that have this in their path or body are numbered; the rest pass."""
     refuse: Callable[[str, str], int | None] = lambda method, path: None
     """Asked at each write: the code to answer it with, without effect."""
     lie: Callable[[str, str], int | None] = lambda method, path: None
     """The same for a write that has taken effect."""
     cut_watches_s: float | None = None
     """After how long each watch is cut off."""
+
+    def concerns(self, path: str, body: bytes) -> bool:
+        """Whether a write is one of those that are numbered."""
+        return self.about in path or self.about.encode() in body
 
 
 def kill(pid: int) -> Callable[[], None]:
@@ -105,8 +112,8 @@ class FaultyProxy:
         return path
 
     async def _forward(self, request: web.Request) -> web.StreamResponse:
-        number = 0
-        if request.method != "GET":
+        number, body = 0, await request.read()
+        if request.method != "GET" and self.plan.concerns(request.path, body):
             self.plan.writes.append(f"{request.method} {request.path}")
             number = len(self.plan.writes)
         if (refusal := self._harm(self.plan.before, number)) is not None:
@@ -119,7 +126,7 @@ class FaultyProxy:
             request.method,
             self._upstream.server + request.raw_path,
             headers=headers | self._headers,
-            data=await request.read(),
+            data=body,
         ) as answer:
             if (refusal := self._harm(self.plan.after, number)) is not None:
                 return refusal

@@ -2,27 +2,16 @@
 
 from typing import Any
 
-from gangline.api import admission, autoscaling, core, rbac, topology
+from gangline.api import admission, autoscaling, core, job_resources, rbac, topology
 from gangline.api.apiextensions import CustomResourceDefinition
-from gangline.api.elastic import ElasticJob, ScalePlan
-from gangline.api.jax import JAXJob
-from gangline.api.kubeflow import PyTorchJob
-from gangline.api.mindspore import MSJob
-from gangline.api.mpi import MPIJob
-from gangline.api.paddle import PaddleJob
-from gangline.api.pod import Pod
 from gangline.api.resource import Resource
-from gangline.api.scheduling import PodGroup, Queue
-from gangline.api.tensorflow import TFJob
-from gangline.api.xgboost import XGBoostJob
 
 _APPS = "apps"
 _RBAC = "rbac.authorization.k8s.io"
-_VOLCANO = "scheduling.volcano.sh"
 
 NAMESPACES = Resource(core.Namespace, "", "v1", "namespaces", "Namespace", namespaced=False)
 NODES = Resource(core.Node, "", "v1", "nodes", "Node", namespaced=False)
-PODS = Resource(Pod, "", "v1", "pods", "Pod")
+PODS = job_resources.PODS
 SERVICES = Resource(core.Service, "", "v1", "services", "Service")
 ENDPOINTS = Resource(core.Endpoints, "", "v1", "endpoints", "Endpoints")
 ENDPOINT_SLICES = Resource(
@@ -101,19 +90,17 @@ HORIZONTAL_POD_AUTOSCALERS = Resource(
     "HorizontalPodAutoscaler",
 )
 
-PYTORCH_JOBS = Resource(PyTorchJob, "kubeflow.org", "v1", "pytorchjobs", "PyTorchJob")
-TF_JOBS = Resource(TFJob, "kubeflow.org", "v1", "tfjobs", "TFJob")
-JAX_JOBS = Resource(JAXJob, "kubeflow.org", "v1", "jaxjobs", "JAXJob")
-XGBOOST_JOBS = Resource(XGBoostJob, "kubeflow.org", "v1", "xgboostjobs", "XGBoostJob")
-MS_JOBS = Resource(MSJob, "mindspore.gitee.com", "v1", "msjobs", "MSJob")
-PADDLE_JOBS = Resource(PaddleJob, "batch.paddlepaddle.org", "v1", "paddlejobs", "PaddleJob")
-MPI_JOBS = Resource(MPIJob, "kubeflow.org", "v1", "mpijobs", "MPIJob")
-ELASTIC_JOBS = Resource(
-    ElasticJob, "elastic.iml.github.io", "v1alpha1", "elasticjobs", "ElasticJob"
-)
-SCALE_PLANS = Resource(ScalePlan, "elastic.iml.github.io", "v1alpha1", "scaleplans", "ScalePlan")
-POD_GROUPS = Resource(PodGroup, _VOLCANO, "v1beta1", "podgroups", "PodGroup")
-QUEUES = Resource(Queue, _VOLCANO, "v1beta1", "queues", "Queue", namespaced=False)
+PYTORCH_JOBS = job_resources.PYTORCH_JOBS
+TF_JOBS = job_resources.TF_JOBS
+JAX_JOBS = job_resources.JAX_JOBS
+XGBOOST_JOBS = job_resources.XGBOOST_JOBS
+MS_JOBS = job_resources.MS_JOBS
+PADDLE_JOBS = job_resources.PADDLE_JOBS
+MPI_JOBS = job_resources.MPI_JOBS
+ELASTIC_JOBS = job_resources.ELASTIC_JOBS
+SCALE_PLANS = job_resources.SCALE_PLANS
+POD_GROUPS = job_resources.POD_GROUPS
+QUEUES = job_resources.QUEUES
 HYPERNODES = Resource(
     topology.HyperNode,
     topology.GROUP,

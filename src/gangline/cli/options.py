@@ -50,12 +50,15 @@ class Target:
 
     @asynccontextmanager
     async def connect(
-        self, component: str = "gangline", *, rate_limit: "TokenBucket | None" = None
+        self, component: str = "", *, rate_limit: "TokenBucket | None" = None
     ) -> "AsyncIterator[Client]":
-        """Open a client of the cluster."""
+        """Open a client of the cluster; a component counts its requests, a command does not."""
         from gangline.kube.client import Client  # noqa: PLC0415
 
-        async with Client(self.config(), user_agent=component, rate_limit=rate_limit) as client:
+        client = Client(
+            self.config(), component or "gangline", rate_limit=rate_limit, counted=bool(component)
+        )
+        async with client:
             yield client
 
 

@@ -60,9 +60,10 @@ class Client:
         user_agent: str = "gangline",
         *,
         rate_limit: TokenBucket | None = None,
+        counted: bool = True,
     ) -> None:
         self.config = config
-        self.transport = Transport(config, user_agent, rate_limit)
+        self.transport = Transport(config, user_agent, rate_limit, counted=counted)
         self._eviction = EVICTION
 
     async def __aenter__(self) -> Self:

@@ -59,8 +59,6 @@ RATE_LIMIT_WAIT = Histogram(
     ["verb", "host"],
     buckets=_SECONDS,
 )
-NO_ANSWER = "<error>"
-"""The code of a request that got no answer, as client-go spells it."""
 
 WATCH_RESTARTS = Counter(
     "gangline_watch_restarts",
@@ -111,7 +109,7 @@ class RequestMetrics:
         self._times: dict[str, Histogram] = {}
 
     def answered(self, method: str, code: str, took_s: float) -> None:
-        """A request got this code, or none (``NO_ANSWER``), after so long."""
+        """A request got this code, or none (``counting.NO_ANSWER``), after so long."""
         answers = self._answers.get((code, method))
         if answers is None:
             answers = self._answers[code, method] = REQUESTS.labels(code, method, self._host)

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 from urllib.parse import urlsplit
 
-from gangline.kube import metrics
 from gangline.kube.config import ClusterConfig
 from gangline.kube.connections import Connections, NotConnected, Refused, Untrusted, server_of
+from gangline.kube.counting import NO_ANSWER, counter_of
 from gangline.kube.credentials import Credential
 from gangline.kube.errors import (
     ApiError,
@@ -62,11 +62,16 @@ class Transport:
     """Sends requests; ``async with`` opens and closes its connections."""
 
     def __init__(
-        self, config: ClusterConfig, user_agent: str, rate_limit: TokenBucket | None = None
+        self,
+        config: ClusterConfig,
+        user_agent: str,
+        rate_limit: TokenBucket | None = None,
+        *,
+        counted: bool = True,
     ) -> None:
         self.config = config
         self._rate_limit = rate_limit
-        self._metrics = metrics.RequestMetrics(urlsplit(config.server).netloc)
+        self._metrics = counter_of(urlsplit(config.server).netloc, counted=counted)
         self._slots = asyncio.Semaphore(MAX_IN_FLIGHT)
         self._open = False
         self._streams: Streams | None = None
@@ -186,7 +191,7 @@ class Transport:
         await self._await_turn(request)
         message = plain_message(request, self._base_path, self._head_for(credential))
         tls = self._tls_for(credential)
-        began, code = time.monotonic(), metrics.NO_ANSWER
+        began, code = time.monotonic(), NO_ANSWER
         try:
             answer = await self._connections.ask(message, tls, timeout_s)
             code = str(answer.code)
@@ -236,7 +241,7 @@ class Transport:
         try:
             yield answer
         finally:
-            code = str(answer[0]) if answer else metrics.NO_ANSWER
+            code = str(answer[0]) if answer else NO_ANSWER
             self._metrics.answered(request.method, code, time.monotonic() - began)
 
     async def _chunks(self, response: "ClientResponse") -> AsyncIterator[bytes]:

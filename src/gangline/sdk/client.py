@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from gangline.api.resources import BUILT_IN, CUSTOM, POD_GROUPS
+from gangline.api.job_resources import POD_GROUPS
 from gangline.api.scheduling import PodGroup
 from gangline.kube.client import Client
 from gangline.kube.errors import Forbidden, NotFound, Unreachable
-from gangline.kube.informer import Informer
 from gangline.sdk.jobs import JOB_NAME_LABEL, Job, describe
 from gangline.sdk.kinds import JOB_KINDS, JobKind, TrainingJob
 from gangline.sdk.listed import LISTED_PODS, ListedPod
@@ -147,6 +146,8 @@ class JobClient:
         """
         kind, known = await self._find(name, namespace)
         own = known.metadata.name
+        from gangline.kube.informer import Informer  # noqa: PLC0415 - only who waits follows
+
         informer: Informer[Any] = Informer(
             self.client, kind.resource, namespace, fields=f"metadata.name={own}"
         )
@@ -256,6 +257,8 @@ class JobClient:
         """Return the path to create an object at."""
         api_version, kind = str(manifest.get("apiVersion", "")), str(manifest.get("kind", ""))
         metadata = manifest.get("metadata") or {}
+        from gangline.api.resources import BUILT_IN, CUSTOM  # noqa: PLC0415 - most do not write
+
         for resource in (*CUSTOM, *BUILT_IN):
             if (resource.api_version, resource.kind) == (api_version, kind):
                 plural, namespaced = resource.plural, resource.namespaced

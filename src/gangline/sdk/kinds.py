@@ -4,10 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from gangline.api.kubeflow import JobStatus, RunPolicy
-from gangline.api.meta import ObjectMeta
-from gangline.api.resource import Resource
-from gangline.api.resources import (
+from gangline.api.job_resources import (
     ELASTIC_JOBS,
     JAX_JOBS,
     MPI_JOBS,
@@ -17,6 +14,9 @@ from gangline.api.resources import (
     TF_JOBS,
     XGBOOST_JOBS,
 )
+from gangline.api.kubeflow import JobStatus, RunPolicy
+from gangline.api.meta import ObjectMeta
+from gangline.api.resource import Resource
 
 
 class ReplicaSpecLike(Protocol):

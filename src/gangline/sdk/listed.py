@@ -8,9 +8,9 @@ from datetime import datetime
 import msgspec
 
 from gangline.api.describe import ResourceList
+from gangline.api.job_resources import PODS
 from gangline.api.meta import OwnerReference, Wire
 from gangline.api.resource import Resource
-from gangline.api.resources import PODS
 
 
 class ListedMeta(Wire):

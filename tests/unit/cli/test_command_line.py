@@ -14,6 +14,18 @@ from gangline.cli.exit_codes import ExitCode
 from gangline.kube import errors as kube
 
 
+def without_cluster(folder: Path) -> Path:
+    """A kubeconfig of a cluster that does not run."""
+    kubeconfig = folder / "kubeconfig"
+    kubeconfig.write_text(
+        "apiVersion: v1\nkind: Config\ncurrent-context: c\n"
+        "clusters: [{name: c, cluster: {server: 'http://127.0.0.1:9'}}]\n"
+        "users: [{name: u, user: {}}]\n"
+        "contexts: [{name: c, context: {cluster: c, user: u}}]\n"
+    )
+    return kubeconfig
+
+
 def test_help_names_every_command_without_importing_any(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -34,6 +46,20 @@ def test_help_imports_click_and_nothing_else_that_is_installed() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines()[-2:] == ["click gangline", ""]
+
+
+def test_a_look_at_jobs_loads_nothing_for_streams_servers_or_figures(tmp_path: Path) -> None:
+    kubeconfig = without_cluster(tmp_path)
+    script = (
+        "import sys, gangline.cli.main as m;"
+        f"m.run(['list', '-A', '--kubeconfig', {str(kubeconfig)!r}]);"
+        "print(*sorted(set(sys.modules) & {'gangline.sdk.client', 'aiohttp', 'prometheus_client',"
+        " 'http', 'rich', 'uvloop', 'gangline.api.core', 'gangline.kube.informer'}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["gangline.sdk.client"], done.stderr
 
 
 @pytest.mark.parametrize("name", list(main.COMMANDS))
@@ -160,12 +186,6 @@ def test_a_traceback_is_shown_with_debug_only(
 def test_an_unreachable_cluster_says_how_to_start_one(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    kubeconfig = tmp_path / "kubeconfig"
-    kubeconfig.write_text(
-        "apiVersion: v1\nkind: Config\ncurrent-context: c\n"
-        "clusters: [{name: c, cluster: {server: 'http://127.0.0.1:9'}}]\n"
-        "users: [{name: u, user: {}}]\n"
-        "contexts: [{name: c, context: {cluster: c, user: u}}]\n"
-    )
+    kubeconfig = without_cluster(tmp_path)
     assert main.run(["list", "--kubeconfig", str(kubeconfig)]) == ExitCode.UNREACHABLE
     assert "gangline up" in capsys.readouterr().err

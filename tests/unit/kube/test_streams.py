@@ -1,7 +1,5 @@
-"""Streams and WebSockets: what is loaded for them, and what is said when they cannot be had."""
+"""Streams and WebSockets: what is said when they cannot be had."""
 
-import subprocess
-import sys
 from contextlib import aclosing
 
 import pytest
@@ -41,20 +39,3 @@ async def test_a_watch_of_a_server_that_speaks_no_tls_is_refused(server):
 async def test_a_client_that_is_not_open_has_no_streams():
     with pytest.raises(RuntimeError, match="not open"):
         await first_of(Client(ClusterConfig("http://127.0.0.1:1")))
-
-
-def test_a_client_that_follows_nothing_loads_no_library_for_streams():
-    script = (
-        "import asyncio, sys\n"
-        "from gangline.kube.client import Client\n"
-        "from gangline.kube.config import ClusterConfig\n"
-        "async def use():\n"
-        "    async with Client(ClusterConfig('http://127.0.0.1:9')) as client:\n"
-        "        assert client.transport\n"
-        "asyncio.run(use())\n"
-        "print('aiohttp' in sys.modules)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "False"

@@ -28,9 +28,10 @@ async def arrived(client: Client, patience_s: float) -> None:
             await client.tried.wait()
     if client.unknown_name:
         log.warning("waiting for the master until %s: %s", until, client.trouble)
-    while not client.is_connected:
+    while True:
         try:
             await client.connected(max(min(WAIT_TOLD_S, end - time.monotonic()), 0))
+            return
         except RequestRefusedError as error:
             raise MeetingError(str(error)) from error
         except MasterUnreachableError as error:

@@ -1,16 +1,24 @@
 """What people are told while the master cannot be reached, and for how long it is tried."""
 
+import asyncio
 import logging
 import re
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
 from gangline.elastic.agent.arrival import arrived
 from gangline.elastic.agent.world import MeetingError
-from gangline.elastic.protocol.client import Client
+from gangline.elastic.master.journal import FileJournal
+from gangline.elastic.master.main import run
+from gangline.elastic.master.settings import MasterSettings
+from gangline.elastic.protocol.client import Client, ClientName
+from gangline.elastic.protocol.messages import Hello
 from gangline.elastic.protocol.seal import Secret
 
 SECRET = Secret(b"s" * 32)
+PATIENCE_S = 60.0
 NOWHERE = "train-master.invalid"
 
 
@@ -36,3 +44,44 @@ async def test_a_port_where_nobody_listens_is_tried_for_the_stated_time(
             await arrived(client, 1.0)
         assert client.unknown_name == ""
     assert caplog.records == [], "it may be on its way"
+
+
+class Speaker(ClientName):
+    """An agent of another release."""
+
+    def __init__(self, protocol: int) -> None:
+        super().__init__(job="train")
+        object.__setattr__(self, "client", str(protocol))
+
+    def hello(self) -> Hello:
+        number = int(self.client)
+        return Hello(protocol=number, oldest=number, version=f"{number}.0", job=self.job)
+
+
+@pytest.fixture
+async def master(tmp_path: Path) -> AsyncIterator[str]:
+    """The address of a master."""
+    stop, port = asyncio.Event(), asyncio.get_running_loop().create_future()
+    settings = MasterSettings("train", host="127.0.0.1", port=0)
+    serving = run(settings, SECRET, FileJournal(tmp_path / "journal"), stop, port.set_result)
+    task = asyncio.create_task(serving)
+    yield f"127.0.0.1:{await port}"
+    stop.set()
+    await task
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        pytest.param(Speaker(0), "the agent's gangline must be newer", id="an older agent"),
+        pytest.param(Speaker(99), "the master's gangline must be newer", id="a newer agent"),
+        pytest.param(ClientName(job="other"), "WrongJob", id="another job"),
+    ],
+)
+async def test_a_master_that_cannot_be_served_is_given_up_at_once(
+    master: str, name: ClientName, words: str
+) -> None:
+    async with Client(master, SECRET, name) as client:
+        joining = arrived(client, 1000 * PATIENCE_S)
+        with pytest.raises(MeetingError, match=words):
+            await asyncio.wait_for(joining, PATIENCE_S)

@@ -29,7 +29,7 @@ from gangline.elastic.checkpoint.manifest import (
     step_name,
     write_manifest,
 )
-from gangline.elastic.checkpoint.source import StorageSource
+from gangline.elastic.checkpoint.stored import StorageSource
 from gangline.elastic.checkpoint.target import RemoteTarget, open_target
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "checkpoint"

@@ -256,14 +256,14 @@ class Buffers:
         part = opened.segment.part(header)
         tensors: list[Pair] = []
         for number, entry in enumerate(agreement.layout.entries):
-            place = opened.places[number]
+            target = opened.places[number]
             if number in small:
                 value = small[number]
                 part[entry.offset : entry.offset + entry.length] = value.ljust(entry.length, b"\0")
-            elif place is not None:
+            elif target is not None:
                 tensor = lookup(number)
                 assert isinstance(tensor, torch.Tensor)
-                tensors.append((place, tensor.detach()))
+                tensors.append((target, tensor.detach()))
         self._copier.copy(tensors, lambda: reach("save-half"))
 
 

@@ -7,7 +7,7 @@ with ``SafePlanner``, which loads pickled values with the restricted unpickler.
 import io
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any
@@ -24,12 +24,24 @@ from torch.futures import Future
 
 from gangline.elastic.checkpoint.envelope import bytes_of, is_plain
 from gangline.elastic.checkpoint.safety import safe_load
-from gangline.elastic.checkpoint.source import Key, Source, StorageSource, key_of, tensor_of
+from gangline.elastic.checkpoint.source import (
+    Key,
+    Row,
+    Source,
+    Where,
+    key_of,
+    tensor_of,
+)
+from gangline.elastic.checkpoint.stored import StorageSource
 from gangline.elastic.checkpoint.target import open_target
 
 _OF_A_RANK = re.compile(r"(^|\.)random\.rank-\d+(\.|$)")
 READERS = max(2, min(4, len(os.sched_getaffinity(0))))
 """Threads that read, verify and copy; memory is not quicker with more, disks hardly."""
+ROW = 1 << 26
+"""Bytes that one of them reads from front to back before it takes the next."""
+Wanted = tuple[ReadItem, torch.Tensor]
+"""What to read, and where to put it."""
 
 
 class SafePlanner(DefaultLoadPlanner):
@@ -146,47 +158,80 @@ class FlashReader(StorageReader):
         Raises:
             CorruptError: something is damaged or missing. Some of the state may be overwritten.
         """
-        sizes = _chunk_sizes(self.source.metadata)
         self.source.obtain([key_of(item.storage_index) for item in plan.items])
+        tensors = [
+            (item, planner.resolve_tensor(item).detach())
+            for item in plan.items
+            if item.type is not LoadItemType.BYTE_IO
+        ]
+        sizes = _chunk_sizes(self.source.metadata)
         pool = ThreadPoolExecutor(READERS, thread_name_prefix="read")
         try:
-            tensors = [item for item in plan.items if item.type is not LoadItemType.BYTE_IO]
-            targets = [planner.resolve_tensor(item).detach() for item in tensors]
             waiting = [
-                pool.submit(self._fill, item, target, sizes)
-                for item, target in zip(tensors, targets, strict=True)
+                pool.submit(self._fill_row, row, sizes)
+                for row in in_rows(tensors, self._where, READERS)
             ]
-            for item in plan.items:
-                if item.type is LoadItemType.BYTE_IO:
-                    self._load_bytes(item, planner)
-            for item, target, filled in zip(tensors, targets, waiting, strict=True):
+            self._load_bytes(plan, planner)
+            for filled in waiting:
                 filled.result()
-                planner.commit_tensor(item, target)
         finally:
             pool.shutdown(cancel_futures=True)
+        for item, target in tensors:
+            planner.commit_tensor(item, target)
         done: Future[None] = Future()
         done.set_result(None)
         return done
 
-    def _load_bytes(self, item: ReadItem, planner: LoadPlanner) -> None:
-        raw = self.source.raw(key_of(item.storage_index))
-        planner.load_bytes(item, io.BytesIO(raw))
-        self.source.release(raw)
+    def _where(self, wanted: Wanted) -> Where:
+        return self.source.where(key_of(wanted[0].storage_index))
 
-    def _fill(self, item: ReadItem, target: torch.Tensor, sizes: dict[Key, torch.Size]) -> None:
+    def _load_bytes(self, plan: LoadPlan, planner: LoadPlanner) -> None:
+        """Load the values that are no tensors."""
+        with self.source.row() as row:
+            for item in plan.items:
+                if item.type is LoadItemType.BYTE_IO:
+                    raw = row.raw(key_of(item.storage_index))
+                    planner.load_bytes(item, io.BytesIO(raw))
+                    row.release(raw)
+
+    def _fill_row(self, row: Sequence[Wanted], sizes: dict[Key, torch.Size]) -> None:
+        with self.source.row() as reading:
+            for item, target in row:
+                self._fill(reading, item, target, sizes)
+
+    def _fill(
+        self, row: Row, item: ReadItem, target: torch.Tensor, sizes: dict[Key, torch.Size]
+    ) -> None:
         """Put a tensor, or the part of it that is asked for, into its place."""
         key = key_of(item.storage_index)
         if (straight := _straight(item, target, sizes[key], self.source.metadata)) is not None:
-            self.source.copy(key, straight)
+            row.copy(key, straight)
             return
-        raw = self.source.raw(key)
+        raw = row.raw(key)
         tensor = tensor_of(raw, self.source.metadata, item.storage_index, sizes)
         for dimension, (start, length) in enumerate(
             zip(item.storage_offsets, item.lengths, strict=True)
         ):
             tensor = tensor.narrow(dimension, start, length)
         target.copy_(tensor)
-        self.source.release(raw)
+        row.release(raw)
+
+
+def in_rows(
+    wanted: Sequence[Wanted], where: Callable[[Wanted], Where], readers: int
+) -> list[list[Wanted]]:
+    """Share out what is wanted: rows that lie one after the other, for all readers to take from."""
+    total = sum(where(one).length for one in wanted)
+    enough = min(ROW, -(-total // readers))
+    rows: list[list[Wanted]] = []
+    room = 0
+    for one in sorted(wanted, key=where):
+        if room <= 0:
+            rows.append([])
+            room = enough
+        rows[-1].append(one)
+        room -= where(one).length
+    return rows
 
 
 def _straight(

@@ -24,7 +24,8 @@ from gangline.elastic.checkpoint.peers import Request, fetch
 from gangline.elastic.checkpoint.pending import Held
 from gangline.elastic.checkpoint.reader import load_into
 from gangline.elastic.checkpoint.segment import Segment
-from gangline.elastic.checkpoint.source import Key, MemorySource, Source, StorageSource
+from gangline.elastic.checkpoint.source import Key, MemorySource, Source
+from gangline.elastic.checkpoint.stored import StorageSource
 from gangline.elastic.checkpoint.target import Target, open_target
 
 log = logging.getLogger(__name__)

@@ -1,14 +1,15 @@
-"""Where a step is read from: the memory of this node, or storage. Nothing leaves here unverified.
+"""Where a step is read from: the memory of this node; ``stored`` has storage. Nothing leaves here
+unverified.
 
 Both give an entry's bytes by the name that PyTorch's planner uses, after comparing their checksum.
 """
 
+import contextlib
 import io
 import os
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 import xxhash
@@ -17,17 +18,9 @@ from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 from gangline.elastic.checkpoint.errors import CorruptError
 from gangline.elastic.checkpoint.header import checksum
 from gangline.elastic.checkpoint.layout import Entry
-from gangline.elastic.checkpoint.manifest import (
-    MANIFEST,
-    METADATA,
-    Manifest,
-    read_manifest,
-    step_name,
-)
 from gangline.elastic.checkpoint.pending import Held
 from gangline.elastic.checkpoint.safety import read_metadata
 from gangline.elastic.checkpoint.segment import Segment
-from gangline.elastic.checkpoint.target import Target
 
 Key = tuple[str, tuple[int, ...] | None]
 BLOCK = 1 << 19
@@ -43,11 +36,16 @@ Fetch = Callable[[Sequence[Key], Metadata], Sequence[Held]]
 """Has parts that hold these keys brought into this node's memory."""
 
 
-class Source(Protocol):
-    """A step that can be read."""
+class Where(NamedTuple):
+    """Where an entry lies. What is read in this order is read from front to back."""
 
-    step: int
-    metadata: Metadata
+    file: str
+    offset: int
+    length: int
+
+
+class Row(Protocol):
+    """What one thread reads, entry by entry."""
 
     def raw(self, key: Key) -> memoryview:
         """The verified bytes: raw ones of a tensor, or a pickled value with its padding.
@@ -65,6 +63,19 @@ class Source(Protocol):
 
     def release(self, raw: memoryview) -> None:
         """Say that what ``raw`` gave is not needed any more."""
+
+
+class Source(Protocol):
+    """A step that can be read."""
+
+    step: int
+    metadata: Metadata
+
+    def where(self, key: Key) -> Where:
+        """Where the entry lies."""
+
+    def row(self) -> contextlib.AbstractContextManager[Row]:
+        """Begin to read; each thread has one of its own."""
 
     def obtain(self, keys: Sequence[Key]) -> None:
         """Have what will be read. Raises ``CorruptError`` when something cannot be had."""
@@ -126,6 +137,15 @@ class MemorySource:
         if lost := [key for key in keys if key not in self._entries]:
             raise CorruptError(f"{len(lost)} values, {lost[0][0]!r} among them, are in no memory")
 
+    def where(self, key: Key) -> Where:
+        """The segment and the place in it."""
+        found = self._entries[key]
+        return Where(str(found.segment.path), found.entry.offset, found.entry.length)
+
+    def row(self) -> contextlib.AbstractContextManager[Row]:
+        """Itself: nothing is opened to read."""
+        return contextlib.nullcontext(self)
+
     def raw(self, key: Key) -> memoryview:
         """The entry's bytes, where they lie."""
         found = self._entries[key]
@@ -152,7 +172,7 @@ class MemorySource:
                     raise CorruptError(f"{found.segment.path.name} ends too early")
                 at, block = at + got, block[got:]
 
-        digest = _take(fill, entry, into)
+        digest = take(fill, entry, into)
         if found.sum is not None and digest != found.sum:
             raise CorruptError(f"{entry.key!r} in {found.segment.path.name} has a wrong checksum")
 
@@ -168,130 +188,23 @@ class MemorySource:
             segment.close()
 
 
-@dataclass(frozen=True, slots=True)
-class _InFile:
-    file: str
-    offset: int
-    length: int
-    raw_offset: int
-    raw_length: int
-    sum: int
-
-
-class _Buffers:
-    """Memory to read into, used again and again by the threads that read."""
-
-    def __init__(self) -> None:
-        self._free: list[bytearray] = []
-        self._lock = threading.Lock()
-
-    def take(self, size: int) -> bytearray:
-        """A buffer of at least ``size`` bytes."""
-        with self._lock:
-            for number, buffer in enumerate(self._free):
-                if len(buffer) >= size:
-                    return self._free.pop(number)
-        return bytearray(size)
-
-    def put(self, buffer: bytearray) -> None:
-        """Give one back."""
-        with self._lock:
-            self._free.append(buffer)
-
-
-class StorageSource:
-    """A committed step in storage."""
-
-    def __init__(self, target: Target, step: int) -> None:
-        """Read the manifest and the metadata of ``step``.
-
-        Raises:
-            CorruptError: one of them is damaged or missing.
-            OSError: storage cannot be read.
-        """
-        self.target, self.step, self.folder = target, step, step_name(step)
-        try:
-            self.manifest: Manifest = read_manifest(target.read(f"{self.folder}/{MANIFEST}"))
-            blob = target.read(f"{self.folder}/{METADATA}")
-        except FileNotFoundError as error:
-            raise CorruptError(f"{self.folder} is not whole: {error}") from error
-        if checksum(blob) != self.manifest.metadata_sum or self.manifest.step != step:
-            raise CorruptError(f"{self.folder}/{METADATA} does not belong to the manifest")
-        self.metadata = read_metadata(io.BytesIO(blob))
-        self._buffers = _Buffers()
-        self._entries = {
-            (row[0], row[1]): _InFile(part.file, *row[2:])
-            for part in self.manifest.parts
-            for row in part.entries
-        }
-
-    def obtain(self, keys: Sequence[Key]) -> None:
-        """See that all is there; nothing is read yet."""
-        if lost := [key for key in keys if key not in self._entries]:
-            raise CorruptError(f"{lost[0][0]!r} is not in the manifest")
-
-    def raw(self, key: Key) -> memoryview:
-        """Read the entry."""
-        found = self._entries[key]
-        # Memory that was used before is much quicker than new one, whose pages have to be had.
-        data = memoryview(self._buffers.take(found.length))[: found.length]
-        try:
-            with self.target.open(f"{self.folder}/{found.file}") as stream:
-                stream.seek(found.offset)
-                _fill(stream, data)
-        except FileNotFoundError as error:
-            raise CorruptError(f"{self.folder}/{found.file} is missing") from error
-        if checksum(data) != found.sum:
-            raise CorruptError(f"{key[0]!r} in {self.folder}/{found.file} has a wrong checksum")
-        size = found.raw_length or found.length
-        return data[found.raw_offset : found.raw_offset + size]
-
-    def copy(self, key: Key, into: memoryview) -> None:
-        """Read the entry to where it is needed."""
-        found = self._entries[key]
-        try:
-            with self.target.open(f"{self.folder}/{found.file}") as stream:
-                stream.seek(found.offset)
-                digest = _take(lambda block: _fill(stream, block), found, into)
-        except FileNotFoundError as error:
-            raise CorruptError(f"{self.folder}/{found.file} is missing") from error
-        if digest != found.sum:
-            raise CorruptError(f"{key[0]!r} in {self.folder}/{found.file} has a wrong checksum")
-
-    def release(self, raw: memoryview) -> None:
-        """Use the memory again for what is read next."""
-        assert isinstance(raw.obj, bytearray)
-        self._buffers.put(raw.obj)
-
-    def verify(self) -> None:
-        """Read everything.
-
-        Raises:
-            CorruptError: something is not what was written.
-        """
-        for part in self.manifest.parts:
-            with self.target.open(f"{self.folder}/{part.file}") as stream:
-                if stream.seek(0, io.SEEK_END) != part.bytes:
-                    raise CorruptError(f"{self.folder}/{part.file} is not {part.bytes} bytes long")
-        for key in self._entries:
-            self.release(self.raw(key))
-
-    def close(self) -> None:
-        """Nothing is kept open."""
-
-
-class _Extent(Protocol):
+class Extent(Protocol):
     """How long an entry is, and where in it the tensor's bytes are."""
 
     @property
-    def length(self) -> int: ...
+    def length(self) -> int:
+        """Bytes of the entry."""
+
     @property
-    def raw_offset(self) -> int: ...
+    def raw_offset(self) -> int:
+        """Where in it the tensor's bytes begin."""
+
     @property
-    def raw_length(self) -> int: ...
+    def raw_length(self) -> int:
+        """Their number."""
 
 
-def _take(fill: Callable[[memoryview], None], extent: _Extent, into: memoryview) -> int:
+def take(fill: Callable[[memoryview], None], extent: Extent, into: memoryview) -> int:
     """Fill ``into`` with the tensor's bytes of an entry that ``fill`` reads; the whole's checksum.
 
     Each block is summed up where it has arrived, while it is still in the processor's cache, so
@@ -306,16 +219,6 @@ def _take(fill: Callable[[memoryview], None], extent: _Extent, into: memoryview)
         fill(block)
         digest.update(block)
     return digest.intdigest()
-
-
-def _fill(stream: object, view: memoryview) -> None:
-    """Read exactly so many bytes; an unbuffered file may give less at a time."""
-    read = getattr(stream, "readinto")  # noqa: B009 - streams of fsspec have no common type
-    while len(view):
-        got = read(view)
-        if not got:
-            raise CorruptError("a file ends too early")
-        view = view[got:]
 
 
 def tensor_of(

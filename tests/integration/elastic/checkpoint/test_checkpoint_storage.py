@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from gangline.elastic.checkpoint import Checkpointer, CorruptError, StorageError
-from gangline.elastic.checkpoint.source import StorageSource
+from gangline.elastic.checkpoint.stored import StorageSource
 from gangline.elastic.checkpoint.target import RemoteTarget, open_target, speaking_to
 
 

@@ -17,7 +17,8 @@ from gangline.elastic.checkpoint.manifest import MANIFEST, step_name
 from gangline.elastic.checkpoint.reader import load_into
 from gangline.elastic.checkpoint.safety import read_metadata
 from gangline.elastic.checkpoint.segment import Segment
-from gangline.elastic.checkpoint.source import MemorySource, StorageSource
+from gangline.elastic.checkpoint.source import MemorySource
+from gangline.elastic.checkpoint.stored import StorageSource
 from gangline.elastic.checkpoint.writing import Writer
 
 FILES = ["__0_0.distcp", ".metadata", MANIFEST]

@@ -17,7 +17,7 @@ from gangline.elastic.checkpoint.manifest import step_name
 from gangline.elastic.checkpoint.persist import committed_steps
 from gangline.elastic.checkpoint.reader import load_into
 from gangline.elastic.checkpoint.restore import Restorer
-from gangline.elastic.checkpoint.source import StorageSource
+from gangline.elastic.checkpoint.stored import StorageSource
 from gangline.elastic.checkpoint.target import LocalTarget
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -17,7 +17,8 @@ from gangline.elastic.checkpoint.errors import MemoryShortError, UnsavableError
 from gangline.elastic.checkpoint.layout import decode, encode, faults
 from gangline.elastic.checkpoint.manifest import step_name
 from gangline.elastic.checkpoint.reader import load_into
-from gangline.elastic.checkpoint.source import MemorySource, StorageSource
+from gangline.elastic.checkpoint.source import MemorySource
+from gangline.elastic.checkpoint.stored import StorageSource
 
 sys.path.insert(0, str(Path(__file__).parent))
 from checkpoint_states import blank, equal, trees

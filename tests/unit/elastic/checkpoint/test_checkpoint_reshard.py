@@ -33,7 +33,8 @@ from gangline.elastic.checkpoint.pending import Held
 from gangline.elastic.checkpoint.plan import agree, planner_of
 from gangline.elastic.checkpoint.reader import load_into
 from gangline.elastic.checkpoint.segment import Segment
-from gangline.elastic.checkpoint.source import MemorySource, Source, StorageSource
+from gangline.elastic.checkpoint.source import MemorySource, Source
+from gangline.elastic.checkpoint.stored import StorageSource
 from gangline.elastic.checkpoint.target import LocalTarget
 
 sys.path.insert(0, str(Path(__file__).parent))

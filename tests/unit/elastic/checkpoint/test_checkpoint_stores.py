@@ -15,7 +15,7 @@ from gangline.elastic.checkpoint.errors import StepTakenError
 from gangline.elastic.checkpoint.home import Settings
 from gangline.elastic.checkpoint.manifest import MANIFEST, read_manifest, step_name
 from gangline.elastic.checkpoint.segment import Segment
-from gangline.elastic.checkpoint.source import StorageSource
+from gangline.elastic.checkpoint.stored import StorageSource
 from gangline.elastic.checkpoint.target import RemoteTarget, open_target
 from gangline.elastic.checkpoint.words import Outcome
 from gangline.elastic.checkpoint.writing import Writer

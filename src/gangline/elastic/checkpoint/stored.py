@@ -1,0 +1,173 @@
+"""A committed step in storage, read from front to back and verified on the way."""
+
+import contextlib
+import io
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import IO
+
+from gangline.elastic.checkpoint.errors import CorruptError
+from gangline.elastic.checkpoint.header import checksum
+from gangline.elastic.checkpoint.manifest import (
+    MANIFEST,
+    METADATA,
+    Manifest,
+    read_manifest,
+    step_name,
+)
+from gangline.elastic.checkpoint.safety import read_metadata
+from gangline.elastic.checkpoint.source import Key, Row, Where, take
+from gangline.elastic.checkpoint.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class _InFile:
+    file: str
+    offset: int
+    length: int
+    raw_offset: int
+    raw_length: int
+    sum: int
+
+
+class _Buffers:
+    """Memory to read into, used again and again by the threads that read."""
+
+    def __init__(self) -> None:
+        self._free: list[bytearray] = []
+        self._lock = threading.Lock()
+
+    def take(self, size: int) -> bytearray:
+        """A buffer of at least ``size`` bytes."""
+        with self._lock:
+            for number, buffer in enumerate(self._free):
+                if len(buffer) >= size:
+                    return self._free.pop(number)
+        return bytearray(size)
+
+    def put(self, buffer: bytearray) -> None:
+        """Give one back."""
+        with self._lock:
+            self._free.append(buffer)
+
+
+class StorageSource:
+    """A committed step in storage."""
+
+    def __init__(self, target: Target, step: int) -> None:
+        """Read the manifest and the metadata of ``step``.
+
+        Raises:
+            CorruptError: one of them is damaged or missing.
+            OSError: storage cannot be read.
+        """
+        self.target, self.step, self.folder = target, step, step_name(step)
+        try:
+            self.manifest: Manifest = read_manifest(target.read(f"{self.folder}/{MANIFEST}"))
+            blob = target.read(f"{self.folder}/{METADATA}")
+        except FileNotFoundError as error:
+            raise CorruptError(f"{self.folder} is not whole: {error}") from error
+        if checksum(blob) != self.manifest.metadata_sum or self.manifest.step != step:
+            raise CorruptError(f"{self.folder}/{METADATA} does not belong to the manifest")
+        self.metadata = read_metadata(io.BytesIO(blob))
+        self.buffers = _Buffers()
+        self.entries = {
+            (row[0], row[1]): _InFile(part.file, *row[2:])
+            for part in self.manifest.parts
+            for row in part.entries
+        }
+
+    def obtain(self, keys: Sequence[Key]) -> None:
+        """See that all is there; nothing is read yet."""
+        if lost := [key for key in keys if key not in self.entries]:
+            raise CorruptError(f"{lost[0][0]!r} is not in the manifest")
+
+    def where(self, key: Key) -> Where:
+        """The file and the place in it."""
+        found = self.entries[key]
+        return Where(found.file, found.offset, found.length)
+
+    @contextlib.contextmanager
+    def row(self) -> Iterator[Row]:
+        """Read; a file stays open as long as what is read next lies in it."""
+        try:
+            with contextlib.ExitStack() as files:
+                yield _StoredRow(self, files)
+        except FileNotFoundError as error:
+            raise CorruptError(f"a file of {self.folder} is missing: {error}") from error
+
+    def verify(self) -> None:
+        """Read everything.
+
+        Raises:
+            CorruptError: something is not what was written.
+        """
+        for part in self.manifest.parts:
+            with self.target.open(f"{self.folder}/{part.file}") as stream:
+                if stream.seek(0, io.SEEK_END) != part.bytes:
+                    raise CorruptError(f"{self.folder}/{part.file} is not {part.bytes} bytes long")
+        with self.row() as row:
+            for key in self.entries:
+                row.release(row.raw(key))
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+
+
+class _StoredRow:
+    """What one thread reads from storage.
+
+    The system reads ahead in a file that is read from front to back by the same open file, and
+    stores answer one question for each that is opened.
+    """
+
+    def __init__(self, source: StorageSource, files: contextlib.ExitStack) -> None:
+        self._source, self._files = source, files
+        self._open: tuple[str, IO[bytes]] | None = None
+
+    def _at(self, found: _InFile) -> IO[bytes]:
+        if self._open is None or self._open[0] != found.file:
+            self._files.close()
+            path = f"{self._source.folder}/{found.file}"
+            self._open = found.file, self._files.enter_context(self._source.target.open(path))
+        stream = self._open[1]
+        stream.seek(found.offset)
+        return stream
+
+    def raw(self, key: Key) -> memoryview:
+        """Read the entry."""
+        found = self._source.entries[key]
+        # Memory that was used before is much quicker than new one, whose pages have to be had.
+        data = memoryview(self._source.buffers.take(found.length))[: found.length]
+        _fill(self._at(found), data)
+        self._compare(key, found, checksum(data))
+        size = found.raw_length or found.length
+        return data[found.raw_offset : found.raw_offset + size]
+
+    def copy(self, key: Key, into: memoryview) -> None:
+        """Read the entry to where it is needed."""
+        found = self._source.entries[key]
+        stream = self._at(found)
+        digest = take(lambda block: _fill(stream, block), found, into)
+        self._compare(key, found, digest)
+
+    def _compare(self, key: Key, found: _InFile, digest: int) -> None:
+        if digest != found.sum:
+            where = f"{self._source.folder}/{found.file}"
+            raise CorruptError(f"{key[0]!r} in {where} has a wrong checksum")
+
+    def release(self, raw: memoryview) -> None:
+        """Use the memory again for what is read next."""
+        assert isinstance(raw.obj, bytearray)
+        self._source.buffers.put(raw.obj)
+
+
+def _fill(stream: object, view: memoryview) -> None:
+    """Read exactly so many bytes; an unbuffered file may give less at a time."""
+    read = getattr(stream, "readinto")  # noqa: B009 - streams of fsspec have no common type
+    while len(view):
+        got = read(view)
+        if not got:
+            raise CorruptError("a file ends too early")
+        view = view[got:]

@@ -10,7 +10,8 @@ from gangline.kube.errors import ApiError, Forbidden
 from gangline.sdk.client import JobClient
 from gangline.sdk.diagnosis import Diagnosis, diagnose
 from gangline.sdk.events import Happening, job_events
-from gangline.sdk.jobs import JOB_NAME_LABEL
+from gangline.sdk.jobs import JOB_NAME_LABEL, Job, State
+from gangline.sdk.logs import gone_pods
 
 TAIL_LINES = 200
 MOST_LOGS = 64
@@ -29,10 +30,22 @@ async def diagnosed(jobs: JobClient, name: str, namespace: str) -> Diagnosis:
     owners = {pod.metadata.name: pod.metadata.controller for pod in listing.items}
     pods = [pod for pod in listing.items if (o := owners[pod.metadata.name]) and o.uid == job.uid]
     events = await _events(client, namespace, name)
+    gone = await _gone(client, job, pods) if job.state is State.FAILED else []
+    pods += gone
+    left = {pod.metadata.uid for pod in gone}
     fallen = [pod for pod in pods if _has_fallen(pod)][:MOST_LOGS]
-    tails = await asyncio.gather(*(_tail(client, pod) for pod in fallen))
+    tails = await asyncio.gather(
+        *(_tail(client, pod, job.uid if pod.metadata.uid in left else "") for pod in fallen)
+    )
     logs = dict(zip((pod.metadata.name for pod in fallen), tails, strict=True))
     return diagnose(job, pods, events, logs)
+
+
+async def _gone(client: Client, job: Job, present: Sequence[Pod]) -> list[Pod]:
+    """The last pods of a job that bore their names, where the cluster has kept what they wrote."""
+    names = {pod.metadata.name for pod in present}
+    last = {pod.metadata.name: pod for pod in await gone_pods(client, job) or ()}
+    return [pod for name, pod in last.items() if name not in names]
 
 
 async def _events(client: Client, namespace: str, name: str) -> Sequence[Happening]:
@@ -54,24 +67,25 @@ def _has_fallen(pod: Pod) -> bool:
     return any(end.exit_code or end.signal for end in ends)
 
 
-async def _tail(client: Client, pod: Pod) -> str:
-    """The end of what the container wrote that failed."""
+async def _tail(client: Client, pod: Pod, kept_for: str) -> str:
+    """The end of what the container wrote that failed; ``kept_for`` as in ``Client.logs``."""
     for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
         now, before = status.state.terminated, status.last_state.terminated
         if now is not None and now.exit_code:
-            return await _lines(client, pod, status.name, previous=False)
+            return await _lines(client, pod, status.name, kept_for, previous=False)
         if before is not None and before.exit_code:
-            return await _lines(client, pod, status.name, previous=True)
+            return await _lines(client, pod, status.name, kept_for, previous=True)
     return ""
 
 
-async def _lines(client: Client, pod: Pod, container: str, *, previous: bool) -> str:
+async def _lines(client: Client, pod: Pod, container: str, kept_for: str, *, previous: bool) -> str:
     stream = client.logs(
         pod.metadata.name,
         pod.metadata.namespace,
         container=container,
         tail=TAIL_LINES,
         previous=previous,
+        kept_for=kept_for,
     )
     try:
         return "\n".join([line.decode(errors="replace") async for line in stream])

@@ -35,6 +35,8 @@ class FakeApi:
         """Resources that are not installed."""
         self.logs: dict[str, str] = {}
         """What pods wrote, by their names; each line has its time in front."""
+        self.kept: dict[str, str] = {}
+        """What pods that are gone wrote, and which they are, as ``-``: as embedded clusters do."""
         self.pages: dict[str, str] = {}
         """What else there is to read, by path: what stands behind a proxy."""
         self.written: list[str] = []
@@ -65,7 +67,8 @@ class FakeApi:
             message = f"namespaces {found['namespace']!r} not found"
             return refusal(404, "NotFound", message, details=missing)
         if found["sub"]:
-            text = self.logs.get(found["name"]) if found["sub"] == "log" else None
+            logs = self.kept if "keptFor" in request.query else self.logs
+            text = logs.get(found["name"]) if found["sub"] == "log" else None
             return web.Response(text=text) if text else refusal(404, "NotFound", "no such log")
         match request.method, found["name"]:
             case "POST", None:

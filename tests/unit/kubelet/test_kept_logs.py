@@ -2,11 +2,18 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gangline.api.container import EnvVar
 from gangline.api.meta import ObjectMeta, OwnerReference
 from gangline.api.pod import Container, Pod, PodSpec
+from gangline.api.podstatus import (
+    ContainerState,
+    ContainerStateTerminated,
+    ContainerStatus,
+    PodStatus,
+)
 from gangline.local.kubelet import kept_logs
 from gangline.local.kubelet.kept_logs import KeptLog, keep, kept, kept_run
 from gangline.local.kubelet.volumes import folders_of
@@ -82,6 +89,17 @@ def test_a_pod_of_nobody_leaves_nothing(tmp_path: Path) -> None:
 def test_what_is_noted_of_a_pod_holds_nothing_of_its_environment(tmp_path: Path) -> None:
     leave(tmp_path, a_pod("u1", JOB))
     assert "hush" not in (tmp_path / "kept-logs" / "u1" / "pod.json").read_text()
+
+
+def test_how_a_pod_ended_is_noted(tmp_path: Path) -> None:
+    ended = ContainerStateTerminated(exit_code=3, reason="Error")
+    status = ContainerStatus(name="main", state=ContainerState(terminated=ended))
+    pod = msgspec.structs.replace(
+        a_pod("u1", JOB), status=PodStatus(phase="Failed", container_statuses=[status])
+    )
+    leave(tmp_path, pod)
+    (log,) = found(tmp_path)
+    assert msgspec.convert(log.note, Pod).status == pod.status
 
 
 def test_the_oldest_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

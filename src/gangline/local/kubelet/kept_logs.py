@@ -1,6 +1,6 @@
 """Logs of pods that are gone, kept for the jobs that they belonged to.
 
-    kept-logs/POD_UID/pod.json                 who it was: metadata, the names of its containers
+    kept-logs/POD_UID/pod.json                 who it was: metadata, its containers' names and ends
     kept-logs/POD_UID/CONTAINER/NUMBER.log     as while it lived
 
 Kubernetes forgets logs with their pod. Here a job that has cleaned up its pods, was suspended or
@@ -32,7 +32,7 @@ class KeptLog:
 
     folder: Path
     note: dict[str, Any]
-    """Its metadata and container names, as in the object."""
+    """Its metadata, the names of its node and containers, and its status, as in the object."""
     gone_ns: int
     """When it went."""
 
@@ -94,7 +94,9 @@ def _note(pod: Pod) -> dict[str, Any]:
         "spec": {
             "initContainers": [{"name": each.name} for each in pod.spec.init_containers],
             "containers": [{"name": each.name} for each in pod.spec.containers],
+            "nodeName": pod.spec.node_name,
         },
+        "status": msgspec.to_builtins(pod.status),
     }
 
 

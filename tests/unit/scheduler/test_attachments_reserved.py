@@ -1,7 +1,7 @@
 """Places to attach volumes are planned for the first in line, and shared claims take one each."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from gangline.scheduler.model import NodeName, PodFacts, PodKey
@@ -110,6 +110,7 @@ def test_a_shared_claim_leaves_what_it_does_not_take_to_claims_of_one_pod() -> N
     assert sorted(placed) == ["own0", "p0", "p1", "p2"]
 
 
+@settings(deadline=None)
 @given(some.data())
 def test_no_node_ever_attaches_more_than_it_can(data: some.DataObject) -> None:
     draw = data.draw

@@ -223,8 +223,9 @@ def evicting(
     )
 
 
-def test_an_eviction_that_is_right_is_not_noticed() -> None:
-    state = evicting()
+@pytest.mark.parametrize("claimers", [{}, {"port": 80}], ids=["room", "room and a port"])
+def test_an_eviction_that_is_right_is_not_noticed(claimers: dict[str, object]) -> None:
+    state = evicting(claimers=claimers)
     assert not list(faults(state, decide(state)))
     assert not list(faults(state, evict("low-1")))
 
@@ -244,6 +245,9 @@ EVICTIONS = [
         id="half of a role",
     ),
     pytest.param(evicting(claimers={"cpu": 2}), "no room", id="too few"),
+    pytest.param(
+        evicting(victims={"port": 80}, claimers={"port": 80}), "no room", id="a port taken still"
+    ),
     pytest.param(
         evicting({"queue": "a"}, {"queue": "b"}, None, None, replace(A, reclaimable=False), B),
         "gives nothing back",

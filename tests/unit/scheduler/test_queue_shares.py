@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gangline.scheduler.model import Decision, GroupFacts, PodFacts, QueueFacts
@@ -184,6 +184,7 @@ def test_in_a_first_in_first_out_queue_nobody_passes() -> None:
     assert "d/big goes first" in text(decision, "small")
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 5), min_size=2, max_size=6), st.data())
 def test_who_waits_and_goes_away_delays_nobody_behind_him(
     sizes: list[int], data: st.DataObject
@@ -251,6 +252,7 @@ def claims(draw: st.DrawFn) -> tuple[Vector, Vector, Matrix, Matrix]:
     return total, weights, floors, wants
 
 
+@settings(deadline=None)
 @given(claims())
 def test_a_division_gives_floors_first_wants_at_most_and_wastes_nothing(
     claim: tuple[Vector, Vector, Matrix, Matrix],
@@ -265,6 +267,7 @@ def test_a_division_gives_floors_first_wants_at_most_and_wastes_nothing(
     assert (given_out >= np.minimum(total, wants.sum(axis=0)) - 1e-3).all()
 
 
+@settings(deadline=None)
 @given(claims())
 def test_nobody_who_could_have_more_has_less_by_weight_than_another(
     claim: tuple[Vector, Vector, Matrix, Matrix],

@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
-from gangline.scheduler.model import Decision, Eviction, GroupKey, PodFacts, PodKey
+from gangline.scheduler.model import HOST_PORT, Decision, Eviction, GroupKey, PodFacts, PodKey
 from gangline.scheduler.simulate.check_queues import TOLERANCE, Books, queue_of
 from gangline.scheduler.state import ClusterState
 
@@ -109,8 +109,11 @@ def _in_vain(state: ClusterState, decision: Decision) -> Iterator[str]:
             continue
         for pod_key, node in promise.places:
             request = dict(state.pods[pod_key].shape.request)
-            free[str(node)].subtract(request)
-            if any(amount and free[str(node)][n] < 0 for n, amount in request.items()):
+            left = free[str(node)]
+            left.subtract(request)
+            # Nodes have one of each port, and do not say so.
+            asked = [resource for resource, amount in request.items() if amount]
+            if any(left[each] + each.startswith(HOST_PORT) < 0 for each in asked):
                 yield f"pods are evicted for {name}, and {pod_key} has no room on {node} even so"
 
 

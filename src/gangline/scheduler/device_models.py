@@ -5,51 +5,17 @@ they have; nodes without the label are alike.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Sequence, Set
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gangline.scheduler.model import PodFacts, Shape
+from gangline.scheduler.node_traits import DeviceModels, Mask
 from gangline.scheduler.nodes import NodeTable
 from gangline.scheduler.trial import Trial
 from gangline.scheduler.units import Unit
 
-MODEL_LABELS = (
-    "nvidia.com/gpu.product",
-    "amd.com/gpu.product-name",
-    "cloud.google.com/gke-accelerator",
-)
-"""Where nodes say what devices they have; the first that any node has counts."""
-
 Place = Callable[[Trial, Unit, Sequence[PodFacts]], list[PodFacts]]
-Rows = NDArray[np.bool_]
-
-
-@dataclass(frozen=True, slots=True)
-class _Models:
-    """Which rows have the same model."""
-
-    nodes: NodeTable
-    label: str
-    numbers: NDArray[np.intp]
-
-    def of(self, row: int) -> str:
-        """Return the model of a row; empty: its node does not say."""
-        node = self.nodes.facts[row]
-        return dict(node.labels).get(self.label, "") if node is not None else ""
-
-    def examples(self) -> dict[str, int]:
-        """Return all models that there are, each with a row of it."""
-        rows = np.flatnonzero(self.nodes.has_devices())
-        _, first = np.unique(self.numbers[rows], return_index=True)
-        return {self.of(row): row for row in rows[first].tolist()}
-
-    def rows(self, examples: Collection[int]) -> Rows:
-        """Return the rows that have the models of these, and those without any devices."""
-        numbers = [self.numbers[row] for row in examples]
-        return np.isin(self.numbers, numbers) | ~self.nodes.has_devices()
 
 
 def place_on_one_model(
@@ -63,29 +29,24 @@ def place_on_one_model(
         pods: those of its pods to place.
         place: places them within the rows that the trial may use.
     """
-    mark, outer = trial.mark(), trial.within
-    unfit = place(trial, unit, pods)
+    models = _models(trial.nodes)
     # Where pods were before, or are to be by plan, counts for more.
-    alone = unit.places or len(pods) + len(unit.running) < 2
-    models = _models(trial.nodes) if not alone else None
-    if models is None:
-        return unfit
-    there = set(_rows_of(trial.nodes, unit.running))
-    placed = Counter[int]()
+    if models is None or unit.places or len(pods) + len(unit.running) < 2:
+        return place(trial, unit, pods)
+    mark = trial.mark()
+    unfit = place(trial, unit, pods)
+    placed = Counter[str]()
     for placement in trial.since(mark):
         if placement.demand.wants_device:
-            placed[placement.row] += placement.count
-    candidates = _candidates(models, there, placed)
+            placed[models.of[placement.row]] += placement.count
+    candidates = _candidates(models, trial, unit, placed) if placed else []
     if not candidates or not _satisfied(trial, unit, mark):
         return unfit
-    for row in candidates:
+    for model in candidates:
         trial.rollback(mark)
-        rows = models.rows([row])
-        trial.within = rows if outer is None else outer & rows
-        left = place(trial, unit, pods)
-        trial.within = outer
+        left = _place_within(trial, models.rows[model], lambda: place(trial, unit, pods))
         if len(left) <= len(unfit) and _satisfied(trial, unit, mark):
-            return left
+            return list(left)
     trial.rollback(mark)
     return place(trial, unit, pods)
 
@@ -103,45 +64,47 @@ def place_like_the_others(
         rows: where the gang was given room a moment ago.
     """
     models = _models(trial.nodes) if trial.nodes.demand(shape.request).wants_device else None
-    there = {*rows, *_rows_of(trial.nodes, unit.running)} if models is not None else set()
-    if models is None or not there:
+    if models is None:
         return trial.place(shape, pods)
-    outer = trial.within
-    alike = models.rows(there)
-    trial.within = alike if outer is None else outer & alike
-    left = trial.place(shape, pods)
-    trial.within = outer
+    there = {models.of[row] for row in rows} | _models_in_use(models, trial.nodes, unit.running)
+    if not there:
+        return trial.place(shape, pods)
+    alike = np.logical_or.reduce([models.rows[model] for model in sorted(there)])
+    left = _place_within(trial, alike, lambda: trial.place(shape, pods))
     return trial.place(shape, left) if left else left
 
 
-def _models(nodes: NodeTable) -> _Models | None:
-    if not nodes.weights.one_model:
-        return None
-    for label in MODEL_LABELS:
-        numbers = nodes.parts(label)
-        if numbers.max(initial=-1) >= 0:
-            return _Models(nodes, label, numbers)
-    return None
+def _place_within(
+    trial: Trial, rows: Mask, place: Callable[[], Sequence[PodFacts]]
+) -> Sequence[PodFacts]:
+    outer = trial.within
+    trial.within = rows if outer is None else outer & rows
+    left = place()
+    trial.within = outer
+    return left
 
 
-def _candidates(models: _Models, there: Iterable[int], placed: Counter[int]) -> list[int]:
-    """Return a row of each model to try, where a gang has more than one; the likeliest first."""
-    settled = {models.of(row): row for row in there}
-    counts = Counter[str]()
-    for row, count in placed.items():
-        counts[models.of(row)] += count
-    if not counts or len(settled.keys() | counts.keys()) < 2:
+def _models(nodes: NodeTable) -> DeviceModels | None:
+    return nodes.models() if nodes.weights.one_model else None
+
+
+def _candidates(models: DeviceModels, trial: Trial, unit: Unit, placed: Counter[str]) -> list[str]:
+    """Return the models to try, where a gang has devices of several; the likeliest first."""
+    settled = _models_in_use(models, trial.nodes, unit.running)
+    if len(settled | placed.keys()) < 2:
         return []
-    wanted = settled or models.examples()
-    return [wanted[m] for m in sorted(wanted, key=lambda model: (-counts[model], model))]
+    return sorted(settled or models.there, key=lambda model: (-placed[model], model))
 
 
-def _rows_of(nodes: NodeTable, pods: Iterable[PodFacts]) -> Iterator[int]:
-    """Return the rows of pods that have devices."""
-    for pod in pods:
-        row = nodes.rows.get(pod.node) if pod.node is not None else None
-        if row is not None and nodes.demand(pod.shape.request).wants_device:
-            yield row
+def _models_in_use(models: DeviceModels, nodes: NodeTable, pods: Collection[PodFacts]) -> Set[str]:
+    """Return the models that running pods have devices of."""
+    return {
+        models.of[row]
+        for pod in pods
+        if pod.node is not None
+        and (row := nodes.rows.get(pod.node)) is not None
+        and nodes.demand(pod.shape.request).wants_device
+    }
 
 
 def _satisfied(trial: Trial, unit: Unit, mark: int) -> bool:

@@ -25,9 +25,10 @@ from gangline.scheduler.model import (
     Request,
     Shape,
 )
+from gangline.scheduler.node_traits import DeviceModels, NodeTraits
 from gangline.scheduler.plugins.fragments import CommonPods, Popularity
-from gangline.scheduler.plugins.node_filters import discouraging, keeps_off, refusal
-from gangline.scheduler.plugins.node_scores import Amounts, Scores, Weights, is_device, preference
+from gangline.scheduler.plugins.node_filters import discouraging, refusal
+from gangline.scheduler.plugins.node_scores import Amounts, Scores, Weights, preference
 from gangline.scheduler.plugins.pod_relations import Pods
 from gangline.scheduler.scoring import Ground, Rows, Standing, score_rows
 from gangline.scheduler.shared_places import Taking
@@ -55,7 +56,6 @@ class NodeTable:
         self.repelling: dict[Pods, Counter[int]] = {}
         """Pods that others on these rows must be apart from, and how many want that."""
         self._counts: dict[Pods, NDArray[np.int64]] = {}
-        self._parts: dict[str, NDArray[np.intp]] = {}
         self.hypernodes: dict[str, HyperNodeFacts] = {}
         """Network domains as they are described."""
         self._domains: list[Domain] | None = None
@@ -69,9 +69,7 @@ class NodeTable:
         self._standing = Standing()
         self.popularity = Popularity()
         """What pods that wait or run ask for."""
-        self._has_devices: NDArray[np.bool_] | None = None
-        self._usable: NDArray[np.bool_] | None = None
-        self._tainted: NDArray[np.bool_] | None = None
+        self._traits = NodeTraits()
         self._port_columns: list[int] = []
         self._supplied: set[int] = set()
         self.takings: dict[int, Taking] = {}
@@ -91,10 +89,9 @@ class NodeTable:
         row = self.rows.get(node.name)
         if row is None:
             row = self._new_row(node.name)
+        self._traits.changed(self.facts[row], node)
         self.facts[row] = node
-        self._usable = self._tainted = self._domains = None
-        self._parts.clear()
-        self._has_devices = None
+        self._domains = None
         self.possible.clear()
         self._standing.touch(row)
         self._ensure_columns(node.allocatable)
@@ -111,12 +108,11 @@ class NodeTable:
         row = self.rows.pop(name, None)
         if row is None:
             return
+        self._traits.changed(self.facts[row], None)
         self.facts[row] = None
-        self._has_devices = None
         self.possible.clear()
         self._standing.touch(row)
-        self._usable = self._tainted = self._domains = None
-        self._parts.clear()
+        self._domains = None
         for counts in self._counts.values():
             counts[row] = 0
         for owner in list(self.repelling):
@@ -204,17 +200,7 @@ class NodeTable:
 
     def parts(self, label: str) -> NDArray[np.intp]:
         """Number each row by the value of its node's label; -1 without one."""
-        known = self._parts.get(label)
-        if known is None:
-            values: dict[str, int] = {}
-            known = np.full(len(self.facts), -1, dtype=np.intp)
-            for row in self.rows.values():
-                node = self.facts[row]
-                value = dict(node.labels).get(label) if node is not None else None
-                if value is not None:
-                    known[row] = values.setdefault(value, len(values))
-            self._parts[label] = known
-        return known
+        return self._traits.parts(label, self.rows, self.facts)
 
     def count(self, meant: Pods) -> NDArray[np.int64]:
         """Count, on each row, the pods meant; counted once, then kept up to date."""
@@ -273,28 +259,19 @@ class NodeTable:
 
     def usable(self) -> NDArray[np.bool_]:
         """Say of each row whether its node takes pods at all: it is ready and not cordoned."""
-        if self._usable is None:
-            self._usable = np.array(
-                [node is not None and node.ready and not node.unschedulable for node in self.facts],
-                dtype=bool,
-            )
-        return self._usable
+        return self._traits.usable(self.facts)
 
     def tainted(self) -> NDArray[np.bool_]:
         """Say of each row whether its node keeps off pods that do not tolerate something."""
-        if self._tainted is None:
-            self._tainted = np.array(
-                [node is not None and keeps_off(node) for node in self.facts], dtype=bool
-            )
-        return self._tainted
+        return self._traits.tainted(self.facts)
 
     def has_devices(self) -> NDArray[np.bool_]:
         """Say of each row whether the node has any extended resource."""
-        if self._has_devices is None:
-            columns = [column for name, column in self.columns.items() if is_device(name)]
-            found: NDArray[np.bool_] = np.any(self.allocatable[columns] > 0, axis=0)
-            self._has_devices = found
-        return self._has_devices
+        return self._traits.has_devices(self.columns, self.allocatable)
+
+    def models(self) -> DeviceModels | None:
+        """Return the models of the nodes' devices; None: all are of one."""
+        return self._traits.models(self.facts, self.has_devices())
 
     def ground(self, shape: Shape, free: Amounts) -> Ground:
         """Return what the scores of a shape depend on, with these free amounts."""
@@ -375,8 +352,7 @@ class NodeTable:
             eligible.refusals += [""] * added
         for meant, counts in self._counts.items():
             self._counts[meant] = np.append(counts, np.zeros(added, dtype=np.int64))
-        self._parts.clear()
-        self._has_devices = None
+        self._traits.forget()
         self._standing.clear()
         self._vacant += range(size + added - 1, size - 1, -1)
 
@@ -384,7 +360,6 @@ class NodeTable:
         new = [resource for resource, _ in request if resource not in self.columns]
         if not new:
             return
-        self._has_devices = None
         for resource in new:
             self.columns[resource] = len(self.columns)
         more = np.zeros((len(new), len(self.facts)), dtype=np.int64)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from gangline.scheduler.configuration import read_configuration
 from gangline.scheduler.decide import decide
-from gangline.scheduler.device_models import MODEL_LABELS
 from gangline.scheduler.model import NodeFacts, NodeName, Places, PodFacts, PodKey
+from gangline.scheduler.node_traits import MODEL_LABELS
 from gangline.scheduler.plugins.node_scores import Weights
 from gangline.scheduler.simulate.check import check
 from gangline.scheduler.state import ClusterState

@@ -9,7 +9,6 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -186,6 +185,8 @@ def profiles(_context: click.Context, _parameter: click.Parameter, incomplete: s
 
 def contexts(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
     """Offer the contexts of the kubeconfig."""
+    from pathlib import Path  # noqa: PLC0415
+
     from gangline.cli.options import Target, target_of  # noqa: PLC0415
     from gangline.kube.errors import ConfigError  # noqa: PLC0415
     from gangline.kube.kubeconfig import read_kubeconfig  # noqa: PLC0415

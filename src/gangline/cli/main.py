@@ -6,10 +6,9 @@ and completion of command names import nothing but click.
 
 import os
 import sys
-from dataclasses import dataclass
 from importlib import import_module
 from io import TextIOWrapper
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import click
 
@@ -20,8 +19,7 @@ from gangline.cli.errors import explain
 from gangline.cli.exit_codes import ExitCode
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """Where a command lives, and what ``--help`` says about it."""
 
     module: str
@@ -73,11 +71,11 @@ COMMANDS = {
 """The commands in the order of ``--help``: jobs first, then the cluster, then the rest."""
 
 
-@dataclass(slots=True)
 class Session:
     """What the edge needs to know about the command that ran."""
 
-    debug: bool = False
+    def __init__(self) -> None:
+        self.debug = False
 
 
 class LazyGroup(click.Group):

@@ -1,7 +1,5 @@
 """Printing results: one table, JSON, YAML or names, to stdout; everything else goes to stderr."""
 
-import json
-import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -31,6 +29,8 @@ def _cell(value: object) -> str:
 def structured(value: Any, form: str) -> str:
     """Return a value as ``json`` or ``yaml``."""
     if form == "json":
+        import json  # noqa: PLC0415 - neither help nor completions write any
+
         return json.dumps(value, indent=4, ensure_ascii=False)
     from gangline.cli.plain_yaml import plain_yaml  # noqa: PLC0415 - its library is slow to load
 
@@ -71,13 +71,15 @@ def draws_curves() -> bool:
 
 def terminal_size() -> tuple[int, int]:
     """How many columns and rows the terminal has."""
-    size = shutil.get_terminal_size()
+    from shutil import get_terminal_size  # noqa: PLC0415 - it loads archive formats
+
+    size = get_terminal_size()
     return size.columns, size.lines
 
 
 def terminal_width() -> int:
     """How many characters fit on a line."""
-    return shutil.get_terminal_size().columns
+    return terminal_size()[0]
 
 
 def age(since: datetime | None, until: datetime) -> str:

@@ -8,7 +8,7 @@ from click.core import ParameterSource
 from gangline.cli.errors import CommandError
 from gangline.cli.exit_codes import ExitCode
 from gangline.cli.options import Target, namespace_options, output_option
-from gangline.cli.submit_kinds import OUTPUTS, commands
+from gangline.cli.submit_kinds import OUTPUTS, KindGroup
 
 _EPILOG = """\b
 Examples:
@@ -18,7 +18,7 @@ Examples:
 """
 
 
-@click.group("submit", invoke_without_command=True, epilog=_EPILOG)
+@click.group("submit", cls=KindGroup, invoke_without_command=True, epilog=_EPILOG)
 @click.option(
     "-f", "--file", "files", multiple=True, metavar="FILE", help="YAML or JSON; - for stdin."
 )
@@ -70,7 +70,3 @@ def _given(context: click.Context) -> dict[str, Any]:
         for name, value in context.params.items()
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
     }
-
-
-for _name, _command in commands():
-    submit_command.add_command(_command, _name)

@@ -1,23 +1,23 @@
 """``submit pytorch``, ``submit tf`` and so on: one command for each kind, from one table."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
 from gangline.cli.errors import CommandError
 from gangline.cli.exit_codes import ExitCode
-from gangline.cli.jobs import options as flags
 from gangline.cli.jobs.command import JobCommand
 from gangline.cli.options import Target, namespace_options, output_option
 
 OUTPUTS = ("text", "name", "yaml", "json")
 
 
-@dataclass(frozen=True, slots=True)
-class Trainer:
+class Trainer(NamedTuple):
     """A kind of job as the command line knows it."""
 
     word: str
@@ -27,11 +27,8 @@ class Trainer:
     aliases: tuple[str, ...]
     runs: str
     """What the command does, for ``--help``."""
-    options: tuple[flags.Option, ...]
     clean: str = "Running"
 
-
-_PYTORCH_WORKERS = flags.workers("Pods in all: one master, the rest workers.")
 
 TRAINERS = (
     Trainer(
@@ -39,21 +36,18 @@ TRAINERS = (
         "pytorchjob",
         ("pytorchjob", "py"),
         "Start a PyTorch job that runs COMMAND in each of its pods.",
-        (_PYTORCH_WORKERS, *flags.AMOUNTS, *flags.PYTORCH),
     ),
     Trainer(
         "tf",
         "tfjob",
         ("tfjob", "tensorflow"),
         "Start a TensorFlow job that runs COMMAND in each of its pods.",
-        (flags.workers(), *flags.TENSORFLOW),
     ),
     Trainer(
         "mpi",
         "mpijob",
         ("mpijob", "mj", "horovod", "horovodjob", "hj"),
         "Start an MPI job whose launcher runs COMMAND, such as mpirun, on its workers.",
-        (flags.workers("Pods that processes are started in."), *flags.AMOUNTS, *flags.MPI),
         clean="All",
     ),
     Trainer(
@@ -61,50 +55,75 @@ TRAINERS = (
         "msjob",
         ("mindsporejob", "msjob", "ms"),
         "Start a MindSpore job that runs COMMAND in each of its pods.",
-        (flags.workers(), *flags.AMOUNTS, flags.servers()),
     ),
     Trainer(
         "paddle",
         "paddlejob",
         ("paddlejob",),
         "Start a PaddlePaddle job that runs COMMAND in each of its pods.",
-        (flags.workers(), *flags.AMOUNTS, flags.servers()),
     ),
     Trainer(
         "jax",
         "jaxjob",
         ("jaxjob",),
         "Start a JAX job that runs COMMAND in each of its pods.",
-        (flags.workers(), *flags.AMOUNTS),
     ),
     Trainer(
         "elastic",
         "elasticjob",
         ("elasticjob", "et", "etjob"),
         "Start a job whose workers may come and go, and that runs COMMAND in each.",
-        (flags.workers("Workers to begin with."), *flags.AMOUNTS, *flags.ELASTIC),
     ),
 )
 
 
+_TRAINERS = {name: each for each in TRAINERS for name in (each.word, *each.aliases)}
+
+
+class KindGroup(click.Group):
+    """A group with a command for each name of each kind, made when it is used.
+
+    All but the first name of a kind are hidden. To make all of them takes longer than whoever has
+    pressed the tabulator wants to wait.
+    """
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return all names."""
+        return sorted(_TRAINERS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return the command of a name, or None."""
+        trainer = _TRAINERS.get(cmd_name)
+        return None if trainer is None else _command(trainer, cmd_name)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list["CompletionItem"]:
+        """Complete the word of a kind from the table alone, or an option."""
+        from click.shell_completion import CompletionItem  # noqa: PLC0415
+
+        words = sorted((each.word, each.runs) for each in TRAINERS)
+        found = [
+            CompletionItem(word, help=runs) for word, runs in words if word.startswith(incomplete)
+        ]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
+
+
 def commands() -> Iterable[tuple[str, click.Command]]:
-    """Yield every command by each of its names; all but the first of a kind are hidden."""
-    for trainer in TRAINERS:
-        for name in (trainer.word, *trainer.aliases):
-            yield name, _command(trainer, name)
+    """Yield every command by each of its names."""
+    for name, trainer in _TRAINERS.items():
+        yield name, _command(trainer, name)
 
 
 def _command(trainer: Trainer, name: str) -> click.Command:
+    # Late: these are more than a hundred options, and a shell that completes the kind needs none.
+    from gangline.cli.jobs import options as flags  # noqa: PLC0415
+
     function = partial(_run, trainer)
     function.__doc__ = (
         f"{trainer.runs}\n\nOptions come before the command; its words are joined and run by the "
         "shell."
     )
     made: Any = output_option(*OUTPUTS)(_keep(function))
-    made = namespace_options(made)
-    made = flags.with_options(
-        made, (*flags.COMMON, *trainer.options, flags.clean_policy(trainer.clean))
-    )
+    made = flags.with_options(namespace_options(made), flags.of_kind(trainer.word, trainer.clean))
     made = click.argument("command", nargs=-1, type=click.UNPROCESSED)(made)
     settings = {"allow_interspersed_args": False}
     return click.command(

@@ -1,5 +1,6 @@
 """The edge of the command line: help, exit codes, errors that say what to do next."""
 
+import os
 import subprocess
 import sys
 from importlib.metadata import version
@@ -46,6 +47,26 @@ def test_help_imports_click_and_nothing_else_that_is_installed() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines()[-2:] == ["click gangline", ""]
+
+
+def test_to_complete_the_kind_of_a_job_loads_none_of_its_options() -> None:
+    script = (
+        "import sys, gangline.cli.main as m; m.run([]);"
+        "print(*sorted(set(sys.modules) & {'gangline.cli.submit_kinds', 'shutil', 'json',"
+        " 'gangline.cli.jobs.options', 'dataclasses', 'pathlib'}))"
+    )
+    words = {"COMP_WORDS": "gangline submit p", "COMP_CWORD": "2"}
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=os.environ | words | {"_GANGLINE_COMPLETE": "zsh_complete"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    *offered, loaded = done.stdout.splitlines()
+    assert offered[1::3] == ["paddle", "pytorch"]
+    assert offered[2] == "Start a PaddlePaddle job that runs COMMAND in each of its pods."
+    assert loaded == "gangline.cli.submit_kinds"
 
 
 def test_a_look_at_jobs_loads_nothing_for_streams_servers_or_figures(tmp_path: Path) -> None:

@@ -250,6 +250,27 @@ ELASTIC = (
 PYTORCH = (_text("--nproc-per-node", help="Processes in each pod: auto, cpu, gpu or N."),)
 
 
+_OF_KIND: dict[str, tuple[Option, ...]] = {
+    "pytorch": (workers("Pods in all: one master, the rest workers."), *AMOUNTS, *PYTORCH),
+    "tf": (workers(), *TENSORFLOW),
+    "mpi": (workers("Pods that processes are started in."), *AMOUNTS, *MPI),
+    "mindspore": (workers(), *AMOUNTS, servers()),
+    "paddle": (workers(), *AMOUNTS, servers()),
+    "jax": (workers(), *AMOUNTS),
+    "elastic": (workers("Workers to begin with."), *AMOUNTS, *ELASTIC),
+}
+
+
+def of_kind(word: str, clean: str) -> tuple[Option, ...]:
+    """The options of a kind, as it is called behind ``submit``.
+
+    Args:
+        word: the kind.
+        clean: which of its pods go when a job ends, where it is not said.
+    """
+    return (*COMMON, *_OF_KIND[word], clean_policy(clean))
+
+
 def with_options(command: F, options: Iterable[Option]) -> F:
     """Add options to a command's function, shown in this order."""
     for option in reversed(tuple(options)):

@@ -263,7 +263,7 @@ class Buffers:
             elif target is not None:
                 tensor = lookup(number)
                 assert isinstance(tensor, torch.Tensor)
-                tensors.append((target, tensor.detach()))
+                tensors.append((target, tensor.detach() if tensor.requires_grad else tensor))
         self._copier.copy(tensors, lambda: reach("save-half"))
 
 

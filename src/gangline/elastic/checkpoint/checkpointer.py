@@ -25,6 +25,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 import msgspec
+import torch
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.stateful import Stateful
 
@@ -327,7 +328,14 @@ class Checkpointer:
 
 def lookup_of(planner: DefaultSavePlanner, agreement: Agreement) -> Lookup:
     """Finds the value of an entry in the planner's state."""
-    return lambda number: planner.lookup_object(agreement.items[number].index)
+
+    def find(number: int) -> object:
+        index = agreement.items[number].index
+        value = planner.state_dict[index.fqn]
+        # A plain tensor is one entry; PyTorch's own search would ask what shards it has.
+        return value if type(value) is torch.Tensor else planner.lookup_object(index)
+
+    return find
 
 
 def expanded(state: dict[str, Any]) -> dict[str, Any]:

@@ -39,8 +39,13 @@ class Copier:
 
     def copy(self, pairs: Sequence[Pair], half: Callable[[], None]) -> None:
         """Copy each tensor to its place; calls ``half`` once, when part of it is done."""
-        whole = [pair for pair in pairs if not _is_long(*pair)]
-        stretches = deque(part for pair in pairs if _is_long(*pair) for part in _cut(*pair))
+        whole: list[Pair] = []
+        stretches = deque[_Stretch]()
+        for pair in pairs:
+            if _is_long(*pair):
+                stretches.extend(_cut(*pair))
+            else:
+                whole.append(pair)
         helpers = self._help(stretches)
         try:
             for number, (place, tensor) in enumerate(whole):

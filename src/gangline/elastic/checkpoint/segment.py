@@ -14,6 +14,7 @@ import mmap
 import os
 import time
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
 import msgspec
@@ -80,12 +81,9 @@ class Segment:
         if records.checksum(data) != header.layout_sum:
             raise CorruptError(f"the layout in {self.path} is damaged")
         try:
-            layout = decode(data)
-        except msgspec.MsgspecError as error:
+            return _layout_of(data)
+        except (msgspec.MsgspecError, CorruptError) as error:
             raise CorruptError(f"the layout in {self.path} cannot be read: {error}") from error
-        if wrong := faults(layout):
-            raise CorruptError(f"the layout in {self.path}: {wrong}")
-        return layout
 
     def part(self, header: Header) -> memoryview:
         """The bytes of the rank's part."""
@@ -145,6 +143,17 @@ class Segment:
         finally:
             if taken and self.descriptor >= 0:
                 self.unlock()
+
+
+@lru_cache(maxsize=16)
+def _layout_of(data: bytes) -> Layout:
+    """Read a layout, once: a rank's buffers have the same one for as long as the state keeps its
+    form, and the saver looks at them every second.
+    """
+    layout = decode(data)
+    if wrong := faults(layout):
+        raise CorruptError(wrong)
+    return layout
 
 
 def place(layout: Layout, *, step: int, generation: int, wanted: bool) -> tuple[Header, bytes]:

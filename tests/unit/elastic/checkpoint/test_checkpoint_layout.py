@@ -121,3 +121,22 @@ def test_layouts_survive_their_own_encoding(rig: Any) -> None:
     layout = rig.held(1).layout
     assert decode(encode(layout)) == layout
     assert layout.part_bytes == layout.file_bytes
+
+
+def test_a_layout_is_read_once_however_often_it_is_looked_at(rig: Any) -> None:
+    for step in (1, 2):
+        rig.save({"w": torch.zeros(100), "b": torch.zeros(step)}, step)
+    first, second = rig.held(1).layout, rig.held(2).layout
+    assert rig.held(1).layout is first
+    assert rig.held(2).layout is second
+    assert first != second
+
+
+def test_parameters_are_saved_and_loaded_as_they_are(rig: Any) -> None:
+    weight = torch.nn.Parameter(torch.randn(70_000))
+    rig.save({"w": weight, "still": weight.detach()[:5]}, 1)
+    into = {"w": torch.nn.Parameter(torch.zeros(70_000)), "still": torch.zeros(5)}
+    load_into(MemorySource([rig.held(1)]), into)
+    assert torch.equal(into["w"], weight)
+    assert into["w"].requires_grad
+    assert torch.equal(into["still"], weight[:5])

@@ -211,7 +211,8 @@ class _Pass:
         outlook = self._make_room(unit)
         if self._planned and not outlook and self.tree.is_open(unit.queue):
             self._hopeless[likeness, unit.queue, unit.priority] = failure
-        gang, pod = (reasons.clipped(told, outlook) for told in (failure.gang, failure.pod))
+        said = (failure.if_cleared if outlook == reasons.CLEARING else None) or failure
+        gang, pod = (reasons.clipped(told, outlook) for told in (said.gang, said.pod))
         self._refuse(unit, reasons.NOT_ENOUGH_RESOURCES, gang, pod)
         self._note_first(unit)
         return False

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,8 @@ class Failure:
 
     gang: str
     pod: str
+    if_cleared: "Failure | None" = None
+    """What is so instead if others can be evicted for it; None: the same."""
 
 
 class Diagnosis:
@@ -67,8 +69,11 @@ class Diagnosis:
             holders=self._holders(unit, room, shortages),
         )
         near = reasons.ONE_DOMAIN if unit.network is not None and unit.network.hard else ""
-        gang, pod = reasons.explain_gang(attempt), reasons.explain_pod(attempt)
-        return Failure(f"{near}{gang}", f"{pod} {near}".strip())
+        if attempt.possible:
+            return _failure(attempt, near)
+        # Pods without a gang are taken to stay, but may be evicted.
+        cleared = _failure(replace(attempt, possible=True), near)
+        return replace(_failure(attempt, near), if_cleared=cleared)
 
     def plan(self, unit: Unit, placements: Iterable[Placement]) -> Plan:
         """Return on which nodes room is planned for a unit, and who is there now."""
@@ -149,6 +154,11 @@ class Diagnosis:
             if row is not None and accepts[row]:
                 used += dict(pod.shape.request).get(resource, 0)
         return used
+
+
+def _failure(attempt: Attempt, near: str) -> Failure:
+    gang, pod = reasons.explain_gang(attempt), reasons.explain_pod(attempt)
+    return Failure(f"{near}{gang}", f"{pod} {near}".strip())
 
 
 def _holders(resource: str, used: Mapping[GroupKey, int], total: int, without_gang: int) -> Holders:

@@ -121,3 +121,16 @@ def test_a_queue_at_its_limit_names_who_uses_it() -> None:
     assert "3 of 4 cpu in use, 2 asked" in message
     assert "In use of cpu: d/first 3." in message
     assert message.endswith("First in queue 'q', waiting since 1970-01-01 00:00:07 UTC.")
+
+
+def test_who_others_are_evicted_for_is_not_told_that_he_would_never_fit() -> None:
+    alone = pod("alone", cpu=4, on="n", ours=True)
+    state = cluster(node("n", cpu=4), alone, group("job", 1, priority=5), pod("p", group="job"))
+    decision = decide(state)
+    assert [eviction.pod for eviction in decision.evictions] == [alone.key]
+    for message in (told(decision, "job"), told_pod(decision, "p")):
+        assert "It starts when cpu 1 more is freed or added." in message
+        assert "Room is being made for it" in message
+        assert "would not fit" not in message
+    without = cluster(node("n", cpu=4), alone, group("job", 1), pod("p", group="job"))
+    assert "It would not fit even if all running gangs had ended" in told(decide(without), "job")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gangline.scheduler.model import NodeFacts, NodeName
 from gangline.scheduler.plugins.node_filters import keeps_off
-from gangline.scheduler.plugins.node_scores import Amounts, is_device
+from gangline.scheduler.plugins.node_scores import is_device
 
 MODEL_LABELS = (
     "nvidia.com/gpu.product",
@@ -53,6 +53,28 @@ def _is_said(label: str, facts: Facts) -> bool:
     return any(node is not None and label in dict(node.labels) for node in facts)
 
 
+def _is_usable(node: NodeFacts | None) -> bool:
+    return node is not None and node.ready and not node.unschedulable
+
+
+def _is_tainted(node: NodeFacts | None) -> bool:
+    return node is not None and keeps_off(node)
+
+
+def _has_devices(node: NodeFacts | None) -> bool:
+    return node is not None and any(
+        amount > 0 and is_device(name) for name, amount in node.allocatable
+    )
+
+
+def _with(trait: Mask | None, row: int, value: bool) -> Mask | None:
+    if trait is None or trait[row] == value:
+        return trait
+    changed = trait.copy()
+    changed[row] = value
+    return changed
+
+
 class NodeTraits:
     """The traits of a table of nodes, by row."""
 
@@ -70,17 +92,18 @@ class NodeTraits:
         self._usable = self._tainted = self._has_devices = None
         self._models_known = False
 
-    def changed(self, before: NodeFacts | None, after: NodeFacts | None) -> None:
-        """Work out anew what a change of one node may have changed."""
-        if before is None or after is None:
-            self.forget()
-            return
-        self._usable = self._tainted = None
-        if before.labels != after.labels:
+    def changed(self, row: int, before: NodeFacts | None, after: NodeFacts | None) -> None:
+        """Take over what a change of one row's node means.
+
+        Whoever has a trait's array keeps it as it was.
+        """
+        self._usable = _with(self._usable, row, _is_usable(after))
+        self._tainted = _with(self._tainted, row, _is_tainted(after))
+        if before is None or after is None or before.labels != after.labels:
             self._parts.clear()
             self._models_known = False
-        if before.allocatable != after.allocatable:
-            self._has_devices = None
+        if before is None or after is None or before.allocatable != after.allocatable:
+            self._has_devices = _with(self._has_devices, row, _has_devices(after))
             self._models_known = False
 
     def parts(self, label: str, rows: Mapping[NodeName, int], facts: Facts) -> NDArray[np.intp]:
@@ -100,31 +123,24 @@ class NodeTraits:
     def usable(self, facts: Facts) -> Mask:
         """Say of each row whether its node takes pods at all: it is ready and not cordoned."""
         if self._usable is None:
-            self._usable = np.array(
-                [node is not None and node.ready and not node.unschedulable for node in facts],
-                dtype=bool,
-            )
+            self._usable = np.array([_is_usable(node) for node in facts], dtype=bool)
         return self._usable
 
     def tainted(self, facts: Facts) -> Mask:
         """Say of each row whether its node keeps off pods that do not tolerate something."""
         if self._tainted is None:
-            self._tainted = np.array(
-                [node is not None and keeps_off(node) for node in facts], dtype=bool
-            )
+            self._tainted = np.array([_is_tainted(node) for node in facts], dtype=bool)
         return self._tainted
 
-    def has_devices(self, columns: Mapping[str, int], allocatable: Amounts) -> Mask:
+    def has_devices(self, facts: Facts) -> Mask:
         """Say of each row whether the node has any extended resource."""
         if self._has_devices is None:
-            devices = [column for name, column in columns.items() if is_device(name)]
-            found: Mask = np.any(allocatable[devices] > 0, axis=0)
-            self._has_devices = found
+            self._has_devices = np.array([_has_devices(node) for node in facts], dtype=bool)
         return self._has_devices
 
-    def models(self, facts: Facts, has_devices: Mask) -> DeviceModels | None:
+    def models(self, facts: Facts) -> DeviceModels | None:
         """Return the models of the nodes' devices; None: all are of one."""
         if not self._models_known:
-            self._models = models_of(facts, has_devices)
+            self._models = models_of(facts, self.has_devices(facts))
             self._models_known = True
         return self._models

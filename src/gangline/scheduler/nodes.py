@@ -89,7 +89,7 @@ class NodeTable:
         row = self.rows.get(node.name)
         if row is None:
             row = self._new_row(node.name)
-        self._traits.changed(self.facts[row], node)
+        self._traits.changed(row, self.facts[row], node)
         self.facts[row] = node
         self._domains = None
         self.possible.clear()
@@ -108,7 +108,7 @@ class NodeTable:
         row = self.rows.pop(name, None)
         if row is None:
             return
-        self._traits.changed(self.facts[row], None)
+        self._traits.changed(row, self.facts[row], None)
         self.facts[row] = None
         self.possible.clear()
         self._standing.touch(row)
@@ -267,11 +267,11 @@ class NodeTable:
 
     def has_devices(self) -> NDArray[np.bool_]:
         """Say of each row whether the node has any extended resource."""
-        return self._traits.has_devices(self.columns, self.allocatable)
+        return self._traits.has_devices(self.facts)
 
     def models(self) -> DeviceModels | None:
         """Return the models of the nodes' devices; None: all are of one."""
-        return self._traits.models(self.facts, self.has_devices())
+        return self._traits.models(self.facts)
 
     def ground(self, shape: Shape, free: Amounts) -> Ground:
         """Return what the scores of a shape depend on, with these free amounts."""

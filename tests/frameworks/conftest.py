@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from frameworks.training import Training
-from integration.cluster.embedded import embedded
+from frameworks.training import Training, training_cluster
 
 IMAGE_MAP = Path(__file__).parents[2] / ".cache" / "frameworks-image-map.yaml"
 
@@ -23,7 +22,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def image_map(request: pytest.FixtureRequest) -> Path:
     """The file that says which environment stands for which example's image."""
     path: Path = request.config.getoption("--image-map")
@@ -34,10 +33,6 @@ def image_map(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture
 async def training(image_map: Path, tmp_path: Path) -> AsyncIterator[Training]:
-    """A new cluster of two nodes; its processors are pretended, the examples ask for few."""
-    size = ("--nodes", "2", "--cpus", "4", "--memory", "8Gi")
-    async with (
-        embedded(tmp_path / "home", *size, "--image-map", str(image_map)) as cluster,
-        cluster.client() as client,
-    ):
-        yield Training(cluster, client)
+    """A new cluster."""
+    async with training_cluster(image_map, tmp_path / "home") as made:
+        yield made

@@ -6,14 +6,16 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import aiohttp
 import pytest
+import pytest_asyncio
 
-from frameworks.training import EXAMPLES, Training
+from frameworks.browser import chromium, opened_page, shades
+from frameworks.training import EXAMPLES, Training, training_cluster
 from gangline.api.resources import CUSTOM_RESOURCE_DEFINITIONS, DEPLOYMENTS
 from integration.cluster.embedded import until
 
@@ -22,9 +24,10 @@ IMAGE = "gangline/examples-clients"
 
 pytestmark = pytest.mark.timeout(600)
 
-EVENTS = """
+RUN = "first-try"
+EVENTS = f"""
 from tensorboard.summary import Writer
-writer = Writer('/logs')
+writer = Writer('/logs/{RUN}')
 for step in range(10):
     writer.add_scalar('loss', 1 / (1 + step), step)
 writer.close()
@@ -89,30 +92,34 @@ async def test_the_kubeflow_sdk_works_unchanged(training: Training, python: str)
     assert "function-worker-0: rank 1 of 2 learns at 0.1" in said
 
 
-async def test_tensorboard_shows_what_a_job_writes(training: Training) -> None:
-    await kinds_are_served(training)
-    gangline = [sys.executable, "-m", "gangline"]
-    submit = [*gangline, "submit", "pytorch", "--name", "curves", "--image", f"{IMAGE}:1"]
-    submit += ["--cpu", "500m", "--share-memory", "0", "--tensorboard", "--logdir", "/logs"]
-    submit += ["--tensorboard-image", f"{IMAGE}:1", f'exec python -c "{EVENTS}"']
-    await run(training, submit)
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def board(image_map: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
+    """The address of the TensorBoard of a job that writes a curve."""
+    folder = tmp_path_factory.mktemp("board")
+    async with training_cluster(image_map, folder / "home") as training:
+        await kinds_are_served(training)
+        gangline = [sys.executable, "-m", "gangline"]
+        submit = [*gangline, "submit", "pytorch", "--name", "curves", "--image", f"{IMAGE}:1"]
+        submit += ["--cpu", "500m", "--share-memory", "0", "--tensorboard", "--logdir", "/logs"]
+        submit += ["--tensorboard-image", f"{IMAGE}:1", f'exec python -c "{EVENTS}"']
+        await run(training, submit)
 
-    async def ready() -> bool:
-        board = await training.client.get(DEPLOYMENTS, "curves-tensorboard", "default")
-        return board.status.ready_replicas == 1
+        async def ready() -> bool:
+            board = await training.client.get(DEPLOYMENTS, "curves-tensorboard", "default")
+            return board.status.ready_replicas == 1
 
-    await until(ready, 300.0)
-    with opened([*gangline, "tensorboard", "curves", "--no-open"], training) as forwarding:
-        assert forwarding.stdout is not None
-        line = await asyncio.to_thread(forwarding.stdout.readline)
-        address = re.search(r"http://127\.0\.0\.1:\d+", line)
-        assert address is not None, line
-        await _shows_the_curve(address[0])
-    await run(training, [*gangline, "delete", "curves"])
+        await until(ready, 300.0)
+        with opened([*gangline, "tensorboard", "curves", "--no-open"], training) as forwarding:
+            assert forwarding.stdout is not None
+            line = await asyncio.to_thread(forwarding.stdout.readline)
+            address = re.search(r"http://127\.0\.0\.1:\d+", line)
+            assert address is not None, line
+            yield address[0]
+        await run(training, [*gangline, "delete", "curves"])
 
 
-async def _shows_the_curve(address: str) -> None:
-    async with aiohttp.ClientSession(address, raise_for_status=True) as session:
+async def test_tensorboard_shows_what_a_job_writes(board: str) -> None:
+    async with aiohttp.ClientSession(board, raise_for_status=True) as session:
 
         async def answer(path: str) -> object:
             async with session.get(path) as found:
@@ -122,18 +129,37 @@ async def _shows_the_curve(address: str) -> None:
             assert "<title>TensorBoard</title>" in await page.text()
 
         async def read_in() -> bool:
-            return await answer("/data/runs") == ["."]
+            runs = await answer("/data/runs")
+            return isinstance(runs, list) and RUN in runs  # beside those of former clusters
 
         await until(read_in, 120.0)
 
         async def curve() -> list[list[float]]:
             tags = await answer("/data/plugin/scalars/tags")
-            if not (isinstance(tags, dict) and "loss" in tags.get(".", {})):
+            if not (isinstance(tags, dict) and "loss" in tags.get(RUN, {})):
                 return []
-            found = await answer("/data/plugin/scalars/scalars?run=.&tag=loss")
+            found = await answer(f"/data/plugin/scalars/scalars?run={RUN}&tag=loss")
             assert isinstance(found, list)
             return found if len(found) == 10 else []
 
         points = await until(curve, 120.0)
     assert [point[1] for point in points] == list(range(10))
     assert [round(point[2], 4) for point in points] == [round(1 / (1 + n), 4) for n in range(10)]
+
+
+@pytest.mark.skipif(chromium() is None, reason="no chromium on this machine")
+async def test_a_browser_shows_the_run_of_a_job(board: str, tmp_path: Path) -> None:
+    browser = chromium()
+    assert browser is not None
+    async with opened_page(browser, board, tmp_path / "browser") as page:
+
+        async def shown() -> bool:
+            text = await page.text()
+            # The table below a curve, which is there when the curve is drawn.
+            return RUN in text and "loss" in text and "Smoothed" in text
+
+        await until(shown, 120.0)
+        assert await page.value("document.title") == "TensorBoard"
+        picture = await page.picture()
+    (tmp_path / "tensorboard.png").write_bytes(picture)
+    assert shades(picture) > 32, "the page is blank"

@@ -10,7 +10,7 @@ import contextlib
 import json
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from gangline.api.resource import Resource
 from gangline.api.resources import CONFIG_MAPS, EVENTS, PODS
 from gangline.kube.client import Client
 from gangline.kube.errors import ApiError, NotFound
-from integration.cluster.embedded import EmbeddedCluster, until
+from integration.cluster.embedded import EmbeddedCluster, embedded, until
 
 Manifest = dict[str, Any]
 
@@ -227,3 +227,14 @@ def _descendants(pid: int) -> Iterator[int]:
             for child in (thread / "children").read_text().split():
                 yield int(child)
                 yield from _descendants(int(child))
+
+
+@contextlib.asynccontextmanager
+async def training_cluster(image_map: Path, home: Path) -> AsyncIterator[Training]:
+    """A new cluster of two nodes; its processors are pretended, the examples ask for few."""
+    size = ("--nodes", "2", "--cpus", "4", "--memory", "8Gi")
+    async with (
+        embedded(home, *size, "--image-map", str(image_map)) as cluster,
+        cluster.client() as client,
+    ):
+        yield Training(cluster, client)

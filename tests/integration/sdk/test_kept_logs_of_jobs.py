@@ -23,10 +23,10 @@ def typed(cluster: EmbeddedCluster, *words: str) -> str:
     return done.stdout
 
 
-async def without_pods(cluster: EmbeddedCluster) -> None:
+async def without_pods(cluster: EmbeddedCluster, state: str = "SUCCEEDED") -> None:
     async def cleaned_up() -> bool:
         job = json.loads(typed(cluster, "get", "gone", "-o", "json"))
-        return job["status"] == "SUCCEEDED" and not job["instances"]
+        return job["status"] == state and not job["instances"]
 
     await until(cleaned_up, 200.0)
 
@@ -52,6 +52,16 @@ async def test_logs_are_there_when_the_pods_are_gone(embedded_cluster: EmbeddedC
     typed(cluster, *SUBMIT, "true")
     await without_pods(cluster)
     assert typed(cluster, "logs", "gone", "--all") == ""
+
+    # Why a job has failed is told by what its pods have left.
+    typed(cluster, "delete", "gone")
+    full = "OSError: [Errno 28] No space left on device"
+    wait = "trap exit TERM; while :; do sleep 0.1; done"
+    typed(cluster, *SUBMIT, f"test $RANK = 1 || {{ {wait}; }}; echo '{full}' >&2; exit 3")
+    await without_pods(cluster, "FAILED")
+    root = json.loads(typed(cluster, "diagnose", "gone", "-o", "json"))["root"]
+    told = (root["replica"], root["cause"], root["exitCode"], root["evidence"])
+    assert told == ("worker-0", "DiskFull", 3, full)
 
 
 def submit_counting(

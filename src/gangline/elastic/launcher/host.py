@@ -30,12 +30,13 @@ class MasterHost(MasterChild):
         """Take the job's name, where to listen, and a folder for the journal."""
         super().__init__(job, folder)
         _, self._port = split_address(address)
-        self._is_taken = False
+        self.is_port_taken = False
+        """Whether somebody else, perhaps a master, listened there when it was tried last."""
 
     async def __aexit__(self, *ending: object) -> None:
         """End the master; who met nobody hears that the port was another's."""
         await super().__aexit__(*ending)
-        if self._is_taken and isinstance(ending[1], MeetingError):
+        if self.is_port_taken and isinstance(ending[1], MeetingError):
             log.warning("another program listens on port %d of this node", self._port)
 
     @property
@@ -46,7 +47,7 @@ class MasterHost(MasterChild):
     async def _keep(self) -> None:
         while True:
             code = await self._run("--port", str(self._port), environment=os.environ)
-            self._is_taken = code == TAKEN
+            self.is_port_taken = code == TAKEN
             await asyncio.sleep(_LONG_PAUSE_S if code == TAKEN else PAUSE_S)
 
 

@@ -11,6 +11,8 @@ from typing import TypeVar
 
 import pytest
 
+from gangline.elastic.agent.world import MeetingError
+from gangline.elastic.launcher.host import MasterHost
 from gangline.elastic.protocol.client import Client
 from gangline.elastic.protocol.messages import (
     CommandKind,
@@ -217,3 +219,28 @@ def test_a_node_that_does_not_come_is_named_after_the_stated_time(launch, script
     assert "refused" in run.output
     assert "never" not in run.output
     assert "Traceback" not in run.output
+
+
+def test_a_name_that_does_not_resolve_is_told_and_given_up_after_the_stated_time(launch, script):
+    run = launch(
+        "--nnodes", 2, "--rdzv-backend", "c10d", "--rdzv-endpoint", "train-master.invalid:29400",
+        "--rdzv-conf", "join_timeout=1", script("print('never')"),
+    )  # fmt: skip
+    assert run.wait() == 1
+    told = re.findall(r"waiting for the master until [\d:]+: the name (\S+) does not", run.output)
+    assert told == ["train-master.invalid"]
+    last = run.output.splitlines()[-1]
+    assert "no answer from the master at train-master.invalid:29400 for 1 s" in last
+    assert "never" not in run.output
+    assert "Traceback" not in run.output
+
+
+async def test_a_node_whose_port_is_anothers_says_so_when_nobody_came(tmp_path, caplog):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        host = await MasterHost("job", f"127.0.0.1:{port}", tmp_path).__aenter__()
+        async with asyncio.timeout(PATIENCE_S):
+            while not host.is_port_taken:
+                await asyncio.sleep(0.01)
+        await host.__aexit__(MeetingError, MeetingError("nobody came"), None)
+    assert f"another program listens on port {port} of this node" in caplog.text

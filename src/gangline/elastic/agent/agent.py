@@ -154,6 +154,7 @@ class Agent:
         self._group = group = Group(self._settings, world, self._folder, self._spares, number)
         self._node.begin(group, world)
         await group.start(self._base)
+        self._rendezvous.started(world)
         log.debug("workers started", extra={"attempt": world.attempt})
         end = await self._or_signal(self._end_of(group))
         await self._end(signal.SIGTERM)

@@ -30,6 +30,7 @@ from gangline.elastic.agent.peers import (
     PeerMessage,
     Peers,
     Seen,
+    Started,
 )
 from gangline.elastic.agent.place import Place
 from gangline.elastic.agent.round import Round
@@ -42,6 +43,8 @@ from gangline.elastic.protocol.seal import Secret
 
 log = logging.getLogger(__name__)
 
+START_WAIT_S = 1.0
+"""So long workers are held back at most until those of the first node are started."""
 FAREWELL_S = 2.0
 FINISH_PATIENCE_S = 60.0
 """So long a master may be away when all is done, before this node goes without it."""
@@ -116,7 +119,9 @@ class Membership:
         self._round = Round(world, self._place.node_id)
         self._agreement.forget()
         self._share()
-        return self._world()
+        first = self._world(self._round)
+        await self._first_node_starts(self._round)
+        return first
 
     async def restart(self, world: World, failure: Failure | None) -> World:
         """Agree with the peers on the next attempt; ask the master when one of them is gone."""
@@ -131,9 +136,16 @@ class Membership:
             agreed = await self._agreement.reached(stands, self._running, str(failure))
         else:
             agreed = await self._agreement.all_heard()
+        if agreed:
+            await self._first_node_starts(stands)
         if agreed and self._notice is None and self._round is stands:
-            return self._world()
+            return self._world(stands)
         return await self.join()
+
+    def started(self, world: World) -> None:
+        """Tell the others, should this node be the first of its round."""
+        if self._round and self._round.leads and world is self._current:
+            self._keep(self._agreement.tell_start(self._round, self._running))
 
     async def notice(self) -> Notice:
         """Wait for a peer's Go, or the master's word."""
@@ -241,20 +253,22 @@ class Membership:
                 told = time.monotonic()
                 log.warning("waiting: %s", waiting)
 
-    def _world(self) -> World:
-        assert self._round is not None
-        stands, me = self._round, self._round.me
+    async def _first_node_starts(self, stands: Round) -> None:
+        """Let the first node start its workers before, unless something else is wanted."""
+        attempt = stands.go.attempt
+
+        def is_time() -> bool:
+            is_over = self._notice is not None or stands.go.attempt > attempt
+            return is_over or self._agreement.is_started(stands.world.round, attempt)
+
+        if not stands.leads:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(START_WAIT_S), self._changed:
+                    await self._changed.wait_for(is_time)
+
+    def _world(self, stands: Round) -> World:
         self._running, self._doing = stands.go.attempt, None
-        self._current = World(
-            attempt=self._restarts_before + stands.go.attempt,
-            group_rank=me.group_rank,
-            group_world_size=len(stands.world.members),
-            first_rank=me.first_rank,
-            world_size=stands.world.world_size,
-            store_host=stands.go.store_host,
-            store_port=stands.go.store_port,
-            round=stands.world.round,
-        )
+        self._current = stands.attempt_world(self._restarts_before)
         return self._current
 
     # Restarts in place
@@ -264,6 +278,8 @@ class Membership:
 
     async def _answer(self, message: PeerMessage) -> PeerMessage:
         stands = self._round
+        if isinstance(message, Started):
+            self._agreement.hear_start(message)
         if stands is None:
             return Heard(0, 0)
         if isinstance(message, Hung | Look):

@@ -44,6 +44,13 @@ class Go(msgspec.Struct, frozen=True, tag=True):
     reason: str = ""
 
 
+class Started(msgspec.Struct, frozen=True, tag=True):
+    """The workers of this attempt, rank 0 among them, are started here -> ``Heard``."""
+
+    round: int
+    attempt: int
+
+
 class Hung(msgspec.Struct, frozen=True, tag=True):
     """Nothing goes on in this attempt: who is to blame? -> ``Seen``, of all nodes."""
 
@@ -71,7 +78,7 @@ class Heard(msgspec.Struct, frozen=True, tag=True):
     attempt: int
 
 
-PeerMessage: TypeAlias = Failed | Go | Hung | Look | Seen | Heard
+PeerMessage: TypeAlias = Failed | Go | Started | Hung | Look | Seen | Heard
 Answer: TypeAlias = Callable[[PeerMessage], Awaitable[PeerMessage]]
 
 

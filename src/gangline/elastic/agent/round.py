@@ -7,6 +7,7 @@ is known already is told the one that stands.
 from dataclasses import dataclass, field
 
 from gangline.elastic.agent.peers import Failed, Go, Heard, PeerMessage
+from gangline.elastic.agent.world import World
 from gangline.elastic.protocol.messages import Member
 from gangline.elastic.protocol.messages import World as WorldMessage
 
@@ -43,6 +44,23 @@ class Round:
     def others(self) -> list[Member]:
         """All members but this one."""
         return [each for each in self.world.members if each.node_id != self.node_id]
+
+    def attempt_world(self, restarts_before: int) -> World:
+        """Return what workers of the attempt that stands are told.
+
+        Args:
+            restarts_before: those of the job before this round.
+        """
+        return World(
+            attempt=restarts_before + self.go.attempt,
+            group_rank=self.me.group_rank,
+            group_world_size=len(self.world.members),
+            first_rank=self.me.first_rank,
+            world_size=self.world.world_size,
+            store_host=self.go.store_host,
+            store_port=self.go.store_port,
+            round=self.world.round,
+        )
 
     def propose(self, attempt: int, store_port: int, reason: str) -> Go | None:
         """As the leader: decide on the attempt after ``attempt``; None if that was done before."""

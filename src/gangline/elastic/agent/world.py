@@ -104,6 +104,10 @@ class Rendezvous(Protocol):
         """
         ...
 
+    def started(self, world: World) -> None:
+        """Take that the workers of this world are started here: others may wait for it."""
+        ...
+
     async def notice(self) -> Notice:
         """Wait until others want something."""
         ...
@@ -160,6 +164,9 @@ class OneNode:
         del failure
         port = self._port or free_port()
         return replace(world, attempt=world.attempt + 1, store_port=port)
+
+    def started(self, world: World) -> None:
+        """Do nothing: nobody waits for it."""
 
     async def notice(self) -> Notice:
         """Wait for ever: there is nobody else."""

@@ -1,0 +1,123 @@
+"""Two agents and their master, all real, in one process: who starts when, without any workers."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from gangline.api.failure import of_exit
+from gangline.elastic.agent import membership
+from gangline.elastic.agent.membership import Membership
+from gangline.elastic.agent.place import Place
+from gangline.elastic.agent.world import World
+from gangline.elastic.master.journal import FileJournal
+from gangline.elastic.master.main import run
+from gangline.elastic.master.settings import MasterSettings
+from gangline.elastic.protocol.client import Client
+from gangline.elastic.protocol.messages import Done, Restart, SendCommand
+from gangline.elastic.protocol.seal import secret_of
+
+SECRET = secret_of({"GANGLINE_JOB_SECRET": "00" * 32}, "job")
+PATIENCE_S = 60.0
+KILLED = of_exit(137)
+
+
+@pytest.fixture
+async def master(tmp_path: Path) -> AsyncIterator[str]:
+    """The address of a master."""
+    stop, port = asyncio.Event(), asyncio.get_running_loop().create_future()
+    settings = MasterSettings("job", host="127.0.0.1", port=0)
+    serving = run(settings, SECRET, FileJournal(tmp_path / "journal"), stop, port.set_result)
+    task = asyncio.create_task(serving)
+    yield f"127.0.0.1:{await port}"
+    stop.set()
+    await task
+
+
+@pytest.fixture
+async def nodes(master: str) -> AsyncIterator[SimpleNamespace]:
+    """Two nodes that have asked for their first world; the one of rank 0 has got it."""
+
+    def node(rank: int) -> Membership:
+        return Membership(
+            Place("job", master, rank, rank, "127.0.0.1", 1, 2, 2, 1, 1.0, 60.0), SECRET
+        )
+
+    first, second = node(0), node(1)
+    joining = asyncio.create_task(second.join())
+    world = await asyncio.wait_for(first.join(), PATIENCE_S)
+    yield SimpleNamespace(first=first, second=second, world=world, joining=joining)
+    for each in (first, second):
+        await each.leave("done")
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody starts merely because time has passed."""
+    monkeypatch.setattr(membership, "START_WAIT_S", PATIENCE_S)
+
+
+async def both_run(nodes: SimpleNamespace) -> tuple[World, World]:
+    """Let both have started the workers of their first world."""
+    nodes.first.started(nodes.world)
+    other = await asyncio.wait_for(nodes.joining, PATIENCE_S)
+    nodes.second.started(other)
+    return nodes.world, other
+
+
+@contextlib.asynccontextmanager
+async def held_back(
+    work: "asyncio.Task[World]", node: Membership, attempt: int
+) -> AsyncIterator[None]:
+    """Wait until a node has agreed on an attempt; it is held back at the end of the block still."""
+    async with asyncio.timeout(PATIENCE_S):
+        while node._round is None or node._round.go.attempt < attempt:
+            await asyncio.sleep(0.01)
+    yield
+    assert not work.done(), "its workers are started before those of rank 0"
+
+
+@pytest.mark.usefixtures("patient")
+async def test_workers_of_others_wait_for_those_of_rank_0(nodes: SimpleNamespace) -> None:
+    async with held_back(nodes.joining, nodes.second, 0):
+        assert nodes.world.store_host == "127.0.0.1"
+    first, second = await both_run(nodes)
+    assert first.store_port == second.store_port
+
+    again = asyncio.create_task(nodes.second.restart(second, KILLED))
+    assert not (await asyncio.wait_for(nodes.first.notice(), PATIENCE_S)).stops
+    async with held_back(again, nodes.second, 1):
+        first = await asyncio.wait_for(nodes.first.restart(first, None), PATIENCE_S)
+    nodes.first.started(first)
+    second = await asyncio.wait_for(again, PATIENCE_S)
+    assert (first.attempt, second.attempt) == (1, 1)
+    assert first.store_port == second.store_port
+
+
+@pytest.mark.usefixtures("patient")
+async def test_who_is_held_back_hears_that_the_world_is_over(
+    nodes: SimpleNamespace, master: str
+) -> None:
+    first, second = await both_run(nodes)
+    again = asyncio.create_task(nodes.second.restart(second, KILLED))
+    await asyncio.wait_for(nodes.first.notice(), PATIENCE_S)
+    async with held_back(again, nodes.second, 1):
+        pass
+    async with Client(master, SECRET) as person:
+        order = SendCommand(what=Restart(round=first.round, reason="curious"))
+        await person.ask(order, Done, timeout_s=PATIENCE_S)
+    joined = await asyncio.wait_for(nodes.first.join(), PATIENCE_S)
+    assert joined.round > first.round
+    nodes.first.started(joined)
+    second = await asyncio.wait_for(again, PATIENCE_S)
+    assert (second.round, second.store_port) == (joined.round, joined.store_port)
+
+
+async def test_a_first_node_that_never_says_so_holds_nobody_back_for_ever(
+    nodes: SimpleNamespace,
+) -> None:
+    other = await asyncio.wait_for(nodes.joining, PATIENCE_S)
+    assert (other.round, other.store_port) == (nodes.world.round, nodes.world.store_port)

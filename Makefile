@@ -22,6 +22,10 @@ $(VENV)/.dev: $(VENV)/.demo
 	$(INSTALL) --editable '.[demo,dev]'
 	@touch $@
 
+$(VENV)/.browser: $(VENV)/.dev
+	$(INSTALL) --editable '.[demo,dev,browser]'
+	@touch $@
+
 setup: $(VENV)/.dev
 
 demo: $(VENV)/.demo
@@ -45,7 +49,7 @@ e2e: $(VENV)/.dev
 FRAMEWORKS ?=
 IMAGE_MAP := .cache/frameworks-image-map.yaml
 
-test-frameworks: $(VENV)/.dev
+test-frameworks: $(VENV)/.browser
 	$(BIN)/python tools/framework_environments.py --image-map $(IMAGE_MAP) $(FRAMEWORKS)
 	$(BIN)/python -m pytest -q --image-map $(IMAGE_MAP) --durations=0 \
 	  $(if $(FRAMEWORKS),$(FRAMEWORKS:%=tests/frameworks/test_%.py),tests/frameworks)

@@ -129,7 +129,7 @@ async def clear(target: Target, namespace: str) -> None:
     connection = await Connection.open(target)
     path = f"/api/v1/namespaces/{namespace}/pods"
     code = 504
-    while code == 504:  # a busy server does not get through with all of them in its time
+    while code in (500, 504):  # a busy server does not get through with all of them in its time
         code, answer = await connection.request("DELETE", path, b'{"gracePeriodSeconds":0}')
     if code != 200:
         raise ConnectionError(f"the deletion answered {code}: {answer[:300]!r}")

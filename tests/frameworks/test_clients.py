@@ -17,7 +17,7 @@ from playwright.async_api import expect
 
 from frameworks.browser import chromium, opened_page
 from frameworks.training import EXAMPLES, Training, training_cluster
-from gangline.api.resources import CUSTOM_RESOURCE_DEFINITIONS, DEPLOYMENTS
+from gangline.api.resources import DEPLOYMENTS
 from integration.cluster.embedded import until
 
 HERE = Path(__file__).parent
@@ -75,17 +75,7 @@ async def run(training: Training, command: Sequence[str]) -> str:
     return done.stdout
 
 
-async def kinds_are_served(training: Training) -> None:
-    async def served() -> bool:
-        found = await training.client.list(CUSTOM_RESOURCE_DEFINITIONS)
-        names = {each.metadata.name for each in found.items}
-        return {"pytorchjobs.kubeflow.org", "tfjobs.kubeflow.org"} <= names
-
-    await until(served)
-
-
 async def test_the_kubeflow_sdk_works_unchanged(training: Training, python: str) -> None:
-    await kinds_are_served(training)
     await run(training, [python, str(HERE / "kubeflow_client.py")])
     script = EXAMPLES / "clients" / "kubeflow_sdk.py"
     said = await run(training, [python, str(script), "--image", "any"])
@@ -98,7 +88,6 @@ async def board(image_map: Path, tmp_path_factory: pytest.TempPathFactory) -> As
     """The address of the TensorBoard of a job that writes a curve."""
     folder = tmp_path_factory.mktemp("board")
     async with training_cluster(image_map, folder / "home") as training:
-        await kinds_are_served(training)
         gangline = [sys.executable, "-m", "gangline"]
         submit = [*gangline, "submit", "pytorch", "--name", "curves", "--image", f"{IMAGE}:1"]
         submit += ["--cpu", "500m", "--share-memory", "0", "--tensorboard", "--logdir", "/logs"]

@@ -55,7 +55,7 @@ class EmbeddedCluster:
             )
 
     async def start(self) -> None:
-        """Start the process and wait until its API server answers."""
+        """Start the process and wait until it says that the cluster is there."""
         self.launch()
         assert self.process is not None
         pid = self.process.pid
@@ -64,7 +64,8 @@ class EmbeddedCluster:
             if self.process is None or self.process.poll() is not None:
                 raise AssertionError(f"the cluster ended: {self.said()}")
             note = self.home.read_note()
-            return note is not None and note.pid == pid
+            # The API server answers before our kinds are defined: users are told after that.
+            return note is not None and note.pid == pid and "Ctrl-C stops it" in self.said()
 
         await until(answers, STARTS_WITHIN_S, self.said)
 

@@ -28,7 +28,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if mark := item.get_closest_marker(f"{other}_only"):
                 item.add_marker(pytest.mark.skip(reason=f"{other} only: {mark.args[0]}"))
         if not item.get_closest_marker("timeout"):
-            item.add_marker(pytest.mark.timeout(400))
+            item.add_marker(pytest.mark.timeout(600))
 
 
 @pytest.fixture(scope="session")

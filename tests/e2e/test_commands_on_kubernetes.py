@@ -156,7 +156,7 @@ def _submitted(scenario: Scenario, code: Path) -> None:
         "exec sh /root/code/code/train.sh",
     )  # fmt: skip
     assert "pytorchjob/walked created" in said
-    done = ran(scenario, "wait", "walked", "--for", "running", "--timeout", "100s")
+    done = ran(scenario, "wait", "walked", "--for", "running", "--timeout", "200s")
     assert done.returncode == 0, typed(scenario, "diagnose", "walked")
 
 
@@ -210,7 +210,7 @@ async def _ended(scenario: Scenario) -> None:
         "[worker-0] rank 1 is done",
         "[worker-1] rank 2 is done",
     ]
-    assert ran(scenario, "wait", "walked", "--timeout", "100s").returncode == 0
+    assert ran(scenario, "wait", "walked", "--timeout", "200s").returncode == 0
     assert "Status:     SUCCEEDED" in typed(scenario, "get", "walked")
     failed = ran(
         scenario, *SUBMIT, "--name", "broken", "--cpu", "50m", "--share-memory", "0", "--wait",

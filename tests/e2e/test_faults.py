@@ -66,7 +66,7 @@ EACH_STEP = pytest.mark.parametrize(
 
 
 @EACH_STEP
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 async def test_an_operator_killed_at_each_step_of_creation_comes_back(
     scenario: Scenario, proxy: FaultyProxy, when: str
 ) -> None:
@@ -90,7 +90,7 @@ async def test_an_operator_killed_at_each_step_of_creation_comes_back(
 
 
 @EACH_STEP
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 async def test_an_operator_killed_at_each_step_of_clean_up_comes_back(
     scenario: Scenario, proxy: FaultyProxy, when: str
 ) -> None:
@@ -163,7 +163,7 @@ async def test_a_job_submitted_and_deleted_without_an_operator_leaves_nothing(
     assert not await scenario.pods("unseen")
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 async def test_a_restart_of_the_api_server_loses_no_job(scenario: Scenario) -> None:
     shared = str(scenario.shared)
     await scenario.submit(
@@ -172,13 +172,13 @@ async def test_a_restart_of_the_api_server_loses_no_job(scenario: Scenario) -> N
     await scenario.running("kept", 2)
     await asyncio.to_thread(scenario.cluster.restart_api_server)
     scenario.let("go")
-    assert await scenario.outcome("kept", 120) == "Succeeded"
+    assert await scenario.outcome("kept") == "Succeeded"
     await scenario.submit(job("next", replica("true")))
     assert await scenario.outcome("next") == "Succeeded"
 
 
 @pytest.mark.embedded_only("its nodes can be stopped; a lone real node cannot be spared")
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 async def test_a_lost_node_costs_its_pods_and_not_the_job(scenario: Scenario) -> None:
     shared = str(scenario.shared)
     roles = replica(until("go"), shared=shared), replica(until("go"), 2, shared=shared)
@@ -205,7 +205,6 @@ async def test_a_lost_node_costs_its_pods_and_not_the_job(scenario: Scenario) ->
                 )
             ),
             f"all pods run on other nodes than {lost}",
-            patience_s=120,
         )
     finally:
         await scenario.client.patch(

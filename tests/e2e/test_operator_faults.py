@@ -175,9 +175,7 @@ async def test_a_service_of_somebody_else_is_named_and_left_alone(scenario: Scen
     found = await scenario.client.get(SERVICES, "crowded-master-0", scenario.namespace)
     assert found.metadata.uid == theirs.metadata.uid
     await scenario.client.delete(SERVICES, "crowded-master-0", scenario.namespace)
-    await scenario.job_when(
-        "crowded", lambda job: condition(job, "Stalled") != "True", "goes on", patience_s=90
-    )
+    await scenario.job_when("crowded", lambda job: condition(job, "Stalled") != "True", "goes on")
     scenario.let("go")
     assert await scenario.outcome("crowded") == "Succeeded"
 
@@ -254,7 +252,7 @@ async def test_of_two_operators_one_works_and_the_other_takes_over_when_it_is_ki
         )
         cluster.stop_component(f"operator{leader}", signal.SIGKILL)
         scenario.let("done")
-        assert await scenario.outcome("handed-over", patience_s=90) == "Succeeded"
+        assert await scenario.outcome("handed-over") == "Succeeded"
         after = await scenario.pods("handed-over")
         assert {p.metadata.uid for p in after.values()} == {p.metadata.uid for p in before.values()}
         taken = await scenario.client.get(LEASES, "gangline-operator", "kube-system")

@@ -11,7 +11,7 @@ from e2e.scenario import Scenario
 SCRIPT = Path(__file__).parents[2] / "examples" / "pytorch" / "digits.py"
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 async def test_three_pods_train_digits_together(scenario: Scenario) -> None:
     spec = scenario.cluster.python(SCRIPT, "--checkpoint", "/shared/digits.pt", "--steps", "300")
     container = spec["containers"][0]

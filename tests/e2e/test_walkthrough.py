@@ -28,7 +28,7 @@ IMAGE_MAP = Path(__file__).parents[2] / ".cache" / "frameworks-image-map.yaml"
 USER, PASSWORD = "yourname", "y0urpwd-of-the-walkthrough"
 
 pytestmark = [
-    pytest.mark.timeout(400),
+    pytest.mark.timeout(600),
     pytest.mark.embedded_only("its GPUs are pretended"),
     pytest.mark.skipif(shutil.which("git") is None, reason="git serves the code"),
 ]

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0
 """Long enough for a real kubelet on a machine that has other work."""
 
 

@@ -19,8 +19,8 @@ from gangline.local.network.bridge import prefix_of
 
 T = TypeVar("T")
 
-STARTS_WITHIN_S = 40.0
-STOPS_WITHIN_S = 20.0
+STARTS_WITHIN_S = 120.0
+STOPS_WITHIN_S = 60.0
 
 
 @dataclass

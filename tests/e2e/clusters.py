@@ -21,6 +21,10 @@ TESTS = Path(__file__).parents[1]
 DNS_ADDRESS = "10.244.0.1"
 """The bridge of the pods, as ``up`` lays it."""
 
+OUR_GROUPS = {
+    "kubeflow.org/v1": ("pytorchjobs", "tfjobs"),
+    "scheduling.volcano.sh/v1beta1": ("podgroups", "queues"),
+}
 START_PATIENCE_S = 120
 
 
@@ -195,6 +199,7 @@ class Kubernetes(ClusterUnderTest):
         self.state = folder / "realkube"
         self.built = {"KUBE_BIN": os.environ.get("KUBE_BIN", "/var/cache/gangline-realkube/bin")}
         self.kubeconfig = self.state / "admin.conf"
+        self.names: subprocess.Popen[bytes] | None = None
 
     def _script(self, name: str, *arguments: str) -> None:
         environment = os.environ | self.built | {"KUBE_RUN": str(self.state)}
@@ -223,11 +228,13 @@ class Kubernetes(ClusterUnderTest):
         self._script("up", "--nodes")
         crds = Path(__file__).parents[2] / "deploy" / "crds"
         self.kubectl("apply", "-f", str(crds))
+        # A watch of a kind that begins before its definition is settled may hear nothing for
+        # minutes, and what discovery lists comes later still.
+        self.kubectl("wait", "--for", "condition=established", "--timeout=100s", "crd", "--all")
         deadline = time.monotonic() + START_PATIENCE_S
-        for kind in ("pytorchjobs", "podgroups", "queues"):
-            while not self._serves(kind):
-                assert time.monotonic() < deadline, f"{kind} are not served"
-                time.sleep(0.1)
+        while not all(map(self._lists, OUR_GROUPS.items())):
+            assert time.monotonic() < deadline, "our kinds are not served"
+            time.sleep(0.1)
         for name in ("operator", "scheduler"):
             self.start_component(name)
 
@@ -235,12 +242,15 @@ class Kubernetes(ClusterUnderTest):
         """Start a name server; the scripts find it by its note, and end it in the end."""
         program = [sys.executable, "-m", "e2e.cluster_dns", str(self.kubeconfig), DNS_ADDRESS]
         with (self.state / "dns.log").open("wb") as log:
-            process = subprocess.Popen(program, cwd=TESTS, stderr=log, start_new_session=True)
-        (self.state / "dns.pid").write_text(f"{process.pid}\n")
+            self.names = subprocess.Popen(program, cwd=TESTS, stderr=log, start_new_session=True)
+        (self.state / "dns.pid").write_text(f"{self.names.pid}\n")
 
-    def _serves(self, kind: str) -> bool:
-        ask = ["kubectl", "--kubeconfig", str(self.kubeconfig), "get", kind]
-        return subprocess.run(ask, capture_output=True, check=False).returncode == 0
+    def _lists(self, served: tuple[str, Sequence[str]]) -> bool:
+        """Whether discovery knows the kinds of a group."""
+        group, kinds = served
+        ask = ["kubectl", "--kubeconfig", str(self.kubeconfig), "get", "--raw", f"/apis/{group}"]
+        done = subprocess.run(ask, capture_output=True, text=True, check=False)
+        return done.returncode == 0 and all(f'"{kind}"' in done.stdout for kind in kinds)
 
     def kubectl(self, *arguments: str) -> str:
         """Run kubectl against this cluster; return what it printed."""
@@ -258,6 +268,8 @@ class Kubernetes(ClusterUnderTest):
         """Stop our components, then the cluster, and forget its state."""
         super().stop()
         self._script("down", "--purge")
+        if self.names:
+            self.names.wait(60)
 
     def restart_api_server(self) -> None:
         """Kill the API server alone; its state is in etcd, nodes and pods go on."""

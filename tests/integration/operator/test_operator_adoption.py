@@ -252,11 +252,13 @@ async def test_a_replacement_of_an_old_pod_is_found_under_its_name(stage: Scene)
         found = await stage.client.get(SERVICES, "train-worker-1", NAMESPACE)
         own = labels.replica_labels("train", "pytorchjob-controller", "worker", 1)
         assert found.spec.selector == own
+
         # With the others in its gang, the new pod need not wait for a gang that never fills.
-        groups = {
-            pod.metadata.annotations.get(labels.GROUP_NAME) for pod in (await left.pods()).values()
-        }
-        assert groups == {"train"}
+        async def together() -> bool:
+            pods = (await left.pods()).values()
+            return {pod.metadata.annotations.get(labels.GROUP_NAME) for pod in pods} == {"train"}
+
+        await stage.until(together, "all pods are of one gang")
 
 
 async def test_an_old_service_changes_only_after_its_pod(stage: Scene) -> None:

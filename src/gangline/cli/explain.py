@@ -45,11 +45,9 @@ def explain_command(
     say which. The decision is made anew from what the cluster holds now; nothing is changed.
     """
 
-    written = configuration.read_text("utf-8") if configuration is not None else None
-
     async def found() -> "list[Explanation]":
         async with target.connect() as client:
-            settings = await _settings(client, written)
+            settings = await _settings(client, configuration)
             return await _explain(client, settings, (name, kind), target.namespace_of(client))
 
     with job_errors():
@@ -58,21 +56,18 @@ def explain_command(
         click.echo("\n\n".join(map(block, explanations)))
 
 
-async def _settings(client: "Client", written: str | None) -> "SchedulerSettings":
+async def _settings(client: "Client", path: Path | None) -> "SchedulerSettings":
     """What the scheduler was told: by a file, or by its ConfigMap where that is there."""
-    from gangline.scheduler.configuration import (  # noqa: PLC0415
-        ConfigurationError,
-        read_configuration,
-    )
+    from gangline.scheduler.configuration import ConfigurationError, read_file  # noqa: PLC0415
     from gangline.scheduler.replay import configured  # noqa: PLC0415
     from gangline.scheduler.settings import SchedulerSettings  # noqa: PLC0415
 
     try:
-        if written is None:
+        if path is None:
             return await configured(client)
-        return read_configuration(written).applied(SchedulerSettings())
+        return read_file(path).applied(SchedulerSettings())
     except ConfigurationError as error:
-        where = "the scheduler's ConfigMap" if written is None else "--scheduler-config"
+        where = "the scheduler's ConfigMap" if path is None else "--scheduler-config"
         raise CommandError(f"{where}: {error}", code=ExitCode.USAGE) from error
 
 

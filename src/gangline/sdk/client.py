@@ -144,10 +144,10 @@ class JobClient:
             NoSuchJob: there is none of this name, or it was deleted meanwhile.
             AmbiguousJob: as ``get``.
         """
-        kind, known = await self._find(name, namespace)
-        own = known.metadata.name
         from gangline.kube.informer import Informer  # noqa: PLC0415 - only who waits follows
 
+        kind, known = await self._find(name, namespace)
+        own = known.metadata.name
         informer: Informer[Any] = Informer(
             self.client, kind.resource, namespace, fields=f"metadata.name={own}"
         )
@@ -255,10 +255,10 @@ class JobClient:
 
     async def _collection(self, manifest: Manifest, namespace: str | None) -> str:
         """Return the path to create an object at."""
-        api_version, kind = str(manifest.get("apiVersion", "")), str(manifest.get("kind", ""))
-        metadata = manifest.get("metadata") or {}
         from gangline.api.resources import BUILT_IN, CUSTOM  # noqa: PLC0415 - most do not write
 
+        api_version, kind = str(manifest.get("apiVersion", "")), str(manifest.get("kind", ""))
+        metadata = manifest.get("metadata") or {}
         for resource in (*CUSTOM, *BUILT_IN):
             if (resource.api_version, resource.kind) == (api_version, kind):
                 plural, namespaced = resource.plural, resource.namespaced

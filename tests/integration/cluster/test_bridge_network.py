@@ -3,6 +3,7 @@
 import asyncio
 import os
 import shutil
+import socket
 import sys
 from collections.abc import AsyncIterator
 from ipaddress import IPv4Network
@@ -11,7 +12,13 @@ from pathlib import Path
 import pytest
 
 from gangline.local.network import ip
-from gangline.local.network.bridge import NETNS_FOLDER, BridgeNetwork, prefix_of, sweep
+from gangline.local.network.bridge import (
+    NETNS_FOLDER,
+    BridgeNetwork,
+    link_address,
+    prefix_of,
+    sweep,
+)
 from gangline.local.network.contract import Attachment, NetworkError
 from gangline.local.network.dns import DnsServer, host_resolvers
 from gangline.local.network.forward import ServiceForwarder
@@ -75,6 +82,35 @@ async def test_pods_reach_each_other_and_services_and_see_who_calls(
     assert await inside(two, call.format(service, 8080)) == network.host_address
     await process.wait()
     await forwarder.stop()
+
+
+async def test_a_pod_reaches_the_host_while_others_come_and_go(
+    network: BridgeNetwork, tmp_path: Path
+) -> None:
+    bridge = Path("/sys/class/net") / prefix_of(tmp_path) / "address"
+    first = bridge.read_text()
+    stays = await network.attach("stays", "ns", "stays", False)
+    call = f"import socket;socket.create_connection(('{network.host_address}',{{}}),2).close()"
+    with socket.create_server((network.host_address, 0)) as server:
+        call = call.format(server.getsockname()[1])
+        await inside(stays, call)
+        # The pod now knows the host's link address, and asks for it again only after a while.
+        for uid in ("a", "b", "c", "d"):
+            await network.attach(uid, "ns", uid, False)
+        assert bridge.read_text() == first
+        await inside(stays, call)
+        for uid in ("a", "b", "c", "d"):
+            await network.detach(uid)
+            assert bridge.read_text() == first
+            await inside(stays, call)
+
+
+async def test_an_address_has_the_same_link_address_whoever_has_it(network: BridgeNetwork) -> None:
+    pod = await network.attach("u", "ns", "p", False)
+    assert pod.netns_path is not None
+    (link,) = await ip.query("-n", Path(pod.netns_path).name, "link", "show", "eth0")
+    assert link["address"] == link_address(pod.ip)
+    assert link_address("10.215.0.4") == "0a:58:0a:d7:00:04"
 
 
 async def test_a_pod_asks_the_hosts_end_for_names(network: BridgeNetwork) -> None:

@@ -5,6 +5,11 @@ folder): bridge ``PREFIX``, host ends of the pods' links ``PREFIX.N``, namespace
 N the place of the pod's address in its range. So what a killed cluster left is found by name and
 removed at its next start or by ``gangline down``, and clusters side by side do not meet.
 
+Link addresses follow from IP addresses. A bridge without one of its own has the lowest of its
+ports', another one whenever a pod comes or goes, and the pods' neighbour tables do not learn of
+it: for up to a minute the host, and with it names and the API server, cannot be reached from them.
+The same would happen between pods where a new one takes over the IP address of an old one.
+
 Service addresses are a whole range that the host takes as its own (a ``local`` route on the
 bridge): a listener on any of them needs no further set-up and nothing but the bridge to clean.
 """
@@ -35,6 +40,14 @@ RANGE_FILE = "range"
 def prefix_of(data: Path) -> str:
     """Name everything that the cluster with this data folder makes in the kernel."""
     return "gl" + hashlib.sha1(str(data.resolve()).encode(), usedforsecurity=False).hexdigest()[:6]
+
+
+def link_address(address: str) -> str:
+    """Return the locally administered MAC address of the interface with this IPv4 address.
+
+    The prefix is the one that the plugins of the Container Network Interface use for this.
+    """
+    return f"0a:58:{ipaddress.IPv4Address(address).packed.hex(':')}"
 
 
 async def sweep(data: Path) -> None:
@@ -96,7 +109,7 @@ class BridgeNetwork:
         try:
             await ip.batch(
                 [
-                    f"link add {self._prefix} type bridge",
+                    f"link add {self._prefix} address {link_address(gateway)} type bridge",
                     f"addr add {gateway}/{self.ranges.pods.prefixlen} dev {self._prefix}",
                     f"link set {self._prefix} up",
                     f"route add local {self.ranges.services} dev {self._prefix}",
@@ -168,10 +181,11 @@ class BridgeNetwork:
 
     async def _connect(self, address: str) -> None:
         netns, link = self._netns(address), self._link(address)
+        peer = f"peer name eth0 address {link_address(address)} netns {netns}"
         await ip.batch(
             [
                 f"netns add {netns}",
-                f"link add {link} type veth peer name eth0 netns {netns}",
+                f"link add {link} type veth {peer}",
                 f"link set {link} master {self._prefix} up",
             ]
         )

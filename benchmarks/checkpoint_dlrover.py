@@ -21,6 +21,7 @@ ELEMENTS = 2_621_440
 ROUNDS = 7
 PERSISTS = 4
 TURNS = 5
+RESTARTS = 3
 PATIENCE_S = 120.0
 
 
@@ -43,7 +44,8 @@ def launch(what: str, folder: str, figures: str) -> None:
 
     launcher.SubprocessHandler = patient
     script = [__file__, "train", what, folder, figures]
-    sys.argv = ["dlrover-run", "--standalone", "--nproc-per-node", "1", *script]
+    sys.argv = ["dlrover-run", "--standalone", "--nproc-per-node", "1"]
+    sys.argv += ["--max-restarts", str(RESTARTS), *script]
     main()
 
 
@@ -110,14 +112,24 @@ class Training:
 
 
 def train(what: str, folder: str, figures: str) -> None:
-    """Measure saves and a restore from memory, or a restore from storage in a new job."""
+    """Measure saves and restores from memory, or a restore from storage in a new job.
+
+    Restores from memory are those of processes that were started again, as after a fault, and then
+    those of a process that has the memory mapped already.
+    """
     training = Training(folder, figures)
-    if what == "save":
+    restarts = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    if what == "save" and restarts:
+        training.restore("restarted")
+        if restarts < RESTARTS:
+            os._exit(1)
+    elif what == "save":
         training.memory()
         training.storage()
         for _ in range(TURNS):
             training.tell(beside=timed(training.copy))
             training.restore("warm")
+        os._exit(1)
     else:
         training.restore("cold")
 

@@ -11,6 +11,7 @@ import os
 import shutil
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 import warnings
@@ -26,10 +27,14 @@ from gangline.elastic.checkpoint import home as homes
 
 TENSORS = 50
 ELEMENTS = 2_621_440
-ROUNDS = 7
+TRIALS, ROUNDS = 5, 7
 PERSISTS = 4
 STEP_S = 0.3
 TURNS = 5
+TRAININGS = 10
+RESTARTS = 3
+RESTORE = "restore"
+LINGER_S = 60
 CHUNK = 1 << 24
 
 
@@ -85,8 +90,11 @@ def memory_saves(checkpointer: Checkpointer, state: dict[str, Any]) -> None:
     checkpointer.prepare(state)
     checkpointer.buffers.settle()
     first = timed(lambda: checkpointer.save(1, state))
+    for step in range(2, 2 + TRIALS):
+        checkpointer.save(step, state)  # finds out which way of copying is the faster one here
+        time.sleep(0.3)
     bare, ours = [], []
-    for step in range(2, 2 + ROUNDS):
+    for step in range(2 + TRIALS, 2 + TRIALS + ROUNDS):
         bare.append(timed(lambda: copy_to(other, model)))
         ours.append(timed(lambda step=step: checkpointer.save(step, state)))  # type: ignore[misc]
         time.sleep(0.3)  # the saver takes its checksums meanwhile, as it would beside a step
@@ -115,16 +123,23 @@ def storage_saves(checkpointer: Checkpointer, state: dict[str, Any], folder: Pat
 
 
 def restores(checkpointer: Checkpointer, state: dict[str, Any], folder: Path) -> None:
+    # In storage already, so that the saver writes nothing when it sees a process end.
+    checkpointer.save(100_000, state, "storage")
+    checkpointer.wait()
     target = checkpointer.latest()
     found = folder / "steps" / f"step-{target:012d}"
     model = state["model"]
-    other = {name: torch.zeros_like(tensor) for name, tensor in model.items()}
+    other = {name: tensor.clone() for name, tensor in model.items()}
+    os.sync()  # what was written before goes to the disk, beside which neither would be fast
     warm, copies = [], []
     for _ in range(TURNS):
+        checkpointer.buffers.settle()  # memory that is still being had would slow the bare copy
         copies.append(timed(lambda: copy_to(model, other)))
         warm.append(timed(lambda: checkpointer.load(state)))
     copy = statistics.median(copies)
-    line("restore from memory into the model", statistics.median(warm), "a bare copy", copy)
+    again = statistics.median(restarted(folder) for _ in range(RESTARTS))
+    line("restore from memory, a process started again", again, "a bare copy", copy)
+    line("restore from memory, the same process", statistics.median(warm), "a bare copy", copy)
     checkpointer.buffers.close()
     for segment in checkpointer.home.glob("*.seg"):
         segment.unlink()
@@ -139,6 +154,27 @@ def restores(checkpointer: Checkpointer, state: dict[str, Any], folder: Path) ->
             segment.unlink()
     read = statistics.median(bare)
     line("restore from a local disk, cold", statistics.median(cold), "a bare read", read)
+
+
+def restarted(folder: Path) -> float:
+    """What the first restore of a new process takes, in seconds."""
+    ended = subprocess.run(
+        [sys.executable, "-m", __spec__.name, RESTORE, folder],
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=600,
+        check=True,
+    )
+    return float(ended.stdout)
+
+
+def restore_once(folder: Path) -> None:
+    """Be that process."""
+    state = a_state()
+    checkpointer = Checkpointer(folder / "steps", keep=1, linger_s=LINGER_S)
+    took = timed(lambda: checkpointer.load(state))
+    print(took)
+    checkpointer.close(finished=False)
 
 
 def peers(state: dict[str, Any], folder: Path) -> None:
@@ -160,7 +196,7 @@ def training(checkpointer: Checkpointer, state: dict[str, Any]) -> None:
     """What a save each tenth step costs a training that uses all cores, in all.
 
     Steps are a fixed amount of work of about 0.3 s, so that also counts what the saver takes from
-    the training beside it. Ten steps with a save and ten without take turns.
+    the training beside it. Ten steps with a save and ten without take turns, and in which order.
     """
     weights = torch.randn(1500, 1500)
     once = statistics.median(timed(lambda: torch.mm(weights, weights)) for _ in range(20))
@@ -171,10 +207,18 @@ def training(checkpointer: Checkpointer, state: dict[str, Any]) -> None:
             torch.mm(weights, weights)
 
     plain, saving, blocked = [], [], []
-    for number in range(1, 1 + TURNS):
-        plain.append(timed(steps))
-        blocked.append(timed(lambda n=number: checkpointer.save(90_000 + n, state)))  # type: ignore[misc]
+
+    def with_a_save() -> None:
+        step = 90_000 + len(saving)
+        blocked.append(timed(lambda: checkpointer.save(step, state)))
         saving.append(blocked[-1] + timed(steps))
+
+    for number in range(TRAININGS):
+        if number % 2:
+            with_a_save()
+        plain.append(timed(steps))
+        if not number % 2:
+            with_a_save()
     bare = statistics.median(plain)
     whole = statistics.median(saving) / bare - 1
     share = statistics.median(blocked) / bare
@@ -229,7 +273,10 @@ def dlrover(folder: Path) -> None:
     skipped = round(sum(found["skipped"]))
     print(f"  DLRover, memory saves skipped meanwhile              {skipped:7d} of {PERSISTS}")
     warm = middle["warm"]
-    line("DLRover, restore from memory into the model", warm, "a bare copy", middle["beside"])
+    beside = middle["beside"]
+    again = middle["restarted"]
+    line("DLRover, restore from memory, a process started again", again, "a bare copy", beside)
+    line("DLRover, restore from memory, the same process", warm, "a bare copy", beside)
     line("DLRover, restore from a local disk, cold", middle["cold"])
 
 
@@ -241,7 +288,7 @@ def main() -> None:
     print(f"524 MB in {TENSORS} tensors, {torch.get_num_threads()} threads, {folder}")
     peers(state, folder)
     dlrover(folder)
-    checkpointer = Checkpointer(folder / "steps", keep=1, linger_s=5)
+    checkpointer = Checkpointer(folder / "steps", keep=1, linger_s=LINGER_S)
     try:
         memory_saves(checkpointer, state)
         storage_saves(checkpointer, state, folder)
@@ -254,4 +301,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == [RESTORE]:
+        restore_once(Path(sys.argv[2]))
+    else:
+        main()

@@ -38,8 +38,9 @@ from gangline.elastic.checkpoint.target import open_target
 _OF_A_RANK = re.compile(r"(^|\.)random\.rank-\d+(\.|$)")
 READERS = max(2, min(4, len(os.sched_getaffinity(0))))
 """Threads that read, verify and copy; memory is not quicker with more, disks hardly."""
-ROW = 1 << 26
-"""Bytes that one of them reads from front to back before it takes the next."""
+ROW, LAST_ROW = 1 << 26, 1 << 23
+"""Bytes that one of them reads from front to back before it takes the next, at first and at the
+end: the last ones are short, so that no thread reads on alone."""
 Wanted = tuple[ReadItem, torch.Tensor]
 """What to read, and where to put it."""
 
@@ -221,16 +222,17 @@ def in_rows(
     wanted: Sequence[Wanted], where: Callable[[Wanted], Where], readers: int
 ) -> list[list[Wanted]]:
     """Share out what is wanted: rows that lie one after the other, for all readers to take from."""
-    total = sum(where(one).length for one in wanted)
-    enough = min(ROW, -(-total // readers))
+    left = sum(where(one).length for one in wanted)
+    least = min(LAST_ROW, -(-left // readers))
     rows: list[list[Wanted]] = []
     room = 0
     for one in sorted(wanted, key=where):
         if room <= 0:
             rows.append([])
-            room = enough
+            room = min(ROW, max(least, left // (2 * readers)))
         rows[-1].append(one)
         room -= where(one).length
+        left -= where(one).length
     return rows
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gangline.elastic.checkpoint import moves
 from gangline.elastic.checkpoint.envelope import is_plain
-from gangline.elastic.checkpoint.moves import Copier, Pair
+from gangline.elastic.checkpoint.moves import Copier, Pair, Race, Way
 
 sys.path.insert(0, str(Path(__file__).parent))
 from checkpoint_states import equal, tensors
@@ -21,10 +21,15 @@ class Marked(torch.Tensor):
     """A kind of tensor of its own, whose bytes are nobody's business."""
 
 
-@pytest.fixture
-def copier() -> Iterator[Copier]:
+def favouring(way: Way) -> Race:
+    """A race that is over, and that this way has won."""
+    return Race({each: [float(each is not way)] * moves.TRIALS for each in Way})
+
+
+@pytest.fixture(params=Way)
+def copier(request: pytest.FixtureRequest) -> Iterator[Copier]:
     threads = torch.get_num_threads()
-    one = Copier()
+    one = Copier(favouring(request.param))
     yield one
     one.close()
     torch.set_num_threads(threads)
@@ -71,7 +76,7 @@ def test_random_tensors_arrive_in_stretches_of_any_length(
     some: list[torch.Tensor], threads: int
 ) -> None:
     pairs: list[Pair] = [(place_for(one), one) for one in some]
-    copier, known = Copier(), torch.get_num_threads()
+    copier, known = Copier(favouring(Way.C_LIBRARY)), torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(moves, "SMALL", 1)
         patch.setattr(moves, "STRETCH", 3)
@@ -125,3 +130,22 @@ def test_only_tensors_whose_bytes_are_their_value_are_plain() -> None:
             square.as_subclass(Marked),
         ]
     )
+
+
+def test_both_ways_are_tried_in_turns_and_the_faster_one_stays() -> None:
+    race, chosen = Race(), list[Way]()
+    seconds = {Way.PYTORCH: iter([9.0, 3.0, 8.0]), Way.C_LIBRARY: iter([4.0, 5.0, 4.0])}
+    for _ in range(2 * moves.TRIALS):
+        way = race.choose()
+        chosen.append(way)
+        race.ran(way, 1000, next(seconds[way]))
+    assert chosen == [Way.PYTORCH, Way.C_LIBRARY] * moves.TRIALS
+    assert race.choose() is Way.PYTORCH, "its quickest trial was the quickest"
+    race.ran(Way.PYTORCH, 1000, 100.0)
+    assert race.choose() is Way.PYTORCH, "a busy moment later changes nothing"
+
+
+def test_a_copy_without_long_tensors_says_nothing_about_the_ways() -> None:
+    race = Race()
+    Copier(race).copy([(torch.zeros(3), torch.ones(3))], lambda: None)
+    assert race == Race()

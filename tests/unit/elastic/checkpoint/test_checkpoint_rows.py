@@ -44,10 +44,15 @@ def test_rows_hold_each_thing_once_in_its_order_and_no_more_than_one_too_many(
 def test_much_is_read_in_rows_that_threads_take_one_after_the_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(reader, "ROW", 10)
+    monkeypatch.setattr(reader, "ROW", 40)
+    monkeypatch.setattr(reader, "LAST_ROW", 8)
     where = [Where("a", at, 4) for at in range(0, 400, 4)]
     rows = in_rows(cast("list[Wanted]", where), lambda one: cast("Where", one), 2)
-    assert {len(row) for row in rows[:-1]} == {3}
+    assert [one for row in rows for one in row] == where
+    lengths = [len(row) for row in rows]
+    assert lengths[:6] == [10] * 6, "long ones while there is much"
+    assert lengths == sorted(lengths, reverse=True)
+    assert lengths[-2:] == [2, 2], "short ones at the end: no thread reads on alone"
 
 
 class Watched(LocalTarget):

@@ -1,10 +1,11 @@
-"""Start and recovery of ``gangline run`` beside torchrun, with real processes over gloo.
+"""Start and recovery of ``gangline run`` beside torchrun and dlrover-run, over gloo.
 
 Measured in turn, medians: from the launcher's start to the first step of all ranks; from SIGKILL of
 a worker to the first step of all ranks, on one node of two workers and on two nodes of one; a node
 lost and back with ``--nnodes 1:2`` (torchrun's figures for these two are in docs/elastic.md: it
 takes a minute or fails). A worker is killed once training is steady and, with gangline, spares are
-warm. Then one job is killed many times.
+warm. Then one job is killed many times. DLRover takes part where ``GANGLINE_DLROVER_PYTHON`` names
+an interpreter that has it; its master is started beforehand and does not count.
 
     python -m benchmarks.elastic_recovery [RUNS] [KILLS]
 """
@@ -19,12 +20,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 RUNS, KILLS = 7, 30
 PATIENCE_S = 120.0
-LAUNCHERS = {"torchrun": "torch.distributed.run", "gangline": "gangline.elastic.launcher"}
+DLROVER = os.environ.get("GANGLINE_DLROVER_PYTHON", "")
+LAUNCHERS = {
+    "torchrun": [sys.executable, "-m", "torch.distributed.run"],
+    **({"dlrover-run": [str(Path(DLROVER).with_name("dlrover-run"))]} if DLROVER else {}),
+    "gangline": [sys.executable, "-m", "gangline.elastic.launcher"],
+}
 WARM = "spare interpreters are warm"
 WORKER = Path(__file__).with_name("elastic_worker.py")
 
@@ -36,32 +42,84 @@ class Job:
         self.kind = kind
         self.notes = Path(tempfile.mkdtemp(dir=folder)) / "notes"
         self.launchers: list[subprocess.Popen[bytes]] = []
+        self.master: subprocess.Popen[bytes] | None = None
+        self.nodes = 0
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
 
-    def start(self, *flags: str) -> float:
-        """Start a launcher; return when."""
+    def start(self, *flags: str, told: Mapping[str, str] | None = None) -> float:
+        """Start a launcher, told further variables; return when."""
         log = self.notes.with_name(f"log{len(self.launchers)}").open("wb")
-        command = [sys.executable, "-m", LAUNCHERS[self.kind], "--max-restarts", "1000"]
+        command = [*LAUNCHERS[self.kind], "--max-restarts", "1000"]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "LOGLEVEL": "INFO"}
+        environment |= self._beside_master() if self.master else {}
+        environment |= told or {}
         begun = time.time()
         with log:
             process = subprocess.Popen(
                 [*command, "--monitor-interval", "0.1", *flags, str(WORKER), str(self.notes)],
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "OMP_NUM_THREADS": "1", "LOGLEVEL": "INFO"},
+                env=environment,
             )
         self.launchers.append(process)
         return begun
 
-    def start_node(self, nodes: str, *, hosts: bool) -> float:
+    def start_alone(self, *flags: str) -> float:
+        """Start the only node, of two workers."""
+        if self.kind != "dlrover-run":
+            return self.start("--standalone", "--nproc-per-node", "2", *flags)
+        # Its standalone mode does not work with this release of PyTorch.
+        self._start_master(1)
+        return self.start("--nnodes", "1", "--nproc-per-node", "2", *flags)
+
+    def _start_master(self, nodes: int) -> None:
+        self.nodes = nodes
+        command = [DLROVER, "-m", "dlrover.python.master.main", "--platform", "local"]
+        command += ["--port", str(self.port), "--node_num", str(nodes), "--job_name", "bench"]
+        with self.notes.with_name("master").open("wb") as log:
+            self.master = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+
+        def listens() -> bool:
+            with socket.socket() as probe:
+                return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+        self._wait(listens)
+
+    def _beside_master(self) -> dict[str, str]:
+        """What DLRover's operator would have told a node."""
+        rank = str(len(self.launchers))
+        return {
+            "DLROVER_MASTER_ADDR": f"127.0.0.1:{self.port}",
+            "NODE_RANK": rank,
+            "NODE_ID": rank,
+            "NODE_NUM": str(self.nodes),
+            "POD_IP": "127.0.0.1",
+            "ELASTIC_JOB_NAME": f"bench-{self.port}-{rank}",
+        }
+
+    def start_node(
+        self, nodes: str, *flags: str, hosts: bool, told: Mapping[str, str] | None = None
+    ) -> float:
         """Start one node of several."""
+        if self.kind == "dlrover-run":
+            if hosts:
+                self._start_master(int(nodes.rpartition(":")[2]))
+            return self.start("--nnodes", nodes, "--nproc-per-node", "1", *flags, told=told)
         conf = ["--rdzv-conf", f"is_host={int(hosts)},last_call_timeout=1"]
         return self.start(
             "--nnodes", nodes, "--nproc-per-node", "1", "--rdzv-id", "bench",
-            "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{self.port}", *conf,
+            "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{self.port}", *conf, *flags,
+            told=told,
         )  # fmt: skip
+
+    def train_on_two(self, nodes: str) -> None:
+        """Start two nodes; return once training is steady and spares are warm."""
+        begun = self.start_node(nodes, hosts=True)
+        self.start_node(nodes, hosts=False)
+        self.until("steady", begun, 2)
+        self.until_warm(1)
 
     def events(self, event: str, since: float) -> list[dict[str, float]]:
         """Return the first such event of each rank after a time."""
@@ -109,7 +167,15 @@ class Job:
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
         for process in self.launchers:
-            process.wait(PATIENCE_S)
+            try:
+                process.wait(PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                if self.kind == "gangline":
+                    raise
+                process.kill()
+        if self.master is not None:
+            self.master.kill()
+            self.master.wait()
 
     def _logs(self) -> list[str]:
         paths = sorted(self.notes.parent.glob("log*"))
@@ -128,7 +194,7 @@ def one_node(kind: str, folder: str) -> tuple[float, float]:
     """Seconds to the first step, and to the first step after a worker was killed."""
     job = Job(kind, folder)
     try:
-        begun = job.start("--standalone", "--nproc-per-node", "2")
+        begun = job.start_alone()
         first = job.until("first", begun, 2) - begun
         job.until("steady", begun, 2)
         job.until_warm(1)
@@ -143,10 +209,7 @@ def two_nodes(kind: str, folder: str) -> float:
     """Seconds to the first step of both nodes after the worker of one was killed."""
     job = Job(kind, folder)
     try:
-        begun = job.start_node("2", hosts=True)
-        job.start_node("2", hosts=False)
-        job.until("steady", begun, 2)
-        job.until_warm(1)
+        job.train_on_two("2")
         killed = time.time()
         os.kill(job.pid(1), signal.SIGKILL)
         return job.again(killed) - killed
@@ -158,10 +221,7 @@ def node_lost_and_back(folder: str) -> tuple[float, float]:
     """Seconds until the rest trains again, and until both train after a new one was started."""
     job = Job("gangline", folder)
     try:
-        begun = job.start_node("1:2", hosts=True)
-        job.start_node("1:2", hosts=False)
-        job.until("steady", begun, 2)
-        job.until_warm(1)
+        job.train_on_two("1:2")
         lost = time.time()
         job.launchers[1].kill()
         alone = job.until("first", lost, 1)
@@ -178,7 +238,7 @@ def many_kills(folder: str, kills: int) -> tuple[float, float]:
     job = Job("gangline", folder)
     taken = []
     try:
-        since = job.start("--standalone", "--nproc-per-node", "2")
+        since = job.start_alone()
         for number in range(kills):
             job.until("steady", since, 2)
             job.until_warm(number + 1)
@@ -197,8 +257,12 @@ def report(name: str, seconds: dict[str, list[float]]) -> None:
         f"{kind} {medians[kind]:.2f} s ({min(values):.2f} to {max(values):.2f})"
         for kind, values in seconds.items()
     )
-    ratio = medians["torchrun"] / medians["gangline"]
-    print(f"{name}: {spread}; {ratio:.1f} times as fast", flush=True)
+    ratios = ", ".join(
+        f"{medians[kind] / medians['gangline']:.1f} times as fast as {kind}"
+        for kind in medians
+        if kind != "gangline"
+    )
+    print(f"{name}: {spread}; {ratios}", flush=True)
 
 
 def main() -> None:

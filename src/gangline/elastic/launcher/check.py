@@ -1,13 +1,16 @@
 """The check of nodes before training: alone with a referee in this process, or with the others."""
 
+import contextlib
 import logging
 import secrets
 
 import msgspec
 
 from gangline.elastic.agent.arrival import arrived
+from gangline.elastic.agent.membership import FAREWELL_S
 from gangline.elastic.agent.place import Place
 from gangline.elastic.agent.settings import AgentSettings
+from gangline.elastic.agent.words import TEXT_LIMIT
 from gangline.elastic.agent.world import MeetingError
 from gangline.elastic.launcher.checks import Checks, Extent, UnfitError
 from gangline.elastic.nodecheck.orders import Workload
@@ -22,6 +25,7 @@ from gangline.elastic.protocol.messages import (
     CheckResult,
     CheckVerdict,
     CheckWanted,
+    Leave,
     RunCheck,
 )
 from gangline.elastic.protocol.seal import Secret
@@ -78,7 +82,10 @@ async def check_together(
     try:
         async with Client(place.master, secret, name) as client:
             await arrived(client, place.connect_timeout_s)
-            return await _check(settings, wanted, _Master(client), checks.extent)
+            report = await _check(settings, wanted, _Master(client), checks.extent)
+            if fault := fault_of(report, place.node_id, checks):
+                await _leave(client, wanted, fault)
+            return report
     except (MasterUnreachableError, RequestRefusedError) as error:
         raise MeetingError(f"node check: {error}") from error
 
@@ -100,6 +107,15 @@ async def check_again(
         return await _check(settings, wanted, _Master(client), checks.extent)
     except RequestRefusedError as error:
         raise MeetingError(f"node check: {error}") from error
+
+
+async def _leave(client: Client, wanted: CheckWanted, reason: str) -> None:
+    """Say that this node does not train, so that the others do not wait for it to join."""
+    leave = Leave(
+        node_id=wanted.node_id, incarnation=wanted.incarnation, reason=reason[:TEXT_LIMIT]
+    )
+    with contextlib.suppress(MasterUnreachableError, RequestRefusedError):
+        await client.call(leave, timeout_s=FAREWELL_S)
 
 
 def _wanted(place: Place, checks: Checks) -> CheckWanted:
@@ -152,8 +168,17 @@ def judge(report: CheckReport, node_id: int, checks: Checks) -> None:
                 outcome.collective_s * _MILLI, outcome.device, outcome.compute_s * _MILLI,
             )  # fmt: skip
     log.log(level, "node check: done after %.2f s", report.duration_s)
-    if node_id in verdict.stragglers and checks.exclude_straggler:
-        raise UnfitError(f"this node is slow: {verdict.stragglers[node_id]}")
-    if not verdict.passed and node_id not in verdict.stragglers:
+    if fault := fault_of(report, node_id, checks):
+        raise UnfitError(fault)
+
+
+def fault_of(report: CheckReport, node_id: int, checks: Checks) -> str:
+    """Say why this node should not train; empty if it should."""
+    verdict = report.verdict
+    if node_id in verdict.stragglers:
+        words = verdict.stragglers[node_id]
+        return f"this node is slow: {words}" if checks.exclude_straggler else ""
+    if not verdict.passed:
         said = verdict.faulty.get(node_id, "it could not be cleared")
-        raise UnfitError(f"this node is unfit for training: {said}")
+        return f"this node is unfit for training: {said}"
+    return ""

@@ -1,5 +1,6 @@
 """The check of nodes before training: a process of it is killed, a node is slow."""
 
+import asyncio
 import os
 import signal
 import socket
@@ -9,10 +10,14 @@ from pathlib import Path
 import pytest
 
 from gangline.api.failure import NODE_FAULT
+from gangline.elastic.protocol.client import Client
+from gangline.elastic.protocol.messages import JobEvent, Status, StatusWanted
+from gangline.elastic.protocol.seal import secret_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 PATIENCE_S = 120.0
+SECRET = "00" * 32
 SLOW = """
 import os
 import sys
@@ -25,6 +30,22 @@ if sys.orig_argv[1:3] == ["-m", "gangline.elastic.nodecheck.worker"]:
     os._exit(0)
 """
 """Imported by every interpreter that finds it: the checking one is made slow."""
+
+
+TRAINS = """
+import os
+import sys
+import time
+print("trains in", os.environ["WORLD_SIZE"], flush=True)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.05)
+"""
+
+
+async def events(address: str) -> tuple[JobEvent, ...]:
+    """Ask the master what has happened."""
+    async with Client(address, secret_of({"GANGLINE_JOB_SECRET": SECRET}, "job")) as client:
+        return (await client.ask(StatusWanted(), Status)).events
 
 
 def check_process(parent: int) -> int:
@@ -48,7 +69,7 @@ def test_a_check_process_that_is_killed_is_forgiven_and_a_slow_node_leaves(
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    path = script('import os; print("trains in", os.environ["WORLD_SIZE"], flush=True)')
+    path, end = script(TRAINS), tmp_path / "end"
     (tmp_path / "slow").mkdir()
     script(SLOW, "slow/sitecustomize.py")
 
@@ -56,10 +77,10 @@ def test_a_check_process_that_is_killed_is_forgiven_and_a_slow_node_leaves(
         return launch(
             "--nnodes", "2:3", "--node-rank", rank, "--rdzv-backend", "c10d",
             "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "job", "--no-standby",
-            "--rdzv-conf", f"is_host={int(not rank)},last_call_timeout=2",
+            "--rdzv-conf", f"is_host={int(not rank)},last_call_timeout=1000",
             "--network-check", "--exclude-straggler", "--check-timeout", "15",
-            "--straggler-ratio", "100000", "--straggler-seconds", "4", path,
-            GANGLINE_JOB_SECRET="00" * 32, **environment,
+            "--straggler-ratio", "100000", "--straggler-seconds", "4", path, end,
+            GANGLINE_JOB_SECRET=SECRET, **environment,
         )  # fmt: skip
 
     healthy = [node(0), node(1)]
@@ -67,7 +88,12 @@ def test_a_check_process_that_is_killed_is_forgiven_and_a_slow_node_leaves(
     os.kill(check_process(healthy[1].process.pid), signal.SIGKILL)
     assert slow.wait() == NODE_FAULT, slow.output
     assert "this node is slow: node 2 failed compute" in slow.output
+    for run in healthy:
+        run.until("trains in 2")  # the last call would be long: nobody waits for who has left
+    (told,) = [one for one in asyncio.run(events(f"127.0.0.1:{port}")) if one.reason == "NodeLeft"]
+    assert told.node_id == 2
+    assert told.message.startswith("this node is slow: node 2 failed compute")
+    end.touch()
     assert [run.wait() for run in healthy] == [0, 0], healthy[0].output + healthy[1].output
     for run in healthy:
-        assert "trains in 2" in run.output
         assert "node check: node 2 is slow" in run.output

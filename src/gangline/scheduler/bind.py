@@ -17,6 +17,7 @@ from enum import Enum, auto
 from gangline.kube.client import Client
 from gangline.kube.errors import BadRequest, Conflict, Forbidden, Invalid, KubeError, NotFound
 from gangline.scheduler.model import Binding
+from gangline.scheduler.rush import Rush
 from gangline.scheduler.state import ClusterState
 
 log = logging.getLogger(__name__)
@@ -43,7 +44,7 @@ class _Outcome(Enum):
 class Binder:
     """Binds pods concurrently; the tasks live in the group that it is given."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - who is told of what
         self,
         client: Client,
         state: ClusterState,
@@ -53,6 +54,7 @@ class Binder:
         bound: Callable[[Binding], None],
         released: Callable[[], None],
         prepare: Callable[[Binding], Awaitable[bool]] | None = None,
+        rush: Rush | None = None,
     ) -> None:
         self._client = client
         self._state = state
@@ -63,10 +65,7 @@ class Binder:
         self._line: deque[Binding] = deque()
         """What is to be bound as soon as a worker is free."""
         self._workers = 0
-        self._under_way = 0
-        self.resting = asyncio.Event()
-        """Set while no binding is under way."""
-        self.resting.set()
+        self.rush = rush or Rush()
         self._refused: dict[str, int] = {}
         """How often in a row, by uid of the pod."""
 
@@ -74,8 +73,7 @@ class Binder:
         """Assume the pods on their nodes now, and bind them in the background."""
         for binding in bindings:
             self._state.assume(binding.pod, binding.node)
-            self._under_way += 1
-            self.resting.clear()
+            self.rush.begun()
             if self._prepare is not None and self._state.pods[binding.pod].claims:
                 self._persist(binding, 1)
             else:
@@ -90,7 +88,7 @@ class Binder:
             binding = self._line.popleft()
             outcome = await self._attempt(binding, 1)
             if outcome is _Outcome.BOUND:
-                self._ended()
+                self.rush.ended()
             else:
                 self._persist(binding, 2, outcome)
         self._workers -= 1
@@ -110,16 +108,11 @@ class Binder:
                 outcome = await self._attempt(binding, attempt)
                 attempt += 1
         finally:
-            self._ended()
+            self.rush.ended()
         if outcome is not _Outcome.BOUND:
             await self._settle(binding)
             self._state.unassume(binding.pod, binding.uid)
             self._released()
-
-    def _ended(self) -> None:
-        self._under_way -= 1
-        if not self._under_way:
-            self.resting.set()
 
     async def _attempt(self, binding: Binding, attempt: int) -> _Outcome:
         """Bind a pod, once its volumes are there."""

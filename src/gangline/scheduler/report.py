@@ -25,6 +25,7 @@ from gangline.scheduler import reasons
 from gangline.scheduler.feed import Feed
 from gangline.scheduler.group_status import UNSCHEDULABLE, group_status
 from gangline.scheduler.model import Binding, Decision, Eviction, GroupKey, PodKey, Verdict
+from gangline.scheduler.rush import Rush
 from gangline.scheduler.settings import SchedulerSettings
 from gangline.scheduler.units import admission
 from gangline.scheduler.wire import LEAN_PODS
@@ -33,6 +34,10 @@ K = TypeVar("K", bound=str)
 
 POD_SCHEDULED = "PodScheduled"
 FAILED_SCHEDULING = "FailedScheduling"
+
+GIVES_WAY_S = 5.0
+"""How long after the first of them bindings still come before what is written about them. A status
+costs the API server more than a binding does, and what is bound meanwhile saves further ones."""
 
 
 class Subject(NamedTuple):
@@ -60,8 +65,10 @@ class Reporter:
         feed: Feed,
         events: EventRecorder,
         settings: SchedulerSettings,
+        rush: Rush,
     ) -> None:
         self._client = client
+        self._rush = rush
         self._feed = feed
         self._events = events
         self._settings = settings
@@ -114,6 +121,7 @@ class Reporter:
             self.controller.queue.add(Subject(kind, key))
 
     async def _write(self, subject: Subject) -> Result:
+        await self._rush.over(GIVES_WAY_S)
         try:
             if subject.kind == "Pod":
                 return await self._write_pod(subject)

@@ -36,6 +36,7 @@ from gangline.scheduler.node_report import NodeReporter
 from gangline.scheduler.notebook import Notebook
 from gangline.scheduler.queue_report import QueueReporter
 from gangline.scheduler.report import Reporter
+from gangline.scheduler.rush import Rush
 from gangline.scheduler.settings import SchedulerSettings
 
 log = logging.getLogger(__name__)
@@ -69,7 +70,8 @@ class Scheduler:
             self._look_again,
             self._notebook.found,
         )
-        self._reporter = Reporter(client, self._feed, self._events, settings)
+        self._rush = Rush()
+        self._reporter = Reporter(client, self._feed, self._events, settings, self._rush)
         MistakeReporter(self._feed, self._events)
         self._node_reporter = NodeReporter(self._feed.state, self._events)
         self._queue_reporter = QueueReporter(
@@ -104,8 +106,9 @@ class Scheduler:
                 prepare=volumes.prepare,
                 bound=lambda binding: self._bound(binding, announcer),
                 released=self._changed.set,
+                rush=self._rush,
             )
-            announcer = Announcer(self._events, binder.resting, time.monotonic)
+            announcer = Announcer(self._events, self._rush.resting, time.monotonic)
             tasks.create_task(announcer.run())
             evictor = Evictor(
                 self._client,

@@ -90,7 +90,7 @@ async def test_a_binding_in_trouble_does_not_hold_up_those_behind_it() -> None:
         )
         binder.bind([Binding(PodKey(f"d/{name}"), "", NodeName("a")) for name in names])
         async with asyncio.timeout(60):
-            await binder.resting.wait()
+            await binder.rush.resting.wait()
     asked = [seen.path.split("/")[-2] for seen in server.seen]
     assert asked == [*names, names[0]]
     assert {binding.pod for binding in bound} == {f"d/{name}" for name in names}

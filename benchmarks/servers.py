@@ -7,10 +7,16 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 GANGLINE = [sys.executable, "-m", "gangline"]
+
+KUBERNETES = ("apiserver", "etcd", "kcm")
+"""The processes of the real Kubernetes that take part in every write, as their pid files say."""
+
+QUIET_S, QUIET_SHARE, SETTLES_WITHIN_S = 2.0, 0.4, 120.0
 
 
 def real_kubernetes_scripts() -> Path | None:
@@ -80,7 +86,7 @@ def real_kubernetes(*arguments: str) -> Iterator[Path]:
 
 
 def install_definitions(kubeconfig: Path) -> None:
-    """Make our kinds known to a real Kubernetes; return when they are served."""
+    """Make our kinds known to a real Kubernetes; return when they are served and it is quiet."""
     folder = Path(__file__).parents[1] / "deploy" / "crds"
     kubectl = ["kubectl", "--kubeconfig", str(kubeconfig)]
     subprocess.run([*kubectl, "apply", "-f", folder], check=True, stdout=subprocess.DEVNULL)
@@ -88,6 +94,37 @@ def install_definitions(kubeconfig: Path) -> None:
         ask = [*kubectl, "get", kind]
         while subprocess.run(ask, check=False, capture_output=True).returncode:
             time.sleep(0.1)
+    settle(kubeconfig)
+
+
+def processor_s(pid: int) -> float:
+    """Processor seconds that a process has used so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def kubernetes_processor_s(kubeconfig: Path) -> Counter[str]:
+    """Processor seconds that each process of a real Kubernetes has used so far, if it runs."""
+    files = {name: kubeconfig.parent / f"{name}.pid" for name in KUBERNETES}
+    pids = {name: int(file.read_text()) for name, file in files.items()}
+    return Counter(
+        {name: processor_s(pid) for name, pid in pids.items() if Path(f"/proc/{pid}").exists()}
+    )
+
+
+def settle(kubeconfig: Path) -> None:
+    """Wait until the API server of a real Kubernetes is quiet.
+
+    After each new definition it works out the schema of all kinds anew, on both processors of a
+    small machine for ten seconds and more: who is measured in that time is measured too slow.
+    """
+    deadline = time.monotonic() + SETTLES_WITHIN_S
+    while time.monotonic() < deadline:
+        before = kubernetes_processor_s(kubeconfig)
+        time.sleep(QUIET_S)
+        if (kubernetes_processor_s(kubeconfig) - before).total() < QUIET_SHARE * QUIET_S:
+            return
+    sys.exit(f"the real Kubernetes was still busy after {SETTLES_WITHIN_S:.0f} s")
 
 
 def _wait_for(kubeconfig: Path, process: subprocess.Popen[bytes], log: Path) -> None:

@@ -19,7 +19,7 @@ from gangline.kube.client import Client, PatchKind
 from gangline.kube.controller import After, Done, Result, TerminalError
 from gangline.kube.errors import NotFound
 from gangline.kube.events import EventRecorder
-from gangline.operator import conditions, journal, metrics, story
+from gangline.operator import conditions, journal, metrics, story, urgency
 from gangline.operator.cache import Cache, JobKey, Sight, job_resource
 from gangline.operator.decide import decide
 from gangline.operator.decision import Decision, EngineSettings, Event
@@ -28,16 +28,6 @@ from gangline.operator.job import Manifest, StartsLater, offers
 from gangline.operator.recent import PATIENCE_S
 from gangline.operator.stored import StoredJob
 
-MINOR_EVERY_S = 1.0
-"""How long minor news of a job waits for more of it, and how often it is stored. Pods of a gang
-start, and end, within moments of each other, and each would be a write of its own."""
-
-START_WAITS_S = 0.5
-"""How long the news that a job runs waits for the rest of its pods."""
-
-MINOR_WAITS_S = 15.0
-"""How long minor news gives way to other jobs' pods while there is a crowd."""
-
 MOST_UNTOLD = 1000
 """Events that are kept for quieter times; of more the oldest are dropped."""
 
@@ -45,9 +35,6 @@ FOREIGN_DEFINITION = (
     "the cluster's definition of this kind drops status.restarts, so that restarts cannot be "
     "counted: install Gangline's (kubectl apply -f deploy/crds)"
 )
-
-LOOK_AGAIN_S = 1.0
-"""How soon a job is looked at again for which something was made."""
 
 STALL_RETRY_S = (1.0, 300.0)
 """The shortest and the longest wait before something that was refused is tried again."""
@@ -104,7 +91,7 @@ class Reconciler:
         self._tell(sight, outcome.events())
         return _result(
             _requeue_after(decision, outcome),
-            _look_again(sight, decision, outcome),
+            self._look_again(sight, decision, outcome),
             wait,
             _stall_wait(status, now) if outcome.problems else None,
             # A watch may never show what was gone before it was seen: look again by then.
@@ -125,13 +112,19 @@ class Reconciler:
         minor = story.is_minor(before, after)
         if not minor and not story.is_start(before, after):
             return None
-        waited = now - self._minor_since.setdefault(key, now)
+        waited_s = now - self._minor_since.setdefault(key, now)
         if not minor:
-            return START_WAITS_S - waited if waited < START_WAITS_S else None
-        recent = min(waited, now - self._stored_at.get(key, -math.inf))
-        if recent < MINOR_EVERY_S:
-            return MINOR_EVERY_S - recent
-        return MINOR_EVERY_S if self._hands.crowded and waited < MINOR_WAITS_S else None
+            return urgency.start_waits(waited_s)
+        since_stored_s = now - self._stored_at.get(key, -math.inf)
+        return urgency.minor_waits(waited_s, since_stored_s, crowded=self._hands.crowded)
+
+    def _look_again(self, sight: Sight, decision: Decision, outcome: Outcome) -> float | None:
+        """When to look at what was made: at once where more could not be made without it."""
+        if not decision.creations or outcome.problems:
+            return None
+        if offers(sight.observed.job.rules, StartsLater):
+            return 0.0
+        return urgency.look_again(crowded=self._hands.crowded)
 
     async def _store(self, key: JobKey, sight: Sight, status: JobStatus, fields: Manifest) -> bool:
         """Write the status; False if the job is gone.
@@ -180,13 +173,6 @@ class Reconciler:
             involved, event = self._untold.popleft()
             kind = "Warning" if event.warning else "Normal"
             self._events.event(involved, kind, event.reason, event.message)
-
-
-def _look_again(sight: Sight, decision: Decision, outcome: Outcome) -> float | None:
-    """When to look at what was made: at once where more could not be made without it."""
-    if not decision.creations or outcome.problems:
-        return None
-    return 0.0 if offers(sight.observed.job.rules, StartsLater) else LOOK_AGAIN_S
 
 
 def _requeue_after(decision: Decision, outcome: Outcome) -> float | None:

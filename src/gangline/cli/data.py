@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gangline.cli.choosing import changes, everywhere_option, selector_option, watch_option
 from gangline.cli.event_loop import run
 from gangline.cli.job_views import now
 from gangline.cli.options import Target, namespace_options, output_option
@@ -21,26 +22,42 @@ def data_command() -> None:
 
 @click.command("list")
 @namespace_options
-@click.option("-A", "--all-namespaces", "--allNamespaces", is_flag=True, help="Of all namespaces.")
+@everywhere_option
+@selector_option("claims")
+@watch_option("what changes")
 @output_option("table", "wide", "json", "yaml", "name")
-def list_data(target: Target, all_namespaces: bool, output: str) -> None:
+def list_data(
+    target: Target, all_namespaces: bool, selector: str, watch: bool, output: str
+) -> None:
     """Show claims that have a volume. Annotations 'description' and 'owner' say what they are."""
     from gangline.api.resources import PERSISTENT_VOLUME_CLAIMS  # noqa: PLC0415
 
-    async def found() -> "Sequence[PersistentVolumeClaim]":
+    async def show() -> None:
         async with target.connect() as client:
             namespace = None if all_namespaces else target.namespace_of(client)
-            return (await client.list(PERSISTENT_VOLUME_CLAIMS, namespace)).items
 
-    claims = sorted(
-        (each for each in run(found()) if each.status.phase == "Bound"),
-        key=lambda each: (each.metadata.namespace, each.metadata.name),
-    )
+            async def look() -> "Sequence[PersistentVolumeClaim]":
+                found = await client.list(PERSISTENT_VOLUME_CLAIMS, namespace, labels=selector)
+                return sorted(
+                    (each for each in found.items if each.status.phase == "Bound"),
+                    key=lambda each: (each.metadata.namespace, each.metadata.name),
+                )
+
+            async for claims, head in changes(look, watch=watch):
+                _tell(claims, output, namespaces=all_namespaces, head=head)
+
+    run(show())
+
+
+def _tell(
+    claims: "Sequence[PersistentVolumeClaim]", output: str, *, namespaces: bool, head: bool
+) -> None:
     if output == "name":
         for claim in claims:
             click.echo(f"persistentvolumeclaim/{claim.metadata.name}")
     elif not tell([claim_data(each) for each in claims], output):
-        click.echo(claim_table(claims, namespaces=all_namespaces, wide=output == "wide"))
+        shown = claim_table(claims, namespaces=namespaces, wide=output == "wide")
+        click.echo(shown if head else shown.partition("\n")[2])
         if not claims:
             say("No claim has a volume; 'kubectl get pvc' shows those that wait for one.")
 

@@ -8,6 +8,11 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+GARBAGE_THRESHOLDS = (20_000, 20, 50)
+"""How many new objects it takes until a component looks for garbage, and how rarely it looks among
+older ones. What a component makes in numbers (requests, answers, copies of objects) goes by itself
+or stays for long; to look through it took a tenth of the processor time of a burst."""
+
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a short piece of work; Ctrl-C cancels it."""
@@ -32,6 +37,8 @@ def run_briefly(coroutine: Coroutine[Any, Any, T]) -> T:
 def serve(component: Callable[[asyncio.Event], Awaitable[None]]) -> None:
     """Run a component on the fast event loop until SIGTERM or Ctrl-C sets its stop event."""
     import uvloop  # noqa: PLC0415 - only what runs long is worth its import
+
+    gc.set_threshold(*GARBAGE_THRESHOLDS)
 
     async def until_stopped() -> None:
         stop = asyncio.Event()

@@ -10,13 +10,17 @@ if TYPE_CHECKING:
     from gangline.sdk.events import Happening
 
 
-def event_table(events: "Sequence[Happening]", now: datetime, indent: str = "") -> str:
-    """Return events under Arena's head, the oldest first."""
-    rows = [
-        [each.subject, each.type, age(each.last, now), f"[{each.reason}] {each.message}"]
-        for each in events
-    ]
-    return table(["SOURCE", "TYPE", "AGE", "MESSAGE"], rows, indent)
+def event_table(
+    events: "Sequence[Happening]", now: datetime, indent: str = "", *, wide: bool = False
+) -> str:
+    """Return events under Arena's head, the oldest first; ``wide`` adds where and how often."""
+    head = ["SOURCE", "TYPE", "AGE", "MESSAGE", *(["NAMESPACE", "COUNT"] if wide else [])]
+    rows = []
+    for each in events:
+        row: list[object] = [each.subject, each.type, age(each.last, now)]
+        row += [f"[{each.reason}] {each.message}"]
+        rows.append([*row, *([each.namespace, each.count] if wide else [])])
+    return table(head, rows, indent)
 
 
 def event_data(event: "Happening") -> dict[str, Any]:

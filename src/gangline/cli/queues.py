@@ -1,10 +1,12 @@
 """``queue``: what queues have and use, and whether they take new jobs."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from gangline.cli import completing
+from gangline.cli.choosing import changes, selector_option, watch_option
 from gangline.cli.errors import CommandError
 from gangline.cli.event_loop import run
 from gangline.cli.exit_codes import ExitCode
@@ -27,64 +29,88 @@ def queue_command() -> None:
 
 @queue_command.command("list")
 @cluster_options
+@selector_option("queues")
+@watch_option("what changes")
 @output_option(*FORMATS)
-def list_queues(target: Target, output: str) -> None:
+def list_queues(target: Target, selector: str, watch: bool, output: str) -> None:
     """Show all queues. '-o wide' shows what each may have and uses."""
 
-    async def found() -> "list[Queue]":
+    async def show() -> None:
         from gangline.api.resources import QUEUES  # noqa: PLC0415
 
         async with target.connect() as client:
-            return (await client.list(QUEUES)).items
 
-    queues = sorted(run(found()), key=lambda queue: queue.metadata.name)
+            async def look() -> "list[Queue]":
+                found = (await client.list(QUEUES, labels=selector)).items
+                return sorted(found, key=lambda queue: queue.metadata.name)
+
+            async for queues, head in changes(look, watch=watch):
+                _tell_queues(queues, output, head=head)
+
+    run(show())
+
+
+def _tell_queues(queues: "Sequence[Queue]", output: str, *, head: bool) -> None:
     if output == "name":
         for queue in queues:
             click.echo(f"queue/{queue.metadata.name}")
     elif not tell([_data(queue) for queue in queues], output):
-        click.echo(queue_table(queues, wide=output == "wide"))
+        shown = queue_table(queues, wide=output == "wide")
+        click.echo(shown if head else shown.partition("\n")[2])
 
 
 @queue_command.command("get")
 @click.argument("name", shell_complete=completing.queues)
 @cluster_options
+@watch_option("the queue when it changes")
 @output_option(*FORMATS)
-def get_queue(name: str, target: Target, output: str) -> None:
+def get_queue(name: str, target: Target, watch: bool, output: str) -> None:
     """Show one queue: what it may have, what it is entitled to now, and what it uses."""
 
-    async def found() -> "tuple[Queue, list[QueueUse]]":
+    async def show() -> None:
         from gangline.api.resources import QUEUES  # noqa: PLC0415
 
         async with target.connect() as client:
-            queue = await client.get(QUEUES, name)
-            return queue, await _uses(client, name) if output in {"table", "wide"} else []
 
-    queue, uses = run(found())
-    if output == "name":
-        click.echo(f"queue/{queue.metadata.name}")
-    elif not tell(_data(queue), output):
-        click.echo(queue_block(queue, uses))
+            async def look() -> "list[Queue]":
+                return [await client.get(QUEUES, name)]
+
+            async for (queue,), _ in changes(look, watch=watch):
+                uses = await _uses(client, name) if output in {"table", "wide"} else []
+                if output == "name":
+                    click.echo(f"queue/{queue.metadata.name}")
+                elif not tell(_data(queue), output):
+                    click.echo(queue_block(queue, uses))
+
+    run(show())
 
 
 @queue_command.command("close")
 @click.argument("name", shell_complete=completing.queues)
 @cluster_options
-def close_queue(name: str, target: Target) -> None:
+@output_option(*FORMATS)
+def close_queue(name: str, target: Target, output: str) -> None:
     """Let a queue, and those below it, take no new jobs. What runs goes on."""
-    run(_set_state(target, name, "Closing"))
-    click.echo(f"queue/{name} closed")
+    _tell_changed(run(_set_state(target, name, "Closing")), "closed", output)
 
 
 @queue_command.command("open")
 @click.argument("name", shell_complete=completing.queues)
 @cluster_options
-def open_queue(name: str, target: Target) -> None:
+@output_option(*FORMATS)
+def open_queue(name: str, target: Target, output: str) -> None:
     """Let a queue take jobs again."""
-    run(_set_state(target, name, "Open"))
-    click.echo(f"queue/{name} opened")
+    _tell_changed(run(_set_state(target, name, "Open")), "opened", output)
 
 
-async def _set_state(target: Target, name: str, state: str) -> None:
+def _tell_changed(queue: "Queue", what: str, output: str) -> None:
+    if output == "name":
+        click.echo(f"queue/{queue.metadata.name}")
+    elif not tell(_data(queue), output):
+        click.echo(f"queue/{queue.metadata.name} {what}")
+
+
+async def _set_state(target: Target, name: str, state: str) -> "Queue":
     """State in which a queue is to be; the scheduler makes of Closing Closed once it is empty."""
     from gangline.api.resources import QUEUES  # noqa: PLC0415
     from gangline.api.scheduling import ROOT_QUEUE  # noqa: PLC0415
@@ -92,7 +118,9 @@ async def _set_state(target: Target, name: str, state: str) -> None:
     if name == ROOT_QUEUE:
         raise CommandError(f"queue {name!r} stands for the whole cluster", code=ExitCode.USAGE)
     async with target.connect() as client:
-        await client.patch(QUEUES, name, {"status": {"state": state}}, subresource="status")
+        change = {"status": {"state": state}}
+        queue: Queue = await client.patch(QUEUES, name, change, subresource="status")
+        return queue
 
 
 async def _uses(client: "Client", name: str) -> "list[QueueUse]":

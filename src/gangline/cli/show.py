@@ -2,11 +2,20 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from gangline.cli import completing
+from gangline.cli.choosing import (
+    WATCH_S,
+    Choice,
+    choosing_options,
+    everywhere_option,
+    selector_option,
+    watch_option,
+)
 from gangline.cli.event_loop import run, run_briefly
 from gangline.cli.event_views import event_table
 from gangline.cli.gpu_views import gpu_block, with_gpu_metrics
@@ -23,19 +32,21 @@ from gangline.cli.output import say, structured, tell
 
 if TYPE_CHECKING:
     from gangline.kube.client import Client
+    from gangline.sdk.events import Happening
+    from gangline.sdk.gpu_usage import GpuUsage
     from gangline.sdk.jobs import Job
 
 FORMATS = ("table", "wide", "json", "yaml", "name")
-WATCH_S = 2.0
-"""Between two looks of ``-w``."""
+RULE = "-" * 80
+"""Between two jobs, or two looks at one."""
 
 
 @click.command("list")
 @namespace_options
 @type_option
-@click.option("-A", "--all-namespaces", "--allNamespaces", is_flag=True, help="Of all namespaces.")
-@click.option("-l", "--selector", default="", help="Only jobs with these labels, such as team=a.")
-@click.option("-w", "--watch", is_flag=True, help="Go on, and print what changes.")
+@everywhere_option
+@selector_option("jobs")
+@watch_option("what changes")
 @output_option(*FORMATS)
 def list_command(
     target: Target, kind: str, all_namespaces: bool, selector: str, watch: bool, output: str
@@ -83,43 +94,48 @@ def _tell_jobs(jobs: "Sequence[Job]", output: str, *, namespaces: bool, head: bo
 
 
 @click.command("get")
-@click.argument("job", shell_complete=completing.jobs)
+@click.argument("job", default="", shell_complete=completing.jobs)
 @namespace_options
 @type_option
+@choosing_options
 @click.option("-e", "--events", is_flag=True, help="Show what happened as well.")
 @click.option("-g", "--gpus", is_flag=True, help="Show the GPUs of each replica as well.")
-@click.option("-w", "--watch", is_flag=True, help="Go on, and print the job when it changes.")
+@watch_option("a job when it changes")
 @click.option("--spec", is_flag=True, help="Print what to submit for such a job, as YAML.")
 @output_option(*FORMATS)
 def get_command(  # noqa: PLR0913, PLR0917 - one for each flag
     job: str,
     target: Target,
     kind: str,
+    all_namespaces: bool,
+    selector: str,
     events: bool,
     gpus: bool,
     watch: bool,
     spec: bool,
     output: str,
 ) -> None:
-    """Show one job: its state, its replicas, and why it waits or failed."""
+    """Show one job, or those chosen: state, replicas, and why it waits or failed."""
 
     async def show() -> None:
         from gangline.sdk.client import JobClient  # noqa: PLC0415
 
         async with target.connect() as client:
             jobs, namespace = JobClient(client, kind), target.namespace_of(client)
+            choice = Choice(job, namespace, all_namespaces, selector)
             if spec:
-                await _tell_spec(jobs, job, namespace, output)
+                for each in await choice.found(jobs):
+                    await _tell_spec(jobs, each.name, each.namespace, output)
                 return
-            found = await jobs.get(job, namespace)
-            await _tell_job(client, found, output, events=events, gpus=gpus)
-            say_what_is_unseen(jobs)
-            while watch and not found.state.finished:
-                await asyncio.sleep(WATCH_S)
-                before, found = found, await jobs.get(job, namespace)
-                if found != before:
-                    click.echo("-" * 80)
-                    await _tell_job(client, found, output, events=events, gpus=gpus)
+            first = True
+            async for found in choice.looks(jobs, watch=watch):
+                seen = [await _seen_whole(client, each, events, gpus) for each in found]
+                if found and not first:
+                    click.echo(RULE)
+                _tell_whole(seen, output, one=choice.is_one, events=events, gpus=gpus)
+                if first:
+                    say_what_is_unseen(jobs)
+                first = False
 
     with job_errors():
         run(show())
@@ -134,15 +150,24 @@ async def _tell_spec(jobs: Any, name: str, namespace: str, output: str) -> None:
     click.echo("\n---\n".join(texts) if form == "yaml" else "\n".join(texts))
 
 
-async def _tell_job(client: "Client", job: "Job", output: str, *, events: bool, gpus: bool) -> None:
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """A job with all that ``get`` shows of it."""
+
+    job: "Job"
+    data: dict[str, Any]
+    further: "Sequence[tuple[str, str]]"
+    board: str
+    happened: "Sequence[Happening]"
+    busy: "GpuUsage | None"
+
+
+async def _seen_whole(client: "Client", job: "Job", events: bool, gpus: bool) -> _Whole:
     from gangline.sdk.boards import board_address  # noqa: PLC0415
     from gangline.sdk.events import job_events  # noqa: PLC0415
     from gangline.sdk.goodput import goodput_data, goodput_of  # noqa: PLC0415
     from gangline.sdk.gpu_usage import gpu_usage  # noqa: PLC0415
 
-    if output == "name":
-        click.echo(full_name(job))
-        return
     account = await goodput_of(client, job)
     board = await board_address(client, job.namespace, job.name)
     happened = await job_events(client, job.namespace, job.name) if events else []
@@ -150,17 +175,36 @@ async def _tell_job(client: "Client", job: "Job", output: str, *, events: bool, 
     data |= {"goodput": goodput_data(account)} if account else {}
     busy = await gpu_usage(client) if gpus and job.allocated_gpus else None
     data = with_gpu_metrics(data, busy) if gpus else data
-    if tell(data, output):
-        return
     more = [("Goodput", account.words), ("Step", account.pace)] if account else []
-    click.echo(job_block(job, now(), more))
+    return _Whole(job, data, more, board, happened, busy)
+
+
+def _tell_whole(
+    seen: "Sequence[_Whole]", output: str, *, one: bool, events: bool, gpus: bool
+) -> None:
+    if output == "name":
+        for each in seen:
+            click.echo(full_name(each.job))
+        return
+    data = [each.data for each in seen]
+    if seen and tell(data[0] if one else data, output):
+        return
+    for number, each in enumerate(seen):
+        if number:
+            click.echo(RULE)
+        _tell_block(each, events=events, gpus=gpus)
+
+
+def _tell_block(seen: _Whole, *, events: bool, gpus: bool) -> None:
+    job = seen.job
+    click.echo(job_block(job, now(), list(seen.further)))
     if gpus:
-        click.echo(f"\nGPUs:\n{gpu_block(job, busy)}")
-    if board:
-        click.echo(f"\nYour tensorboard will be available on:\n  {board}")
+        click.echo(f"\nGPUs:\n{gpu_block(job, seen.busy)}")
+    if seen.board:
+        click.echo(f"\nYour tensorboard will be available on:\n  {seen.board}")
         say(f"'gangline tensorboard {job.name} -n {job.namespace}' opens it from this machine.")
     if events:
-        click.echo(f"\nEvents:\n{event_table(happened, now(), indent='  ')}")
+        click.echo(f"\nEvents:\n{event_table(seen.happened, now(), indent='  ')}")
     if hint := next_step(job):
         say(hint)
 

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING
 import click
 
 from gangline.cli import completing
+from gangline.cli.choosing import refresh_option, selector_option
+from gangline.cli.errors import CommandError
 from gangline.cli.event_loop import run
+from gangline.cli.exit_codes import ExitCode
 from gangline.cli.node_details import NodeDetails, details_blocks, details_data, read_details
 from gangline.cli.node_views import GPU, GpuMode, footer, node_data, node_table, read_nodes
 from gangline.cli.options import Target, cluster_options, output_option
@@ -42,6 +45,7 @@ class _Look:
     mode: GpuMode | None
     details: bool
     output: str
+    selector: str = ""
 
 
 @top_command.command("node")
@@ -64,20 +68,25 @@ class _Look:
     is_flag=True,
     help="Say so where nothing measures GPUs; where something does, what it tells is shown anyway.",
 )
-@click.option("-r", "--refresh", is_flag=True, help="Print it again every two seconds.")
+@refresh_option
+@selector_option("nodes")
 @cluster_options
 @output_option("table", "wide", "json", "yaml", "name")
-def node_command(
+def node_command(  # noqa: PLR0913, PLR0917 - one for each flag
     names: tuple[str, ...],
     details: bool,
     mode: GpuMode | None,
     metric: bool,
     refresh: bool,
+    selector: str,
     target: Target,
     output: str,
 ) -> None:
     """Show each node's GPUs, CPU and memory, and how much is given to pods."""
-    look = _Look(names, mode, details, output)
+    if names and selector:
+        words = f"node {names[0]!r} and --selector {selector!r} choose twice: give one"
+        raise CommandError(words, code=ExitCode.USAGE)
+    look = _Look(names, mode, details, output, selector)
 
     async def show() -> None:
         history = History()
@@ -135,7 +144,9 @@ async def _nodes(client: "Client", look: _Look) -> list[NodeDetails]:
         nodes = [await client.get(NODES, name) for name in look.names]
         pods = (await client.list(PODS)).items
     else:
-        node_list, pod_list = await asyncio.gather(client.list(NODES), client.list(PODS))
+        node_list, pod_list = await asyncio.gather(
+            client.list(NODES, labels=look.selector), client.list(PODS)
+        )
         nodes, pods = node_list.items, pod_list.items
     usage = await node_usage(client)
     views = sorted(read_nodes(nodes, pods), key=lambda view: view.name)

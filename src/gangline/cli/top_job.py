@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gangline.cli import completing
+from gangline.cli.choosing import Choice, choosing_options, refresh_option
 from gangline.cli.event_loop import run
 from gangline.cli.gpu_views import DEVICE_HEAD, device_cells, with_gpu_metrics
 from gangline.cli.job_views import duration, job_data, now
@@ -39,17 +40,18 @@ _MI = 2**20
 @click.argument("job", default="", shell_complete=completing.jobs)
 @namespace_options
 @type_option
-@click.option("-A", "--all-namespaces", "--allNamespaces", is_flag=True, help="Of all namespaces.")
+@choosing_options
 @click.option(
     "-i", "--instance", default="", shell_complete=completing.instances, help="One replica only."
 )
-@click.option("-r", "--refresh", is_flag=True, help="Print it again every two seconds.")
+@refresh_option
 @output_option("table", "wide", "json", "yaml", "name")
-def job_command(
+def job_command(  # noqa: PLR0913, PLR0917 - one for each flag
     job: str,
     target: Target,
     kind: str,
     all_namespaces: bool,
+    selector: str,
     instance: str,
     refresh: bool,
     output: str,
@@ -65,9 +67,10 @@ def job_command(
             jobs = JobClient(client, kind)
             namespace = target.namespace_of(client)
             where = None if all_namespaces else namespace
+            choice = Choice(job, namespace, selector=selector) if job else None
             history = History()
             while True:
-                found = [await jobs.get(job, namespace)] if job else await jobs.list(where)
+                found = await (choice.found(jobs) if choice else jobs.list(where, selector))
                 has_gpus = any(each.allocated_gpus for each in found)
                 busy = await gpu_usage(client) if has_gpus else None
                 usage = with_gpus(await pod_usage(client, where), busy)

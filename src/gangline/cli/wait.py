@@ -6,12 +6,21 @@ from typing import TYPE_CHECKING
 import click
 
 from gangline.cli import completing
+from gangline.cli.choosing import Choice, choosing_options, watch_option
 from gangline.cli.errors import CommandError
 from gangline.cli.event_loop import run
 from gangline.cli.exit_codes import ExitCode
 from gangline.cli.job_flags import seconds
-from gangline.cli.options import Target, job_errors, namespace_options, type_option
-from gangline.cli.output import say
+from gangline.cli.job_views import job_data, now
+from gangline.cli.options import (
+    Target,
+    job_errors,
+    namespace_options,
+    output_option,
+    type_option,
+)
+from gangline.cli.output import say, tell
+from gangline.cli.show import FORMATS, full_name
 
 if TYPE_CHECKING:
     from gangline.sdk.client import JobClient
@@ -22,15 +31,28 @@ _LOOK_S = 0.5
 
 
 @click.command("wait")
-@click.argument("jobs", nargs=-1, required=True, metavar="JOB...", shell_complete=completing.jobs)
+@click.argument("jobs", nargs=-1, metavar="[JOB]...", shell_complete=completing.jobs)
 @namespace_options
 @type_option
+@choosing_options
 @click.option(
     "--for", "goal", type=click.Choice(GOALS), default="finished", show_default=True,
     help="What to wait for.",
 )  # fmt: skip
 @click.option("--timeout", default="0", help="Give up after so long, such as 30m; 0: never.")
-def wait_command(jobs: tuple[str, ...], target: Target, kind: str, goal: str, timeout: str) -> None:
+@watch_option("each job's pods as they come and go, too")
+@output_option(*FORMATS)
+def wait_command(  # noqa: PLR0913, PLR0917 - one for each flag
+    jobs: tuple[str, ...],
+    target: Target,
+    kind: str,
+    all_namespaces: bool,
+    selector: str,
+    goal: str,
+    timeout: str,
+    watch: bool,
+    output: str,
+) -> None:
     """Wait for jobs. Exit status 6 if one has failed that should not have."""
     limit = seconds("--timeout", timeout) or None
 
@@ -40,18 +62,55 @@ def wait_command(jobs: tuple[str, ...], target: Target, kind: str, goal: str, ti
         async with target.connect() as client:
             each = JobClient(client, kind)
             namespace = target.namespace_of(client)
+            meant = [(name, namespace) for name in jobs]
+            if selector or all_namespaces or not jobs:
+                meant = await _chosen(each, jobs, namespace, all_namespaces, selector)
+            ended: list[Job] = []
             try:
                 async with asyncio.timeout(limit):
-                    for name in jobs:
-                        await _until(each, name, namespace, goal)
+                    for name, where in meant:
+                        job = await _until(each, name, where, goal, pods=watch)
+                        if job is None and output in {"table", "wide", "name"}:
+                            click.echo(f"{name} deleted")
+                        elif job is not None:
+                            ended.append(job)
+                            _tell(job, name, output)
             except TimeoutError:
                 raise CommandError(f"after {timeout} still not {goal}") from None
+        data = [job_data(job, now()) for job in ended]
+        tell(data[0] if len(jobs) == 1 and len(data) == 1 else data, output)
 
     with job_errors():
         run(waited())
 
 
-async def _until(jobs: "JobClient", name: str, namespace: str, goal: str) -> None:
+async def _chosen(
+    jobs: "JobClient", names: tuple[str, ...], namespace: str, everywhere: bool, selector: str
+) -> list[tuple[str, str]]:
+    """The names and namespaces of the jobs that are there now."""
+    found = [
+        job
+        for name in names or ("",)
+        for job in await Choice(name, namespace, everywhere, selector).found(jobs)
+    ]
+    if not found:
+        raise CommandError("no job is chosen: there is nothing to wait for")
+    return [(full_name(job), job.namespace) for job in found]
+
+
+def _tell(job: "Job", name: str, output: str) -> None:
+    if output == "name":
+        click.echo(full_name(job))
+    elif output == "table":
+        click.echo(f"{name} {job.state}")
+    elif output == "wide":
+        click.echo(f"{name} {job.state} {job.namespace} {job.reason}".rstrip())
+
+
+async def _until(
+    jobs: "JobClient", name: str, namespace: str, goal: str, *, pods: bool
+) -> "Job | None":
+    """Wait for one job; None when it has gone, as was wanted."""
     from gangline.sdk.client import NoSuchJob  # noqa: PLC0415
 
     told = ""
@@ -60,16 +119,16 @@ async def _until(jobs: "JobClient", name: str, namespace: str, goal: str) -> Non
             job = await jobs.get(name, namespace)
         except NoSuchJob:
             if goal == "deleted":
-                click.echo(f"{name} deleted")
-                return
+                return None
             raise
         if reached(job, goal):
-            click.echo(f"{name} {job.state}")
-            return
-        now = f"{name}: {job.state}" + (f", {job.reason}" if job.reason else "")
-        if now != told:
-            say(now)
-        told = now
+            return job
+        news = f"{name}: {job.state}" + (f", {job.reason}" if job.reason else "")
+        if pods:
+            news += f" ({', '.join(f'{each.short_name} {each.status}' for each in job.replicas)})"
+        if news != told:
+            say(news)
+        told = news
         await asyncio.sleep(_LOOK_S)
 
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 
 from gangline.api.core import Event
 from gangline.api.elastic import master_name
@@ -36,16 +37,24 @@ async def job_events(client: Client, namespace: str | None, job: str = "") -> li
 
 def happenings(events: Iterable[Event], job: str = "") -> list[Happening]:
     """Read events, and leave out those of others than the job and what is called after it."""
-    pattern = re.compile(rf"{re.escape(job)}(-tensorboard.*|-[a-z-]+-\d+)?")
-    master = re.compile(rf"{re.escape(master_name(job))}(-\d+)?")
     found = [
         _happening(event)
         for event in events
-        if not job
-        or pattern.fullmatch(event.involved_object.name)
-        or master.fullmatch(event.involved_object.name)
+        if not job or is_called_after(event.involved_object.name, job)
     ]
     return sorted(found, key=lambda each: (each.last, each.subject))
+
+
+def is_called_after(name: str, job: str) -> bool:
+    """Say whether something is the job, one of its replicas, its master or its TensorBoard."""
+    return _called_after(job).fullmatch(name) is not None
+
+
+@lru_cache
+def _called_after(job: str) -> re.Pattern[str]:
+    own = rf"{re.escape(job)}(-tensorboard.*|-[a-z-]+-\d+)?"
+    master = rf"{re.escape(master_name(job))}(-\d+)?"
+    return re.compile(f"{own}|{master}")
 
 
 def _happening(event: Event) -> Happening:

@@ -14,6 +14,8 @@ from typing import Any
 
 from aiohttp import web
 
+from gangline.api.selectors import parse_labels
+
 Manifest = dict[str, Any]
 
 _PATH = re.compile(
@@ -76,7 +78,8 @@ class FakeApi:
             case "GET", None if "watch" in request.query:
                 return await _nothing_changes(request)
             case "GET", None:
-                return self._list(found["plural"], found["namespace"])
+                wanted = request.query.get("labelSelector", "")
+                return self._list(found["plural"], found["namespace"], wanted)
             case "DELETE", _ if request.path in self.objects:
                 return web.json_response(self.objects.pop(request.path))
             case "GET", _ if request.path in self.objects:
@@ -90,13 +93,14 @@ class FakeApi:
         kind = {key: body[key] for key in ("apiVersion", "kind")}
         return web.json_response(self.add(path, **body) | kind, status=201)
 
-    def _list(self, plural: str, namespace: str | None) -> web.Response:
-        return web.json_response(
-            {
-                "metadata": {"resourceVersion": "1"},
-                "items": list(self._of(plural, namespace)),
-            }
-        )
+    def _list(self, plural: str, namespace: str | None, wanted: str) -> web.Response:
+        chosen = parse_labels(wanted)
+        items = [
+            each
+            for each in self._of(plural, namespace)
+            if chosen.matches(each["metadata"].get("labels", {}))
+        ]
+        return web.json_response({"metadata": {"resourceVersion": "1"}, "items": items})
 
     def _of(self, plural: str, namespace: str | None) -> Iterator[Manifest]:
         for path, each in self.objects.items():

@@ -33,7 +33,8 @@ async def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
         api.add(f"{JOBS}/digits", spec={"pytorchReplicaSpecs": roles})
         for role, phase in (("master", "Running"), ("worker", "Pending")):
             add_pod(api, role, phase, containers)
-        api.add(EXPORTER, spec={"nodeName": "n1"}, status={"phase": "Running"})
+        labels = {"labels": {"app": "nvidia-dcgm-exporter"}}
+        api.add(EXPORTER, metadata=labels, spec={"nodeName": "n1"}, status={"phase": "Running"})
         monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
         monkeypatch.setenv("HOME", str(tmp_path))
         yield api

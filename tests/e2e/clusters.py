@@ -12,7 +12,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -152,15 +153,17 @@ class Embedded(ClusterUnderTest):
 
     def _up(self) -> None:
         started = time.monotonic()
+        log = self.folder / "up.log"
+        ups = _ups(log)
         arguments = ["up", "--name", "e2e", "--nodes", str(self.nodes), "--port", self.port]
         component = Component(
             [*GANGLINE, *arguments, "--without", "operator", "--without", "scheduler"],
             {"GANGLINE_HOME": str(self.folder / "home")},
-            self.folder / "up.log",
+            log,
         )
         self.components["up"] = component
         written = self.folder / "home" / "clusters" / "e2e" / "kubeconfig"
-        while not (written.exists() and _answers(written)):
+        while _ups(log) == ups:
             if not component.alive or time.monotonic() - started > START_PATIENCE_S:
                 raise AssertionError(f"gangline up failed:\n{component.log.read_text()}")
             time.sleep(0.1)
@@ -278,12 +281,43 @@ class Kubernetes(ClusterUnderTest):
         note.unlink()  # else a zombie that nobody has reaped yet passes for a running server
         self._script("up", "--nodes")
 
-    def python(self, script: Path, *arguments: str) -> dict[str, Any]:
-        """An empty image, filled with read-only mounts of this machine's Python."""
+    def load(self, archive: Path, image: str) -> None:
+        """Give the node an image that it cannot pull."""
+        containers = ["ctr", "--address", str(self.state / "containerd.sock"), "-n", "k8s.io"]
+        subprocess.run(
+            [*containers, "images", "import", str(archive)],
+            check=True,
+            capture_output=True,
+            timeout=300,
+        )
+        listed = subprocess.check_output([*containers, "images", "list", "-q"], text=True)
+        assert f"docker.io/library/{image}" in listed.split()
+
+    @contextmanager
+    def default_scheduler(self) -> Iterator[None]:
+        """Kubernetes' own scheduler, for pods that are not ours."""
+        program = Path(self.built["KUBE_BIN"], "kube-scheduler")
+        flags = [f"--kubeconfig={self.kubeconfig}", "--leader-elect=false", "--port=0"]
+        scheduler = Component([str(program), *flags], {}, self.folder / "kube-scheduler.log")
+        try:
+            yield
+        finally:
+            scheduler.stop()
+
+    @staticmethod
+    def host_folders() -> dict[str, str]:
+        """What fills the empty image with this machine's Python: mount points and folders."""
         folders = {"/usr": "/usr", "/lib": "/usr/lib", "/lib64": "/usr/lib64", "/bin": "/usr/bin"}
-        for prefix in (sys.base_prefix, sys.prefix, str(script.parent)):
+        for prefix in (sys.base_prefix, sys.prefix):
             if not prefix.startswith("/usr/"):
                 folders[prefix] = prefix
+        return folders
+
+    def python(self, script: Path, *arguments: str) -> dict[str, Any]:
+        """An empty image, filled with read-only mounts of this machine's Python."""
+        folders = self.host_folders()
+        if not str(script.parent).startswith("/usr/"):
+            folders[str(script.parent)] = str(script.parent)
         mounts = [
             {"name": f"host{number}", "mountPath": folder, "readOnly": True}
             for number, folder in enumerate(folders)
@@ -308,16 +342,9 @@ class Kubernetes(ClusterUnderTest):
         }
 
 
-def _answers(kubeconfig: Path) -> bool:
-    """Whether the API server of ``kubeconfig`` answers a ``gangline list``."""
-    done = subprocess.run(
-        [*GANGLINE, "list"],
-        env=os.environ | {"KUBECONFIG": str(kubeconfig)},
-        capture_output=True,
-        check=False,
-        timeout=60,
-    )
-    return done.returncode == 0
+def _ups(log: Path) -> int:
+    """How often ``gangline up`` has said that the cluster is up."""
+    return log.read_text().count("Cluster is up") if log.exists() else 0
 
 
 def _free_port() -> str:

@@ -8,8 +8,12 @@ import pytest
 
 from e2e.clusters import ClusterUnderTest, Embedded, Kubernetes
 from e2e.scenario import Scenario
-from gangline.kube.client import Client
+from e2e.waiting import eventually
+from gangline.api.resources import NODES
+from gangline.kube.client import Client, PatchKind
 from gangline.kube.config import load_config
+
+GPU = "/status/capacity/nvidia.com~1gpu"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -59,3 +63,29 @@ async def scenario(cluster: ClusterUnderTest, tmp_path: Path) -> AsyncIterator[S
             yield scenario
         finally:
             await scenario.close()
+
+
+@pytest.fixture
+async def gpus(scenario: Scenario) -> AsyncIterator[None]:
+    """Six GPUs that a node only says it has: nobody looks at them."""
+    (node,) = (await scenario.client.list(NODES)).items
+
+    async def say(**operation: str) -> None:
+        await scenario.client.patch(
+            NODES,
+            node.metadata.name,
+            [{"path": GPU, **operation}],
+            kind=PatchKind.JSON,
+            subresource="status",
+        )
+
+    await say(op="add", value="6")
+    try:
+
+        async def known() -> bool:
+            return "0/6 (0.0%)" in scenario.cluster.run("top", "node").stdout
+
+        await eventually(known, "the node's GPUs can be had")
+        yield
+    finally:
+        await say(op="remove")

@@ -1,16 +1,11 @@
-"""The commands of the walkthrough on a real Kubernetes: its kubelet, its volumes, its streams.
-
-What the longer walkthrough has beyond these needs images that must be pulled: git's and
-TensorBoard's. Code is uploaded instead of cloned, and the forwarded port is a web server's.
-"""
+"""Commands on a real Kubernetes beyond the walkthrough: uploaded code, secrets, a failure."""
 
 import asyncio
 import json
 import os
 import re
 import subprocess
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import aiohttp
@@ -19,37 +14,18 @@ import pytest
 from e2e.clusters import GANGLINE
 from e2e.scenario import Scenario
 from e2e.waiting import eventually
-from gangline.api.resources import NODES, PERSISTENT_VOLUMES, SECRETS
-from gangline.kube.client import PatchKind
+from e2e.walk import VOLUME_AND_CLAIM, going_on
+from gangline.api.resources import PERSISTENT_VOLUMES, SECRETS
 
 pytestmark = [
     pytest.mark.timeout(600),
-    pytest.mark.kubernetes_only("the embedded cluster has a walkthrough of its own"),
+    pytest.mark.kubernetes_only("the embedded cluster's commands have tests of their own"),
 ]
 
 IMAGE_MAP = Path(__file__).parents[2] / ".cache" / "frameworks-image-map.yaml"
 SDK = Path(__file__).parents[1] / "frameworks" / "kubeflow_client.py"
-GPU = "/status/capacity/nvidia.com~1gpu"
 SUBMIT = ("submit", "pytorch", "--image", "busybox:1", "--image-pull-policy", "IfNotPresent")
 
-CLAIM = """
-apiVersion: v1
-kind: PersistentVolume
-metadata: {{name: {volume}}}
-spec:
-  accessModes: [ReadWriteMany]
-  capacity: {{storage: 100Mi}}
-  hostPath: {{path: {folder}}}
-  claimRef: {{namespace: {namespace}, name: training-data}}
----
-apiVersion: v1
-kind: PersistentVolumeClaim
-metadata: {{name: training-data}}
-spec:
-  accessModes: [ReadWriteMany]
-  resources: {{requests: {{storage: 100Mi}}}}
-  storageClassName: ""
-"""
 TRAIN = """
 echo "rank $RANK of $WORLD_SIZE says $GREETING"
 echo "$TOKEN" | wc -c > "/data/token-$RANK"
@@ -60,32 +36,6 @@ if [ "$RANK" = 0 ]; then  # the job is over when it is: others may be cut short 
     until [ -e /data/done-1 ] && [ -e /data/done-2 ]; do sleep 1; done
 fi
 """
-
-
-@pytest.fixture
-async def gpus(scenario: Scenario) -> AsyncIterator[None]:
-    """Six GPUs that a node only says it has: nobody looks at them."""
-    (node,) = (await scenario.client.list(NODES)).items
-
-    async def say(**operation: str) -> None:
-        await scenario.client.patch(
-            NODES,
-            node.metadata.name,
-            [{"path": GPU, **operation}],
-            kind=PatchKind.JSON,
-            subresource="status",
-        )
-
-    await say(op="add", value="6")
-    try:
-
-        async def known() -> bool:
-            return "0/6 (0.0%)" in typed(scenario, "top", "node")
-
-        await eventually(known, "the node's GPUs can be had")
-        yield
-    finally:
-        await say(op="remove")
 
 
 def ran(scenario: Scenario, *words: str) -> "subprocess.CompletedProcess[str]":
@@ -103,19 +53,10 @@ def typed(scenario: Scenario, *words: str) -> str:
     return done.stdout
 
 
-@contextmanager
-def running(scenario: Scenario, *words: str) -> Iterator["subprocess.Popen[str]"]:
+def running(scenario: Scenario, *words: str) -> AbstractContextManager["subprocess.Popen[str]"]:
     """A command that goes on until it is ended."""
-    environment = os.environ | scenario.cluster.environment
     command = [*GANGLINE, words[0], "-n", scenario.namespace, *words[1:]]
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.wait(30)
-        if process.stdout is not None:
-            process.stdout.close()
+    return going_on(command, os.environ | scenario.cluster.environment)
 
 
 async def test_a_job_is_submitted_watched_entered_and_deleted(
@@ -127,7 +68,9 @@ async def test_a_job_is_submitted_watched_entered_and_deleted(
         scenario.namespace,
     )
     volume = f"{scenario.namespace}-data"
-    claim = CLAIM.format(volume=volume, folder=scenario.shared, namespace=scenario.namespace)
+    claim = VOLUME_AND_CLAIM.format(
+        volume=volume, folder=scenario.shared, namespace=scenario.namespace
+    )
     (tmp_path / "claim.yaml").write_text(claim)
     try:
         typed(scenario, "submit", "-f", str(tmp_path / "claim.yaml"))

@@ -111,6 +111,7 @@ async def delete(scenario: Scenario, pod: str) -> None:
     await scenario.client.delete(PODS, pod, scenario.namespace)
 
 
+@pytest.mark.timeout(1200)
 async def test_a_users_job_outlives_a_worker_and_its_master_and_leaves_nothing(
     scenario: Scenario,
 ) -> None:
@@ -139,7 +140,7 @@ async def test_a_users_job_outlives_a_worker_and_its_master_and_leaves_nothing(
     await elastic.pods_when(NAME, lambda pods: set(pods) == set(workers), "the master is gone")
     await elastic.delete(NAME)
     # The collector of a real cluster takes minutes to learn of kinds that are new to it.
-    await eventually(nothing_left(elastic), "nothing of the job is left", patience_s=300.0)
+    await eventually(nothing_left(elastic), "nothing of the job is left", patience_s=600.0)
 
 
 @pytest.mark.slow

@@ -28,7 +28,7 @@ async def test_a_paddlejob_trains_on_tumours_with_the_launcher(training: Trainin
 async def test_all_start_again_from_the_checkpoint_when_a_worker_is_killed(
     training: Training,
 ) -> None:
-    job = await training.start("paddle", "cancer", more=("--step-seconds", "0.05"))
+    job = await training.start("paddle", "cancer", more=("--step-seconds", "0.1"))
     await job.says("worker-1", "step 100/300")
     job.kill("worker-1")
     await job.succeeds()

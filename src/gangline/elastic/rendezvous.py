@@ -17,6 +17,7 @@ Pure: no clock, no I/O; each method takes the time and changes the state. It is 
 
 from gangline.elastic.protocol.messages import Join, Refused, Restart, Waiting, World
 from gangline.elastic.rendezvous_order import chosen, ranked, world_of
+from gangline.elastic.rendezvous_ranks import RankHolders
 from gangline.elastic.rendezvous_state import (
     Parameters,
     Refusal,
@@ -42,6 +43,7 @@ class Rendezvous:
         self.state = state or RendezvousState()
         self.orders: list[tuple[int, Restart]] = []
         """What nodes must be told since this was last emptied."""
+        self._holders = RankHolders(self.state)
 
     def parameters_of(self, join: Join) -> Parameters:
         """Return the parameters in force; the first Join brings them."""
@@ -63,6 +65,7 @@ class Rendezvous:
         state.gone.pop(node, None)
         state.refusals.pop(node, None)
         state.waiting[node] = Seat(join, now)
+        self._holders.took(join)
         state.last_arrival = now
         if state.waiting_since is None:
             state.waiting_since = now
@@ -263,13 +266,8 @@ class Rendezvous:
 
     def _replace_rank_of(self, join: Join, now: float) -> None:
         """Let a node take the place of others of the same rank."""
-        rank, state = join.node_rank, self.state
-        if rank < 0:
-            return
-        others = [node for node, seat in state.waiting.items() if seat.join.node_rank == rank]
-        if state.world is not None:
-            others += [one.node_id for one in state.world.members if one.node_rank == rank]
-        for node in others:
+        state = self.state
+        for node in self._holders.of(join.node_rank):
             if node == join.node_id or node in state.replaced:
                 continue
             reason = f"node {join.node_id} has taken its rank"

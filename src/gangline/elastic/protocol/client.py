@@ -86,7 +86,7 @@ def split_address(address: str) -> tuple[str, int]:
 class _Link(asyncio.Protocol):
     """One connection to the master."""
 
-    def __init__(self, secret: seal.Secret, received: Callable[[int, Reply], None]) -> None:
+    def __init__(self, secret: seal.Secret, received: Callable[[bytes], None]) -> None:
         loop = asyncio.get_running_loop()
         self.greeted: asyncio.Future[None] = loop.create_future()
         self.ended: asyncio.Future[str] = loop.create_future()
@@ -119,7 +119,7 @@ class _Link(asyncio.Protocol):
             if self._ends is not None and data:
                 for content in self._ends.opener.feed(data):
                     self._has_heard = True
-                    self._received(*envelope.read_reply(content))
+                    self._received(content)
         except (seal.SealError, envelope.EnvelopeError) as error:
             self.finish(str(error))
 
@@ -159,7 +159,9 @@ class _Link(asyncio.Protocol):
 @dataclass(slots=True)
 class _Asked:
     body: bytes
-    reply: "asyncio.Future[Reply]"
+    reply: "asyncio.Future[bytes]"
+    """As it came: whoever waits for it reads it. So what many wait for at once, a large world, is
+    read and let go by one after the other, and what nobody waits for any more not at all."""
 
 
 class Client:
@@ -251,7 +253,7 @@ class Client:
             self._link.send(number, asked.body)
         try:
             async with asyncio.timeout(timeout_s):
-                reply = await asked.reply
+                reply = await self._reply(asked)
         except TimeoutError:
             trouble = self.trouble or "it did not answer"
             raise MasterUnreachableError(self.address, timeout_s or 0.0, trouble) from None
@@ -321,7 +323,8 @@ class Client:
             pause = min(pause * 2, LONGEST_PAUSE_S)
         for asked in self._asked.values():
             if not asked.reply.done():
-                asked.reply.set_result(self._refused)
+                asked.reply.set_exception(RequestRefusedError(self._refused))
+                asked.reply.exception()  # nobody may wait any more
 
     def _troubled(self, error: OSError, link: _Link) -> None:
         late = "the connection could not be made in time"
@@ -346,14 +349,25 @@ class Client:
         for number, asked in [*self._asked.items()]:
             link.send(number, asked.body)
 
-    def _received(self, number: int, reply: Reply) -> None:
+    async def _reply(self, asked: _Asked) -> Reply:
+        """Wait for the reply; after one that cannot be read ask again, on another connection."""
+        while True:
+            try:
+                return envelope.read_reply(await asked.reply)[1]
+            except envelope.EnvelopeError as error:
+                asked.reply = asyncio.get_running_loop().create_future()
+                if self._link is not None:
+                    self._link.finish(str(error))
+
+    def _received(self, content: bytes) -> None:
+        number = envelope.number_of(content)
         self.replies += 1
         if number == _HELLO_NUMBER:
-            self._greeted(reply)
+            self._greeted(envelope.read_reply(content)[1])
             return
         asked = self._asked.get(number)
         if asked is not None and not asked.reply.done():
-            asked.reply.set_result(reply)
+            asked.reply.set_result(content)
 
     def _greeted(self, reply: Reply) -> None:
         if isinstance(reply, Welcome):

@@ -52,10 +52,20 @@ def read_reply(content: bytes) -> tuple[int, Reply]:
     return _read(content, _replies)
 
 
-def _read(content: bytes, decoder: "msgspec.msgpack.Decoder[T]") -> tuple[int, T]:
+def number_of(content: bytes) -> int:
+    """Read the number alone, of a message that is for somebody else to read.
+
+    Raises:
+        EnvelopeError: there is none.
+    """
     if len(content) < _NUMBER.size:
         raise EnvelopeError(0, "a message without a number")
-    (number,) = _NUMBER.unpack_from(content)
+    number: int = _NUMBER.unpack_from(content)[0]
+    return number
+
+
+def _read(content: bytes, decoder: "msgspec.msgpack.Decoder[T]") -> tuple[int, T]:
+    number = number_of(content)
     try:
         return number, decoder.decode(memoryview(content)[_NUMBER.size :])
     except msgspec.MsgspecError as error:

@@ -118,6 +118,19 @@ async def test_a_question_outlives_the_master_and_keeps_its_number(parrot: Parro
         await second.stop()
 
 
+async def test_an_answer_that_cannot_be_read_is_asked_for_again(port: int, parrot: Parrot) -> None:
+    parrot.is_mute = True
+    async with Client(f"127.0.0.1:{port}", SECRET) as client:
+        asked = asyncio.create_task(client.call(KeyValueGet(keys=("a",)), timeout_s=PATIENCE_S))
+        await asyncio.wait_for(parrot.waits.wait(), PATIENCE_S)
+        parrot.is_mute = False
+        peer, number = parrot.open.pop()
+        peer.send_body(number, b"from the future")
+        assert await asked == Values(values=(b"a",))
+        assert not peer.is_open
+    assert parrot.seen == [number, number]
+
+
 async def in_trouble(client: Client, trouble: str) -> None:
     """Wait until the client knows what is wrong."""
     async with asyncio.timeout(PATIENCE_S):

@@ -70,7 +70,14 @@ def start_master(folder: Path, secret: str) -> tuple["subprocess.Popen[bytes]", 
 
 
 async def joins(clients: list[Client]) -> float:
-    """Seconds from the first Join sent until all agents have the world of all."""
+    """Seconds from the first Join sent until all agents have read the world of all."""
+
+    async def join(client: Client, wish: Join) -> None:
+        """Come, and find one's place; no machine has to hold the worlds of a thousand agents."""
+        world = await client.ask(wish, World, timeout_s=PATIENCE_S)
+        place = next(each for each in world.members if each.node_id == wish.node_id)
+        assert (place.group_rank, len(world.members)) == (wish.node_rank, AGENTS), place
+
     began = time.perf_counter()
     async with asyncio.TaskGroup() as group:
         for node, client in enumerate(clients):
@@ -79,7 +86,7 @@ async def joins(clients: list[Client]) -> float:
                 host=f"10.0.{node >> 8}.{node & 255}", agent_address=f"10.0.0.1:{node}",
                 store_port=29500, min_nodes=AGENTS, max_nodes=AGENTS,
             )  # fmt: skip
-            group.create_task(client.ask(wish, World, timeout_s=PATIENCE_S))
+            group.create_task(join(client, wish))
     return time.perf_counter() - began
 
 

@@ -45,6 +45,9 @@ def place_unit(trial: Trial, unit: Unit, pods: Sequence[PodFacts]) -> list[PodFa
     Devices are of one model if some model takes as many pods.
     """
     if unit.network is None:
+        if len(pods) == 1 and not (unit.places or unit.running or unit.parts or unit.roles):
+            # Whatever else there is to consider takes two pods, or somewhere to go back to.
+            return list(trial.place(pods[0].shape, pods))
         return place_on_one_model(trial, unit, pods, _place_arranged)
     outer = trial.within
     for domain in _allowed_domains(trial.nodes, unit, unit.network):

@@ -73,6 +73,39 @@ def score_rows(ground: Ground, demand: Demand, rows: Rows, liking_weight: float 
     return score
 
 
+def score_row(ground: Ground, demand: Demand, row: int, liking_weight: float = 0.0) -> float:
+    """Return what ``score_rows`` gives for one row, to the bit, in a tenth of the time.
+
+    Each step on arrays costs the same for one row as for hundreds; packing pod after pod asks for
+    one row at a time.
+    """
+    if ground.common is not None or demand.balanced:
+        rows = np.array([row], dtype=np.intp)
+        return float(score_rows(ground, demand, rows, liking_weight)[0])
+    if not ground.accepts[row]:
+        return -np.inf
+    free, allocatable = ground.free, ground.allocatable
+    score = weights = 0.0
+    for column, amount, weight in demand.parts:
+        left = free.item(column, row) - amount
+        if left < 0:
+            return -np.inf
+        if weight:
+            # As floats, as arrays divide: of whole numbers Python would round the quotient once.
+            score += weight * (1.0 - float(left) / float(max(allocatable.item(column, row), 1)))
+            weights += weight
+    score *= ground.weights.packing / max(weights, 1e-9)
+    if not demand.wants_device:
+        score -= ground.weights.spare_devices * ground.has_devices.item(row)
+    if ground.preference is not None:
+        score += ground.weights.affinity * ground.preference.item(row)
+    if ground.discouraged is not None:
+        score -= ground.weights.discouraged * ground.discouraged.item(row)
+    if ground.liking is not None:
+        score += liking_weight * ground.liking.item(row)
+    return score
+
+
 def _even(demand: Demand, free: Amounts, allocatable: Amounts) -> Scores:
     """How evenly the resources would be used with the pod."""
     columns = [column for column, _ in demand.balanced]

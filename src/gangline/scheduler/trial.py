@@ -20,10 +20,12 @@ from gangline.scheduler.demand import Demand
 from gangline.scheduler.model import PodFacts, Shape, shape_of
 from gangline.scheduler.nodes import NodeTable
 from gangline.scheduler.plugins.node_scores import Amounts, Scores
-from gangline.scheduler.scoring import Rows, score_rows
+from gangline.scheduler.scoring import Ground, score_row, score_rows
 from gangline.scheduler.shared_places import SharedPlaces
 
 LIKING_WEIGHT = 10.0
+FEW_ROWS = 8
+"""Fewer than these are scored one by one: there the arrays would take longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,18 @@ class _View:
     score: Scores
     """Minus infinity where it does not fit."""
     seen: int
+    ground: Ground
+
+
+@dataclass(slots=True)
+class _Filling:
+    """Where pods were put last: the best row of those ``within`` for this shape."""
+
+    shape: Shape
+    row: int
+    within: NDArray[np.bool_] | None
+    touched: int
+    """How many rows had been touched then."""
 
 
 class Trial:
@@ -77,6 +91,7 @@ class Trial:
         self._journal: list[Placement] = []
         self._views: dict[Shape, _View] = {}
         self._touched: list[int] = []
+        self._filling: _Filling | None = None
 
     def mark(self) -> int:
         """Return a point to go back to."""
@@ -97,20 +112,41 @@ class Trial:
         demand = self.nodes.demand(shape.request)
         if self.relates(shape):
             return [pod for pod in pods if not self._place_related(pod, demand)]
-        score = self._scores(shape, demand)
-        if self.within is not None:
-            score = np.where(self.within, score, -np.inf)
-        one_by_one = self.nodes.weights.one_by_one
+        pods = self._fill_further(shape, demand, pods)
+        if not pods:
+            return pods
+        view = self._view(shape, demand)
+        score = view.score if self.within is None else np.where(self.within, view.score, -np.inf)
+        weights = self.nodes.weights
         while pods:
             row = self._best(score)
             if row is None:
                 return pods
-            count = 1 if one_by_one else min(self._room(demand, row), len(pods))
+            count = 1 if weights.one_by_one else min(self._room(demand, row), len(pods))
             self._spend(Placement(tuple(pods[:count]), row, demand))
             pods = pods[count:]
-            here = np.array([row], dtype=np.intp)
-            score[row] = self._score(shape, demand, here)[0] if one_by_one else -np.inf
+            one = weights.one_by_one
+            score[row] = score_row(view.ground, demand, row, LIKING_WEIGHT) if one else -np.inf
+            if weights.stays_best and self._shared is None:
+                self._filling = _Filling(shape, row, self.within, len(self._touched))
         return pods
+
+    def _fill_further(
+        self, shape: Shape, demand: Demand, pods: Sequence[PodFacts]
+    ) -> Sequence[PodFacts]:
+        """Put pods on the row where the last of their shape went, if nothing has happened since.
+
+        It was the best then, and has only become better. Pods without a gang come one by one: to
+        work out for each which row is the best took most of a decision.
+        """
+        last = self._filling
+        if last is None or last.shape is not shape or last.within is not self.within:
+            return pods
+        if last.touched != len(self._touched) or not (room := self._room(demand, last.row)):
+            return pods
+        self._spend(Placement(tuple(pods[:room]), last.row, demand))
+        last.touched = len(self._touched)
+        return pods[room:]
 
     def relates(self, shape: Shape) -> bool:
         """Say whether it may make a difference to such pods where others are."""
@@ -122,7 +158,7 @@ class Trial:
 
     def rows_for(self, shape: Shape) -> list[int]:
         """Return the rows where such a pod has room now, the best first."""
-        score = self._scores(shape, self.nodes.demand(shape.request))
+        score = self._view(shape, self.nodes.demand(shape.request)).score
         rows = np.flatnonzero((score > -np.inf) & (True if self.within is None else self.within))
         found: list[int] = rows[np.lexsort((self.nodes.rank()[rows], -score[rows]))].tolist()
         return found
@@ -134,9 +170,8 @@ class Trial:
     def _place_related(self, pod: PodFacts, demand: Demand) -> bool:
         """Put one pod on the row that suits best, with regard to the pods that are there."""
         placed = self.on_paper()
-        score = np.where(
-            related.allowed(self.nodes, pod, placed), self._scores(pod.shape, demand), -np.inf
-        )
+        standing = self._view(pod.shape, demand).score
+        score = np.where(related.allowed(self.nodes, pod, placed), standing, -np.inf)
         score += related.liking(self.nodes, pod, placed)
         if self.within is not None:
             score[~self.within] = -np.inf
@@ -176,7 +211,7 @@ class Trial:
             total.update(dict(pod.shape.request))
         request = tuple(sorted(total.items()))
         whole = shape_of(request, pods[0].shape.constraints)
-        score = self._score(whole, self.nodes.demand(request), None)
+        score = score_rows(self._ground(whole), self.nodes.demand(request), None, LIKING_WEIGHT)
         for constraints in {pod.shape.constraints for pod in pods}:
             score[~self.nodes.eligible(constraints).accepts] = -np.inf
         if self.within is not None:
@@ -258,30 +293,35 @@ class Trial:
         other._relations_on_paper = self._relations_on_paper
         return other
 
-    def _scores(self, shape: Shape, demand: Demand) -> Scores:
+    def _view(self, shape: Shape, demand: Demand) -> _View:
         """Return how well each row suits, brought up to date."""
         view = self._views.get(shape)
         if view is None:
+            ground = self._ground(shape)
             if self._standing is None:
-                score, seen = self._score(shape, demand, None), len(self._touched)
+                score, seen = score_rows(ground, demand, None, LIKING_WEIGHT), len(self._touched)
             else:
                 score, seen = self.nodes.scores(shape, self._standing).copy(), 0
-            view = self._views[shape] = _View(score, seen)
+            view = self._views[shape] = _View(score, seen, ground)
         if view.seen < len(self._touched):
-            rows = np.array(sorted(set(self._touched[view.seen :])), dtype=np.intp)
-            view.score[rows] = self._score(shape, demand, rows)
+            rows = set(self._touched[view.seen :])
+            if len(rows) < FEW_ROWS:
+                for row in rows:
+                    view.score[row] = score_row(view.ground, demand, row, LIKING_WEIGHT)
+            else:
+                many = np.array(sorted(rows), dtype=np.intp)
+                view.score[many] = score_rows(view.ground, demand, many, LIKING_WEIGHT)
             view.seen = len(self._touched)
-        return view.score
+        return view
 
     def _room(self, demand: Demand, row: int) -> int:
         """How many such pods a row takes."""
+        free = self.free
         return min(
-            (int(self.free[column, row]) // amount for column, amount, _ in demand.parts),
+            [free.item(column, row) // amount for column, amount, _ in demand.parts],
             default=sys.maxsize,
         )
 
-    def _score(self, shape: Shape, demand: Demand, rows: Rows) -> Scores:
+    def _ground(self, shape: Shape) -> Ground:
         ground = self.nodes.ground(shape, self.free)
-        if self._liking is not None:
-            ground = replace(ground, liking=self._liking)
-        return score_rows(ground, demand, rows, LIKING_WEIGHT)
+        return ground if self._liking is None else replace(ground, liking=self._liking)

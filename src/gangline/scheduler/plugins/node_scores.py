@@ -59,6 +59,14 @@ class Weights:
         """
         return self.packing < 0 or self.balance > 0
 
+    @property
+    def stays_best(self) -> bool:
+        """Whether the best node surely stays the best of all while it has room.
+
+        Packing makes it better still; what is left over on it may suit the usual pods worse.
+        """
+        return not (self.one_by_one or self.fragments)
+
     def of(self, resource: str) -> float:
         """Return how much a resource counts in packing: devices more, pods not at all."""
         special = dict(self.resources).get(resource)

@@ -1,6 +1,7 @@
 """Plays scenes with flash checkpoints where other frameworks are installed; run by that Python.
 
     python checkpoint_scenes.py trainer EXAMPLE FOLDER
+    python checkpoint_scenes.py stages FOLDER
     python checkpoint_scenes.py bucket
 
 Frameworks are imported once; each training process is a fork. Prints one line of JSON.
@@ -15,6 +16,7 @@ import tempfile
 import time
 import traceback
 import warnings
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -33,49 +35,60 @@ from gangline.elastic.checkpoint.stored import StorageSource
 from gangline.elastic.checkpoint.target import RemoteTarget, open_target
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "checkpoint"
-FRAMEWORKS = {"lightning_trainer": "lightning.pytorch", "hugging_face": "transformers.trainer"}
+FRAMEWORKS = {
+    "deepspeed_engine": "deepspeed",
+    "lightning_trainer": "lightning.pytorch",
+    "hugging_face": "transformers.trainer",
+}
 RANKS = 2
 STEPS = 20
 
 
-def life(example: str, folder: str, failpoint: str = "") -> list[str]:
+def life(
+    example: str, folder: str, failpoint: str = "", *, ranks: int = RANKS, words: Sequence[str] = ()
+) -> list[str]:
     """Let the ranks train; the losses of the first. With a failpoint all are killed there."""
+    ended = lives(example, folder, failpoint, ranks, words)
+    said = Path(said_by(0, folder)).read_text()
+    assert ended == [-9 if failpoint else 0] * ranks, f"{ended}\n{said}"
+    return re.findall(r"loss (\S+)", said)
+
+
+def lives(example: str, folder: str, failpoint: str, count: int, words: Sequence[str]) -> list[int]:
+    """Let ranks train until all have ended; how each of them did."""
     store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     ranks = []
-    for rank in range(RANKS):
+    for rank in range(count):
         child = os.fork()
         if child == 0:
             os.environ |= {
                 "RANK": str(rank),
                 "LOCAL_RANK": str(rank),
-                "WORLD_SIZE": str(RANKS),
-                "LOCAL_WORLD_SIZE": str(RANKS),
+                "WORLD_SIZE": str(count),
+                "LOCAL_WORLD_SIZE": str(count),
                 "MASTER_ADDR": "127.0.0.1",
                 "MASTER_PORT": str(store.port),
                 "TORCHELASTIC_RUN_ID": "scene",
                 "TORCHELASTIC_USE_AGENT_STORE": "True",
                 "GANGLINE_FAILPOINT": failpoint,
             }
-            train(example, folder, rank)
+            train(example, folder, rank, words)
         ranks.append(child)
-    ended = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in ranks]
-    said = Path(said_by(0, folder)).read_text()
-    assert ended == [-9 if failpoint else 0] * RANKS, f"{ended}\n{said}"
-    return re.findall(r"loss (\S+)", said)
+    return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in ranks]
 
 
 def said_by(rank: int, folder: str) -> str:
     return f"{folder}.rank-{rank}"
 
 
-def train(example: str, folder: str, rank: int) -> None:
+def train(example: str, folder: str, rank: int, words: Sequence[str]) -> None:
     """Be a training process."""
     code = 1
     descriptor = os.open(said_by(rank, folder), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     try:
-        sys.argv = [example, folder, str(STEPS)]
+        sys.argv = [example, folder, str(STEPS), *words]
         runpy.run_path(str(EXAMPLES / f"{example}.py"), run_name="__main__")
         code = 0
     except BaseException:
@@ -85,9 +98,29 @@ def train(example: str, folder: str, rank: int) -> None:
         os._exit(code)
 
 
+def load(example: str) -> None:
+    """Import what the ranks need."""
+    framework = import_module(FRAMEWORKS[example])
+    if framework.__name__ == "deepspeed":
+        # Its reduction in shared memory would be compiled for a minute; gloo's does.
+        framework.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+
+
+def stages(folder: str) -> dict[str, Any]:
+    """Trainings with each stage of ZeRO, killed in a save and begun again; with fewer ranks too."""
+    load(example := "deepspeed_engine")
+    seen: dict[str, Any] = {}
+    for stage in "0123":
+        place = f"{folder}/stage-{stage}"
+        first = life(example, place, "save-copied:13", words=[stage])
+        seen[stage] = [first, life(example, place, words=[stage])]
+    fewer = lives(example, place, "", 1, [stage])
+    return seen | {"fewer": [fewer, Path(said_by(0, place)).read_text().splitlines()[-1]]}
+
+
 def trainer(example: str, folder: str) -> dict[str, Any]:
     """A training that nobody disturbs, and ones that are killed in a save and begun again."""
-    import_module(FRAMEWORKS[example])
+    load(example)
     seen: dict[str, Any] = {"straight": life(example, f"{folder}/straight")}
     for step in (9, 13):
         place = f"{folder}/killed-{step}"
@@ -173,10 +206,11 @@ def away(server: Any, url: str, options: dict[str, str]) -> bool:
 def main() -> None:
     torch.set_num_threads(1)
     os.environ |= {"AWS_DEFAULT_REGION": "us-east-1", "AWS_MAX_ATTEMPTS": "1"}
+    os.environ["DS_ACCELERATOR"] = "cpu"
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="gangline-test-") as memory:
         os.environ["GANGLINE_CHECKPOINT_MEMORY"] = memory
         warnings.simplefilter("ignore")
-        scene = {"trainer": trainer, "bucket": bucket}[sys.argv[1]]
+        scene = {"trainer": trainer, "stages": stages, "bucket": bucket}[sys.argv[1]]
         print(json.dumps(scene(*sys.argv[2:])))
 
 

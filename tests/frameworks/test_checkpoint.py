@@ -1,4 +1,4 @@
-"""Flash checkpoints under PyTorch Lightning and Hugging Face's Trainer, and in a bucket of S3."""
+"""Flash checkpoints under DeepSpeed, Lightning and Hugging Face, and in a bucket of S3."""
 
 import json
 import os
@@ -48,6 +48,19 @@ def test_a_trainer_that_was_killed_in_a_save_goes_on_to_the_bit(
         killed, again = seen[str(step)]
         assert killed == straight[:step]
         assert again == straight[step - 1 :], "it goes on from the last save that returned"
+
+
+@pytest.mark.timeout(600)
+def test_an_engine_goes_on_to_the_bit_with_every_stage_of_zero(play: Play, tmp_path: Path) -> None:
+    seen = play("stages", str(tmp_path))
+    ended, said = seen.pop("fewer")
+    straight = [*seen["0"][0][:12], *seen["0"][1]]
+    assert len(set(straight)) == 20
+    for stage, (killed, again) in seen.items():
+        assert killed == straight[:13], f"stages of ZeRO compute the same: {stage}"
+        assert again == straight[12:], f"it goes on from the last save that returned: {stage}"
+    assert ended == [1]
+    assert "was saved by 2 ranks and there are 1: ZeRO's partitions fit no other number" in said
 
 
 @pytest.mark.timeout(600)

@@ -1,7 +1,9 @@
 """Room that others were evicted from: kept for whom it was, until it can be used. Pure."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from gangline.scheduler.place import pods_of
 from gangline.scheduler.state import ClusterState

@@ -146,7 +146,7 @@ class _Pass:
 
     def _serve(self, unit: Unit) -> None:
         """Place a unit, or say why it waits and plan room for the first that does."""
-        told = self._hopeless.get((self._likeness(unit), unit.queue, unit.priority))
+        told = self._told(unit) if self._hopeless else None
         if told is not None and unit.name not in self._claims and unit.name not in self._places:
             if not self._slip_in(unit):
                 self._refuse(unit, reasons.NOT_ENOUGH_RESOURCES, told.gang, told.pod)
@@ -159,12 +159,17 @@ class _Pass:
         if own or claim:
             self.trial.release(self._held.pop(unit.name, []))
         placed = self._try(unit)
-        settled = placed or unit.name in self.promises
-        waiting = {pod.key for pod in unit.waiting if settled}
-        self._hold([kept for name, kept in own.items() if name not in waiting], unit.name)
+        if own:
+            settled = placed or unit.name in self.promises
+            waiting = {pod.key for pod in unit.waiting if settled}
+            self._hold([kept for name, kept in own.items() if name not in waiting], unit.name)
         if claim and not placed:
             self._hold(claim, unit.name)
             self.promises[unit.name] = self.state.promises[unit.name]
+
+    def _told(self, unit: Unit) -> Failure | None:
+        """Return why nothing can be done for units that are like this one; None: nobody knows."""
+        return self._hopeless.get((self._likeness(unit), unit.queue, unit.priority))
 
     def _barred(self, unit: Unit, amount: Vector) -> bool:
         """Refuse a unit that its queue lets wait, whatever room there is."""
@@ -199,8 +204,9 @@ class _Pass:
             # The minimum first, by itself: the order of service decides on pods beyond it.
             for count in sorted({unit.needed, len(unit.waiting)}):
                 unfit = place_unit(self.trial, unit, unit.waiting[:count])
-                if unit.satisfied_by(pods_of(self.trial.since(mark))):
-                    self._accept(unit, self.trial.since(mark))
+                placements = self.trial.since(mark)
+                if unit.satisfied_by(pods_of(placements)):
+                    self._accept(unit, placements)
                     return True
                 if count < len(unit.waiting):
                     self.trial.rollback(mark)
@@ -288,8 +294,8 @@ class _Pass:
         self._candidates.outlook.arrived(unit.name)
         if unit.group is not None:
             self.placed.add(unit.group)
-        left = [pod for pod in unit.waiting if pod.key not in given]
-        if left:
+        if len(given) < len(unit.waiting):
+            left = [pod for pod in unit.waiting if pod.key not in given]
             share = self.grants.share_of(unit)
             self.line.again(Turn(unit, True, deque(left), share=share))
 

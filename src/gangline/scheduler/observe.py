@@ -122,9 +122,7 @@ def pod_facts(
         started=pod.status.start_time.timestamp() if pod.status.start_time else 0.0,
         ended=_ended(pod),
         traits=traits,
-        claims=tuple(
-            f"{metadata.namespace}/{name}" for name in _claims(metadata.name, spec.volumes)
-        ),
+        claims=_claims(metadata, spec.volumes) if spec.volumes else (),
     )
 
 
@@ -222,17 +220,16 @@ def hypernode_facts(hypernode: HyperNode) -> model.HyperNodeFacts:
     )
 
 
-def _claims(pod: str, volumes: list[LeanVolume]) -> list[str]:
-    """The names of a pod's claims; one that is made with the pod is named after both."""
-    return sorted(
-        {
-            volume.persistent_volume_claim.claim_name
-            if volume.persistent_volume_claim is not None
-            else f"{pod}-{volume.name}"
-            for volume in volumes
-            if volume.needs_claim
-        }
-    )
+def _claims(pod: ObjectMeta, volumes: list[LeanVolume]) -> tuple[str, ...]:
+    """The keys of a pod's claims; one that is made with the pod is named after both."""
+    names = {
+        volume.persistent_volume_claim.claim_name
+        if volume.persistent_volume_claim is not None
+        else f"{pod.name}-{volume.name}"
+        for volume in volumes
+        if volume.needs_claim
+    }
+    return tuple([f"{pod.namespace}/{name}" for name in sorted(names)])
 
 
 def _preemptable(metadata: ObjectMeta) -> bool:

@@ -1,9 +1,9 @@
 """Placing a unit as a whole on paper, and planning where it could start later. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gangline.scheduler import reasons, related

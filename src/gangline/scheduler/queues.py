@@ -197,8 +197,9 @@ class QueueTree:
 
     def use(self, name: str, amount: Vector, sign: int = 1) -> None:
         """Count what a decision gives to a queue (``sign`` -1: takes from it)."""
+        change = amount if sign == 1 else sign * amount
         for account in self.accounts[name].path():
-            account.use(sign * amount)
+            account.use(change)
 
     def hold(self, name: str, amount: Vector) -> None:
         """Keep so much of the ceilings of a queue, and of those above it, for one that waits."""
@@ -207,11 +208,11 @@ class QueueTree:
 
     def blocking(self, name: str, amount: Vector) -> Account | None:
         """Return the queue whose ceiling does not allow so much more; None: all do."""
-        asked = amount > 0
         for account in self.accounts[name].path():
             if not account.limited:
                 continue
-            if (account.used + account.held + amount > account.ceiling)[asked].any():
+            over = account.used + account.held + amount > account.ceiling
+            if over[amount > 0].any():
                 return account
         return None
 

@@ -3,12 +3,12 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache
 from typing import TypeAlias
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from gangline.api.scheduling import DEFAULT_QUEUE, ROOT_QUEUE
 from gangline.scheduler import refusals
@@ -46,9 +46,11 @@ Order: TypeAlias = tuple[int, bool, float, datetime, str, bool]
 name, so that the order is total; gangs before single pods of one name."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Unit:
-    """Pods that are placed together or not at all, and what they still need."""
+class Unit(Struct, frozen=True, eq=False):
+    """Pods that are placed together or not at all, and what they still need.
+
+    Each decision makes one of every pod that waits by itself: structs are made in half the time.
+    """
 
     name: str
     """``namespace/name`` of the group, or of the pod."""
@@ -84,20 +86,20 @@ class Unit:
     """It makes a difference to some of its pods where others are."""
     likeness: object = None
     """What decides whether it fits: units that are alike fail alike."""
-    needed: int = field(init=False)
+    needed: int = 0
     """How many of ``waiting``, from the front, it cannot do without."""
-    order: Order = field(init=False)
+    order: Order = (0, False, 0.0, EPOCH, "", False)
     """The sort key of the order of service within a queue."""
-    keys: tuple[PodKey, ...] = field(init=False)
-    """The names of ``waiting``."""
+    keys: tuple[PodKey, ...] = ()
+    """The names of ``waiting``; like the two before it, it follows from the others."""
 
     def __post_init__(self) -> None:
         # Worked out once: every decision asks for them, and most units wait through many.
-        needed = max(self.missing, sum(count for _, count in self.missing_roles), self.prefix)
-        object.__setattr__(self, "needed", needed)
+        of_roles = sum([count for _, count in self.missing_roles]) if self.missing_roles else 0
         order = (-self.priority, False, 0.0, self.created, self.name, self.group is None)
-        object.__setattr__(self, "order", order)
-        object.__setattr__(self, "keys", tuple([pod.key for pod in self.waiting]))
+        structs.force_setattr(self, "needed", max(self.missing, of_roles, self.prefix))
+        structs.force_setattr(self, "order", order)
+        structs.force_setattr(self, "keys", tuple([pod.key for pod in self.waiting]))
 
     @property
     def broken(self) -> bool:
@@ -159,7 +161,9 @@ def _with_places(unit: Unit, state: ClusterState, now: float) -> Unit:
     if group not in state.restarting:
         return unit
     places = places_in_force(state.groups[group], now)
-    return replace(unit, places=places, likeness=(unit.likeness, unit.name)) if places else unit
+    if not places:
+        return unit
+    return structs.replace(unit, places=places, likeness=(unit.likeness, unit.name))
 
 
 def _gang(
@@ -222,14 +226,14 @@ def gang_unit(
     )
     if group.parts:
         unit = _in_parts(unit, group.parts, parts)
-        unit = replace(unit, asked=_total(unit.waiting[: unit.needed]))
+        unit = structs.replace(unit, asked=_total(unit.waiting[: unit.needed]))
     return unit
 
 
 def _in_parts(unit: Unit, rules: tuple[PartRule, ...], parts: tuple[Part, ...]) -> Unit:
     """Return the unit with its pods ordered by small gangs, as many in front as it needs."""
     waiting = in_order(parts, unit.waiting)
-    divided = replace(
+    divided = structs.replace(
         unit, waiting=waiting, rules=rules, parts=parts, likeness=(unit.likeness, unit.name)
     )
     ends = [0]
@@ -237,7 +241,7 @@ def _in_parts(unit: Unit, rules: tuple[PartRule, ...], parts: tuple[Part, ...]) 
         ends.append(ends[-1] + len(part.waiting))
     ends += range(ends[-1] + 1, len(waiting) + 1)
     prefix = next((end for end in ends if divided.satisfied_by(waiting[:end])), len(waiting))
-    return replace(divided, prefix=prefix)
+    return structs.replace(divided, prefix=prefix)
 
 
 def _prepared(state: ClusterState, pod: PodFacts, pool: Pool) -> PodFacts:

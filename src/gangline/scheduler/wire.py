@@ -253,23 +253,19 @@ _ENDED = frozenset({"Succeeded", "Failed"})
 
 
 def slim(pod: LeanPod) -> LeanPod:
-    """Drop what was decoded and is not needed in memory."""
+    """Drop what was decoded and is not needed in memory; of most pods that is little or nothing."""
     replace = msgspec.structs.replace
-    metadata = replace(
-        pod.metadata,
-        annotations=_kept(pod.metadata.annotations, _KEPT_ANNOTATIONS),
-        owner_references=[],
-        finalizers=[],
-    )
-    conditions = [kept for kept in pod.status.conditions if kept.type in _KEPT_CONDITIONS]
-    ended = pod.status.container_statuses if pod.status.phase in _ENDED else []
-    volumes = [volume for volume in pod.spec.volumes if volume.needs_claim]
-    return replace(
-        pod,
-        metadata=metadata,
-        spec=replace(pod.spec, volumes=volumes) if pod.spec.volumes else pod.spec,
-        status=replace(pod.status, conditions=conditions, container_statuses=ended),
-    )
+    metadata, spec, status = pod.metadata, pod.spec, pod.status
+    if metadata.owner_references or metadata.finalizers or metadata.annotations:
+        annotations = _kept(metadata.annotations, _KEPT_ANNOTATIONS)
+        metadata = replace(metadata, annotations=annotations, owner_references=[], finalizers=[])
+    if spec.volumes:
+        spec = replace(spec, volumes=[volume for volume in spec.volumes if volume.needs_claim])
+    if status.conditions or status.container_statuses:
+        conditions = [kept for kept in status.conditions if kept.type in _KEPT_CONDITIONS]
+        ended = status.container_statuses if status.phase in _ENDED else []
+        status = replace(status, conditions=conditions, container_statuses=ended)
+    return replace(pod, metadata=metadata, spec=spec, status=status)
 
 
 def _kept(entries: dict[str, str], keys: frozenset[str]) -> dict[str, str]:

@@ -2,13 +2,15 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from gangline.elastic.nodecheck.crew import WORKER, CheckSettings
+from gangline.elastic.nodecheck.interpreters import idle_interpreters
 from gangline.elastic.nodecheck.orders import Workload
-from gangline.elastic.nodecheck.run import CheckReport, CheckSettings, run_check
+from gangline.elastic.nodecheck.run import CheckReport, run_check
 from gangline.elastic.protocol.client import Client, ClientName
 from gangline.elastic.protocol.errors import RequestRefusedError
 from gangline.elastic.protocol.messages import CheckGroup, CheckResult, CheckVerdict, CheckWanted
@@ -16,7 +18,6 @@ from gangline.elastic.protocol.seal import secret_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-DEFAULT = CheckSettings(0, CheckWanted(node_id=0)).command
 WORKLOAD = Workload(matrix_size=64, matrix_repeats=2, collective_bytes=4096, collective_repeats=2)
 
 
@@ -70,30 +71,42 @@ class Asked:
 
 
 PATIENT = """
-import json, os, sys, time
+import json, os, socket, time
 from pathlib import Path
 
-def say(**words):
-    print(json.dumps(words), flush=True)
+def main(descriptor):
+    channel = socket.socket(fileno=descriptor)
+    orders = channel.makefile("r")
 
-say(type="listening", port=1)
-start = json.loads(sys.argv[1])
-for line in sys.stdin:
-    Path(sys.argv[0] + ".begun").touch()
-    if start["local_rank"] in {dying}:
-        os._exit(17)
-    if {dying} or json.loads(line)["world_size"] > start["local_world_size"]:
-        time.sleep(1000)
-    say(type="measured", passed=True, device="cpu")
+    def say(**words):
+        channel.sendall(json.dumps(words).encode() + b"\\n")
+
     say(type="listening", port=1)
+    start = json.loads(orders.readline())
+    for line in orders:
+        Path(__file__ + ".begun").touch()
+        if start["local_rank"] in {dying}:
+            os._exit(17)
+        if {dying} or json.loads(line)["world_size"] > start["local_world_size"]:
+            time.sleep(1000)
+        say(type="measured", passed=True, device="cpu")
+        say(type="listening", port=1)
 """
 """In place of a process of the check: waits for others for ever, or dies."""
 
 
-def patient(folder: Path, name: str, dying: Sequence[int] = ()) -> list[str]:
-    script = folder / f"{name}.py"
-    script.write_text(PATIENT.format(dying=[*dying]))
-    return [sys.executable, str(script)]
+Patient = Callable[..., str]
+
+
+@pytest.fixture
+def patient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Patient:
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def write(name: str, dying: Sequence[int] = ()) -> str:
+        (tmp_path / f"{name}.py").write_text(PATIENT.format(dying=[*dying]))
+        return name
+
+    return write
 
 
 async def begun(folder: Path, name: str) -> None:
@@ -106,7 +119,7 @@ async def checked(
     master: Master,
     node: int,
     nodes: int,
-    command: Sequence[str] = DEFAULT,
+    module: str = WORKER,
     size: int = 1,
 ) -> CheckReport:
     wanted = CheckWanted(
@@ -116,9 +129,10 @@ async def checked(
     async with Client(f"127.0.0.1:{master.port}", secret_of({}, ""), name) as client:
         await client.connected(60.0)
         settings = CheckSettings(
-            node, wanted, local_world_size=size, workload=WORKLOAD, command=command
+            node, wanted, local_world_size=size, workload=WORKLOAD, module=module
         )
-        return await run_check(settings, Asked(client))
+        async with idle_interpreters(size) as interpreters:
+            return await run_check(settings, Asked(client), interpreters)
 
 
 async def test_nodes_are_checked_through_a_master_that_was_killed_meanwhile(
@@ -135,11 +149,10 @@ async def test_nodes_are_checked_through_a_master_that_was_killed_meanwhile(
 
 
 async def test_the_partner_of_a_node_that_dies_does_not_wait_for_it(
-    master: Master, tmp_path: Path
+    master: Master, patient: Patient, tmp_path: Path
 ) -> None:
     nodes = [
-        asyncio.create_task(checked(master, node, 2, patient(tmp_path, f"node{node}")))
-        for node in range(2)
+        asyncio.create_task(checked(master, node, 2, patient(f"node{node}"))) for node in range(2)
     ]
     await asyncio.gather(begun(tmp_path, "node0"), begun(tmp_path, "node1"))
     nodes[1].cancel()
@@ -151,9 +164,9 @@ async def test_the_partner_of_a_node_that_dies_does_not_wait_for_it(
     assert "node 1 failed presence" in report.verdict.faulty[1]
 
 
-async def test_nobody_waits_for_a_process_that_dies(master: Master, tmp_path: Path) -> None:
-    commands = [patient(tmp_path, "dies", dying=[1]), patient(tmp_path, "lives")]
-    nodes = (checked(master, node, 2, command, 2) for node, command in enumerate(commands))
+async def test_nobody_waits_for_a_process_that_dies(master: Master, patient: Patient) -> None:
+    modules = [patient("dies", dying=[1]), patient("lives")]
+    nodes = (checked(master, node, 2, module, 2) for node, module in enumerate(modules))
     async with asyncio.timeout(120):
         reports = await asyncio.gather(*nodes)
     assert [one.verdict.passed for one in reports] == [False, True]

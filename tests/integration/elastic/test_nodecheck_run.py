@@ -1,15 +1,17 @@
 """The node check with real processes: matrices and all-reduce over gloo."""
 
 import asyncio
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from gangline.elastic.nodecheck.crew import WORKER, CheckSettings
+from gangline.elastic.nodecheck.interpreters import idle_interpreters
 from gangline.elastic.nodecheck.orders import Workload
 from gangline.elastic.nodecheck.plan import Rules
 from gangline.elastic.nodecheck.referee import Referee
-from gangline.elastic.nodecheck.run import CheckReport, CheckSettings, run_check
+from gangline.elastic.nodecheck.run import CheckReport, run_check
 from gangline.elastic.protocol.check_messages import CheckWanted
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -23,41 +25,47 @@ tested = worker.Tester.compute
 def compute(self):
     {fault}
 worker.Tester.compute = compute
-worker.main()
+main = worker.main
 """
 
 
 async def checked(
     nodes: int,
-    commands: dict[int, list[str]],
+    modules: dict[int, str],
     *,
     local_world_size: int = 1,
     workload: Workload = WORKLOAD,
     rules: Rules | None = None,
 ) -> list[CheckReport]:
     referee = Referee(range(nodes), rules)
-    default = CheckSettings(0, CheckWanted(node_id=0)).command
-    return await asyncio.gather(
-        *(
-            run_check(
-                CheckSettings(
-                    node_id=node,
-                    wanted=CheckWanted(node_id=node),
-                    local_world_size=local_world_size,
-                    workload=workload,
-                    command=commands.get(node, default),
-                ),
-                referee,
-            )
-            for node in range(nodes)
+
+    async def one(node: int) -> CheckReport:
+        settings = CheckSettings(
+            node_id=node,
+            wanted=CheckWanted(node_id=node),
+            local_world_size=local_world_size,
+            workload=workload,
+            module=modules.get(node, WORKER),
         )
-    )
+        async with idle_interpreters(local_world_size) as interpreters:
+            return await run_check(settings, referee, interpreters)
+
+    return await asyncio.gather(*(one(node) for node in range(nodes)))
 
 
-def faulty(folder: Path, fault: str) -> list[str]:
-    script = folder / "broken.py"
-    script.write_text(BROKEN.format(fault=fault))
-    return [sys.executable, str(script)]
+Faulty = Callable[[str], str]
+
+
+@pytest.fixture
+def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Faulty:
+    """Write a module that tests as others do, but for a fault."""
+
+    def write(fault: str) -> str:
+        (tmp_path / "broken.py").write_text(BROKEN.format(fault=fault))
+        monkeypatch.syspath_prepend(tmp_path)
+        return "broken"
+
+    return write
 
 
 async def test_healthy_processes_of_a_node_pass_and_are_measured() -> None:
@@ -69,9 +77,11 @@ async def test_healthy_processes_of_a_node_pass_and_are_measured() -> None:
     assert outcome.device.startswith("cpu process")
 
 
-async def test_a_node_that_fails_is_found_and_the_others_train_on(tmp_path: Path) -> None:
-    command = faulty(tmp_path, "raise RuntimeError('the device fell off the bus')")
-    reports = await checked(4, {2: command}, rules=Rules(all_together=True))
+async def test_a_node_that_fails_is_found_and_the_others_train_on(
+    faulty: Faulty,
+) -> None:
+    module = faulty("raise RuntimeError('the device fell off the bus')")
+    reports = await checked(4, {2: module}, rules=Rules(all_together=True))
     assert [one.verdict.passed for one in reports] == [True, True, False, True]
     said = reports[0].verdict.faulty
     assert [*said] == [2]
@@ -80,19 +90,21 @@ async def test_a_node_that_fails_is_found_and_the_others_train_on(tmp_path: Path
     assert len(reports[0].outcomes) >= 2
 
 
-async def test_a_process_that_dies_is_told_from_its_partner(tmp_path: Path) -> None:
-    command = faulty(tmp_path, "os._exit(17)")
+async def test_a_process_that_dies_is_told_from_its_partner(faulty: Faulty) -> None:
+    module = faulty("os._exit(17)")
     workload = Workload(
         matrix_size=8, matrix_repeats=1, collective_bytes=64, collective_repeats=1, timeout_s=5
     )
-    reports = await checked(2, {0: command}, workload=workload)
+    reports = await checked(2, {0: module}, workload=workload)
     assert [one.verdict.passed for one in reports] == [False, True]
     assert "ended with code 17" in reports[1].verdict.faulty[0]
 
 
-async def test_a_slow_node_is_named_with_its_time_and_the_limit(tmp_path: Path) -> None:
-    command = faulty(tmp_path, "tested(self); return 100.0")
-    reports = await checked(2, {1: command})
+async def test_a_slow_node_is_named_with_its_time_and_the_limit(
+    faulty: Faulty,
+) -> None:
+    module = faulty("tested(self); return 100.0")
+    reports = await checked(2, {1: module})
     assert all(one.verdict.passed for one in reports)
     assert "node 1 failed compute" in reports[0].verdict.stragglers[1]
     assert "(100, limit " in reports[0].verdict.stragglers[1]

@@ -11,13 +11,14 @@ from typing import Any, TypeVar
 from gangline.api.failure import Failure
 from gangline.elastic.agent.decide import Action, Verdict, decide
 from gangline.elastic.agent.diagnosis import WorkerFailure, root_cause
-from gangline.elastic.agent.environment import worker_arguments, worker_environment
+from gangline.elastic.agent.environment import waiting_environment, worker_arguments
 from gangline.elastic.agent.group import Group
 from gangline.elastic.agent.hang import hang_failure
 from gangline.elastic.agent.logs import LogFolder
 from gangline.elastic.agent.node import LocalNode
 from gangline.elastic.agent.progress import hung
 from gangline.elastic.agent.settings import AgentSettings
+from gangline.elastic.agent.spare import Spare
 from gangline.elastic.agent.standby import Spares
 from gangline.elastic.agent.world import Notice, Rendezvous, World
 
@@ -71,8 +72,17 @@ class Agent:
         rendezvous: Rendezvous,
         base: Mapping[str, str],
         folder: LogFolder,
+        first: Mapping[int, Spare] | None = None,
     ) -> None:
-        """Take settings, where worlds come from, what workers inherit, and where files go."""
+        """Take settings, where worlds come from, what workers inherit, and where files go.
+
+        Args:
+            settings: all about the workers.
+            rendezvous: where worlds come from.
+            base: what workers inherit.
+            folder: where files go.
+            first: interpreters that wait to become the first workers, by local rank.
+        """
         self._settings, self._rendezvous, self._base = settings, rendezvous, base
         self._folder = folder
         self._spares: Spares | None = None
@@ -83,6 +93,7 @@ class Agent:
                 settings.local_world_size,
                 settings.affinity,
                 rendezvous.learned,
+                first,
             )
         self._signal: asyncio.Future[signal.Signals] | None = None
         self._group: Group | None = None
@@ -140,10 +151,9 @@ class Agent:
         """
         modules = await self._rendezvous.imports() if self._spares else ()
         if self._spares and modules:
-            alone = World(0, 0, 1, 0, self._settings.local_world_size, "127.0.0.1", 0)
             each = range(self._settings.local_world_size)
             environments = {
-                rank: worker_environment(self._settings, alone, rank, self._base) for rank in each
+                rank: waiting_environment(self._settings, rank, self._base) for rank in each
             }
             await self._spares.warm(modules, environments)
             log.info("spare interpreters are warm: %d; joining", len(self._spares.ready))

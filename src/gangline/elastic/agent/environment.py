@@ -49,6 +49,18 @@ def worker_environment(
     }
 
 
+def waiting_environment(
+    settings: AgentSettings, local_rank: int, base: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the variables of an interpreter that will be a worker of a world not known yet.
+
+    Raises:
+        DevicesError: as for a worker.
+    """
+    alone = World(0, 0, 1, 0, settings.local_world_size, "127.0.0.1", 0)
+    return worker_environment(settings, alone, local_rank, base)
+
+
 def reporting_environment(
     settings: AgentSettings, streams: Streams, base: Mapping[str, str]
 ) -> dict[str, str]:

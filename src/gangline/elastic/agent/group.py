@@ -114,8 +114,12 @@ class Group:
         if spare:
             stacks = {STACKS_VARIABLE: f"{int(STACKS_SIGNAL)}:{streams.stacks}"}
             try:
-                process = await spare.become({**env, **stacks}, streams)
-                return Worker(rank, local_rank, process, streams, was_spare=True)
+                told = await spare.become(
+                    {**env, **stacks}, streams, learns=self._learns(local_rank)
+                )
+                if told and self._spares:
+                    self._spares.listen(told)
+                return Worker(rank, local_rank, spare.process, streams, was_spare=True)
             except ConnectionError:
                 log.warning("a spare had died; starting its worker from the beginning")
         process = self._cold(local_rank, env, streams)
@@ -130,7 +134,7 @@ class Group:
         )
         if not self._settings.command.is_python:
             return run(env)
-        learns = self._spares is not None and local_rank == 0 and not self._spares.has_learned
+        learns = self._learns(local_rank)
         ours, theirs = socket.socketpair()
         stacks = {STACKS_VARIABLE: f"{int(STACKS_SIGNAL)}:{streams.stacks}"}
         hook = hooked({**env, **stacks}, "learn" if learns else "plain", theirs)
@@ -141,6 +145,10 @@ class Group:
         else:
             ours.close()
         return process
+
+    def _learns(self, local_rank: int) -> bool:
+        """Say whether this worker shall tell what it imports."""
+        return self._spares is not None and local_rank == 0 and not self._spares.has_learned
 
 
 def _failure(worker: Worker, out_of_memory: bool) -> WorkerFailure | None:

@@ -15,14 +15,13 @@ import resource
 import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from gangline.elastic.agent.learning import preloadable
-from gangline.elastic.agent.logs import Streams
 from gangline.elastic.agent.memory import memory, resident_bytes
-from gangline.elastic.agent.process import Process, bound_to, end_all, hooked, start
+from gangline.elastic.agent.process import bound_to, end_all
 from gangline.elastic.agent.settings import StandbySettings
+from gangline.elastic.agent.spare import Spare
 
 log = logging.getLogger(__name__)
 
@@ -32,32 +31,8 @@ _CAP_SYS_NICE = 23
 _FIRST_GUESS_BYTES = 400 << 20
 """What a spare may need as long as none has been measured."""
 _LINE_LIMIT = 1 << 22
-_WARM_S = 300.0
-"""A spare that is not warm by then is given up."""
 _AHEAD_S = 60.0
 """So long a node puts its joining off at most, to have warm spares."""
-
-
-@dataclass(eq=False, slots=True)
-class Spare:
-    """A warm interpreter."""
-
-    process: Process
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
-
-    async def become(self, environment: Mapping[str, str], streams: Streams) -> Process:
-        """Let it run the script now.
-
-        Raises:
-            ConnectionError: it has died meanwhile.
-        """
-        paths = [str(path) if path else None for path in (streams.stdout, streams.stderr)]
-        order = {"env": dict(environment), "streams": paths}
-        self.writer.write(json.dumps(order).encode() + b"\n")
-        await self.writer.drain()
-        self.writer.close()
-        return self.process
 
 
 class Spares:
@@ -70,6 +45,7 @@ class Spares:
         size: int,
         affinity: tuple[frozenset[int], ...] = (),
         learned: Callable[[Sequence[str]], None] = lambda _: None,
+        first: Mapping[int, Spare] | None = None,
     ) -> None:
         """Prepare for ``size`` workers.
 
@@ -79,12 +55,13 @@ class Spares:
             size: how many workers there are.
             affinity: the processors of each.
             learned: is told what workers import once that is known.
+            first: those that wait already, by local rank.
         """
         self._settings, self._arguments, self._size = settings, arguments, size
         self._affinity, self._tell = affinity, learned
         self._modules: tuple[str, ...] | None = settings.preload or None
         self._environments: dict[int, dict[str, str]] = {}
-        self._ready: dict[int, Spare] = {}
+        self._ready: dict[int, Spare] = dict(first or {})
         self._warming: set[Spare] = set()
         self._has_learned = False
         self._task: asyncio.Task[None] | None = None
@@ -210,39 +187,29 @@ class Spares:
             os.setpriority(os.PRIO_PROCESS, 0, _LOW)
 
     def _is_room(self, count: int = 1) -> bool:
-        needed = count * self.bytes_each + self._settings.reserve_bytes
-        return memory().available_bytes > needed
+        return is_room(count, self._settings.reserve_bytes, self.bytes_each)
 
     async def _warm(self, local_rank: int, *, calmly: bool) -> None:
-        ours, theirs = socket.socketpair()
-        environment = hooked(self._environments[local_rank], "spare", theirs)
         nice = os.getpriority(os.PRIO_PROCESS, 0)
         lower = may_raise_priority()
-        with theirs:
-            process = start(
-                self._arguments(local_rank),
-                environment,
-                channel=theirs,
-                prepare=lambda: self._prepare(local_rank, calmly=calmly, lower=lower),
-            )
-        reader, writer = await asyncio.open_connection(sock=ours)
-        spare = Spare(process, reader, writer)
+        spare = self.take(local_rank) or await Spare.started(
+            self._arguments(local_rank),
+            self._environments[local_rank],
+            lambda: self._prepare(local_rank, calmly=calmly, lower=lower),
+        )
         self._warming.add(spare)
-        wanted = {"modules": self._modules, "step": self._settings.tiny_step, "nice": nice}
-        writer.write(json.dumps(wanted).encode() + b"\n")
-        if not await _is_ready(reader):
+        modules = self._modules or ()
+        if not await spare.warm(modules, step=self._settings.tiny_step, nice=nice):
             log.warning("a spare interpreter could not be warmed; restarts are ordinary starts")
             return
         self._warming.discard(spare)
         self._ready[local_rank] = spare
-        self.bytes_each = max(resident_bytes(process.pid), _FIRST_GUESS_BYTES // 4)
+        self.bytes_each = max(resident_bytes(spare.process.pid), _FIRST_GUESS_BYTES // 4)
 
 
-async def _is_ready(reader: asyncio.StreamReader) -> bool:
-    try:
-        return bool(await asyncio.wait_for(reader.readline(), _WARM_S))
-    except (TimeoutError, ConnectionError):
-        return False
+def is_room(count: int, reserve_bytes: int, bytes_each: int = _FIRST_GUESS_BYTES) -> bool:
+    """Return whether there is memory for so many spares beside what must stay free."""
+    return memory().available_bytes > count * bytes_each + reserve_bytes
 
 
 def may_raise_priority(status: Path = Path("/proc/self/status")) -> bool:

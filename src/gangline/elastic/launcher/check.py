@@ -13,10 +13,12 @@ from gangline.elastic.agent.settings import AgentSettings
 from gangline.elastic.agent.words import TEXT_LIMIT
 from gangline.elastic.agent.world import MeetingError
 from gangline.elastic.launcher.checks import Checks, Extent, UnfitError
+from gangline.elastic.nodecheck.crew import CheckSettings
+from gangline.elastic.nodecheck.interpreters import Interpreters, idle_interpreters
 from gangline.elastic.nodecheck.orders import Workload
 from gangline.elastic.nodecheck.plan import Rules
 from gangline.elastic.nodecheck.referee import Referee
-from gangline.elastic.nodecheck.run import CheckReport, CheckSettings, Exchange, run_check
+from gangline.elastic.nodecheck.run import CheckReport, Exchange, run_check
 from gangline.elastic.nodecheck.straggler import SpeedLimits
 from gangline.elastic.protocol.client import Client, ClientName
 from gangline.elastic.protocol.errors import MasterUnreachableError, RequestRefusedError
@@ -56,16 +58,22 @@ class _Master:
                 return reply
 
 
-async def check_alone(settings: AgentSettings, checks: Checks) -> CheckReport:
+async def check_alone(
+    settings: AgentSettings, checks: Checks, interpreters: Interpreters
+) -> CheckReport:
     """Check the only node: its devices, and their communication."""
     wanted = CheckWanted(node_id=_ONLY_NODE, host="127.0.0.1")
     extent = checks.extent
     rules = Rules(SpeedLimits(extent.straggler_ratio, absolute_s=extent.straggler_s))
-    return await _check(settings, wanted, Referee([_ONLY_NODE], rules), extent)
+    return await _check(settings, wanted, Referee([_ONLY_NODE], rules), extent, interpreters)
 
 
 async def check_together(
-    settings: AgentSettings, place: Place, secret: Secret, checks: Checks
+    settings: AgentSettings,
+    place: Place,
+    secret: Secret,
+    checks: Checks,
+    interpreters: Interpreters,
 ) -> CheckReport:
     """Check this node with the others; at the end all at once if their speed is wanted.
 
@@ -82,7 +90,7 @@ async def check_together(
     try:
         async with Client(place.master, secret, name) as client:
             await arrived(client, place.connect_timeout_s)
-            report = await _check(settings, wanted, _Master(client), checks.extent)
+            report = await _check(settings, wanted, _Master(client), checks.extent, interpreters)
             if fault := fault_of(report, place.node_id, checks):
                 await _leave(client, wanted, fault)
             return report
@@ -104,7 +112,8 @@ async def check_again(
         last_call_s=settings.shutdown_s + _SLACK_S,  # the others' workers must end first
     )
     try:
-        return await _check(settings, wanted, _Master(client), checks.extent)
+        async with idle_interpreters(settings.local_world_size) as interpreters:
+            return await _check(settings, wanted, _Master(client), checks.extent, interpreters)
     except RequestRefusedError as error:
         raise MeetingError(f"node check: {error}") from error
 
@@ -131,7 +140,11 @@ def _wanted(place: Place, checks: Checks) -> CheckWanted:
 
 
 async def _check(
-    settings: AgentSettings, wanted: CheckWanted, exchange: Exchange, extent: Extent
+    settings: AgentSettings,
+    wanted: CheckWanted,
+    exchange: Exchange,
+    extent: Extent,
+    interpreters: Interpreters,
 ) -> CheckReport:
     workload = Workload(
         matrix_size=extent.matrix_size,
@@ -143,7 +156,7 @@ async def _check(
     )
     size = settings.local_world_size
     check = CheckSettings(wanted.node_id, wanted, local_world_size=size, workload=workload)
-    return await run_check(check, exchange)
+    return await run_check(check, exchange, interpreters)
 
 
 def judge(report: CheckReport, node_id: int, checks: Checks) -> None:

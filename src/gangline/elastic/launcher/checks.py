@@ -1,6 +1,8 @@
 """Which checks are wanted, and with what; what they need is imported only then."""
 
 import argparse
+import contextlib
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
@@ -9,6 +11,7 @@ from gangline.elastic.launcher.parsing import FlagError
 
 if TYPE_CHECKING:
     from gangline.elastic.agent.place import Place
+    from gangline.elastic.nodecheck.interpreters import Interpreters
     from gangline.elastic.protocol.client import Client
     from gangline.elastic.protocol.messages import RunCheck
     from gangline.elastic.protocol.seal import Secret
@@ -94,28 +97,48 @@ class Checks:
         enabled = flags.precheck >= 1 or flags.network_check or tells_speed or many
         return cls(enabled, tells_speed, flags.exclude_straggler, Extent.of(flags))
 
-    async def alone(self, settings: AgentSettings) -> None:
-        """Check the only node.
+    @contextlib.asynccontextmanager
+    async def interpreters(
+        self, settings: AgentSettings, base: Mapping[str, str]
+    ) -> AsyncIterator["Interpreters | None"]:
+        """Start what the node will be checked in, so that it gets warm while nodes meet."""
+        if not self.enabled:
+            yield None
+            return
+        from gangline.elastic.launcher.early import early_interpreters  # noqa: PLC0415
+
+        async with early_interpreters(settings, base) as early:
+            yield early
+
+    async def alone(self, settings: AgentSettings, early: "Interpreters | None") -> None:
+        """Check the only node, where there are interpreters to check it in.
 
         Raises:
             UnfitError: it should not train.
         """
-        if self.enabled:
+        if early:
             from gangline.elastic.launcher.check import check_alone, judge  # noqa: PLC0415
 
-            judge(await check_alone(settings, self), 0, self)
+            judge(await check_alone(settings, self, early), 0, self)
 
-    async def together(self, settings: AgentSettings, place: "Place", secret: "Secret") -> None:
-        """Check this node with the others.
+    async def together(
+        self,
+        settings: AgentSettings,
+        place: "Place",
+        secret: "Secret",
+        early: "Interpreters | None",
+    ) -> None:
+        """Check this node with the others, where there are interpreters to check it in.
 
         Raises:
             UnfitError: it should not train.
             MeetingError: the master cannot be asked.
         """
-        if self.enabled:
+        if early:
             from gangline.elastic.launcher.check import check_together, judge  # noqa: PLC0415
 
-            judge(await check_together(settings, place, secret, self), place.node_id, self)
+            report = await check_together(settings, place, secret, self, early)
+            judge(report, place.node_id, self)
 
     async def again(
         self, settings: AgentSettings, place: "Place", client: "Client", wish: "RunCheck"

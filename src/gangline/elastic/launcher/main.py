@@ -8,6 +8,7 @@ import socket
 import sys
 from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from gangline.api.failure import NODE_FAULT
 from gangline.elastic.agent.agent import Agent
@@ -29,6 +30,9 @@ from gangline.elastic.launcher.lazy_master import LazyMaster
 from gangline.elastic.launcher.meeting import Meeting
 from gangline.elastic.launcher.parsing import FlagError, parse
 from gangline.elastic.launcher.plan import plan
+
+if TYPE_CHECKING:
+    from gangline.elastic.nodecheck.interpreters import Interpreters
 
 log = logging.getLogger(__name__)
 
@@ -69,8 +73,12 @@ def dlrover_run() -> int:
 async def _run(settings: AgentSettings, meet: Meeting, base: dict[str, str], checks: Checks) -> int:
     folder = LogFolder(settings.logs, settings.run_id)
     async with contextlib.AsyncExitStack() as stack:
-        rendezvous = await _rendezvous(stack, settings, meet, folder, checks, base)
-        outcome = await Agent(settings, rendezvous, base, folder).run()
+        early = await stack.enter_async_context(checks.interpreters(settings, base))
+        rendezvous = await _rendezvous(stack, settings, meet, folder, checks, base, early)
+        first = await early.released() if early else {}
+        if first:
+            log.info("workers begin in interpreters of the check: %d", len(first))
+        outcome = await Agent(settings, rendezvous, base, folder, first).run()
     told = report(settings, outcome)
     if told:
         sys.stdout.flush()
@@ -86,9 +94,10 @@ async def _rendezvous(
     folder: LogFolder,
     checks: Checks,
     base: dict[str, str],
+    early: "Interpreters | None",
 ) -> Rendezvous:
     if meet.address is None:
-        await checks.alone(settings)
+        await checks.alone(settings, early)
         lazy = await stack.enter_async_context(LazyMaster(settings.run_id, folder.path))
         base |= lazy.environment
         return OneNode(settings.local_world_size, meet.store_host, meet.store_port)
@@ -110,7 +119,7 @@ async def _rendezvous(
     place = place_of(settings, meet, hosts=hosts)
     # By these workers find their data shards, and the master what a lost node or worker held.
     base |= {"GANGLINE_MASTER_ADDR": place.master, "NODE_ID": str(place.node_id)}
-    await checks.together(settings, place, secret)
+    await checks.together(settings, place, secret, early)
     again = partial(checks.again, settings, place)
     return Membership(place, secret, again)
 

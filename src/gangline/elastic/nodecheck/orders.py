@@ -23,7 +23,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker process's argument."""
+    """What a process is told first."""
 
     workload: Workload
     local_rank: int

@@ -1,14 +1,12 @@
 """A process of the node check: multiplies matrices, then sums a tensor up with its group.
 
-Started once for each device as ``python -m gangline.elastic.nodecheck.worker START`` and used for
-all rounds. It takes an order from each line of its standard input and answers with a line; what
-libraries print goes to standard error. After a failure it ends: a process group that broke may
-have left threads behind.
+A fork of an interpreter that has imported PyTorch. It takes an order from each line of a socket and
+answers with a line; what libraries print goes to standard error. After a failure it ends: a process
+group that broke may have left threads behind.
 """
 
 import os
 import socket
-import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -36,7 +34,7 @@ class Tester:
     """Runs the tests on one device."""
 
     def __init__(self, start: Start) -> None:
-        import torch  # noqa: PLC0415 - the port is told before the second that this takes
+        import torch  # noqa: PLC0415 - where it cannot be imported that is a result
 
         self._torch = torch
         self.workload = start.workload
@@ -228,14 +226,11 @@ def _say(answers: BinaryIO, message: FromWorker) -> None:
     answers.flush()
 
 
-def main() -> None:
-    """Serve the process that started this one."""
-    start = msgspec.json.decode(sys.argv[1], type=Start)
-    with os.fdopen(os.dup(1), "wb") as answers:
-        os.dup2(2, 1)
-        serve(start, sys.stdin.buffer, answers)
-        os._exit(0)  # threads of a broken process group would keep the interpreter from ending
-
-
-if __name__ == "__main__":
-    main()
+def main(descriptor: int) -> None:
+    """Serve the one who speaks on a socket; who has called this ends the process after it."""
+    with (
+        socket.socket(fileno=descriptor) as channel,
+        channel.makefile("rb") as orders,
+        channel.makefile("wb") as answers,
+    ):
+        serve(msgspec.json.decode(orders.readline(), type=Start), orders, answers)

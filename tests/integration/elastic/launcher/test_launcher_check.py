@@ -1,6 +1,7 @@
-"""The check of nodes before training: a process of it is killed, a node is slow."""
+"""The check of nodes before training: a process of it is killed, a node is slow, the agent dies."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -19,27 +20,29 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 PATIENCE_S = 120.0
 SECRET = "00" * 32
 SLOW = """
-import os
-import sys
-if sys.orig_argv[1:3] == ["-m", "gangline.elastic.nodecheck.worker"]:
-    import gangline.elastic.nodecheck.worker as worker
-    quick = worker.Tester.compute
-    worker.Tester.compute = lambda self: quick(self) + 5.0
-    sys.argv = sys.orig_argv[2:]
-    worker.main()
-    os._exit(0)
+import gangline.elastic.nodecheck.worker as worker
+quick = worker.Tester.compute
+worker.Tester.compute = lambda self: quick(self) + 5.0
 """
 """Imported by every interpreter that finds it: the checking one is made slow."""
 
 
 TRAINS = """
-import os
 import sys
+early = "torch" in sys.modules
+import os
 import time
-print("trains in", os.environ["WORLD_SIZE"], flush=True)
+import torch
+print(f"trains in {os.environ['WORLD_SIZE']}, imported before: {early}\\n", end="", flush=True)
 while not os.path.exists(sys.argv[1]):
     time.sleep(0.05)
 """
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 async def events(address: str) -> tuple[JobEvent, ...]:
@@ -48,48 +51,53 @@ async def events(address: str) -> tuple[JobEvent, ...]:
         return (await client.ask(StatusWanted(), Status)).events
 
 
-def check_process(parent: int) -> int:
-    """Wait for the process with which a launcher checks its node."""
+def parents() -> dict[int, int]:
+    """Return the parent of each process of this machine."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            found[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+    return found
+
+
+def check_process(launcher: int) -> int:
+    """Wait for the process with which a launcher checks its node: of one of its interpreters."""
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
-        for path in Path("/proc").glob("[0-9]*/stat"):
-            try:
-                words = path.with_name("cmdline").read_text()
-                mine = int(path.read_text().rpartition(")")[2].split()[1]) == parent
-            except OSError:
-                continue
-            if mine and "nodecheck.worker" in words:
-                return int(path.parent.name)
+        seen = parents()
+        for pid, parent in seen.items():
+            if seen.get(parent) == launcher:
+                return pid
+        time.sleep(0.01)
     raise AssertionError("no process checks the node")
 
 
 def test_a_check_process_that_is_killed_is_forgiven_and_a_slow_node_leaves(
     launch, script, tmp_path
 ) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     path, end = script(TRAINS), tmp_path / "end"
     (tmp_path / "slow").mkdir()
     script(SLOW, "slow/sitecustomize.py")
 
-    def node(rank: int, **environment: str):
+    def node(rank: int, *flags: str, **environment: str):
         return launch(
             "--nnodes", "2:3", "--node-rank", rank, "--rdzv-backend", "c10d",
-            "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "job", "--no-standby",
+            "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "job", *flags,
             "--rdzv-conf", f"is_host={int(not rank)},last_call_timeout=1000",
             "--network-check", "--exclude-straggler", "--check-timeout", "15",
             "--straggler-ratio", "100000", "--straggler-seconds", "4", path, end,
             GANGLINE_JOB_SECRET=SECRET, **environment,
         )  # fmt: skip
 
-    healthy = [node(0), node(1)]
-    slow = node(2, PYTHONPATH=str(tmp_path / "slow"))
+    healthy = [node(0, "--no-standby"), node(1, "--preload", "torch")]
+    slow = node(2, "--preload", "torch", PYTHONPATH=str(tmp_path / "slow"))
     os.kill(check_process(healthy[1].process.pid), signal.SIGKILL)
     assert slow.wait() == NODE_FAULT, slow.output
     assert "this node is slow: node 2 failed compute" in slow.output
-    for run in healthy:
-        run.until("trains in 2")  # the last call would be long: nobody waits for who has left
+    for run, before in zip(healthy, (False, True), strict=True):
+        # The last call would be long: nobody waits for who has left.
+        run.until(f"trains in 2, imported before: {before}")
     (told,) = [one for one in asyncio.run(events(f"127.0.0.1:{port}")) if one.reason == "NodeLeft"]
     assert told.node_id == 2
     assert told.message.startswith("this node is slow: node 2 failed compute")
@@ -97,3 +105,28 @@ def test_a_check_process_that_is_killed_is_forgiven_and_a_slow_node_leaves(
     assert [run.wait() for run in healthy] == [0, 0], healthy[0].output + healthy[1].output
     for run in healthy:
         assert "node check: node 2 is slow" in run.output
+
+
+def test_workers_begin_in_the_interpreters_of_the_check(launch, script, tmp_path) -> None:
+    path, end = script("import os, sys, time\nimport torch\n" + TRAINS), tmp_path / "end"
+    run = launch("--standalone", "--nproc-per-node", 2, "--network-check", path, end)
+    run.until("trains in 2, imported before: True", 2)
+    assert "workers begin in interpreters of the check: 2" in run.output
+    run.until("spare interpreters are warm: 2")  # what they import is learned from these, too
+    end.touch()
+    assert run.wait() == 0, run.output
+
+
+@pytest.mark.parametrize("flags", [["--no-standby"], []], ids=["for the check alone", "to train"])
+def test_nothing_of_a_check_outlives_its_agent(launch, script, flags) -> None:
+    run = launch(
+        "--nnodes", 2, "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port()}",
+        "--rdzv-conf", "is_host=1", "--network-check", *flags, script("import torch\n" + TRAINS),
+    )  # fmt: skip
+    tests = check_process(run.process.pid)  # for ever: no other node comes
+    interpreter = parents()[tests]
+    run.process.kill()
+    deadline = time.monotonic() + PATIENCE_S
+    while {tests, interpreter} & set(parents()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

@@ -99,11 +99,20 @@ def comparable(dump: dict) -> dict:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_script_sees_what_it_sees_under_torchrun(launch, script, tmp_path):
+@pytest.mark.parametrize(
+    "checked",
+    [
+        pytest.param([], id="cold"),
+        pytest.param(["--network-check", "--preload=torch"], id="checked"),
+    ],
+)
+def test_a_script_sees_what_it_sees_under_torchrun(launch, script, tmp_path, checked):
     flags = ["--standalone", "--nproc-per-node", "1", "--max-restarts", "1", script(DUMP)]
     theirs = launch(*flags, tmp_path / "theirs", 0, program="torchrun")
     assert theirs.wait() == 0, theirs.output
-    ours = launch(*flags, tmp_path / "ours", 1)
+    ours = launch(*checked, *flags, tmp_path / "ours", 1)
+    if checked:
+        ours.until("workers begin in interpreters of the check: 1")
     ours.until("spare interpreters are warm")
     os.kill(seen(tmp_path / "ours0")["pid"], signal.SIGKILL)
     assert ours.wait() == 0, ours.output

@@ -1,7 +1,8 @@
 """What ``sitecustomize`` beside it does in a worker: learning, warming, waiting, last words.
 
 Loaded by path and dropped from ``sys.modules`` at once. Messages to the agent are lines of JSON on
-a socket that both share.
+a socket that both share. A spare may also lend the agent a child: a fork of itself that does
+something else, and of which nothing is left when the script runs.
 """
 
 from __future__ import annotations
@@ -13,20 +14,26 @@ import sys
 
 TYPE_CHECKING = False  # typing is not imported: the script may never need it
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, NoReturn
 
 _SETTLED_S = 1.0
 """So long no module may have been imported before the list of modules counts as complete."""
 _LOOK_EVERY_S = 0.25
 _STEP_SIZE = 8
+_INTEGER = 4
+"""Bytes of a descriptor that is sent."""
+_PR_SET_PDEATHSIG, _SIGKILL = 1, 9
 
 
 def run(mode: str, descriptor: int) -> None:
     """Act as ``learn``, ``plain`` or ``spare`` (see the agent); return when the script may run."""
     os.set_inheritable(descriptor, False)
     if mode == "spare":
-        _take(_wait_for_order(descriptor))
-    elif mode == "learn":
+        order = _wait_for_order(descriptor)
+        os.environ.clear()
+        os.environ.update(order["env"])
+        mode = "learn" if order["learns"] else "plain"
+    if mode == "learn":
         import _thread  # noqa: PLC0415 - a thread that threading.enumerate() does not show
 
         _thread.start_new_thread(_learn, (descriptor,))
@@ -36,17 +43,53 @@ def run(mode: str, descriptor: int) -> None:
     atexit.register(_last_words)
 
 
+class _Orders:
+    """What the agent writes, line by line, and the descriptors that it sends along."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor, self._rest = descriptor, b""
+        self.lent: list[int] = []
+
+    def read(self) -> Any:
+        import _socket  # noqa: PLC0415 - the script may never need the module around it
+
+        channel = _socket.socket(fileno=self.descriptor)
+        try:
+            while b"\n" not in self._rest:
+                piece, extra, _, _ = channel.recvmsg(1 << 16, _socket.CMSG_SPACE(_INTEGER))
+                if not piece:
+                    os._exit(0)  # the agent is gone, or wants no spare any more
+                self._rest += piece
+                for _, _, sent in extra:
+                    self.lent.append(int.from_bytes(sent[:_INTEGER], sys.byteorder))
+        finally:
+            channel.detach()
+        line, _, self._rest = self._rest.partition(b"\n")
+        return json.loads(line)
+
+    def wait(self, descriptor: int) -> bool:
+        """Wait for a descriptor to be readable, or an order to come; return whether one has."""
+        import select  # noqa: PLC0415
+
+        looks = select.poll()
+        looks.register(descriptor, select.POLLIN)
+        looks.register(self.descriptor, select.POLLIN)
+        return bool(self._rest) or all(each != descriptor for each, _ in looks.poll())
+
+
 def _wait_for_order(descriptor: int) -> Any:
+    """Do what the agent wants; return the order to become a worker."""
+    orders = _Orders(descriptor)
     streams = [os.dup(1), os.dup(2)]
     nothing = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, 1), os.dup2(nothing, 2)
-    wanted = json.loads(_read_line(descriptor))
-    _preload(wanted["modules"])
-    if wanted["step"] and "torch" in sys.modules:
-        _tiny_step(sys.modules["torch"])
-    _regain_priority(wanted["nice"])
-    os.write(descriptor, b'{"ready": true}\n')
-    order = json.loads(_read_line(descriptor))
+    while "env" not in (order := orders.read()):
+        if "modules" in order:
+            shown = nothing if order["quiet"] else streams[1]
+            os.dup2(shown, 1), os.dup2(shown, 2)
+            _tell(descriptor, {"missing": _warm(order)})
+        elif "child" in order:
+            code = _lend_child(orders, order["child"], streams[1])
+            _tell(descriptor, {"ended": code})
     for number, (kept, path) in enumerate(zip(streams, order["streams"], strict=True), start=1):
         source = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644) if path else kept
         os.dup2(source, number)
@@ -57,31 +100,88 @@ def _wait_for_order(descriptor: int) -> Any:
     return order
 
 
-def _take(order: Any) -> None:
-    os.environ.clear()
-    os.environ.update(order["env"])
+def _warm(order: Any) -> list[str]:
+    """Import, and have a tiny step trained; return the names that could not be imported."""
+    missing = _preload(order["modules"])
+    if order["step"] and "torch" in sys.modules:
+        _tiny_step(sys.modules["torch"])
+    _regain_priority(order["nice"])
+    return missing
 
 
-def _read_line(descriptor: int) -> bytes:
-    line = b""
-    while not line.endswith(b"\n"):
-        piece = os.read(descriptor, 1 << 16)
-        if not piece:
-            os._exit(0)  # the agent is gone, or wants no spare any more
-        line += piece
-    return line
+def _tell(descriptor: int, words: dict[str, Any]) -> None:
+    try:
+        os.write(descriptor, json.dumps(words).encode() + b"\n")
+    except OSError:
+        os._exit(0)  # the agent is gone, or wants no spare any more
 
 
-def _preload(modules: list[str]) -> None:
+def _lend_child(orders: _Orders, wanted: Any, output: int) -> int:
+    """Have a fork of this process serve the descriptor that was sent; return its exit code.
+
+    It is killed when the agent has another order for this process.
+    """
+    import warnings  # noqa: PLC0415
+
+    channel, parent = orders.lent.pop(0), os.getpid()
+    with warnings.catch_warnings():
+        # Libraries of mathematics have threads, and end them themselves before a fork.
+        warnings.simplefilter("ignore")
+        pid = os.fork()
+    if pid == 0:
+        os.close(orders.descriptor)
+        _be_child(wanted, channel, output, parent)
+    os.close(channel)
+    ended = os.pidfd_open(pid)
+    if orders.wait(ended):
+        os.kill(pid, _SIGKILL)
+    os.close(ended)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def _be_child(wanted: Any, channel: int, output: int, parent: int) -> NoReturn:
+    """Run ``main`` of a module of the agent's, as if the agent had started an interpreter."""
+    code = 1
+    try:
+        import contextlib  # noqa: PLC0415
+        import ctypes  # noqa: PLC0415
+        import importlib  # noqa: PLC0415
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _SIGKILL)
+        if os.getppid() != parent:
+            os._exit(code)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(output, 1), os.dup2(output, 2)
+        os.environ.clear()
+        os.environ.update(wanted["env"])
+        os.sched_setaffinity(0, wanted["processors"])
+        sys.path[:] = wanted["path"]
+        sys.modules.pop("sitecustomize", None)
+        with contextlib.suppress(ImportError):  # there may be none
+            importlib.import_module("sitecustomize")
+        importlib.import_module(wanted["module"]).main(channel)
+        code = 0
+    except BaseException:
+        import traceback  # noqa: PLC0415
+
+        traceback.print_exc()
+    finally:
+        # Nothing that this process has inherited may be cleared away by it.
+        os._exit(code)
+
+
+def _preload(modules: list[str]) -> list[str]:
     import importlib  # noqa: PLC0415
 
+    missing = []
     for name in modules:
         if name not in sys.modules:
             # Whatever an import raises, the script is the one to meet it, not its spare.
             try:
                 importlib.import_module(name)
             except Exception:
-                continue
+                missing.append(name)
+    return missing
 
 
 def _tiny_step(torch: Any) -> None:

@@ -1,0 +1,82 @@
+"""Interpreters that are started before all else: the node is checked in them, then they may train.
+
+One import of PyTorch serves both. A script shall not notice: only one whose first act is to import
+PyTorch starts in an interpreter that has done so already.
+"""
+
+import ast
+import sys
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+from gangline.elastic.agent.environment import waiting_environment, worker_arguments
+from gangline.elastic.agent.process import bound_to
+from gangline.elastic.agent.settings import AgentSettings, Command
+from gangline.elastic.agent.spare import Spare
+from gangline.elastic.agent.standby import is_room
+from gangline.elastic.nodecheck.interpreters import Interpreters, idle_interpreters
+
+_TORCH = "torch"
+_HARMLESS = sys.stdlib_module_names | {"numpy"}
+"""What does not set anything of which an import of PyTorch would take notice."""
+
+
+def early_interpreters(settings: AgentSettings, base: Mapping[str, str]) -> Interpreters:
+    """Return the interpreters in which this node is checked first."""
+    size = settings.local_world_size
+    if not _may_train(settings):
+        return idle_interpreters(size)
+    return Interpreters(partial(_started, settings, dict(base)), size, may_train=True)
+
+
+async def _started(settings: AgentSettings, base: Mapping[str, str], local_rank: int) -> Spare:
+    near = settings.affinity[local_rank] if settings.affinity else frozenset()
+    return await Spare.started(
+        worker_arguments(settings, local_rank),
+        waiting_environment(settings, local_rank, base),
+        partial(bound_to, near),
+    )
+
+
+def _may_train(settings: AgentSettings) -> bool:
+    command, standby = settings.command, settings.standby
+    if not standby.enabled or not command.is_python or command.arguments[0] != sys.executable:
+        return False
+    if not is_room(settings.local_world_size, standby.reserve_bytes):
+        return False
+    return _TORCH in standby.preload or _imports_torch_first(command)
+
+
+def _imports_torch_first(command: Command) -> bool:
+    """Read the script; a module is not looked for, that might import the packages it is in."""
+    _, _, script, *_ = command.arguments
+    if script == "-m":
+        return False
+    try:
+        return imports_torch_first(Path(script).read_bytes())
+    except OSError:
+        return False
+
+
+def imports_torch_first(source: bytes) -> bool:
+    """Say whether nothing that matters to PyTorch comes before its import in a script."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return False
+    body = tree.body[1:] if ast.get_docstring(tree, clean=False) is not None else tree.body
+    for statement in body:
+        match statement:
+            case ast.Import(names=names):
+                imported = [each.name.partition(".")[0] for each in names]
+            case ast.ImportFrom(module=str(module), level=0):
+                imported = [module.partition(".")[0]]
+            case _:
+                return False
+        for name in imported:
+            if name == _TORCH:
+                return True
+            if name not in _HARMLESS:
+                return False
+    return False

@@ -5,6 +5,7 @@ PyTorch starts in an interpreter that has done so already.
 """
 
 import ast
+import signal
 import sys
 from collections.abc import Mapping
 from functools import partial
@@ -35,8 +36,18 @@ async def _started(settings: AgentSettings, base: Mapping[str, str], local_rank:
     return await Spare.started(
         worker_arguments(settings, local_rank),
         waiting_environment(settings, local_rank, base),
-        partial(bound_to, near),
+        partial(_prepare, near, settings.signals),
     )
+
+
+def _prepare(near: frozenset[int], handled: tuple[signal.Signals, ...]) -> None:
+    """Let the calling process begin as a worker does: the agent handles these by then.
+
+    What is handled is not ignored in a new program, though it was when the launcher started.
+    """
+    for number in handled:
+        signal.signal(number, signal.SIG_DFL)
+    bound_to(near)
 
 
 def _may_train(settings: AgentSettings) -> bool:

@@ -97,7 +97,17 @@ def comparable(dump: dict) -> dict:
     return dump
 
 
+@pytest.fixture
+def as_under_nohup():
+    """Programs begin with signals ignored that are of a terminal, as with nohup."""
+    before = {each: signal.signal(each, signal.SIG_IGN) for each in (signal.SIGHUP, signal.SIGQUIT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("as_under_nohup")
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "checked",

@@ -36,6 +36,13 @@ from gangline.elastic.checkpoint.training import random_states, set_random_state
 TAG = "flash"
 _MARKS = set("/[]'\"")
 """What has a meaning in the path of a tensor."""
+_IDLE = (
+    "_create_checkpoint_file",
+    "_create_zero_checkpoint_files",
+    "_copy_recovery_script",
+    "_checkpoint_tag_validation",
+)
+"""What an engine need not do where there are no folders, and one tag for all."""
 _DATA = {
     "deepspeed.runtime.zero.config": ("ZeroStageEnum",),
     "deepspeed.utils.tensor_fragment": ("fragment_address",),
@@ -204,15 +211,14 @@ class FlashEngine:
     def _storage(self, files: _Files) -> Iterator[_Files]:
         """Let the engine save to ``files`` and load from there, without making folders."""
         own = self.engine.checkpoint_engine
-        idle = ("_create_checkpoint_file", "_create_zero_checkpoint_files", "_copy_recovery_script")
         try:
             self.engine.checkpoint_engine = files
-            for name in (*idle, "_checkpoint_tag_validation"):
+            for name in _IDLE:
                 setattr(self.engine, name, lambda *_: True)
             yield files
         finally:
             self.engine.checkpoint_engine = own
-            for name in (*idle, "_checkpoint_tag_validation"):
+            for name in _IDLE:
                 delattr(self.engine, name)
 
 

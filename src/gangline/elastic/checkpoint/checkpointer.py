@@ -100,6 +100,7 @@ class Checkpointer:
         self.node = node_name(base)
         self.alive = Hold(self.home / "job.lock")
         self.alive.take(exclusive=False)
+        self.buffers = Buffers(self.home, self.ranks.rank, buffers)
         self._claim(job)
         if self.ranks.rank == 0:
             homes.reclaim(base, homes.wall_clock(), but=self.home)
@@ -109,7 +110,6 @@ class Checkpointer:
         self.link.connect()
         if replicas:
             self._meet_peers(environment)
-        self.buffers = Buffers(self.home, self.ranks.rank, buffers)
         self.agreement: Agreement | None = None
         self.pace.failures = int(environment.get("TORCHELASTIC_RESTART_COUNT") or 0)
         self._asked: set[int] = set()
@@ -313,7 +313,7 @@ class Checkpointer:
         """
         self.buffers.settle()
         plain = expanded(state) if state is not None else None
-        restorer = Restorer(self.ranks, self.home, self.node, self.settings)
+        restorer = Restorer(self.ranks, self.home, self.node, self.settings, self.buffers.mapped)
         for skipped, reason in sorted(torn(restorer.found).items(), reverse=True):
             log.warning("a step in memory is not whole", extra={"step": skipped, "reason": reason})
         loaded = restorer.load(plain, step)

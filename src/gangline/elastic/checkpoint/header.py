@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-import xxhash
+from gangline.elastic.checkpoint.sums import checksum
 
-MAGIC = b"GANGLCK1"
+MAGIC = b"GANGLCK2"
 PAGE = 4096
 """The header's and the mark's place; the layout follows at this offset."""
 MARK_OFFSET = 1024
@@ -49,11 +49,6 @@ class Header:
     total_bytes: int
     saved_at: float
     """Seconds since the epoch on the writer's clock; for people only."""
-
-
-def checksum(data: bytes | bytearray | memoryview) -> int:
-    """The checksum that is used all over: 64 bits of XXH3."""
-    return xxhash.xxh3_64_intdigest(data)
 
 
 def pack_header(header: Header) -> bytes:

@@ -16,11 +16,13 @@ from collections.abc import Iterable
 import msgspec
 
 from gangline.elastic.checkpoint.errors import CorruptError
-from gangline.elastic.checkpoint.header import checksum
 from gangline.elastic.checkpoint.layout import Layout, end_of, part_name
+from gangline.elastic.checkpoint.sums import checksum
 
 MANIFEST = "gangline.json"
 METADATA = ".metadata"
+FORMAT = 2
+"""1 had other checksums."""
 _STEP = re.compile(r"^step-(\d{12,})$")
 _PARTIAL = re.compile(r"^\.partial-(\d{12,})-([0-9a-f]{32})$")
 
@@ -59,7 +61,7 @@ class Manifest(msgspec.Struct, frozen=True):
     metadata_sum: int
     sum: int = 0
     """Checksum of the manifest's own text with this field zero."""
-    format: int = 1
+    format: int = FORMAT
 
 
 def part_of(layout: Layout, sums: list[int]) -> Part:
@@ -127,8 +129,8 @@ def read_manifest(data: bytes) -> Manifest:
         found = msgspec.json.decode(data, type=Manifest)
     except msgspec.MsgspecError as error:
         raise CorruptError(f"{MANIFEST} cannot be read: {error}") from error
-    if found.format != 1:
-        raise CorruptError(f"{MANIFEST} has format {found.format}; this version reads 1")
+    if found.format != FORMAT:
+        raise CorruptError(f"{MANIFEST} has format {found.format}; this version reads {FORMAT}")
     if checksum(_text(found)) != found.sum or msgspec.json.encode(found) != data:
         raise CorruptError(f"{MANIFEST} is damaged")
     if [part.rank for part in found.parts] != list(range(found.world)):

@@ -13,7 +13,7 @@ import msgspec
 
 from gangline.elastic.checkpoint.errors import CorruptError
 from gangline.elastic.checkpoint.failpoints import reach
-from gangline.elastic.checkpoint.header import Header, checksum
+from gangline.elastic.checkpoint.header import Header
 from gangline.elastic.checkpoint.layout import Layout
 from gangline.elastic.checkpoint.manifest import (
     METADATA,
@@ -27,6 +27,7 @@ from gangline.elastic.checkpoint.manifest import (
     write_manifest,
 )
 from gangline.elastic.checkpoint.segment import Segment
+from gangline.elastic.checkpoint.sums import checksum
 from gangline.elastic.checkpoint.target import Target
 
 log = logging.getLogger(__name__)

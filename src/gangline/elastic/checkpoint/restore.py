@@ -24,7 +24,7 @@ from gangline.elastic.checkpoint.peers import Request, fetch
 from gangline.elastic.checkpoint.pending import Held
 from gangline.elastic.checkpoint.reader import load_into
 from gangline.elastic.checkpoint.segment import Segment
-from gangline.elastic.checkpoint.source import Key, MemorySource, Source
+from gangline.elastic.checkpoint.source import Key, Mapped, MemorySource, Source
 from gangline.elastic.checkpoint.stored import StorageSource
 from gangline.elastic.checkpoint.target import Target, open_target
 
@@ -44,8 +44,15 @@ class Loaded:
 class Restorer:
     """What there is to restore, seen by all ranks."""
 
-    def __init__(self, ranks: Ranks, home: Path, node: str, settings: Settings) -> None:
-        self.ranks, self.home, self.settings = ranks, home, settings
+    def __init__(
+        self,
+        ranks: Ranks,
+        home: Path,
+        node: str,
+        settings: Settings,
+        mapped: Mapped | None = None,
+    ) -> None:
+        self.ranks, self.home, self.settings, self._mapped = ranks, home, settings, mapped
         self.held = _newest_of_each(pending.survey(home))
         views = ranks.gather(holdings(node, settings.address, self.held))
         self.found: list[Holding] = sorted({one for view in views for one in view})
@@ -139,7 +146,7 @@ class Restorer:
 
         if not mine:
             mine = [self._fetch(candidate, self._likeliest(candidate))]
-        return MemorySource(mine, bring)
+        return MemorySource(mine, bring, self._mapped)
 
     def _likeliest(self, candidate: Candidate) -> int:
         """The rank whose part this rank needs most likely: its own, if there was one."""

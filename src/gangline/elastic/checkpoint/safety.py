@@ -5,6 +5,7 @@ files consist of are known; any other name in a pickle is an error, wherever it 
 """
 
 import pickle
+import threading
 from collections.abc import Callable
 from importlib import import_module
 from typing import IO, Any
@@ -50,6 +51,11 @@ class _MetadataUnpickler(pickle.Unpickler):
         raise pickle.UnpicklingError(f"{module}.{name} has no place in a checkpoint's metadata")
 
 
+_loading = threading.Lock()
+"""PyTorch's list of what may be loaded is one for all threads, and what leaves it is gone also if
+the script had put it there."""
+
+
 def read_metadata(stream: IO[bytes]) -> Metadata:
     """Read a ``.metadata`` file.
 
@@ -90,5 +96,10 @@ def safe_load(stream: IO[bytes]) -> Any:
     Raises:
         pickle.UnpicklingError: loading it would need code.
     """
-    with torch.serialization.safe_globals(_data_classes()):
-        return torch.load(stream, map_location="cpu", weights_only=True)
+    with _loading:
+        theirs = torch.serialization.get_safe_globals()
+        try:
+            with torch.serialization.safe_globals(_data_classes()):
+                return torch.load(stream, map_location="cpu", weights_only=True)
+        finally:
+            torch.serialization.add_safe_globals(theirs)

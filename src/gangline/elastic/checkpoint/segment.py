@@ -25,6 +25,7 @@ from gangline.elastic.checkpoint.failpoints import reach
 from gangline.elastic.checkpoint.header import Header, State
 from gangline.elastic.checkpoint.layout import Layout, aligned, decode, encode, faults
 from gangline.elastic.checkpoint.room import free_bytes, shortage
+from gangline.elastic.checkpoint.sums import checksum
 
 
 class Segment:
@@ -64,6 +65,10 @@ class Segment:
             return os.path.samestat(os.fstat(self.descriptor), path.stat())
         return False
 
+    def is_whole(self) -> bool:
+        """Whether the file is still as long as it was; to read what is gone would be fatal."""
+        return os.fstat(self.descriptor).st_size >= self.size
+
     def header(self) -> Header | None:
         """What the segment says of itself; ``None`` when nothing valid is written."""
         return records.unpack_header(self.map[: records.HEADER_BYTES])
@@ -78,7 +83,7 @@ class Segment:
         if self.size < max(end, header.total_bytes) or os.fstat(self.descriptor).st_size < end:
             raise CorruptError(f"{self.path} is shorter than its header says")
         data = self.map[records.PAGE : records.PAGE + header.layout_bytes]
-        if records.checksum(data) != header.layout_sum:
+        if checksum(data) != header.layout_sum:
             raise CorruptError(f"the layout in {self.path} is damaged")
         try:
             return _layout_of(data)
@@ -168,7 +173,7 @@ def place(layout: Layout, *, step: int, generation: int, wanted: bool) -> tuple[
         step,
         generation,
         len(data),
-        records.checksum(data),
+        checksum(data),
         seal_offset,
         part_offset,
         layout.part_bytes,

@@ -9,22 +9,21 @@ import io
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
+import numpy
 import torch
-import xxhash
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 
 from gangline.elastic.checkpoint.errors import CorruptError
-from gangline.elastic.checkpoint.header import checksum
 from gangline.elastic.checkpoint.layout import Entry
 from gangline.elastic.checkpoint.pending import Held
 from gangline.elastic.checkpoint.safety import read_metadata
 from gangline.elastic.checkpoint.segment import Segment
+from gangline.elastic.checkpoint.sums import BLOCK, STRETCH, checksum, copy_summed
 
 Key = tuple[str, tuple[int, ...] | None]
-BLOCK = 1 << 19
-"""Bytes that are read and then verified at once: they stay in the processor's cache in between."""
 
 
 def key_of(index: MetadataIndex) -> Key:
@@ -34,6 +33,8 @@ def key_of(index: MetadataIndex) -> Key:
 
 Fetch = Callable[[Sequence[Key], Metadata], Sequence[Held]]
 """Has parts that hold these keys brought into this node's memory."""
+Mapped = Callable[[Path], Segment | None]
+"""The segment at a path, if this process has mapped it already."""
 
 
 class Where(NamedTuple):
@@ -92,20 +93,27 @@ class _InMemory:
     part: memoryview
     entry: Entry
     sum: int | None
+    is_mapped: bool
+    """Whether the part's pages are where they can be copied from."""
 
 
 class MemorySource:
     """A step in the segments of this node; what it lacks is fetched from where it is."""
 
-    def __init__(self, held: Sequence[Held], fetch: Fetch | None = None) -> None:
-        """Open ``held``, saves of one step and plan.
+    def __init__(
+        self,
+        held: Sequence[Held],
+        fetch: Fetch | None = None,
+        mapped: Mapped | None = None,
+    ) -> None:
+        """Open ``held``, saves of one step and plan; what is ``mapped`` is not mapped again.
 
         Raises:
             CorruptError: the metadata are damaged.
         """
         self._segments: list[Segment] = []
         self._entries: dict[Key, _InMemory] = {}
-        self._fetch = fetch
+        self._fetch, self._mapped = fetch, mapped
         self.unsealed = 0
         """Segments whose checksums nobody had computed yet when the save was needed."""
         for one in held:
@@ -114,8 +122,10 @@ class MemorySource:
         self.metadata = read_metadata(io.BytesIO(held[0].layout.metadata))
 
     def _add(self, held: Held) -> None:
-        segment = Segment(held.path)
-        self._segments.append(segment)
+        known_here = self._mapped(held.path) if self._mapped else None
+        segment = known_here or Segment(held.path)
+        if known_here is None:
+            self._segments.append(segment)
         header = segment.header()
         if header != held.header:
             raise CorruptError(f"{held.path.name} changed while it was looked at")
@@ -125,7 +135,7 @@ class MemorySource:
         for number, entry in enumerate(held.layout.entries):
             known = sums[number] if sums else None
             self._entries[entry.key, entry.chunk] = _InMemory(
-                segment, header.part_offset, part, entry, known
+                segment, header.part_offset, part, entry, known, known_here is not None
             )
 
     def obtain(self, keys: Sequence[Key]) -> None:
@@ -156,11 +166,7 @@ class MemorySource:
         return whole[entry.raw_offset : entry.raw_offset + (entry.raw_length or entry.length)]
 
     def copy(self, key: Key, into: memoryview) -> None:
-        """Read the entry to where it is needed.
-
-        Reading costs less than copying from a fresh mapping, whose pages have to be found one by
-        one, and a segment that is cut short meanwhile is an error rather than a fatal signal.
-        """
+        """Put the entry where it is needed: copied from a mapping that stays, or read."""
         found = self._entries[key]
         entry, at = found.entry, found.offset + found.entry.offset
 
@@ -169,10 +175,10 @@ class MemorySource:
             while len(block):
                 got = os.preadv(found.segment.descriptor, [block], at)
                 if not got:
-                    raise CorruptError(f"{found.segment.path.name} ends too early")
+                    raise _cut_short(found)
                 at, block = at + got, block[got:]
 
-        digest = take(fill, entry, into)
+        digest = _copied(found, into) if found.is_mapped else take(fill, entry, into)
         if found.sum is not None and digest != found.sum:
             raise CorruptError(f"{entry.key!r} in {found.segment.path.name} has a wrong checksum")
 
@@ -186,6 +192,27 @@ class MemorySource:
         self._entries.clear()
         for segment in self._segments:
             segment.close()
+
+
+def _copied(found: _InMemory, into: memoryview) -> int:
+    """Copy the tensor's bytes from the mapping; the checksum of the whole entry."""
+    entry = found.entry
+    _see_length(entry, into)
+    whole = found.part[entry.offset : entry.offset + entry.length]
+    end = entry.raw_offset + entry.raw_length
+    place = numpy.frombuffer(into, numpy.uint8)
+    origin = numpy.frombuffer(whole[entry.raw_offset : end], numpy.uint8)
+    total = checksum(whole[: entry.raw_offset])
+    for at in range(0, len(into), STRETCH):
+        if not found.segment.is_whole():
+            raise _cut_short(found)
+        stretch = slice(at, at + STRETCH)
+        total = copy_summed(place[stretch], origin[stretch], total)
+    return checksum(whole[end:], total)
+
+
+def _cut_short(found: _InMemory) -> CorruptError:
+    return CorruptError(f"{found.segment.path.name} ends too early")
 
 
 class Extent(Protocol):
@@ -204,21 +231,25 @@ class Extent(Protocol):
         """Their number."""
 
 
+def _see_length(extent: Extent, into: memoryview) -> None:
+    if len(into) != extent.raw_length:
+        raise CorruptError(f"{extent.raw_length} bytes where the shape says {len(into)}")
+
+
 def take(fill: Callable[[memoryview], None], extent: Extent, into: memoryview) -> int:
     """Fill ``into`` with the tensor's bytes of an entry that ``fill`` reads; the whole's checksum.
 
     Each block is summed up where it has arrived, while it is still in the processor's cache, so
     that verifying costs no second walk through memory.
     """
-    if len(into) != extent.raw_length:
-        raise CorruptError(f"{extent.raw_length} bytes where the shape says {len(into)}")
+    _see_length(extent, into)
     around = memoryview(bytearray(extent.length - extent.raw_length))
     blocks = [into[at : at + BLOCK] for at in range(0, len(into), BLOCK)]
-    digest = xxhash.xxh3_64()
+    total = 0
     for block in (around[: extent.raw_offset], *blocks, around[extent.raw_offset :]):
         fill(block)
-        digest.update(block)
-    return digest.intdigest()
+        total = checksum(block, total)
+    return total
 
 
 def tensor_of(

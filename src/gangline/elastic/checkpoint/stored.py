@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import IO
 
 from gangline.elastic.checkpoint.errors import CorruptError
-from gangline.elastic.checkpoint.header import checksum
 from gangline.elastic.checkpoint.manifest import (
     MANIFEST,
     METADATA,
@@ -18,6 +17,7 @@ from gangline.elastic.checkpoint.manifest import (
 )
 from gangline.elastic.checkpoint.safety import read_metadata
 from gangline.elastic.checkpoint.source import Key, Row, Where, take
+from gangline.elastic.checkpoint.sums import checksum
 from gangline.elastic.checkpoint.target import Target
 
 

@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import IO, Any
 
-import xxhash
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem, WriteItemType
@@ -23,11 +22,11 @@ from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
 from gangline.elastic.checkpoint.envelope import bytes_of, envelope
-from gangline.elastic.checkpoint.header import checksum
 from gangline.elastic.checkpoint.layout import part_name
 from gangline.elastic.checkpoint.manifest import METADATA, Manifest, Part, write_manifest
 from gangline.elastic.checkpoint.persist import write_all
 from gangline.elastic.checkpoint.source import key_of
+from gangline.elastic.checkpoint.sums import checksum
 from gangline.elastic.checkpoint.target import open_target
 
 Row = tuple[str, tuple[int, ...] | None, int, int, int, int, int]
@@ -148,15 +147,15 @@ def _parts(results: list[list[WriteResult]]) -> tuple[str, list[Part]]:
 def _write(stream: IO[bytes], at: int, item: WriteItem, planner: SavePlanner) -> Row:
     """Write one value; returns its row of the manifest."""
     pieces, raw_offset, raw_length = _pieces(item, planner)
-    digest, length = xxhash.xxh3_64(), 0
+    total, length = 0, 0
     for piece in pieces:
-        digest.update(piece)
+        total = checksum(piece, total)
         length += len(piece)
         write_all(stream, piece)
     key, chunk = key_of(item.index)
     if item.type is not WriteItemType.BYTE_IO and chunk is None:
         chunk = ()
-    return key, chunk, at, length, raw_offset, raw_length, digest.intdigest()
+    return key, chunk, at, length, raw_offset, raw_length, total
 
 
 def _pieces(item: WriteItem, planner: SavePlanner) -> tuple[list[memoryview], int, int]:

@@ -4,18 +4,20 @@ import io
 import os
 import pickle
 import random
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 
-from gangline.elastic.checkpoint import pending, persist
+from gangline.elastic.checkpoint import moves, pending, persist
 from gangline.elastic.checkpoint.errors import CorruptError
 from gangline.elastic.checkpoint.header import HEADER_BYTES, PAGE
 from gangline.elastic.checkpoint.manifest import MANIFEST, step_name
 from gangline.elastic.checkpoint.reader import load_into
-from gangline.elastic.checkpoint.safety import read_metadata
+from gangline.elastic.checkpoint.safety import read_metadata, safe_load
 from gangline.elastic.checkpoint.segment import Segment
 from gangline.elastic.checkpoint.source import MemorySource
 from gangline.elastic.checkpoint.stored import StorageSource
@@ -72,11 +74,17 @@ def test_a_file_that_is_cut_short_or_missing_or_longer_is_found(rig: Any, file: 
 
 def readable(rig: Any) -> bool:
     """Whether step 5 can be loaded from memory; what is loaded is right."""
+    ways = {_readable(rig, mapped) for mapped in (None, rig.buffers.mapped)}
+    assert len(ways) == 1, "it makes no difference whether the memory was mapped before"
+    return ways.pop()
+
+
+def _readable(rig: Any, mapped: Any) -> bool:
     held = [one for one in pending.survey(rig.home) if one.step == 5]
     if not held:
         return False
     try:
-        source = MemorySource(held)
+        source = MemorySource(held, None, mapped)
         found = load_into(source, None)
         source.close()
     except CorruptError:
@@ -90,9 +98,6 @@ def readable(rig: Any) -> bool:
 def test_a_flipped_bit_in_memory_is_found(rig: Any) -> None:
     rig.save(state(), 5)
     held = rig.held(5)
-    segment = Segment(held.path)
-    persist.seal(segment, held.header, held.layout)
-    segment.close()
     header = held.header
     part = range(header.part_offset * 8, (header.part_offset + header.part_bytes) * 8)
     layout = range(PAGE * 8, (PAGE + header.layout_bytes) * 8)
@@ -108,17 +113,18 @@ def test_a_flipped_bit_in_memory_is_found(rig: Any) -> None:
 def test_a_segment_that_is_cut_short_is_found(rig: Any) -> None:
     rig.save(state(), 5)
     held = rig.held(5)
-    rig.buffers.close()
     for length in [held.header.part_offset + held.header.part_bytes - 1, PAGE + 10, PAGE, 100, 0]:
         os.truncate(held.path, length)
         assert not readable(rig)
 
 
-def test_a_segment_that_is_cut_short_while_it_is_restored_is_an_error(rig: Any) -> None:
+@pytest.mark.parametrize("is_mapped", [False, True])
+def test_a_segment_that_is_cut_short_while_it_is_restored_is_an_error(
+    rig: Any, is_mapped: bool
+) -> None:
     rig.save({"w": torch.arange(90_000.0)}, 5)
     held = rig.held(5)
-    source = MemorySource([held])
-    rig.buffers.close()
+    source = MemorySource([held], None, rig.buffers.mapped if is_mapped else None)
     os.truncate(held.path, held.header.part_offset + 100_000)
     with pytest.raises(CorruptError, match="ends too early"):
         source.copy(("w", (0,)), memoryview(bytearray(360_000)))
@@ -127,6 +133,29 @@ def test_a_segment_that_is_cut_short_while_it_is_restored_is_an_error(rig: Any) 
     source.close()
 
 
+@pytest.fixture
+def unsealed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Saves come without sums, as those of large tensors of a device do."""
+    monkeypatch.setattr(moves, "_sums", lambda *_: None)
+
+
+def test_a_save_has_its_sums_when_it_returns(rig: Any) -> None:
+    writer = Writer(rig.home, lambda outcome: None)
+    large = torch.randn(3, 500_000)
+    values = {"l": large, "t": large.t(), "w": torch.ones(3), "none": torch.empty(0, 2), "n": [1]}
+    for step in range(1, 5):
+        large += 1
+        rig.save(values, step)
+        held = rig.held(step)
+        segment = Segment(held.path)
+        known = segment.seal(held.header, len(held.layout.entries))
+        assert known == persist.sums_of(segment, held.header, held.layout)
+        segment.close()
+        assert writer.seal() == 0, "nothing is left to the saver"
+    writer.close()
+
+
+@pytest.mark.usefixtures("unsealed")
 def test_sums_are_those_of_a_larger_segment_that_took_another_s_place(rig: Any) -> None:
     writer = Writer(rig.home, lambda outcome: None)
     for step, size in enumerate((10, 10, 10, 90_000, 90_000, 90_000), start=1):
@@ -147,9 +176,6 @@ def test_sums_are_those_of_a_larger_segment_that_took_another_s_place(rig: Any) 
 def test_memory_that_changed_after_it_was_saved_is_not_written_to_storage(rig: Any) -> None:
     rig.save(state(), 5)
     held = rig.held(5)
-    segment = Segment(held.path)
-    persist.seal(segment, held.header, held.layout)
-    segment.close()
     flip(held.path, held.header.part_offset * 8 + 4000)
     with pytest.raises(CorruptError, match="changed in memory"):
         rig.persist(5)
@@ -164,3 +190,22 @@ class Evil:
 def test_metadata_that_would_run_code_are_refused() -> None:
     with pytest.raises(CorruptError, match="no place"):
         read_metadata(io.BytesIO(pickle.dumps(Evil())))
+
+
+def test_what_the_script_allows_to_be_loaded_stays_allowed() -> None:
+    plain = io.BytesIO()
+    torch.save({"a": numpy.ones(3)}, plain)
+    with torch.serialization.safe_globals([numpy.ndarray]):
+        before = set(torch.serialization.get_safe_globals())
+        plain.seek(0)
+        assert safe_load(plain)["a"].tolist() == [1, 1, 1]
+        assert set(torch.serialization.get_safe_globals()) >= before
+    assert set(torch.serialization.get_safe_globals()).isdisjoint({bytes, numpy.dtype})
+
+
+def test_values_are_loaded_by_several_threads_at_once() -> None:
+    plain = io.BytesIO()
+    torch.save({"a": numpy.ones(3), "b": b""}, plain)
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: safe_load(io.BytesIO(plain.getvalue())), range(400)))
+    assert all(one["b"] == b"" for one in found)

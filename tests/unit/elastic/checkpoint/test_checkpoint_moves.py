@@ -1,4 +1,4 @@
-"""Copies of tensors into their places by several threads, bit by bit."""
+"""Copies of tensors into their places by several threads, bit by bit, and their checksums."""
 
 import sys
 from collections.abc import Iterator
@@ -9,9 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gangline.elastic.checkpoint import moves
-from gangline.elastic.checkpoint.envelope import is_plain
-from gangline.elastic.checkpoint.moves import Copier, Pair, Race, Way
+from gangline.elastic.checkpoint import moves, sums
+from gangline.elastic.checkpoint.envelope import bytes_of, is_plain
+from gangline.elastic.checkpoint.moves import Copier, Move, Place
+from gangline.elastic.checkpoint.sums import checksum, joined
 
 sys.path.insert(0, str(Path(__file__).parent))
 from checkpoint_states import equal, tensors
@@ -21,22 +22,18 @@ class Marked(torch.Tensor):
     """A kind of tensor of its own, whose bytes are nobody's business."""
 
 
-def favouring(way: Way) -> Race:
-    """A race that is over, and that this way has won."""
-    return Race({each: [float(each is not way)] * moves.TRIALS for each in Way})
-
-
-@pytest.fixture(params=Way)
-def copier(request: pytest.FixtureRequest) -> Iterator[Copier]:
+@pytest.fixture
+def copier() -> Iterator[Copier]:
     threads = torch.get_num_threads()
-    one = Copier(favouring(request.param))
+    one = Copier()
     yield one
     one.close()
     torch.set_num_threads(threads)
 
 
-def place_for(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.zeros(tensor.shape, dtype=tensor.dtype)
+def place_for(tensor: torch.Tensor, dtype: torch.dtype | None = None) -> Place:
+    place = torch.zeros(tensor.shape, dtype=dtype or tensor.dtype)
+    return Place(place, bytes_of(place))
 
 
 def large_ones() -> list[torch.Tensor]:
@@ -61,13 +58,14 @@ def large_ones() -> list[torch.Tensor]:
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_every_tensor_arrives_whatever_its_form(copier: Copier, threads: int) -> None:
     torch.set_num_threads(threads)
-    pairs: list[Pair] = [(place_for(one), one.detach()) for one in large_ones()]
+    work: list[Move] = [(place_for(one), one.detach()) for one in large_ones()]
     told: list[bool] = []
-    copier.copy(pairs, lambda: told.append(True))
-    copier.copy(pairs, lambda: told.append(True))
+    for _ in range(2):
+        taken = copier.copy(work, lambda: told.append(True))
+        assert taken == [checksum(place.raw) for place, _ in work]
     assert told == [True, True]
-    for place, tensor in pairs:
-        assert torch.equal(place, tensor)
+    for place, tensor in work:
+        assert torch.equal(place.tensor, tensor)
 
 
 @settings(max_examples=100, deadline=None)
@@ -75,41 +73,62 @@ def test_every_tensor_arrives_whatever_its_form(copier: Copier, threads: int) ->
 def test_random_tensors_arrive_in_stretches_of_any_length(
     some: list[torch.Tensor], threads: int
 ) -> None:
-    pairs: list[Pair] = [(place_for(one), one) for one in some]
-    copier, known = Copier(favouring(Way.C_LIBRARY)), torch.get_num_threads()
+    work: list[Move] = [(place_for(one), one) for one in some]
+    copier, known = Copier(), torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(moves, "SMALL", 1)
-        patch.setattr(moves, "STRETCH", 3)
+        patch.setattr(moves, "STRETCH", 5)
+        patch.setattr(sums, "BLOCK", 3)
         torch.set_num_threads(threads)
-        copier.copy(pairs, lambda: None)
+        taken = copier.copy(work, lambda: None)
     copier.close()
     torch.set_num_threads(known)
-    for place, tensor in pairs:
-        assert equal(place, tensor)
+    assert taken == [checksum(place.raw) for place, _ in work]
+    for place, tensor in work:
+        assert equal(place.tensor, tensor)
 
 
 def test_another_type_is_converted_rather_than_copied_as_bytes(copier: Copier) -> None:
     numbers = torch.arange(100_000, dtype=torch.int32)
-    place = torch.zeros(100_000, dtype=torch.float32)
-    copier.copy([(place, numbers)], lambda: None)
-    assert torch.equal(place, numbers.to(torch.float32))
+    place = place_for(numbers, torch.float32)
+    taken = copier.copy([(place, numbers)], lambda: None)
+    assert torch.equal(place.tensor, numbers.to(torch.float32))
+    assert taken == [checksum(place.raw)]
+
+
+def test_the_sum_is_of_what_arrived_even_if_the_tensor_goes_on_changing(copier: Copier) -> None:
+    tensor = torch.zeros(moves.STRETCH)
+    place = place_for(tensor)
+    taken = copier.copy([(place, tensor)], lambda: tensor.add_(1.0))
+    tensor.add_(1.0)
+    assert taken == [checksum(place.raw)]
 
 
 def test_nothing_is_written_any_more_once_a_copy_has_failed(copier: Copier) -> None:
     torch.set_num_threads(3)
-    pairs: list[Pair] = [(place_for(one), one.detach()) for one in large_ones()[:2]]
+    work: list[Move] = [(place_for(one), one.detach()) for one in large_ones()[:2]]
 
     def fail() -> None:
         raise RuntimeError("half")
 
     with pytest.raises(RuntimeError, match="half"):
-        copier.copy(pairs, fail)
-    for place, _ in pairs:
-        place.zero_()
+        copier.copy(work, fail)
+    for place, _ in work:
+        place.tensor.zero_()
     copier.close()  # ends the threads, and with them whatever they were doing
-    assert not any(place.any() for place, _ in pairs)
-    copier.copy(pairs, lambda: None)
-    assert all(torch.equal(place, tensor) for place, tensor in pairs)
+    assert not any(place.tensor.any() for place, _ in work)
+    copier.copy(work, lambda: None)
+    assert all(torch.equal(place.tensor, tensor) for place, tensor in work)
+
+
+def test_a_copy_that_fails_in_another_thread_fails(copier: Copier) -> None:
+    torch.set_num_threads(2)
+    tensor = torch.zeros(moves.STRETCH)  # four stretches
+    work: list[Move] = [(place_for(tensor), tensor)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(moves, "copy_summed", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            copier.copy(work, lambda: None)
 
 
 def test_only_tensors_whose_bytes_are_their_value_are_plain() -> None:
@@ -132,20 +151,12 @@ def test_only_tensors_whose_bytes_are_their_value_are_plain() -> None:
     )
 
 
-def test_both_ways_are_tried_in_turns_and_the_faster_one_stays() -> None:
-    race, chosen = Race(), list[Way]()
-    seconds = {Way.PYTORCH: iter([9.0, 3.0, 8.0]), Way.C_LIBRARY: iter([4.0, 5.0, 4.0])}
-    for _ in range(2 * moves.TRIALS):
-        way = race.choose()
-        chosen.append(way)
-        race.ran(way, 1000, next(seconds[way]))
-    assert chosen == [Way.PYTORCH, Way.C_LIBRARY] * moves.TRIALS
-    assert race.choose() is Way.PYTORCH, "its quickest trial was the quickest"
-    race.ran(Way.PYTORCH, 1000, 100.0)
-    assert race.choose() is Way.PYTORCH, "a busy moment later changes nothing"
+def test_the_sum_is_the_one_that_its_name_says() -> None:
+    assert checksum(b"123456789") == 0xAE8B14860A799888  # the catalogue's check value
 
 
-def test_a_copy_without_long_tensors_says_nothing_about_the_ways() -> None:
-    race = Race()
-    Copier(race).copy([(torch.zeros(3), torch.ones(3))], lambda: None)
-    assert race == Race()
+@given(st.binary(max_size=200), st.integers(0, 200))
+def test_sums_of_neighbours_join_to_that_of_the_whole(data: bytes, at: int) -> None:
+    first, second = data[:at], data[at:]
+    assert joined(checksum(first), checksum(second), len(second)) == checksum(data)
+    assert checksum(second, checksum(first)) == checksum(data)

@@ -173,11 +173,11 @@ class Buffers:
             self._preparing = None
 
     def mapped(self, path: Path) -> Segment | None:
-        """The segment at ``path``, if it is one of this rank's. It stays the buffers' own."""
+        """The segment at ``path``, if this process has mapped it. It stays the buffers' own."""
         with self._lock:
-            for number, own in enumerate(self._paths()):
-                segment = self._segment(number) if own == path else None
-                if segment is not None and segment.is_at(path) and segment.is_whole():
+            for opened in self._open.values():
+                segment = opened.segment
+                if segment.path == path and segment.is_at(path) and segment.is_whole():
                     return segment
         return None
 

@@ -32,6 +32,8 @@ LAUNCHERS = {
     "gangline": [sys.executable, "-m", "gangline.elastic.launcher"],
 }
 WARM = "spare interpreters are warm"
+STEP_S = 0.1
+"""Between steps, as ``elastic_worker`` has it."""
 WORKER = Path(__file__).with_name("elastic_worker.py")
 
 
@@ -217,8 +219,31 @@ def two_nodes(kind: str, folder: str) -> float:
         job.end()
 
 
-def node_lost_and_back(folder: str) -> tuple[float, float]:
-    """Seconds until the rest trains again, and until both train after a new one was started."""
+def started_bare(folder: str) -> float:
+    """Seconds until a process without any launcher has taken its first step."""
+    notes = Path(tempfile.mkdtemp(dir=folder)) / "notes"
+    world = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    begun = time.time()
+    process = subprocess.Popen(
+        [sys.executable, str(WORKER), str(notes)],
+        env={**os.environ, **world, "OMP_NUM_THREADS": "1"},
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        seen = Path(f"{notes}.0")
+        while not (seen.exists() and seen.read_text().endswith("\n")):
+            time.sleep(0.01)
+        return float(json.loads(seen.read_text().splitlines()[0])["t"]) - begun
+    finally:
+        process.kill()
+        process.wait()
+
+
+def node_lost_and_back(folder: str) -> tuple[float, float, float]:
+    """Seconds until the rest trains again, and until both train after a new one was started.
+
+    Last of all, for how long no step was taken meanwhile.
+    """
     job = Job("gangline", folder)
     try:
         job.train_on_two("1:2")
@@ -228,7 +253,9 @@ def node_lost_and_back(folder: str) -> tuple[float, float]:
         job.until("steady", lost, 1)
         job.until_warm(2)
         back = job.start_node("1:2", hosts=False)
-        return alone - lost, job.until("first", back, 2) - back
+        both = job.until("first", back, 2)
+        before = max(each["before"] for each in job.events("first", back))
+        return alone - lost, both - back, both - before
     finally:
         job.end()
 
@@ -281,10 +308,17 @@ def main() -> None:
         report("start to first step, 1 node of 2 workers", start)
         report("worker killed, 1 node of 2 workers", one)
         report("worker killed, 2 nodes of 1 worker", two)
-        lost, back = zip(
+        lost, back, still = zip(
             *(node_lost_and_back(folder) for _ in range(max(runs // 2, 1))), strict=True
         )
-        print(f"node lost: {statistics.median(lost):.2f} s; back: {statistics.median(back):.2f} s")
+        bare = statistics.median(started_bare(folder) for _ in range(max(runs // 2, 1)))
+        print(f"node lost: {statistics.median(lost):.2f} s")
+        print(
+            f"a new node: {statistics.median(back):.2f} s until both train, "
+            f"{statistics.median(back) / bare:.2f} of what a process without any launcher takes to "
+            f"its first step ({bare:.2f} s); the other one's steps, {STEP_S:g} s apart, stood "
+            f"still for {statistics.median(still) - STEP_S:.2f} s of it"
+        )
         middle, worst = many_kills(folder, kills)
         print(f"{kills} kills: none hung; median {middle:.2f} s, worst {worst:.2f} s", flush=True)
 

@@ -4,6 +4,7 @@ import json
 import os
 import sys
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -13,9 +14,21 @@ STEPS, STEP_S = 100_000, 0.1
 
 
 def note(path: str, event: str) -> None:
-    content = {"t": time.time(), "event": event, "pid": os.getpid(), "world": dist.get_world_size()}
+    beats = Path(f"{path}-beat")
+    content = {
+        "t": time.time(),
+        "event": event,
+        "pid": os.getpid(),
+        "world": dist.get_world_size(),
+        "before": float(beats.read_text() or 0) if beats.exists() else 0,
+    }
     with open(f"{path}.{os.environ['RANK']}", "a") as file:
         file.write(json.dumps(content) + "\n")
+
+
+def beat(path: str) -> None:
+    """Note that a step is done now: one process writes, whoever comes after it reads."""
+    Path(f"{path}-beat").write_text(str(time.time()))
 
 
 def main() -> None:
@@ -32,6 +45,8 @@ def main() -> None:
             note(sys.argv[1], "first")
         elif step == 10:
             note(sys.argv[1], "steady")
+        if dist.get_rank() == 0:
+            beat(sys.argv[1])
         time.sleep(STEP_S)
 
 

@@ -5,7 +5,6 @@ the tensors' places are made once for each buffer. Checksums come with the copy,
 tensors of a device, of which the saver takes them right after it.
 """
 
-import ctypes
 import logging
 import threading
 import time
@@ -22,15 +21,13 @@ from gangline.elastic.checkpoint.failpoints import reach
 from gangline.elastic.checkpoint.header import Header, State
 from gangline.elastic.checkpoint.layout import Entry
 from gangline.elastic.checkpoint.moves import Copier, Move, Place
+from gangline.elastic.checkpoint.pages import Background, How, populate
 from gangline.elastic.checkpoint.plan import Agreement
 from gangline.elastic.checkpoint.segment import Segment, create, place
 from gangline.elastic.checkpoint.slots import Choice, Slot, choose
 from gangline.elastic.checkpoint.sums import checksum, joined
 
 log = logging.getLogger(__name__)
-_POPULATE_READ, _POPULATE_WRITE = 22, 23
-"""MADV_POPULATE_…: have all pages now, keep what is in them. Linux 5.14 and later. Pages that are
-there already are found by reading in a third of the time, those that are not by writing in two."""
 _ALWAYS_ENOUGH = 3
 """With so many buffers one is always free, but for an instant."""
 _INSTANT_S, _SHORT_S = 0.5, 0.02
@@ -88,7 +85,7 @@ class Buffers:
         self._open: dict[int, _Open] = {}
         self._small: dict[str, tuple[object, bytes]] = {}
         self._lock = threading.Lock()
-        self._preparing: threading.Thread | None = None
+        self._background = Background()
         self._copier = Copier()
 
     def close(self) -> None:
@@ -140,13 +137,7 @@ class Buffers:
         """Have the memory of all buffers, in the background; values in them are kept."""
         self.settle()
         header, _ = place(agreement.layout, step=0, generation=0, wanted=False)
-        self._preparing = threading.Thread(
-            target=self._prepare,
-            args=(header.total_bytes,),
-            name="gangline-checkpoint-memory",
-            daemon=True,
-        )
-        self._preparing.start()
+        self._background.start(self._prepare, header.total_bytes)
 
     def _paths(self) -> list[Path]:
         return [homes.segment_path(self.home, self.rank, number) for number in range(self.count)]
@@ -164,22 +155,44 @@ class Buffers:
                         log.warning("memory for checkpoints is short", exc_info=error)
                         return
                 was_used = segment.header() is not None
-            _populate(segment, _POPULATE_READ if was_used else _POPULATE_WRITE)
+            populate(segment, How.FIND if was_used else How.MAKE)
 
     def settle(self) -> None:
         """Wait for the memory that is being had."""
-        if self._preparing is not None:
-            self._preparing.join()
-            self._preparing = None
+        self._background.settle()
 
     def mapped(self, path: Path) -> Segment | None:
-        """The segment at ``path``, if this process has mapped it. It stays the buffers' own."""
+        """The segment at ``path``, if it is one of this rank's. It stays the buffers' own.
+
+        One that was not mapped yet has its pages found in the background, ahead of who reads it.
+        """
         with self._lock:
-            for opened in self._open.values():
-                segment = opened.segment
-                if segment.path == path and segment.is_at(path) and segment.is_whole():
-                    return segment
-        return None
+            number = next((n for n, own in enumerate(self._paths()) if own == path), None)
+            if number is None:
+                return None
+            was_open = number in self._open
+            segment = self._segment(number)
+            if segment is None or not (segment.is_at(path) and segment.is_whole()):
+                return None
+        if not was_open:
+            self._background.start(populate, segment, How.FIND)
+        return segment
+
+    def all_there(self) -> bool:
+        """Whether every buffer has its memory, as an earlier process left it."""
+        return all(path.exists() for path in self._paths())
+
+    def reuse(self) -> None:
+        """Have the pages of all buffers that are there, in the background."""
+        self.settle()
+        self._background.start(self._reuse)
+
+    def _reuse(self) -> None:
+        for number in range(self.count):
+            with self._lock:
+                segment = self._segment(number)
+            if segment is not None:
+                populate(segment, How.FIND)
 
     def _replace(self, number: int, size: int) -> _Open:
         self._drop(number)
@@ -336,17 +349,3 @@ def tensor_at(
         part, dtype=torch.uint8, offset=entry.offset + entry.raw_offset, count=entry.raw_length
     )
     return flat.view(dtype).view(shape)
-
-
-def _populate(segment: Segment, how: int) -> None:
-    """Have all pages of the segment without changing them; slower first copies are all it saves."""
-    try:
-        anchor = ctypes.c_char.from_buffer(segment.map)  # while it lives the map stays
-    except (TypeError, ValueError):
-        return  # it was closed meanwhile
-    library = ctypes.CDLL(None, use_errno=True)
-    library.madvise(
-        ctypes.c_void_p(ctypes.addressof(anchor)),
-        ctypes.c_size_t(segment.size),
-        ctypes.c_int(how),
-    )

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from gangline.elastic.checkpoint import home as homes
 from gangline.elastic.checkpoint import pending, words
+from gangline.elastic.checkpoint.errors import CheckpointError
 from gangline.elastic.checkpoint.home import Hold, Settings
 from gangline.elastic.checkpoint.peers import PeerServer, Replicator
 from gangline.elastic.checkpoint.words import Bye, Flush, Flushed, Hello, Outcome, Saved
@@ -128,8 +129,11 @@ class Saver:
             await self.sealing.wait()
             self.sealing.clear()
             self.settings = homes.read_settings(self.home) or self.settings
-            await asyncio.to_thread(self.writer.seal)
-            await asyncio.to_thread(self.replicator.send, self.settings)
+            try:
+                await asyncio.to_thread(self.writer.seal)
+                await asyncio.to_thread(self.replicator.send, self.settings)
+            except (OSError, CheckpointError) as error:
+                log.warning("a save has no checksums or no copy yet", exc_info=error)
 
     async def _finished(self) -> bool:
         if self.ending:

@@ -166,7 +166,7 @@ class MemorySource:
         return whole[entry.raw_offset : entry.raw_offset + (entry.raw_length or entry.length)]
 
     def copy(self, key: Key, into: memoryview) -> None:
-        """Put the entry where it is needed: copied from a mapping that is used already, or read.
+        """Put the entry where it is needed: copied from a mapping that stays, or read.
 
         Reading costs less than copying from a fresh mapping, whose pages have to be found one by
         one.

@@ -130,3 +130,5 @@ def _not_simulated(settings: "SchedulerSettings") -> Iterator[str]:
         yield "enableHierarchy of plugin 'drf': the cluster's description says where queues stand"
     if settings.fairness.namespaces:
         yield "enableNamespaceOrder of plugin 'drf': all jobs of a trace are of one namespace"
+    if settings.weights.images:
+        yield "imagelocality.weight of plugin 'nodeorder': jobs of a trace have no images"

@@ -36,6 +36,7 @@ _NODE_ORDER: Mapping[str, _Change] = {
     "podtopologyspread.weight": lambda weights, value: replace(weights, spreading=value),
     "tainttoleration.weight": lambda weights, value: replace(weights, discouraged=value),
     "balancedresource.weight": lambda weights, value: replace(weights, balance=value),
+    "imagelocality.weight": lambda weights, value: replace(weights, images=value),
 }
 _CHANGES = {**_BINPACK, **_NODE_ORDER}
 _KNOWN = {
@@ -43,7 +44,6 @@ _KNOWN = {
     for plugin, changes, packs in (("binpack", _BINPACK, True), ("nodeorder", _NODE_ORDER, False))
 }
 _WITHOUT_EFFECT = {
-    "imagelocality.weight": "which images nodes have is not looked at",
     "selectorspread.weight": "pods say themselves how they are spread (topologySpreadConstraints)",
 }
 """Arguments for which there is no score here, and why: only nothing can be asked of them."""

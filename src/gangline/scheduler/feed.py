@@ -4,8 +4,6 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from msgspec.structs import replace
-
 from gangline.api.core import (
     Namespace,
     PersistentVolume,
@@ -53,6 +51,7 @@ from gangline.scheduler.observe import (
     pod_facts,
     queue_facts,
 )
+from gangline.scheduler.observe_images import slim_node, slim_node_with_images
 from gangline.scheduler.observe_pools import quota_facts
 from gangline.scheduler.observe_relations import chooses_namespaces
 from gangline.scheduler.observe_storage import claim_facts, class_facts, volume_facts
@@ -60,6 +59,7 @@ from gangline.scheduler.settings import SchedulerSettings
 from gangline.scheduler.state import ClusterState
 from gangline.scheduler.vacancies import HELD_S
 from gangline.scheduler.wire import (
+    IMAGED_PODS,
     LEAN_PODS,
     RESOURCE_QUOTAS,
     LeanPod,
@@ -105,9 +105,13 @@ class Feed:
         self._nodes: dict[NodeName, NodeFacts] = {}
         self._last: tuple[LeanPodSpec, PodFacts] | None = None
         """Of the pod that was read last."""
-        self.pods: Informer[LeanPod] = Informer(client, LEAN_PODS, transform=slim)
+        self._images = bool(settings.weights.images)
+        """It counts which images nodes have."""
+        kept = slim_node_with_images if self._images else slim_node
+        pods = IMAGED_PODS if self._images else LEAN_PODS
+        self.pods: Informer[LeanPod] = Informer(client, pods, transform=slim)
         self.groups: Informer[PodGroup] = Informer(client, POD_GROUPS)
-        self._node_informer: Informer[Node] = Informer(client, NODES, transform=_slim_node)
+        self._node_informer: Informer[Node] = Informer(client, NODES, transform=kept)
         self.queues: Informer[Queue] = Informer(client, QUEUES)
         self._classes: Informer[PriorityClass] = Informer(client, PRIORITY_CLASSES)
         self._budgets: Informer[PodDisruptionBudget] = Informer(client, POD_DISRUPTION_BUDGETS)
@@ -213,7 +217,7 @@ class Feed:
             self.state.remove_node(name)
             self._changed()
             return
-        facts = node_facts(new)
+        facts = node_facts(new, images=self._images)
         # Heartbeats change a node all the time, and nothing about what it can take.
         if self._nodes.get(facts.name) != facts:
             self._nodes[facts.name] = facts
@@ -384,9 +388,3 @@ def _is_lost(before: PodFacts, after: PodFacts | None) -> bool:
     if after is None:
         return True
     return after.uid != before.uid or after.phase == "Failed"
-
-
-def _slim_node(node: Node) -> Node:
-    """Drop what heartbeats and image lists bring: nodes are many and images are long."""
-    status = replace(node.status, images=[], volumes_in_use=[], volumes_attached=[])
-    return replace(node, status=status)

@@ -26,8 +26,7 @@ GroupKey = NewType("GroupKey", str)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 HOST_PORT = "hostport:"
-"""Begins the name of a port of the node (``hostport:tcp:8080``), a resource of which every node
-has one."""
+"""Begins the name of a port (``hostport:tcp:8080``), a resource of which every node has one."""
 
 VOLUME = "volume:"
 """Begins the name of free volumes that fit a claim, a resource of the nodes that reach them."""
@@ -146,24 +145,27 @@ class NodeFacts:
     ready: bool = True
     boasts: tuple[str, ...] = ()
     """Resources of which it offers more to pods than it has."""
+    images: tuple[tuple[str, int], ...] = ()
+    """Names, sorted, of the images that it lists, with their bytes; empty if they do not count."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shape:
     """What a pod asks for and where it may run: pods of one shape are interchangeable.
 
-    Made by ``shape_of`` only, which gives equal shapes as one object: they are compared, and
-    found in tables, by identity, since that happens for every pod in every decision.
+    Made by ``shape_of`` only, one object for equal ones: tables find it by identity, at once.
     """
 
     request: Request
     constraints: Constraints
+    images: tuple[str, ...] = ()
+    """The image of each of its containers, sorted; empty if they do not count."""
 
 
 @lru_cache(maxsize=16_384)
-def shape_of(request: Request, constraints: Constraints) -> Shape:
-    """Return the shape of pods with this request and these constraints."""
-    return Shape(request, constraints)
+def shape_of(request: Request, constraints: Constraints, *images: str) -> Shape:
+    """Return the shape of pods with this request, these constraints and these (sorted) images."""
+    return Shape(request, constraints, images)
 
 
 class PodFacts(msgspec.Struct, frozen=True, gc=False):

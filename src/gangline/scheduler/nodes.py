@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from gangline.scheduler.demand import Demand, Stock, columns_for, demand_of
 from gangline.scheduler.domains import Domain, domains
 from gangline.scheduler.eligibility import Eligibility
+from gangline.scheduler.image_locality import ImageLocality
 from gangline.scheduler.model import (
     HOST_PORT,
     Constraints,
@@ -70,6 +71,8 @@ class NodeTable:
         self.popularity = Popularity()
         """What pods that wait or run ask for."""
         self._traits = NodeTraits()
+        self._images = ImageLocality() if weights.images else None
+        """None: where images are does not count."""
         self._port_columns: list[int] = []
         self._supplied: set[int] = set()
         self.takings: dict[int, Taking] = {}
@@ -89,8 +92,7 @@ class NodeTable:
         row = self.rows.get(node.name)
         if row is None:
             row = self._new_row(node.name)
-        self._traits.changed(row, self.facts[row], node)
-        self.facts[row] = node
+        self._replace(row, node)
         self._domains = None
         self.possible.clear()
         self._standing.touch(row)
@@ -108,8 +110,7 @@ class NodeTable:
         row = self.rows.pop(name, None)
         if row is None:
             return
-        self._traits.changed(row, self.facts[row], None)
-        self.facts[row] = None
+        self._replace(row, None)
         self.possible.clear()
         self._standing.touch(row)
         self._domains = None
@@ -285,6 +286,9 @@ class NodeTable:
             self.weights,
             eligible.discouraged if eligible.discourages else None,
             self._usual() if self.weights.fragments else None,
+            images=self._images.scores(shape.images, len(self.facts))
+            if self._images is not None and shape.images
+            else None,
         )
 
     def scores(self, shape: Shape, free: Amounts) -> Scores:
@@ -322,6 +326,13 @@ class NodeTable:
         if marks := discouraging(constraints, node):
             eligible.discourages = True
         eligible.discouraged[row] = marks
+
+    def _replace(self, row: int, node: NodeFacts | None) -> None:
+        """Take over what is so of a row's node from now on."""
+        self._traits.changed(row, self.facts[row], node)
+        if self._images is not None and (moved := self._images.changed(row, self.facts[row], node)):
+            self._standing.forget(moved)
+        self.facts[row] = node
 
     def _new_row(self, name: NodeName) -> int:
         if not self._vacant:

@@ -33,6 +33,7 @@ from gangline.api.topology import HyperNode
 from gangline.scheduler import model
 from gangline.scheduler.budgets import BudgetFacts
 from gangline.scheduler.model import GroupKey, NodeName, PodKey, Request, shape_of
+from gangline.scheduler.observe_images import node_images, pod_images
 from gangline.scheduler.observe_pools import node_group_fences, node_group_wishes, pod_traits
 from gangline.scheduler.observe_relations import NO_NAMESPACES, Namespaces, relations
 from gangline.scheduler.plugins.task_topology import wishes
@@ -53,8 +54,8 @@ MOST = 2**50
 _CLOSED = frozenset({"Closed", "Closing"})
 
 
-def node_facts(node: Node) -> model.NodeFacts:
-    """Read a node."""
+def node_facts(node: Node, *, images: bool = False) -> model.NodeFacts:
+    """Read a node; which images it has only where that counts."""
     ready = [condition for condition in node.status.conditions if condition.type == "Ready"]
     has = dict(_readable(node.status.capacity))
     offers = _readable(node.status.allocatable or node.status.capacity)
@@ -68,6 +69,7 @@ def node_facts(node: Node) -> model.NodeFacts:
         unschedulable=node.spec.unschedulable,
         ready=any(condition.status == "True" for condition in ready),
         boasts=tuple(name for name, amount in offers if has and amount > has.get(name, amount)),
+        images=node_images(node) if images else (),
     )
 
 
@@ -98,6 +100,7 @@ def pod_facts(
         shape = shape_of(
             _facts_of({**pod_request(spec), PODS: 1, **_host_ports(spec)}),
             _constraints(spec, metadata.labels, namespaces),
+            *pod_images(spec),
         )
     group = metadata.annotations.get(GROUP_NAME_ANNOTATION, "")
     return model.PodFacts(

@@ -51,6 +51,7 @@ from gangline.scheduler.storage import Storage
 from gangline.scheduler.wire import (
     CSI_DRIVERS,
     CSI_NODES,
+    IMAGED_PODS,
     LEAN_PODS,
     OLD_STORAGE_CAPACITIES,
     RESOURCE_QUOTAS,
@@ -85,6 +86,7 @@ async def observed(
     Raises:
         ApiError: nodes or pods cannot be read.
     """
+    images = bool(weights.images)
     state = ClusterState(weights)
     state.queues[DEFAULT_QUEUE] = QueueFacts(DEFAULT_QUEUE)
     hierarchy = Hierarchy()
@@ -94,7 +96,7 @@ async def observed(
     if hierarchical:
         hierarchy.arrange(state.queues)
     for node in (await client.list(NODES)).items:
-        state.set_node(node_facts(node))
+        state.set_node(node_facts(node, images=images))
     for hypernode in await _optional(client, HYPERNODES):
         state.nodes.set_hypernode(hypernode_facts(hypernode))
     for budget in await _optional(client, POD_DISRUPTION_BUDGETS):
@@ -109,7 +111,7 @@ async def observed(
     namespaces = {
         each.metadata.name: each.metadata.labels for each in await _optional(client, NAMESPACES)
     }
-    for pod in (await client.list(LEAN_PODS)).items:
+    for pod in (await client.list(IMAGED_PODS if images else LEAN_PODS)).items:
         # As in the running scheduler: a pod that asks for what is no amount is left out.
         with suppress(QuantityError):
             state.set_pod(pod_facts(slim(pod), priorities, answers_to, namespaces))

@@ -4,7 +4,7 @@ The scores of the cluster as it stands are kept for each shape; a change of a no
 on it, only costs its own row. Decisions start from copies of them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -40,6 +40,8 @@ class Ground:
     """The usual pods, if it counts what is left over for them."""
     liking: NDArray[np.float64] | None = None
     """What is added to each row's score, for plans that look at more than packing."""
+    images: NDArray[np.float64] | None = None
+    """How much of a pod's images is there (see ``image_locality``); None: that is no matter."""
 
 
 def score_rows(ground: Ground, demand: Demand, rows: Rows, liking_weight: float = 0.0) -> Scores:
@@ -65,6 +67,8 @@ def score_rows(ground: Ground, demand: Demand, rows: Rows, liking_weight: float 
         score += ground.weights.affinity * _on(ground.preference, rows)
     if ground.discouraged is not None:
         score -= ground.weights.discouraged * _on(ground.discouraged, rows)
+    if ground.images is not None:
+        score += ground.weights.images * _on(ground.images, rows)
     if demand.balanced:
         score += ground.weights.balance * _even(demand, free, allocatable)
     if ground.liking is not None:
@@ -101,6 +105,8 @@ def score_row(ground: Ground, demand: Demand, row: int, liking_weight: float = 0
         score += ground.weights.affinity * ground.preference.item(row)
     if ground.discouraged is not None:
         score -= ground.weights.discouraged * ground.discouraged.item(row)
+    if ground.images is not None:
+        score += ground.weights.images * ground.images.item(row)
     if ground.liking is not None:
         score += liking_weight * ground.liking.item(row)
     return score
@@ -142,6 +148,11 @@ class Standing:
         """Forget all scores."""
         self._scores.clear()
         self._touched.clear()
+
+    def forget(self, images: Set[str]) -> None:
+        """Forget the scores of pods with any of these images, which count otherwise everywhere."""
+        for shape in [each for each in self._scores if not images.isdisjoint(each.images)]:
+            del self._scores[shape]
 
     def of(self, shape: Shape, compute: Callable[[Rows], Scores]) -> Scores:
         """Return the scores of a shape, brought up to date; the caller copies before writing."""

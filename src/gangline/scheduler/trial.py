@@ -210,7 +210,8 @@ class Trial:
         for pod in pods:
             total.update(dict(pod.shape.request))
         request = tuple(sorted(total.items()))
-        whole = shape_of(request, pods[0].shape.constraints)
+        images = sorted(image for pod in pods for image in pod.shape.images)
+        whole = shape_of(request, pods[0].shape.constraints, *images)
         score = score_rows(self._ground(whole), self.nodes.demand(request), None, LIKING_WEIGHT)
         for constraints in {pod.shape.constraints for pod in pods}:
             score[~self.nodes.eligible(constraints).accepts] = -np.inf

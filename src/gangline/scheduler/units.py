@@ -252,7 +252,9 @@ def _prepared(state: ClusterState, pod: PodFacts, pool: Pool) -> PodFacts:
     needs = needs_supplied(state, pod)
     if needs.request:
         request = tuple(sorted((*pod.shape.request, *needs.request)))
-        pod = structs.replace(pod, shape=shape_of(request, pod.shape.constraints))
+        pod = structs.replace(
+            pod, shape=shape_of(request, pod.shape.constraints, *pod.shape.images)
+        )
     return kept_to_nodes(pod, needs.fences)
 
 
@@ -266,7 +268,7 @@ def kept_to_nodes(
     constraints = replace(
         own, fences=(*own.fences, *fences), preferred=(*own.preferred, *preferred)
     )
-    return structs.replace(pod, shape=shape_of(pod.shape.request, constraints))
+    return structs.replace(pod, shape=shape_of(pod.shape.request, constraints, *pod.shape.images))
 
 
 @lru_cache(maxsize=16_384)

@@ -4,6 +4,7 @@ The full types of ``gangline.api`` describe these kinds for writers; here only w
 depends on is decoded, the rest is skipped on the wire.
 """
 
+from collections.abc import Sequence
 from datetime import datetime
 
 import msgspec
@@ -42,6 +43,12 @@ class LeanContainer(Wire):
     resources: LeanResources = LeanResources()
     ports: list[LeanPort] = []
     restart_policy: str = ""
+
+
+class ImagedContainer(LeanContainer):
+    """A container where it counts what it is made from, too."""
+
+    image: str = ""
 
 
 class LeanNodeAffinity(Wire):
@@ -91,8 +98,8 @@ class LeanVolume(Wire):
 class LeanPodSpec(Wire):
     """What a decision about a pod depends on."""
 
-    containers: list[LeanContainer] = []
-    init_containers: list[LeanContainer] = []
+    containers: Sequence[LeanContainer] = []
+    init_containers: Sequence[LeanContainer] = []
     overhead: ResourceList = {}
     resources: LeanResources | None = None
     node_selector: dict[str, str] = {}
@@ -107,6 +114,13 @@ class LeanPodSpec(Wire):
     preemption_policy: str = ""
     active_deadline_seconds: int | None = None
     volumes: list[LeanVolume] = []
+
+
+class ImagedPodSpec(LeanPodSpec):
+    """The same where images count."""
+
+    containers: Sequence[ImagedContainer] = []
+    init_containers: Sequence[ImagedContainer] = []
 
 
 class LeanTerminated(Wire):
@@ -141,6 +155,12 @@ class LeanPod(Object):
 
     spec: LeanPodSpec = LeanPodSpec()
     status: LeanPodStatus = LeanPodStatus()
+
+
+class ImagedPod(LeanPod):
+    """A pod as the scheduler sees it where images count."""
+
+    spec: ImagedPodSpec = ImagedPodSpec()
 
 
 class QuotaScope(Wire):
@@ -236,6 +256,10 @@ OLD_STORAGE_CAPACITIES = Resource(
 CSI_NODES = Resource(CSINode, "storage.k8s.io", "v1", "csinodes", "CSINode", namespaced=False)
 RESOURCE_QUOTAS = Resource(ResourceQuota, "", "v1", "resourcequotas", "ResourceQuota")
 LEAN_PODS = Resource(LeanPod, PODS.group, PODS.version, PODS.plural, PODS.kind)
+IMAGED_PODS: Resource[LeanPod] = Resource(
+    ImagedPod, PODS.group, PODS.version, PODS.plural, PODS.kind
+)
+"""The same pods, read with their images."""
 
 ROLE_KEY = "volcano.sh/task-spec"
 """Annotation, or else label, of a pod: its role in the gang."""

@@ -41,7 +41,7 @@ tiers:
       binpack.resources: nvidia.com/gpu, example.com/foo
       binpack.resources.nvidia.com/gpu: 7
   - name: nodeorder
-    arguments: {nodeaffinity.weight: 3, imagelocality.weight: 0}
+    arguments: {nodeaffinity.weight: 3, imagelocality.weight: 1}
 """
 
 
@@ -55,7 +55,7 @@ def test_actions_and_arguments_are_taken_over() -> None:
     settings = read_configuration(TUNED).applied(SchedulerSettings())
     assert (settings.preempt, settings.reclaim) == (True, True)
     weights = settings.weights
-    assert (weights.packing, weights.cpu, weights.affinity) == (10, 2, 3)
+    assert (weights.packing, weights.cpu, weights.affinity, weights.images) == (10, 2, 3, 1)
     assert weights.of("nvidia.com/gpu") == 7
 
 
@@ -71,8 +71,8 @@ def test_actions_and_arguments_are_taken_over() -> None:
             id="argument",
         ),
         pytest.param(
-            "tiers: [{plugins: [{name: nodeorder, arguments: {imagelocality.weight: 1}}]}]",
-            "imagelocality.weight does nothing here: which images",
+            "tiers: [{plugins: [{name: nodeorder, arguments: {selectorspread.weight: 1}}]}]",
+            "selectorspread.weight does nothing here: pods say themselves",
             id="an argument without effect",
         ),
         pytest.param(
@@ -184,14 +184,14 @@ def test_every_weight_of_nodeorder_does_something_or_is_refused() -> None:
         "podtopologyspread": 7,
         "tainttoleration": 8,
         "balancedresource": 9,
-        "imagelocality": 0,
+        "imagelocality": 10,
         "selectorspread": 0,
     }
     arguments = {f"{name}.weight": value for name, value in everything.items()}
     plugin = {"name": "nodeorder", "arguments": arguments}
     found = read_configuration(yaml.safe_dump({"tiers": [{"plugins": [plugin]}]})).weights
     assert found == Weights(
-        packing=-2, affinity=5, pod_affinity=6, spreading=7, discouraged=8, balance=9
+        packing=-2, affinity=5, pod_affinity=6, spreading=7, discouraged=8, balance=9, images=10
     )
 
 

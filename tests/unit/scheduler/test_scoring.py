@@ -30,6 +30,7 @@ def weights(draw: st.DrawFn) -> Weights:
         affinity=draw(WEIGHT),
         discouraged=draw(WEIGHT),
         balance=draw(st.sampled_from((0.0, 1.0))),
+        images=draw(WEIGHT),
     )
 
 
@@ -52,6 +53,7 @@ def grounds(draw: st.DrawFn) -> Ground:
         draw(weights()),
         row(st.integers(0, 3), np.int32) if draw(some) else None,
         liking=row(st.floats(0, 1), np.float64) if draw(some) else None,
+        images=row(st.floats(0, 1), np.float64) if draw(some) else None,
     )
 
 

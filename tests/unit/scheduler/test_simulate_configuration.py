@@ -74,10 +74,11 @@ def test_what_the_scheduler_would_refuse_is_refused(
 def test_what_makes_no_difference_in_a_simulation_is_said(simulated) -> None:
     switches = "enableHierarchy: true, enableNamespaceOrder: true, enablePreemptable: true"
     code, _, told = simulated(
-        f"tiers: [{{plugins: [{{name: drf, {switches}}}, {{name: gang, arguments: {{a: 1}}}}]}}]"
+        f"tiers: [{{plugins: [{{name: drf, {switches}}}, {{name: gang, arguments: {{a: 1}}}}, "
+        "{name: nodeorder, arguments: {imagelocality.weight: 1}}]}]"
     )
     assert code == 0
-    for said in ("a of plugin 'gang'", "enableHierarchy", "enableNamespaceOrder"):
+    for said in ("a of plugin 'gang'", "enableHierarchy", "enableNamespaceOrder", "imagelocality"):
         assert said in told
 
 

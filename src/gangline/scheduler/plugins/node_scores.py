@@ -48,6 +48,8 @@ class Weights:
     """Against each mark of a node that pods would rather not put up with (``PreferNoSchedule``)."""
     balance: float = 0.0
     """Using CPU, memory and devices of a node evenly."""
+    images: float = 0.0
+    """Nodes that have the images of a pod's containers. At 0 images are neither read nor kept."""
     seed: int = 0
     """Which of nodes that are equally good goes first; 0: the first by name."""
 

@@ -1,0 +1,58 @@
+"""Images from API objects to facts: which ones nodes have, and which ones pods are made from.
+
+Nodes list many images, mostly the same ones: what is kept of them is kept once for all nodes.
+"""
+
+from functools import lru_cache
+
+from msgspec.structs import replace
+
+from gangline.api.node import ContainerImage, Node
+from gangline.scheduler.image_locality import Wanted, normalised
+from gangline.scheduler.wire import ImagedPodSpec, LeanPodSpec
+
+MOST_BYTES = 2**50
+"""More than any image has."""
+_Listed = tuple[tuple[str, int], ...]
+"""Names of images with their bytes."""
+
+
+def slim_node(node: Node) -> Node:
+    """Drop what heartbeats and image lists bring: nodes are many and images are long."""
+    status = replace(node.status, images=[], volumes_in_use=[], volumes_attached=[])
+    return replace(node, status=status)
+
+
+def slim_node_with_images(node: Node) -> Node:
+    """Drop what heartbeats bring, and keep images that other nodes have too only once."""
+    images = [_shared(tuple(image.names), image.size_bytes) for image in node.status.images]
+    slim = slim_node(node)
+    return replace(slim, status=replace(slim.status, images=images))
+
+
+def node_images(node: Node) -> _Listed:
+    """Return the images that a node lists, by each of their names."""
+    sizes: dict[str, tuple[str, int]] = {}
+    for image in node.status.images:
+        for entry in _entries(tuple(image.names), image.size_bytes):
+            sizes[entry[0]] = entry
+    return tuple(sizes[name] for name in sorted(sizes))
+
+
+def pod_images(spec: LeanPodSpec) -> Wanted:
+    """Return the images of a pod's containers; nothing where they were not read."""
+    if not isinstance(spec, ImagedPodSpec):
+        return ()
+    containers = (*spec.init_containers, *spec.containers)
+    return tuple(sorted(normalised(container.image) for container in containers))
+
+
+@lru_cache(maxsize=16_384)
+def _shared(names: tuple[str, ...], size: int) -> ContainerImage:
+    return ContainerImage(list(names), size)
+
+
+@lru_cache(maxsize=16_384)
+def _entries(names: tuple[str, ...], size: int) -> _Listed:
+    """Each name of an image with its bytes; absurd ones are cut."""
+    return tuple((normalised(name), min(MOST_BYTES, max(0, size))) for name in names)

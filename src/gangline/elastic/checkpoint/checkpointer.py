@@ -320,13 +320,21 @@ class Checkpointer:
         if state is not None:
             if loaded is not None:
                 give_back(state, loaded.state)
-            if self.ranks.any(loaded is None or not self.buffers.all_there()):
+            if self.ranks.any(loaded is None or not self._goes_on(restorer, loaded.step)):
                 self.prepare(state)
             else:  # the memory is had; on the layout the first save agrees
                 self.buffers.reuse()
         if loaded is not None:
             self._teller.holds(loaded.step)
         return loaded
+
+    def _goes_on(self, restorer: Restorer, step: int) -> bool:
+        """Whether this rank goes on where one like it has saved ``step``, with all its buffers."""
+        return self.buffers.all_there() and any(
+            one.own and (one.rank, one.step) == (self.ranks.rank, step)
+            for one in restorer.held
+            if one.layout.world == self.ranks.world
+        )
 
 
 def lookup_of(planner: DefaultSavePlanner, agreement: Agreement) -> Lookup:

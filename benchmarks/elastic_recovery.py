@@ -52,15 +52,22 @@ class Job:
 
     def start(self, *flags: str, told: Mapping[str, str] | None = None) -> float:
         """Start a launcher, told further variables; return when."""
-        log = self.notes.with_name(f"log{len(self.launchers)}").open("wb")
         command = [*LAUNCHERS[self.kind], "--max-restarts", "1000"]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "LOGLEVEL": "INFO"}
         environment |= self._beside_master() if self.master else {}
         environment |= told or {}
+        return self._launch([*command, "--monitor-interval", "0.1", *flags], environment)
+
+    def start_bare(self) -> float:
+        """Start a world of one process, without any launcher; return when."""
+        world = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+        return self._launch([sys.executable], {**os.environ, **world, "OMP_NUM_THREADS": "1"})
+
+    def _launch(self, command: list[str], environment: Mapping[str, str]) -> float:
         begun = time.time()
-        with log:
+        with self.notes.with_name(f"log{len(self.launchers)}").open("wb") as log:
             process = subprocess.Popen(
-                [*command, "--monitor-interval", "0.1", *flags, str(WORKER), str(self.notes)],
+                [*command, str(WORKER), str(self.notes)],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=environment,
@@ -221,22 +228,12 @@ def two_nodes(kind: str, folder: str) -> float:
 
 def started_bare(folder: str) -> float:
     """Seconds until a process without any launcher has taken its first step."""
-    notes = Path(tempfile.mkdtemp(dir=folder)) / "notes"
-    world = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-    begun = time.time()
-    process = subprocess.Popen(
-        [sys.executable, str(WORKER), str(notes)],
-        env={**os.environ, **world, "OMP_NUM_THREADS": "1"},
-        stderr=subprocess.DEVNULL,
-    )
+    job = Job("bare", folder)
     try:
-        seen = Path(f"{notes}.0")
-        while not (seen.exists() and seen.read_text().endswith("\n")):
-            time.sleep(0.01)
-        return float(json.loads(seen.read_text().splitlines()[0])["t"]) - begun
+        begun = job.start_bare()
+        return job.until("first", begun, 1) - begun
     finally:
-        process.kill()
-        process.wait()
+        job.end()
 
 
 def node_lost_and_back(folder: str) -> tuple[float, float, float]:

@@ -19,7 +19,7 @@ from gangline.scheduler.model import (
     Taint,
     shape_of,
 )
-from gangline.scheduler.nodes import DEFAULT_WEIGHTS
+from gangline.scheduler.nodes import DEFAULT_WEIGHTS, NodeTable
 from gangline.scheduler.plugins.node_scores import Weights
 from gangline.scheduler.simulate.check import check
 from gangline.scheduler.state import ClusterState
@@ -116,6 +116,18 @@ def cluster(
             case QueueFacts():
                 state.queues[thing.name] = thing
     return state
+
+
+def change_node(
+    table: NodeTable, left: dict[NodeName, NodeFacts], change: NodeFacts | NodeName
+) -> None:
+    """Set a node, or remove the one of that name, in the table and among those that are left."""
+    if isinstance(change, NodeFacts):
+        table.set(change)
+        left[change.name] = change
+    else:
+        table.remove(change)
+        left.pop(change, None)
 
 
 def on_label(**labels: str) -> Constraints:

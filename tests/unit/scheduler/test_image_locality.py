@@ -27,7 +27,7 @@ from gangline.scheduler.state import ClusterState
 from gangline.scheduler.trial import Trial
 from gangline.scheduler.units import kept_to_nodes
 from gangline.scheduler.wire import IMAGED_PODS, LEAN_PODS, ImagedPod, LeanPod, slim
-from unit.scheduler.builders import cluster, decide, gang, node, pod
+from unit.scheduler.builders import change_node, cluster, decide, gang, node, pod
 
 MIB = 2**20
 COUNTED = Weights(images=1)
@@ -173,12 +173,7 @@ def test_scores_are_what_they_would_be_anew_to_the_bit_however_nodes_have_change
     pods = [of(pod("p"), *images) for images in (["a"], ["a", "b"], ["b", "c", "c"])]
     table, left = NodeTable(COUNTED), dict[NodeName, NodeFacts]()
     for change in changes:
-        if isinstance(change, NodeFacts):
-            table.set(change)
-            left[change.name] = change
-        else:
-            table.remove(change)
-            left.pop(change, None)
+        change_node(table, left, change)
         for each in pods:
             scores(table, each)
     new = NodeTable(COUNTED)

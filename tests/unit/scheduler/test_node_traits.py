@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from gangline.scheduler.model import NodeFacts, NodeName, Taint
 from gangline.scheduler.node_traits import MODEL_LABELS
 from gangline.scheduler.nodes import NodeTable
-from unit.scheduler.builders import node
+from unit.scheduler.builders import change_node, node
 
 NAMES = [NodeName(f"n{index}") for index in range(20)]
 """More than a table has rows for at first."""
@@ -51,12 +51,7 @@ def traits(table: NodeTable) -> dict[str, tuple[object, ...]]:
 def test_traits_follow_changes_of_nodes(changes: list[NodeFacts | NodeName]) -> None:
     table, left = NodeTable(), {}
     for change in changes:
-        if isinstance(change, NodeFacts):
-            table.set(change)
-            left[change.name] = change
-        else:
-            table.remove(change)
-            left.pop(change, None)
+        change_node(table, left, change)
         table.models(), table.usable(), table.tainted(), table.parts(MODEL_LABELS[0])
     new = NodeTable()
     for each in left.values():

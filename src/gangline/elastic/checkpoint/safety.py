@@ -51,11 +51,6 @@ class _MetadataUnpickler(pickle.Unpickler):
         raise pickle.UnpicklingError(f"{module}.{name} has no place in a checkpoint's metadata")
 
 
-_loading = threading.Lock()
-"""PyTorch's list of what may be loaded is one for all threads, and what leaves it is gone also if
-the script had put it there."""
-
-
 def read_metadata(stream: IO[bytes]) -> Metadata:
     """Read a ``.metadata`` file.
 
@@ -88,6 +83,11 @@ def _data_classes() -> list[Callable[..., Any] | tuple[Callable[..., Any], str]]
         (multiarray.scalar, "numpy._core.multiarray.scalar"),
         (multiarray.scalar, "numpy.core.multiarray.scalar"),
     ]
+
+
+_loading = threading.Lock()
+"""PyTorch's list of what may be loaded is one for all threads, and what leaves it is gone also if
+the script had put it there."""
 
 
 def safe_load(stream: IO[bytes]) -> Any:

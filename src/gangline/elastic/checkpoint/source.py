@@ -34,7 +34,7 @@ def key_of(index: MetadataIndex) -> Key:
 Fetch = Callable[[Sequence[Key], Metadata], Sequence[Held]]
 """Has parts that hold these keys brought into this node's memory."""
 Mapped = Callable[[Path], Segment | None]
-"""The segment at a path, if this process has mapped it already."""
+"""The segment at a path, if this process keeps it mapped for its own saves."""
 
 
 class Where(NamedTuple):
@@ -172,19 +172,11 @@ class MemorySource:
         one.
         """
         found = self._entries[key]
-        entry, at = found.entry, found.offset + found.entry.offset
-
-        def fill(block: memoryview) -> None:
-            nonlocal at
-            while len(block):
-                got = os.preadv(found.segment.descriptor, [block], at)
-                if not got:
-                    raise _cut_short(found)
-                at, block = at + got, block[got:]
-
-        digest = _copied(found, into) if found.is_mapped else take(fill, entry, into)
+        digest = _copied(found, into) if found.is_mapped else _read(found, into)
         if found.sum is not None and digest != found.sum:
-            raise CorruptError(f"{entry.key!r} in {found.segment.path.name} has a wrong checksum")
+            raise CorruptError(
+                f"{found.entry.key!r} in {found.segment.path.name} has a wrong checksum"
+            )
 
     def release(self, raw: memoryview) -> None:
         """Nothing to give back: no copy was made."""
@@ -213,6 +205,21 @@ def _copied(found: _InMemory, into: memoryview) -> int:
         stretch = slice(at, at + STRETCH)
         total = copy_summed(place[stretch], origin[stretch], total)
     return checksum(whole[end:], total)
+
+
+def _read(found: _InMemory, into: memoryview) -> int:
+    """Read the tensor's bytes from the file; the checksum of the whole entry."""
+    at = found.offset + found.entry.offset
+
+    def fill(block: memoryview) -> None:
+        nonlocal at
+        while len(block):
+            got = os.preadv(found.segment.descriptor, [block], at)
+            if not got:
+                raise _cut_short(found)
+            at, block = at + got, block[got:]
+
+    return take(fill, found.entry, into)
 
 
 def _cut_short(found: _InMemory) -> CorruptError:

@@ -122,8 +122,9 @@ def one_saver_life(home: Path, folder: str, number: int) -> list[list[str]]:
     said, died = one_life(folder, 1 + number if number % 2 else NEVER)
     deadline = time.monotonic() + 60
     while not died and len(savers_killed()) == before:
-        told = (home / "saver.log").read_text() if time.monotonic() > deadline else ""
-        assert time.monotonic() < deadline, f"no saver died at its point: {number}\n{told}"
+        if time.monotonic() > deadline:
+            told = (home / "saver.log").read_text()
+            raise AssertionError(f"no saver died at its point: {number}\n{told}")
         time.sleep(0.01)
     return said
 

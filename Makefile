@@ -13,7 +13,9 @@ INSTALL := $(PIP) install --quiet --constraint constraints.txt
 help:
 	@sed -n '2s/^# //p' Makefile
 
-$(VENV)/.demo: pyproject.toml constraints.txt tools/bootstrap.py
+NATIVE := tools/build_native.py src/gangline/elastic/checkpoint/copy_summed.c
+
+$(VENV)/.demo: pyproject.toml constraints.txt tools/bootstrap.py $(NATIVE)
 	$(PYTHON) tools/bootstrap.py $(VENV)
 	$(INSTALL) --editable '.[demo]'
 	@touch $@

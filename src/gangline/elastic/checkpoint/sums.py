@@ -1,8 +1,11 @@
 """The checksum of checkpoints: CRC-64/NVME, at the speed of the processor's cache.
 
 Sums of neighbouring stretches join to that of the whole, so that several threads can sum up one
-tensor, each the stretch that it has just copied. Object stores of the S3 kind know the same sum.
+tensor, each the stretch that it is copying. Object stores of the S3 kind know the same sum.
 """
+
+import ctypes
+from pathlib import Path
 
 import numpy
 import numpy.typing
@@ -16,6 +19,50 @@ STRETCH = 1 << 22
 Bytes = numpy.typing.NDArray[numpy.uint8]
 
 
+class NativeCopy:
+    """``copy_summed.c``, where it was built for this processor."""
+
+    WAYS = {1: "narrow", 2: "wide"}
+    """The ways to copy, by the C code's numbers: with registers of 128 and of 512 bits."""
+
+    def __init__(self, path: Path = Path(__file__).with_name("copy_summed.so")) -> None:
+        """Load it.
+
+        Raises:
+            OSError: it is not there, is made for another machine, or knows no way on this
+                processor.
+        """
+        library = ctypes.CDLL(str(path))
+        self._copy = library.copy_summed
+        self._copy.restype = ctypes.c_uint64
+        pointer = ctypes.c_void_p
+        self._copy.argtypes = [pointer, pointer, ctypes.c_size_t, ctypes.c_uint64, ctypes.c_int]
+        self.best: int = library.best_way()
+        if not self.best:
+            raise OSError(f"{path}: this processor multiplies no polynomials")
+
+    def copy(self, place: Bytes, origin: Bytes, before: int, way: int | None = None) -> int:
+        """As ``copy_summed``; other threads may run meanwhile."""
+        if not (place.nbytes == origin.nbytes and place.flags.carray and origin.flags.c_contiguous):
+            raise ValueError("both must be rows of bytes of one length, and the place writable")
+        total: int = self._copy(
+            place.ctypes.data, origin.ctypes.data, place.nbytes, before, way or self.best
+        )
+        return total
+
+
+def _native() -> NativeCopy | None:
+    try:
+        return NativeCopy()
+    except OSError:
+        return None
+
+
+NATIVE = _native()
+"""Copies and sums up in two thirds of the time of an ordinary copy; ``None`` where it was not built.
+"""
+
+
 def checksum(data: bytes | bytearray | memoryview, before: int = 0) -> int:
     """The sum of ``data``, or of it behind what has the sum ``before``."""
     total: int = crc64nvme(data, before)
@@ -24,6 +71,13 @@ def checksum(data: bytes | bytearray | memoryview, before: int = 0) -> int:
 
 def copy_summed(place: Bytes, origin: Bytes, before: int = 0) -> int:
     """Copy ``origin``; the sum of what has arrived, behind what has the sum ``before``."""
+    if NATIVE is not None:
+        return NATIVE.copy(place, origin, before)
+    return copy_in_blocks(place, origin, before)
+
+
+def copy_in_blocks(place: Bytes, origin: Bytes, before: int) -> int:
+    """As ``copy_summed``, without native code."""
     for at in range(0, len(place), BLOCK):
         block = place[at : at + BLOCK]
         numpy.copyto(block, origin[at : at + BLOCK])

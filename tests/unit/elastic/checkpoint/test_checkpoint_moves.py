@@ -22,6 +22,16 @@ class Marked(torch.Tensor):
     """A kind of tensor of its own, whose bytes are nobody's business."""
 
 
+@pytest.fixture(params=["native", "python"], autouse=True, scope="module")
+def code(request: pytest.FixtureRequest) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "python":
+            patch.setattr(sums, "NATIVE", None)
+        elif sums.NATIVE is None:
+            pytest.skip("native code was not built here")
+        yield
+
+
 @pytest.fixture
 def copier() -> Iterator[Copier]:
     threads = torch.get_num_threads()

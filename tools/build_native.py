@@ -1,0 +1,42 @@
+"""Builds the one piece of Gangline that is not Python, where a C compiler can be had.
+
+Without a compiler, or on other processors than x86-64, the package installs all the same and copies
+checkpoints more slowly (``gangline/elastic/checkpoint/sums.py``).
+"""
+
+import os
+import platform
+import shlex
+import subprocess
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+SOURCE = Path("src/gangline/elastic/checkpoint/copy_summed.c")
+FLAGS = ["-std=gnu11", "-O2", "-fPIC", "-shared"]
+
+
+class NativeCopy(BuildHookInterface):
+    """Compiles beside the source, where an editable installation finds it too."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Compile, and mark the wheel as one for this platform."""
+        del version
+        source = Path(self.root, SOURCE)
+        library = source.with_suffix(".so")
+        if self.target_name != "wheel" or platform.machine() != "x86_64":
+            return
+        unfinished = library.with_suffix(f".{os.getpid()}")
+        compiler = shlex.split(os.environ.get("CC", "cc"))
+        try:
+            subprocess.run([*compiler, *FLAGS, str(source), "-o", str(unfinished)], check=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            library.unlink(missing_ok=True)  # of an older source
+            self.app.display_warning(f"checkpoints will be copied more slowly: {error}")
+            return
+        unfinished.rename(library)  # processes that use an older one keep it
+        build_data["artifacts"].append(str(SOURCE.with_suffix(".so")))
+        build_data["pure_python"] = False
+        build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_')}"

@@ -11,6 +11,7 @@ system call, which costs a step microseconds. Only the standard library is used 
 import contextlib
 import json
 import os
+import threading
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -104,6 +105,7 @@ class SaveTeller:
         self._part = _Part(1, environment)
         self._blocked_s, self._saved = 0.0, ""
         self._saves = Saves()
+        self._telling = threading.Lock()
 
     def holds(self, step: int) -> None:
         """A checkpoint holds this step."""
@@ -122,10 +124,11 @@ class SaveTeller:
             self._tell()
 
     def _tell(self) -> None:
-        saves = self._saves
-        words = {_SKIPPED: saves.skipped, _OVERTAKEN: saves.overtaken, _FAILED: saves.failed}
-        more = "".join(f"{word} {number}\n" for word, number in words.items() if number)
-        self._part.write(f"{self._saved}blocked_s {self._blocked_s:.3f}\n{more}")
+        with self._telling:  # a save may become whole in another thread
+            saves = self._saves
+            words = {_SKIPPED: saves.skipped, _OVERTAKEN: saves.overtaken, _FAILED: saves.failed}
+            more = "".join(f"{word} {number}\n" for word, number in words.items() if number)
+            self._part.write(f"{self._saved}blocked_s {self._blocked_s:.3f}\n{more}")
 
 
 def read(progress: Path, metrics: Path) -> Told:

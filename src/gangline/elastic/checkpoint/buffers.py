@@ -1,31 +1,36 @@
 """A rank's buffers in shared memory: choosing one, copying the state into it, and nothing more.
 
-The copy is the only thing that training waits for. Pages are had beforehand (``prepare``), views of
-the tensors' places are made once for each buffer. Checksums come with the copy, but for large
-tensors of a device, of which the saver takes them right after it.
+The copy is the only thing that training waits for. Pages are had beforehand (``prepare``), and
+pinned for a GPU; views of the tensors' places are made once for each buffer. Checksums come with
+the copy, but for large tensors of a device, of which the saver takes them right after it.
+
+With ``overlap`` training does not wait for copies from accelerators either: a save is completed in
+the background when they have arrived, before which the optimizer changes nothing.
 """
 
+import contextlib
 import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
 
 from gangline.elastic.checkpoint import home as homes
-from gangline.elastic.checkpoint.envelope import envelope, pickled
+from gangline.elastic.checkpoint.accelerator import Arrivals, Updates, pin
+from gangline.elastic.checkpoint.envelope import pickled
 from gangline.elastic.checkpoint.errors import CorruptError, MemoryShortError
 from gangline.elastic.checkpoint.failpoints import reach
 from gangline.elastic.checkpoint.header import Header, State
-from gangline.elastic.checkpoint.layout import Entry
-from gangline.elastic.checkpoint.moves import Copier, Move, Place
+from gangline.elastic.checkpoint.moves import Copied, Copier, Move
 from gangline.elastic.checkpoint.pages import Background, How, populate
 from gangline.elastic.checkpoint.plan import Agreement
 from gangline.elastic.checkpoint.segment import Segment, create, place
 from gangline.elastic.checkpoint.slots import Choice, Slot, choose
-from gangline.elastic.checkpoint.sums import checksum, joined
+from gangline.elastic.checkpoint.spots import Spot, spots_of
 
 log = logging.getLogger(__name__)
 _ALWAYS_ENOUGH = 3
@@ -40,32 +45,14 @@ class OutgrownError(Exception):
     """A pickled value no longer fits into its place: the ranks must agree anew."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Spot:
-    """An entry's memory in a buffer."""
-
-    whole: memoryview
-    place: Place | None
-    """Where the tensor's bytes go, if it is one and has any."""
-    before: int
-    """The checksum of what is in front of them."""
-    after: memoryview
-    """What is behind them."""
-
-    def sum(self, raw: int) -> int:
-        """The checksum of the entry, given that of its tensor's bytes."""
-        if self.place is None:
-            return checksum(self.whole)
-        return checksum(self.after, joined(self.before, raw, len(self.place.raw)))
-
-
 @dataclass(slots=True)
 class _Open:
     """A buffer that this process has mapped."""
 
     segment: Segment
-    plan: str
-    spots: list[_Spot]
+    plan: str = ""
+    spots: list[Spot] = field(default_factory=list)
+    unpin: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +67,21 @@ class Saved:
 class Buffers:
     """The buffers of one rank."""
 
-    def __init__(self, home: Path, rank: int, count: int) -> None:
-        self.home, self.rank, self.count = home, rank, count
+    def __init__(
+        self,
+        home: Path,
+        rank: int,
+        count: int,
+        overlap: bool = False,
+        told: Callable[[int], None] = lambda step: None,
+    ) -> None:
+        """``told`` is called with the step of a save that is whole, maybe in another thread."""
+        self.home, self.rank, self.count, self._told = home, rank, count, told
+        self.accelerator: torch.device | None = None
+        """The one that saves come from."""
+        self._updates = Updates() if overlap else None
+        self._finisher = ThreadPoolExecutor(1, thread_name_prefix="gangline-checkpoint-arrivals")
+        self._arriving: Future[None] | None = None
         self._open: dict[int, _Open] = {}
         self._small: dict[str, tuple[object, bytes]] = {}
         self._lock = threading.Lock()
@@ -91,6 +91,13 @@ class Buffers:
     def close(self) -> None:
         """Unmap everything; the segments stay."""
         self.settle()
+        try:
+            self.arrive()
+        except RuntimeError as error:
+            log.warning("the last save is not whole", exc_info=error)
+        self._finisher.shutdown()
+        if self._updates is not None:
+            self._updates.close()
         self._copier.close()
         for number in list(self._open):
             self._drop(number)
@@ -118,13 +125,15 @@ class Buffers:
             segment = Segment(homes.segment_path(self.home, self.rank, number))
         except (FileNotFoundError, CorruptError):
             return None
-        self._open[number] = _Open(segment, "", [])
+        self._open[number] = _Open(segment)
         return segment
 
     def _drop(self, number: int) -> None:
         opened = self._open.pop(number, None)
         if opened is not None:
             opened.spots.clear()
+            if opened.unpin is not None:
+                opened.unpin()
             opened.segment.close()
 
     def need(self, agreement: Agreement) -> tuple[int, int]:
@@ -156,6 +165,24 @@ class Buffers:
                         return
                 was_used = segment.header() is not None
             populate(segment, How.FIND if was_used else How.MAKE)
+            self._pin(number)
+
+    def _pin(self, number: int) -> None:
+        """Pin a buffer for the accelerator, once."""
+        with self._lock:
+            opened = self._open.get(number)
+            if opened is not None and opened.unpin is None and self.accelerator is not None:
+                opened.unpin = pin(opened.segment, self.accelerator)
+
+    def arrive(self) -> None:
+        """Wait for what the last save began.
+
+        Raises:
+            RuntimeError: the accelerator failed; the save is not whole.
+        """
+        arriving, self._arriving = self._arriving, None
+        if arriving is not None:
+            arriving.result()
 
     def settle(self) -> None:
         """Wait for the memory that is being had."""
@@ -193,11 +220,12 @@ class Buffers:
                 segment = self._segment(number)
             if segment is not None:
                 populate(segment, How.FIND)
+                self._pin(number)
 
     def _replace(self, number: int, size: int) -> _Open:
         self._drop(number)
         segment = create(homes.segment_path(self.home, self.rank, number), size)
-        self._open[number] = _Open(segment, "", [])
+        self._open[number] = _Open(segment)
         return self._open[number]
 
     def save(
@@ -212,7 +240,9 @@ class Buffers:
 
         Raises:
             MemoryShortError: shared memory is full.
+            RuntimeError: an accelerator failed.
         """
+        self.arrive()
         with self._lock:
             return self._save(agreement, lookup, small, step, wanted)
 
@@ -233,20 +263,33 @@ class Buffers:
         opened = self._open.get(choice.number)
         if opened is None or opened.segment.size < header.total_bytes:
             opened = self._replace(choice.number, header.total_bytes)
+            self._background.start(self._pin, choice.number)
             if not opened.segment.try_lock(exclusive=True):
                 return None
-        try:
+        with contextlib.ExitStack() as finally_:
+            finally_.callback(opened.segment.unlock)
             opened.segment.begin(header, data)
-            sums = self._copy(opened, agreement, header, lookup, small)
-            reach("save-copied")
-            if sums is not None:
-                opened.segment.put_seal(header, sums)
-                reach("save-sealed")
-            opened.segment.put_header(replace(header, state=State.COMPLETE))
-            reach("save-complete")
-        finally:
-            opened.segment.unlock()
+            copied = self._copy(opened, agreement, header, lookup, small)
+            if copied.arrivals:
+                self._arriving = self._finisher.submit(
+                    self._complete_later, opened.segment, header, copied.arrivals
+                )
+                finally_.pop_all()
+            else:
+                _complete(opened.segment, header, copied.sums)
+        if not copied.arrivals:
+            self._told(step)
         return Saved(choice.number, generation, choice.supersedes)
+
+    def _complete_later(self, segment: Segment, header: Header, arrivals: Arrivals) -> None:
+        try:
+            arrivals.wait()
+            _complete(segment, header, None)
+        finally:
+            segment.unlock()
+            if self._updates is not None:
+                self._updates.expect(Arrivals())  # what was on its way may be freed
+        self._told(header.step)
 
     def _lock_one(self) -> tuple[list[Slot], Choice] | None:
         """Choose a buffer and lock it; ``None`` when all are needed for longer than an instant.
@@ -297,10 +340,10 @@ class Buffers:
         header: Header,
         lookup: Lookup,
         small: dict[int, bytes],
-    ) -> list[int] | None:
-        """Copy the state; returns the entries' checksums if they came with it."""
+    ) -> Copied:
+        """Copy the state; its sums are those of the entries."""
         if opened.plan != agreement.layout.plan or not opened.spots:
-            opened.spots = _spots(opened.segment, header, agreement)
+            opened.spots = spots_of(opened.segment, header, agreement)
             opened.plan = agreement.layout.plan
         moves: list[Move] = []
         for number, spot in enumerate(opened.spots):
@@ -310,42 +353,22 @@ class Buffers:
                 tensor = lookup(number)
                 assert isinstance(tensor, torch.Tensor)
                 moves.append((spot.place, tensor.detach() if tensor.requires_grad else tensor))
-        taken = self._copier.copy(moves, lambda: reach("save-half"))
-        if taken is None:
-            return None
-        raw = iter(taken)
-        return [spot.sum(next(raw) if spot.place is not None else 0) for spot in opened.spots]
+        lasting = None if self._updates is None else self._updates.theirs()
+        copied = self._copier.copy(moves, lambda: reach("save-half"), lasting)
+        if self._updates is not None:
+            self._updates.expect(copied.arrivals)
+        if copied.sums is None:
+            return copied
+        raw = iter(copied.sums)
+        sums = [spot.sum(next(raw) if spot.place is not None else 0) for spot in opened.spots]
+        return Copied(sums, copied.arrivals)
 
 
-def _spots(segment: Segment, header: Header, agreement: Agreement) -> list[_Spot]:
-    """The entries' memory in the segment; writes the envelopes around tensors."""
-    part = segment.part(header)
-    spots = []
-    for entry, item in zip(agreement.layout.entries, agreement.items, strict=True):
-        whole = part[entry.offset : entry.offset + entry.length]
-        if item.tensor_data is None:
-            spots.append(_Spot(whole, None, 0, whole[:0]))
-            continue
-        dtype = item.tensor_data.properties.dtype
-        shape = tuple(item.tensor_data.chunk.sizes)
-        around = envelope(dtype, shape)
-        end = entry.raw_offset + entry.raw_length
-        before, raw, after = whole[: entry.raw_offset], whole[entry.raw_offset : end], whole[end:]
-        before[:] = around.before
-        after[:] = around.after.ljust(len(after), b"\0")
-        tensor = tensor_at(part, entry, dtype, shape)
-        place = Place(tensor, raw) if tensor is not None else None
-        spots.append(_Spot(whole, place, checksum(before), after))
-    return spots
-
-
-def tensor_at(
-    part: memoryview, entry: Entry, dtype: torch.dtype, shape: tuple[int, ...]
-) -> torch.Tensor | None:
-    """The tensor whose bytes lie in ``part``, without a copy; ``None`` when it has none."""
-    if entry.raw_length == 0:
-        return None
-    flat = torch.frombuffer(
-        part, dtype=torch.uint8, offset=entry.offset + entry.raw_offset, count=entry.raw_length
-    )
-    return flat.view(dtype).view(shape)
+def _complete(segment: Segment, header: Header, sums: list[int] | None) -> None:
+    """Say that the save is whole."""
+    reach("save-copied")
+    if sums is not None:
+        segment.put_seal(header, sums)
+        reach("save-sealed")
+    segment.put_header(replace(header, state=State.COMPLETE))
+    reach("save-complete")

@@ -30,6 +30,7 @@ from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.stateful import Stateful
 
 from gangline.elastic.checkpoint import home as homes
+from gangline.elastic.checkpoint.accelerator import accelerator_of
 from gangline.elastic.checkpoint.buffers import Buffers, Lookup, OutgrownError, Saved
 from gangline.elastic.checkpoint.choice import torn
 from gangline.elastic.checkpoint.errors import CheckpointError, FolderInUseError, StorageError
@@ -75,6 +76,7 @@ class Checkpointer:
         buffers: int = 3,
         interval: Literal["auto"] | int = 1,
         replicas: bool = True,
+        overlap: bool = False,
         environment: Mapping[str, str] = os.environ,
         **settings: Any,
     ) -> None:
@@ -83,8 +85,10 @@ class Checkpointer:
         ``folder`` is a path or a URL that fsspec knows. ``buffers`` of the state's size are kept in
         shared memory for each rank; three never skip a save. ``interval`` is what ``due`` goes by:
         a number of steps, or ``"auto"``. With ``replicas`` each node's saves are copied to the
-        memory of the next node, where they are not there anyway. The other settings are those of
-        ``home.Settings``: keep, keep_every, bandwidth, linger_s, options.
+        memory of the next node, where they are not there anyway. With ``overlap`` a save returns
+        while an accelerator still sends, and the next optimizer's step waits for it: nothing else
+        may change the optimizers' tensors. The other settings are those of ``home.Settings``: keep,
+        keep_every, bandwidth, linger_s, options.
 
         Raises:
             FolderInUseError: another job that lives writes into the folder.
@@ -100,7 +104,7 @@ class Checkpointer:
         self.node = node_name(base)
         self.alive = Hold(self.home / "job.lock")
         self.alive.take(exclusive=False)
-        self.buffers = Buffers(self.home, self.ranks.rank, buffers)
+        self.buffers = Buffers(self.home, self.ranks.rank, buffers, overlap, self._is_whole)
         self._claim(job)
         if self.ranks.rank == 0:
             homes.reclaim(base, homes.wall_clock(), but=self.home)
@@ -161,6 +165,7 @@ class Checkpointer:
         Without it, or when the process just dies, the newest save is written to storage, and the
         memory is kept for a restart (``linger_s``).
         """
+        self.buffers.arrive()
         if finished:
             self.link.farewell()
         self.buffers.close()
@@ -185,6 +190,7 @@ class Checkpointer:
                 all ranks raise.
         """
         self.buffers.settle()  # before the others look how much is free
+        self.buffers.accelerator = accelerator_of(state)
         planner = planner_of(expanded(state), self.ranks.rank == 0)
         self.agreement = agree(self.ranks, self.node, planner)
         want = want_of(self.node, self.home, *self.buffers.need(self.agreement))
@@ -199,14 +205,15 @@ class Checkpointer:
         return [want.node for want in wants].index(self.node) == self.ranks.rank
 
     def save(self, step: int, state: dict[str, Any], level: Level = "memory") -> bool:
-        """Save the state; returns when it is in memory. False when it was skipped for lack of
-        buffers.
+        """Save the state; returns when it is in memory, or with ``overlap`` on its way there. False
+        when it was skipped for lack of buffers.
 
         With ``"storage"`` the saver then writes it to the folder; see ``wait``.
 
         Raises:
             MemoryShortError: the state does not fit into shared memory.
             UnsavableError: a value does not pickle, or would need code to load.
+            RuntimeError: an accelerator failed; with ``overlap`` maybe in the save before.
         """
         begin = time.monotonic()
         planner = planner_of(expanded(state), self.ranks.rank == 0)
@@ -218,11 +225,13 @@ class Checkpointer:
         self._count(step, level, saved, now - begin)
         self.pace.saved(now, now - begin)
         self._teller.waited(now - begin)
-        if saved is not None:
-            self._teller.holds(step)
-        self.link.say(SavedWord(step))
         self._hear()
         return saved is not None
+
+    def _is_whole(self, step: int) -> None:
+        """A save is whole, with ``overlap`` maybe after it has returned."""
+        self._teller.holds(step)
+        self.link.say(SavedWord(step))
 
     def _agreement_for(self, planner: DefaultSavePlanner) -> tuple[Agreement, dict[int, bytes]]:
         """The agreement that fits the state, made anew when it changed on any rank."""
@@ -275,6 +284,7 @@ class Checkpointer:
         Steps that were overtaken by newer ones are not waited for.
         """
         deadline = time.monotonic() + timeout_s
+        self.buffers.arrive()
         self._hear()
         while self._asked and (left := deadline - time.monotonic()) > 0:
             if not self.link.listen(min(left, 1.0)):
@@ -312,7 +322,9 @@ class Checkpointer:
             ForeignFolderError: there are none, but checkpoints of another format; it says which.
         """
         self.buffers.settle()
+        self.buffers.arrive()
         plain = expanded(state) if state is not None else None
+        self.buffers.accelerator = accelerator_of(plain)
         restorer = Restorer(self.ranks, self.home, self.node, self.settings, self.buffers.mapped)
         for skipped, reason in sorted(torn(restorer.found).items(), reverse=True):
             log.warning("a step in memory is not whole", extra={"step": skipped, "reason": reason})

@@ -7,6 +7,7 @@ import select
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -46,6 +47,7 @@ class Link:
         self.flushed: list[int | None] = []
         self._socket: socket.socket | None = None
         self._unread = b""
+        self._speaking = threading.Lock()
         self._started: subprocess.Popen[bytes] | None = None
 
     def farewell(self) -> None:
@@ -111,28 +113,33 @@ class Link:
 
     def say(self, word: Word) -> None:
         """Tell the saver; connect again when it is gone."""
-        for _ in range(2):
-            try:
-                if self._socket is not None:
-                    self._socket.sendall(words.encode(word))
-                    return
-            except OSError:
-                self._hang_up()
-            self.connect()
+        with self._speaking:  # a save may become whole in another thread
+            for _ in range(2):
+                try:
+                    if self._socket is not None:
+                        self._socket.sendall(words.encode(word))
+                        return
+                except OSError:
+                    self._hang_up()
+                self.connect()
 
     def listen(self, timeout_s: float) -> bool:
         """Take in what the saver says, for at most so long; whether it said anything."""
-        if self._socket is None:
-            self.connect()
-        assert self._socket is not None
-        if not select.select([self._socket], [], [], timeout_s)[0]:
-            return False
+        with self._speaking:
+            if self._socket is None:
+                self.connect()
+            connected = self._socket
+        assert connected is not None
         try:
-            received = self._socket.recv(1 << 16)
-        except OSError:
+            if not select.select([connected], [], [], timeout_s)[0]:
+                return False
+            received = connected.recv(1 << 16)
+        except (OSError, ValueError):  # closed by who spoke meanwhile
             received = b""
         if not received:
-            self._hang_up()
+            with self._speaking:
+                if self._socket is connected:
+                    self._hang_up()
             return False
         *lines, self._unread = (self._unread + received).split(b"\n")
         for line in lines:

@@ -1,10 +1,11 @@
 """Copies tensors to their places in shared memory, and sums up what it copies.
 
-Long rows of bytes are copied by several threads, block by block; each block is summed up while it
-is still in the processor's cache, which costs a tenth of what reading it again later would. What is
-not plain bytes, or too small to be worth several threads, PyTorch copies.
+Long rows of bytes are copied by several threads and summed up on the way, which costs a fraction of
+what reading them again later would. What is not plain bytes, or too small to be worth several
+threads, PyTorch copies; what is in an accelerator comes on a stream of its own meanwhile.
 """
 
+import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 import numpy
 import torch
 
+from gangline.elastic.checkpoint.accelerator import Arrivals, Streams, is_far
 from gangline.elastic.checkpoint.envelope import bytes_of, is_plain
 from gangline.elastic.checkpoint.sums import STRETCH, Bytes, checksum, copy_summed, joined
 
@@ -47,11 +49,23 @@ class _Stretch:
         self.sum = copy_summed(self.place, self.origin)
 
 
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """What a copy came to."""
+
+    sums: list[int] | None
+    """The checksum of each tensor's bytes; ``None`` where summing up would take longer than copying
+    did, for large tensors of an accelerator, or where some are still on their way."""
+    arrivals: Arrivals
+    """These; none, unless they were asked for."""
+
+
 class Copier:
     """Copies, with as many threads as PyTorch computes with; they live until ``close``."""
 
     def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
+        self._streams = Streams()
 
     def close(self) -> None:
         """End the threads."""
@@ -59,11 +73,16 @@ class Copier:
             self._pool.shutdown()
             self._pool = None
 
-    def copy(self, moves: Sequence[Move], half: Callable[[], None]) -> list[int] | None:
+    def copy(
+        self,
+        moves: Sequence[Move],
+        half: Callable[[], None],
+        lasting: Callable[[torch.Tensor], bool] | None = None,
+    ) -> Copied:
         """Copy each tensor to its place; calls ``half`` once, when part of it is done.
 
-        Returns the checksum of each tensor's bytes, or ``None`` where summing up would take longer
-        than copying did: for large tensors of a device.
+        With ``lasting``, does not wait for what an accelerator sends: tensors of which it says so
+        must not change until they have arrived, and computing on the accelerator waits for others.
         """
         stretches = [
             stretch
@@ -72,22 +91,31 @@ class Copier:
             for stretch in _cut(number, place, tensor)
         ]
         long = {stretch.number for stretch in stretches}
-        short = [number for number in range(len(moves)) if number not in long]
+        far = {number for number, (_, tensor) in enumerate(moves) if is_far(tensor)}
+        near = [number for number in range(len(moves)) if number not in long | far]
         waiting = deque(stretches)
-        helpers = self._help(waiting)
-        try:
-            for number in short[: len(short) // 2]:
+        arrivals = self._streams.copy(
+            [(moves[number][0].tensor, moves[number][1]) for number in sorted(far)],
+            lasting or (lambda _: False),
+        )
+        with contextlib.ExitStack() as finally_:  # the memory may be unlocked or gone afterwards
+            finally_.callback(arrivals.wait)
+            helpers = self._help(waiting)
+            finally_.callback(wait, helpers)
+            finally_.callback(waiting.clear)
+            for number in near[: len(near) // 2]:
                 moves[number][0].tensor.copy_(moves[number][1])
             half()
-            for number in short[len(short) // 2 :]:
+            for number in near[len(near) // 2 :]:
                 moves[number][0].tensor.copy_(moves[number][1])
             _work_off(waiting)
-        finally:
-            waiting.clear()
-            wait(helpers)  # the memory may be unlocked or gone once this returns
-        for helper in helpers:
-            helper.result()
-        return _sums(moves, short, stretches)
+            for helper in helpers:
+                helper.result()
+            if arrivals and lasting is not None:
+                finally_.pop_all()
+                return Copied(None, arrivals)
+        short = sorted(far.union(near))
+        return Copied(_sums(moves, short, stretches), Arrivals())
 
     def _help(self, waiting: deque[_Stretch]) -> list[Future[None]]:
         """Have other threads copy too, if there is enough to copy."""

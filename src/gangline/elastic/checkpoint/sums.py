@@ -25,7 +25,7 @@ class NativeCopy:
     WAYS = {1: "narrow", 2: "wide"}
     """The ways to copy, by the C code's numbers: with registers of 128 and of 512 bits."""
 
-    def __init__(self, path: Path = Path(__file__).with_name("copy_summed.so")) -> None:
+    def __init__(self, path: Path) -> None:
         """Load it.
 
         Raises:
@@ -53,14 +53,13 @@ class NativeCopy:
 
 def _native() -> NativeCopy | None:
     try:
-        return NativeCopy()
+        return NativeCopy(Path(__file__).with_name("copy_summed.so"))
     except OSError:
         return None
 
 
 NATIVE = _native()
-"""Copies and sums up in two thirds of the time of an ordinary copy; ``None`` where it was not built.
-"""
+"""Copies and sums up in two thirds of an ordinary copy's time; ``None`` where it was not built."""
 
 
 def checksum(data: bytes | bytearray | memoryview, before: int = 0) -> int:

@@ -1,0 +1,189 @@
+"""Copies from accelerators: into pinned memory, on streams beside those that training computes on.
+
+Everything goes through PyTorch's device modules (``torch.cuda``, ``torch.xpu``, …), which share
+names. Memory is pinned for CUDA and ROCm, as PyTorch's own checkpoints pin it; others copy to it as
+it is.
+"""
+
+import ctypes
+import functools
+import logging
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+
+from gangline.elastic.checkpoint.segment import Segment
+
+log = logging.getLogger(__name__)
+_PORTABLE = 1
+"""cudaHostRegisterPortable: pinned for every context of the process."""
+
+
+class _Event(Protocol):
+    def synchronize(self) -> None: ...
+
+
+def is_far(tensor: torch.Tensor) -> bool:
+    """Whether the tensor is in the memory of an accelerator that has streams."""
+    return _module(tensor.device) is not None
+
+
+def accelerator_of(value: object) -> torch.device | None:
+    """The accelerator that the first such tensor in nested dictionaries and lists is on."""
+    if isinstance(value, torch.Tensor):
+        return value.device if is_far(value) else None
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return next((found for one in value if (found := accelerator_of(one))), None)
+    return None
+
+
+def pin(segment: Segment, device: torch.device) -> Callable[[], None] | None:
+    """Have a GPU write straight into the segment; returns what undoes it.
+
+    ``None`` where there is nothing to pin, or the driver refuses: copies then go through the
+    driver's own memory, and take longer.
+    """
+    if device.type != "cuda":
+        return None
+    address = ctypes.addressof(ctypes.c_char.from_buffer(segment.map))
+    runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    with torch.cuda.device(device):  # else a context on the first GPU would be made for it
+        refused = int(runtime.cudaHostRegister(address, segment.size, _PORTABLE))
+    if refused:
+        log.warning(
+            "memory for checkpoints could not be pinned: saves will take longer",
+            extra={"segment": segment.path.name, "error": refused},
+        )
+        return None
+    return functools.partial(runtime.cudaHostUnregister, address)
+
+
+class Arrivals:
+    """Copies that are on their way from accelerators."""
+
+    def __init__(self) -> None:
+        self._ends: dict[torch.device, _Event] = {}
+        self._held: list[torch.Tensor] = []
+        """The origins, which nobody may free meanwhile."""
+
+    def __bool__(self) -> bool:
+        return bool(self._ends)
+
+    def add(self, device: torch.device, end: _Event, origins: Iterable[torch.Tensor]) -> None:
+        """Copies of ``origins`` have arrived once ``end`` has happened."""
+        self._ends[device] = end
+        self._held.extend(origins)
+
+    def wait(self) -> None:
+        """Wait until all have arrived."""
+        for end in self._ends.values():
+            end.synchronize()
+
+    def hold_back(self) -> None:
+        """Have what is computed from now on begin after the copies; returns at once."""
+        for device, end in self._ends.items():
+            _module(device).current_stream(device).wait_event(end)
+
+
+class Streams:
+    """A stream for each accelerator."""
+
+    def __init__(self) -> None:
+        self._streams: dict[torch.device, Any] = {}
+
+    def copy(
+        self,
+        moves: Sequence[tuple[torch.Tensor, torch.Tensor]],
+        lasting: Callable[[torch.Tensor], bool],
+    ) -> Arrivals:
+        """Begin to copy each second tensor to the first, once what is being computed is done.
+
+        What is computed next waits for those tensors that are not ``lasting``.
+        """
+        arrivals = Arrivals()
+        by_device: dict[torch.device, list[tuple[torch.Tensor, torch.Tensor]]] = {}
+        for place, tensor in moves:
+            by_device.setdefault(tensor.device, []).append((place, tensor))
+        for device, ours in by_device.items():
+            module = _module(device)
+            stream = self._streams.get(device)
+            if stream is None:
+                stream = self._streams[device] = module.Stream(device)
+            computing = module.current_stream(device)
+            stream.wait_stream(computing)
+            fleeting = [move for move in ours if not lasting(move[1])]
+            for some in (fleeting, [move for move in ours if lasting(move[1])]):
+                with module.stream(stream):
+                    for place, tensor in some:
+                        place.copy_(tensor, non_blocking=True)
+                if some is fleeting:
+                    computing.wait_stream(stream)
+            arrivals.add(device, stream.record_event(), [tensor for _, tensor in ours])
+        return arrivals
+
+
+class Updates:
+    """Knows what only optimizers change, and has their steps wait for copies of it.
+
+    Optimizers are those of PyTorch, whose steps tell; what they have not said to be theirs counts
+    as changed by anybody at any time.
+    """
+
+    def __init__(self) -> None:
+        self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._arrivals = Arrivals()
+        self._hook = register_optimizer_step_pre_hook(self._before_step)
+
+    def close(self) -> None:
+        """Let optimizers be."""
+        self._hook.remove()
+
+    def expect(self, arrivals: Arrivals) -> None:
+        """Have steps wait for these, and no more for those before."""
+        self._arrivals = arrivals
+
+    def theirs(self) -> Callable[[torch.Tensor], bool]:
+        """Whether a tensor shares its memory with a parameter or state of an optimizer."""
+        known = {
+            tensor.untyped_storage().data_ptr()
+            for optimizer in list(self._optimizers)
+            for tensor in _tensors_of(optimizer)
+        }
+        return lambda tensor: tensor.untyped_storage().data_ptr() in known
+
+    def _before_step(self, optimizer: Optimizer, *arguments: object) -> None:
+        del arguments
+        self._optimizers.add(optimizer)
+        self._arrivals.hold_back()
+
+
+def _tensors_of(optimizer: Optimizer) -> Iterable[torch.Tensor]:
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            yield _local(parameter)
+    for state in optimizer.state.values():
+        for value in state.values():
+            if isinstance(value, torch.Tensor):
+                yield _local(value)
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    """The part of a distributed tensor that is here."""
+    return getattr(tensor, "_local_tensor", tensor)
+
+
+@functools.cache
+def _module(device: torch.device) -> Any:
+    """What PyTorch has for a kind of accelerator; ``None`` for others, or if it has no streams."""
+    if device.type in {"cpu", "meta"}:
+        return None
+    try:
+        module = torch.get_device_module(device)
+    except RuntimeError:
+        return None
+    return module if hasattr(module, "Stream") and hasattr(module, "current_stream") else None

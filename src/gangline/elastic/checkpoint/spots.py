@@ -1,0 +1,66 @@
+"""The places of a layout's entries in a buffer, made once for all saves that go there."""
+
+from dataclasses import dataclass
+
+import torch
+
+from gangline.elastic.checkpoint.envelope import envelope
+from gangline.elastic.checkpoint.header import Header
+from gangline.elastic.checkpoint.layout import Entry
+from gangline.elastic.checkpoint.moves import Place
+from gangline.elastic.checkpoint.plan import Agreement
+from gangline.elastic.checkpoint.segment import Segment
+from gangline.elastic.checkpoint.sums import checksum, joined
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """An entry's memory in a buffer."""
+
+    whole: memoryview
+    place: Place | None
+    """Where the tensor's bytes go, if it is one and has any."""
+    before: int
+    """The checksum of what is in front of them."""
+    after: memoryview
+    """What is behind them."""
+
+    def sum(self, raw: int) -> int:
+        """The checksum of the entry, given that of its tensor's bytes."""
+        if self.place is None:
+            return checksum(self.whole)
+        return checksum(self.after, joined(self.before, raw, len(self.place.raw)))
+
+
+def spots_of(segment: Segment, header: Header, agreement: Agreement) -> list[Spot]:
+    """The entries' memory in the segment; writes the envelopes around tensors."""
+    part = segment.part(header)
+    spots = []
+    for entry, item in zip(agreement.layout.entries, agreement.items, strict=True):
+        whole = part[entry.offset : entry.offset + entry.length]
+        if item.tensor_data is None:
+            spots.append(Spot(whole, None, 0, whole[:0]))
+            continue
+        dtype = item.tensor_data.properties.dtype
+        shape = tuple(item.tensor_data.chunk.sizes)
+        around = envelope(dtype, shape)
+        end = entry.raw_offset + entry.raw_length
+        before, raw, after = whole[: entry.raw_offset], whole[entry.raw_offset : end], whole[end:]
+        before[:] = around.before
+        after[:] = around.after.ljust(len(after), b"\0")
+        tensor = tensor_at(part, entry, dtype, shape)
+        place = Place(tensor, raw) if tensor is not None else None
+        spots.append(Spot(whole, place, checksum(before), after))
+    return spots
+
+
+def tensor_at(
+    part: memoryview, entry: Entry, dtype: torch.dtype, shape: tuple[int, ...]
+) -> torch.Tensor | None:
+    """The tensor whose bytes lie in ``part``, without a copy; ``None`` when it has none."""
+    if entry.raw_length == 0:
+        return None
+    flat = torch.frombuffer(
+        part, dtype=torch.uint8, offset=entry.offset + entry.raw_offset, count=entry.raw_length
+    )
+    return flat.view(dtype).view(shape)

@@ -1,0 +1,59 @@
+"""Saves that overlap with training, as the saver and the next process see them."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from accelerator_stand_in import install
+from gangline.elastic.checkpoint import Checkpointer
+from gangline.elastic.progress import PROGRESS_VARIABLE, read
+
+
+def test_a_save_goes_to_storage_once_it_has_arrived(
+    memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, progress = install(monkeypatch), tmp_path / "progress"
+    monkeypatch.setenv("GANGLINE_CHECKPOINT_MEMORY", str(memory))
+    monkeypatch.setenv(PROGRESS_VARIABLE, str(progress))
+    state = {"w": torch.arange(1000.0)}
+    with Checkpointer(tmp_path / "steps", linger_s=60, overlap=True) as checkpointer:
+        checkpointer.save(1, state, "storage")
+        assert checkpointer.wait(60)
+        module.holds_back = True
+        checkpointer.save(2, state, "storage")
+        assert read(progress, tmp_path / "none").saved_step == 1
+        assert checkpointer.latest() == 1
+        module.events[-1].happened.set()
+        assert checkpointer.wait(60)
+        assert checkpointer.latest() == 2
+        assert read(progress, tmp_path / "none").saved_step == 2
+        state["w"].zero_()
+        module.holds_back = False
+        loaded = checkpointer.load(state)
+        assert loaded is not None
+        assert (loaded.step, loaded.source) == (2, "memory")
+        assert torch.equal(state["w"], torch.arange(1000.0))
+
+
+def test_what_has_not_arrived_when_the_process_ends_is_not_loaded(
+    memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = install(monkeypatch)
+    monkeypatch.setenv("GANGLINE_CHECKPOINT_MEMORY", str(memory))
+    state = {"w": torch.ones(1000)}
+    checkpointer = Checkpointer(tmp_path / "steps", linger_s=60, overlap=True)
+    checkpointer.save(1, state)
+    checkpointer.buffers.arrive()
+    module.holds_back = True
+    checkpointer.save(2, {"w": torch.zeros(1000)})
+    module.events[-1].failure = "the process ends here"
+    module.events[-1].happened.set()
+    checkpointer.buffers.close()
+    checkpointer.close(finished=False)
+    module.holds_back = False
+    with Checkpointer(tmp_path / "steps", linger_s=60) as again:
+        loaded = again.load(state)
+        assert loaded is not None
+        assert loaded.step == 1
+        assert bool(state["w"].all())

@@ -1,0 +1,265 @@
+"""Saves from accelerators: what waits for what, pinned memory, and saves that become whole later.
+
+Tests run without an accelerator; a stand-in for PyTorch's device module notes what is asked of it.
+"""
+
+import contextlib
+import logging
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from accelerator_stand_in import Module, install
+from gangline.elastic.checkpoint import accelerator, moves, pending
+from gangline.elastic.checkpoint.accelerator import Arrivals, Streams, Updates, accelerator_of
+from gangline.elastic.checkpoint.buffers import Buffers
+from gangline.elastic.checkpoint.segment import create
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> Module:
+    return install(monkeypatch)
+
+
+@pytest.fixture
+def updates() -> Iterator[Updates]:
+    updates = Updates()
+    yield updates
+    updates.close()
+
+
+def a_training() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3))
+    return model, torch.optim.Adam(model.parameters())
+
+
+def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.zero_grad()
+    model(torch.randn(4, 3)).square().sum().backward()
+    optimizer.step()
+
+
+def test_computing_goes_on_once_what_may_change_has_been_copied(module: Module) -> None:
+    streams, lasting, fleeting = Streams(), torch.ones(3), torch.ones(3)
+    places = [torch.zeros(3), torch.zeros(3)]
+    arrivals = streams.copy(
+        list(zip(places, [lasting, fleeting], strict=True)), lambda tensor: tensor is lasting
+    )
+    assert all(bool(place.all()) for place in places)
+    assert module.notes == [
+        "a new stream",
+        "copying waits for computing",
+        "copying begins",
+        "computing waits for copying",
+        "copying begins",
+        "copying records event 0",
+    ]
+    arrivals.hold_back()
+    assert module.notes[-1] == "computing waits for event 0"
+    streams.copy([(places[0], lasting)], lambda _: True)
+    assert module.notes.count("a new stream") == 1
+
+
+def test_nothing_to_copy_is_nothing_to_wait_for(module: Module) -> None:
+    arrivals = Streams().copy([], lambda _: True)
+    assert not arrivals
+    arrivals.wait()
+    arrivals.hold_back()
+    assert module.notes == []
+
+
+def test_only_parameters_and_states_of_optimizers_that_have_stepped_last(updates: Updates) -> None:
+    model, optimizer = a_training()
+    assert not any(updates.theirs()(one) for one in model.state_dict().values())
+    train(model, optimizer)
+    is_theirs = updates.theirs()
+    found = {name: is_theirs(tensor) for name, tensor in model.state_dict().items()}
+    assert found == {
+        "0.weight": True,
+        "0.bias": True,
+        "1.weight": True,
+        "1.bias": True,
+        "1.running_mean": False,
+        "1.running_var": False,
+        "1.num_batches_tracked": False,
+    }
+    states = optimizer.state_dict()["state"]
+    assert all(is_theirs(one) for state in states.values() for one in state.values())
+
+
+def test_an_optimizer_that_is_gone_keeps_nothing(updates: Updates) -> None:
+    model, optimizer = a_training()
+    train(model, optimizer)
+    del optimizer
+    assert not any(updates.theirs()(one) for one in model.state_dict().values())
+
+
+def test_steps_wait_for_copies_until_told_otherwise(module: Module, updates: Updates) -> None:
+    model, optimizer = a_training()
+    train(model, optimizer)
+    assert module.notes == []
+    updates.expect(Streams().copy([(torch.zeros(3), torch.ones(3))], lambda _: True))
+    train(model, optimizer)
+    assert module.notes[-1] == "computing waits for event 0"
+    waits = len(module.notes)
+    updates.expect(Arrivals())
+    train(model, optimizer)
+    updates.close()
+    train(model, optimizer)
+    assert len(module.notes) == waits
+
+
+def test_the_accelerator_of_a_state_is_that_of_its_first_tensor_there() -> None:
+    with FakeTensorMode():
+        there = torch.empty(2, device="cuda:1")
+    near = torch.empty(2)
+    assert accelerator_of({"a": 1, "b": [near, {"c": (near, there)}]}) == torch.device("cuda:1")
+    assert accelerator_of({"a": near, "b": torch.empty(2, device="meta"), "c": "x"}) is None
+
+
+class Runtime:
+    """What ``torch.cuda.cudart()`` gives."""
+
+    def __init__(self, refuses: int) -> None:
+        self.refuses, self.pinned = refuses, dict[int, int]()
+
+    def cudaHostRegister(self, address: int, size: int, flags: int) -> int:
+        assert flags == 1
+        self.pinned[address] = size
+        return self.refuses
+
+    def cudaHostUnregister(self, address: int) -> None:
+        del self.pinned[address]
+
+
+@pytest.fixture
+def runtime(monkeypatch: pytest.MonkeyPatch) -> Runtime:
+    runtime = Runtime(refuses=0)
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
+    return runtime
+
+
+def test_a_segment_is_pinned_whole_and_let_go(runtime: Runtime, tmp_path: Path) -> None:
+    segment = create(tmp_path / "r0-0.seg", 1 << 16)
+    unpin = accelerator.pin(segment, torch.device("cuda:0"))
+    assert unpin is not None
+    assert list(runtime.pinned.values()) == [1 << 16]
+    unpin()
+    assert runtime.pinned == {}
+    assert accelerator.pin(segment, torch.device("xpu:0")) is None
+    segment.close()
+
+
+def test_memory_that_cannot_be_pinned_is_used_as_it_is(
+    runtime: Runtime, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    runtime.refuses = 2
+    segment = create(tmp_path / "r0-0.seg", 1 << 16)
+    with caplog.at_level(logging.WARNING):
+        assert accelerator.pin(segment, torch.device("cuda:0")) is None
+    assert "pinned" in caplog.text
+    segment.close()
+
+
+def test_buffers_are_pinned_once_and_unpinned_when_they_are_closed(
+    rig: Any, runtime: Runtime
+) -> None:
+    rig.save({"w": torch.ones(3)}, 1)
+    rig.buffers.accelerator = torch.device("cuda:0")
+    rig.buffers.reuse()
+    rig.buffers.reuse()
+    rig.buffers.settle()
+    assert len(runtime.pinned) == 1
+    rig.buffers.close()
+    assert runtime.pinned == {}
+
+
+def overlapping(rig: Any) -> list[int]:
+    told: list[int] = []
+    rig.buffers.close()
+    rig.buffers = Buffers(rig.home, 0, 3, overlap=True, told=told.append)
+    return told
+
+
+def test_without_overlap_a_save_waits_for_the_accelerator(rig: Any, module: Module) -> None:
+    rig.save({"w": torch.ones(3)}, 1)
+    assert [one.step for one in pending.survey(rig.home)] == [1]
+    assert "computing waits for copying" in module.notes
+
+
+def test_a_save_becomes_whole_when_all_has_arrived(rig: Any, module: Module) -> None:
+    told = overlapping(rig)
+    rig.save({"w": torch.full((3,), 1.0)}, 1)
+    rig.buffers.arrive()
+    module.holds_back = True
+    rig.save({"w": torch.full((3,), 2.0)}, 2)
+    assert [one.step for one in pending.survey(rig.home)] == [1]  # as a kill would leave it
+    module.events[-1].happened.set()
+    rig.buffers.arrive()
+    assert sorted(one.step for one in pending.survey(rig.home)) == [1, 2]
+    assert told == [1, 2]
+
+
+def test_the_next_save_waits_for_the_one_before(rig: Any, module: Module) -> None:
+    told = overlapping(rig)
+    module.holds_back = True
+    rig.save({"w": torch.ones(3)}, 1)
+    saving = threading.Thread(target=rig.save, args=({"w": torch.ones(3)}, 2))
+    saving.start()
+    module.events[0].happened.set()
+    module.holds_back = False
+    saving.join()
+    rig.buffers.arrive()
+    assert told == [1, 2]
+    assert len({one.path for one in pending.survey(rig.home)}) == 2
+
+
+def test_an_accelerator_that_fails_leaves_the_save_before(rig: Any, module: Module) -> None:
+    told = overlapping(rig)
+    rig.save({"w": torch.ones(3)}, 1)
+    rig.buffers.arrive()
+    module.holds_back = True
+    rig.save({"w": torch.ones(3)}, 2)
+    module.events[-1].failure = "device lost"
+    module.events[-1].happened.set()
+    with pytest.raises(RuntimeError, match="device lost"):
+        rig.save({"w": torch.ones(3)}, 3)
+    assert told == [1]
+    assert [one.step for one in pending.survey(rig.home)] == [1]
+    module.holds_back = False
+    rig.save({"w": torch.ones(3)}, 4)
+    rig.buffers.arrive()
+    assert told == [1, 4]
+
+
+def test_a_copy_that_fails_halfway_waits_for_what_is_on_its_way(
+    module: Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[bool] = []
+    monkeypatch.setattr(Arrivals, "wait", lambda self: waited.append(True))
+    place = torch.zeros(3)
+
+    def fail() -> None:
+        raise RuntimeError("half")
+
+    move = (SimpleNamespace(tensor=place), torch.ones(3))
+    with pytest.raises(RuntimeError, match="half"):
+        moves.Copier().copy([move], fail, lambda _: True)  # type: ignore[list-item]
+    assert waited == [True]
+    assert moves.Copier().copy([move], lambda: None, lambda _: True).arrivals  # type: ignore[list-item]
+    assert waited == [True]
+
+
+def test_states_of_processors_only_are_whole_at_once(rig: Any) -> None:
+    told = overlapping(rig)
+    rig.save({"w": torch.ones(1 << 17)}, 1)
+    assert told == [1]
+    assert [one.step for one in pending.survey(rig.home)] == [1]

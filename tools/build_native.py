@@ -28,7 +28,7 @@ class NativeCopy(BuildHookInterface):
         library = source.with_suffix(".so")
         if self.target_name != "wheel" or platform.machine() != "x86_64":
             return
-        unfinished = library.with_suffix(f".{os.getpid()}")
+        unfinished = library.with_suffix(f".{os.getpid()}.so")
         compiler = shlex.split(os.environ.get("CC", "cc"))
         try:
             subprocess.run([*compiler, *FLAGS, str(source), "-o", str(unfinished)], check=True)

@@ -266,15 +266,15 @@ class Buffers:
             self._background.start(self._pin, choice.number)
             if not opened.segment.try_lock(exclusive=True):
                 return None
-        with contextlib.ExitStack() as finally_:
-            finally_.callback(opened.segment.unlock)
+        with contextlib.ExitStack() as leaving:
+            leaving.callback(opened.segment.unlock)
             opened.segment.begin(header, data)
             copied = self._copy(opened, agreement, header, lookup, small)
             if copied.arrivals:
                 self._arriving = self._finisher.submit(
                     self._complete_later, opened.segment, header, copied.arrivals
                 )
-                finally_.pop_all()
+                leaving.pop_all()
             else:
                 _complete(opened.segment, header, copied.sums)
         if not copied.arrivals:

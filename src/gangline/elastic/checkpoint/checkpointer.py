@@ -165,10 +165,9 @@ class Checkpointer:
         Without it, or when the process just dies, the newest save is written to storage, and the
         memory is kept for a restart (``linger_s``).
         """
-        self.buffers.arrive()
+        self.buffers.close()  # which may have to tell the saver of a last save
         if finished:
             self.link.farewell()
-        self.buffers.close()
         self.link.close()
         self.alive.close()
         self.ranks.close()
@@ -190,8 +189,8 @@ class Checkpointer:
                 all ranks raise.
         """
         self.buffers.settle()  # before the others look how much is free
-        self.buffers.accelerator = accelerator_of(state)
         planner = planner_of(expanded(state), self.ranks.rank == 0)
+        self.buffers.accelerator = accelerator_of(planner.state_dict)
         self.agreement = agree(self.ranks, self.node, planner)
         want = want_of(self.node, self.home, *self.buffers.need(self.agreement))
         wants = self.ranks.gather(want)

@@ -98,11 +98,11 @@ class Copier:
             [(moves[number][0].tensor, moves[number][1]) for number in sorted(far)],
             lasting or (lambda _: False),
         )
-        with contextlib.ExitStack() as finally_:  # the memory may be unlocked or gone afterwards
-            finally_.callback(arrivals.wait)
+        with contextlib.ExitStack() as leaving:  # the memory may be unlocked or gone afterwards
+            leaving.callback(arrivals.wait)
             helpers = self._help(waiting)
-            finally_.callback(wait, helpers)
-            finally_.callback(waiting.clear)
+            leaving.callback(wait, helpers)
+            leaving.callback(waiting.clear)
             for number in near[: len(near) // 2]:
                 moves[number][0].tensor.copy_(moves[number][1])
             half()
@@ -112,7 +112,7 @@ class Copier:
             for helper in helpers:
                 helper.result()
             if arrivals and lasting is not None:
-                finally_.pop_all()
+                leaving.pop_all()
                 return Copied(None, arrivals)
         short = sorted(far.union(near))
         return Copied(_sums(moves, short, stretches), Arrivals())

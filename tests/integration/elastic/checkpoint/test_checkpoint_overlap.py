@@ -1,6 +1,7 @@
 """Saves that overlap with training, as the saver and the next process see them."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -57,3 +58,24 @@ def test_what_has_not_arrived_when_the_process_ends_is_not_loaded(
         assert loaded is not None
         assert loaded.step == 1
         assert bool(state["w"].all())
+
+
+class Model:
+    """A thing that keeps its state to itself until it is asked."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"w": torch.ones(3)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        raise AssertionError("nothing was saved")
+
+
+def test_what_is_to_be_pinned_is_found_within_objects(
+    memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(monkeypatch)
+    monkeypatch.setenv("GANGLINE_CHECKPOINT_MEMORY", str(memory))
+    for first in (Checkpointer.prepare, Checkpointer.load):
+        with Checkpointer(tmp_path / first.__name__, linger_s=60) as checkpointer:
+            first(checkpointer, {"training": Model()})  # type: ignore[operator]
+            assert checkpointer.buffers.accelerator == torch.device("cpu")

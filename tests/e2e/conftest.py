@@ -33,6 +33,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason=f"{other} only: {mark.args[0]}"))
         if not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(600))
+    items.sort(key=lambda item: item.get_closest_marker("last") is not None)
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,7 @@
 """Many jobs at once.
 
-The file sorts last on purpose: a real controller manager sends twenty requests a second, and the
-endpoints of six hundred services keep it from those of later scenarios for minutes.
+After all others: a real controller manager sends twenty requests a second, and the endpoints of six
+hundred services keep it from those of later scenarios for minutes, in which no pod finds another.
 """
 
 import asyncio
@@ -12,6 +12,8 @@ from e2e.jobs import job, replica
 from e2e.scenario import Scenario, condition, finished
 from e2e.waiting import eventually
 from gangline.api.resources import PODS, PYTORCH_JOBS
+
+pytestmark = pytest.mark.last
 
 
 @pytest.mark.embedded_only("one real kubelet starts a pod a second; the operator is what is tested")

@@ -189,20 +189,14 @@ class Buffers:
         self._background.settle()
 
     def mapped(self, path: Path) -> Segment | None:
-        """The segment at ``path``, if it is one of this rank's. It stays the buffers' own.
-
-        One that was not mapped yet has its pages found in the background, ahead of who reads it.
-        """
+        """The segment at ``path``, if it is one of this rank's. It stays the buffers' own."""
         with self._lock:
             number = next((n for n, own in enumerate(self._paths()) if own == path), None)
             if number is None:
                 return None
-            was_open = number in self._open
             segment = self._segment(number)
             if segment is None or not (segment.is_at(path) and segment.is_whole()):
                 return None
-        if not was_open:
-            self._background.start(populate, segment, How.FIND)
         return segment
 
     def all_there(self) -> bool:

@@ -57,7 +57,8 @@ static uint64_t sum_bytes(uint64_t before, const uint8_t *bytes, size_t length)
 }
 
 /* Both below copy one or more turns to a place at the start of a line. What they end with is
- * congruent to all that they have read, and short enough for the table.
+ * congruent to all that they have read, and short enough for the table. The sum before joins the
+ * first bytes that are read, once.
  *
  * ONCE keeps the compiler from reading a value again: the tensor may be one that others write to,
  * and the sum has to be of what arrives. */
@@ -67,16 +68,9 @@ __attribute__((target("sse4.1,pclmul"))) static uint64_t
 copy_narrow(uint8_t *place, const uint8_t *origin, size_t length, uint64_t before)
 {
     const __m128i move = _mm_set_epi64x((long long)narrow_move[1], (long long)narrow_move[0]);
-    __m128i lanes[8];
+    __m128i lanes[8] = {0}, joining = _mm_set_epi64x(0, (long long)before);
     uint8_t left[NARROW_BYTES];
-    for (int lane = 0; lane < 8; lane++) {
-        __m128i value = _mm_loadu_si128((const __m128i *)origin + lane);
-        ONCE(value, "x");
-        _mm_stream_si128((__m128i *)place + lane, value);
-        lanes[lane] = value;
-    }
-    lanes[0] = _mm_xor_si128(lanes[0], _mm_set_epi64x(0, (long long)before));
-    for (size_t at = NARROW_BYTES; at < length; at += NARROW_BYTES) {
+    for (size_t at = 0; at < length; at += NARROW_BYTES) {
         const __m128i *from = (const __m128i *)(origin + at);
         __m128i *to = (__m128i *)(place + at);
         _mm_prefetch((const char *)from + AHEAD, _MM_HINT_T0);
@@ -89,6 +83,8 @@ copy_narrow(uint8_t *place, const uint8_t *origin, size_t length, uint64_t befor
             __m128i second = _mm_clmulepi64_si128(lanes[lane], move, 0x11);
             lanes[lane] = _mm_xor_si128(_mm_xor_si128(first, second), value);
         }
+        lanes[0] = _mm_xor_si128(lanes[0], joining);
+        joining = _mm_setzero_si128();
     }
     memcpy(left, lanes, sizeof left);
     return sum_bytes(0, left, sizeof left);
@@ -99,17 +95,9 @@ copy_wide(uint8_t *place, const uint8_t *origin, size_t length, uint64_t before)
 {
     const __m512i move = _mm512_set4_epi64((long long)wide_move[1], (long long)wide_move[0],
                                            (long long)wide_move[1], (long long)wide_move[0]);
-    __m512i lanes[4];
+    __m512i lanes[4] = {0}, joining = _mm512_set_epi64(0, 0, 0, 0, 0, 0, 0, (long long)before);
     uint8_t left[WIDE_BYTES];
-    for (int lane = 0; lane < 4; lane++) {
-        __m512i value = _mm512_loadu_si512((const __m512i *)origin + lane);
-        ONCE(value, "v");
-        _mm512_stream_si512((__m512i *)place + lane, value);
-        lanes[lane] = value;
-    }
-    lanes[0] = _mm512_xor_si512(
-        lanes[0], _mm512_set_epi64(0, 0, 0, 0, 0, 0, 0, (long long)before));
-    for (size_t at = WIDE_BYTES; at < length; at += WIDE_BYTES) {
+    for (size_t at = 0; at < length; at += WIDE_BYTES) {
         const __m512i *from = (const __m512i *)(origin + at);
         __m512i *to = (__m512i *)(place + at);
         for (int lane = 0; lane < 4; lane++) {
@@ -121,6 +109,8 @@ copy_wide(uint8_t *place, const uint8_t *origin, size_t length, uint64_t before)
             __m512i second = _mm512_clmulepi64_epi128(lanes[lane], move, 0x11);
             lanes[lane] = _mm512_xor_si512(_mm512_xor_si512(first, second), value);
         }
+        lanes[0] = _mm512_xor_si512(lanes[0], joining);
+        joining = _mm512_setzero_si512();
     }
     memcpy(left, lanes, sizeof left);
     return sum_bytes(0, left, sizeof left);

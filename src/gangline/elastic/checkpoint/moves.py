@@ -91,11 +91,12 @@ class Copier:
             for stretch in _cut(number, place, tensor)
         ]
         long = {stretch.number for stretch in stretches}
-        far = {number for number, (_, tensor) in enumerate(moves) if is_far(tensor)}
-        near = [number for number in range(len(moves)) if number not in long | far]
+        short = [number for number in range(len(moves)) if number not in long]
+        far = [number for number in short if is_far(moves[number][1])]
+        near = [number for number in short if not is_far(moves[number][1])]
         waiting = deque(stretches)
         arrivals = self._streams.copy(
-            [(moves[number][0].tensor, moves[number][1]) for number in sorted(far)],
+            [(moves[number][0].tensor, moves[number][1]) for number in far],
             lasting or (lambda _: False),
         )
         with contextlib.ExitStack() as leaving:  # the memory may be unlocked or gone afterwards
@@ -114,7 +115,6 @@ class Copier:
             if arrivals and lasting is not None:
                 leaving.pop_all()
                 return Copied(None, arrivals)
-        short = sorted(far.union(near))
         return Copied(_sums(moves, short, stretches), Arrivals())
 
     def _help(self, waiting: deque[_Stretch]) -> list[Future[None]]:

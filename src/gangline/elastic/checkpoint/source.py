@@ -168,8 +168,8 @@ class MemorySource:
     def copy(self, key: Key, into: memoryview) -> None:
         """Put the entry where it is needed: copied from a mapping that stays, or read.
 
-        Reading costs less than copying from a fresh mapping, whose pages have to be found one by
-        one.
+        A file that another rank may cut short meanwhile is read: that ends in an error, where a
+        mapping would end the process.
         """
         found = self._entries[key]
         digest = _copied(found, into) if found.is_mapped else _read(found, into)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from e2e.clusters import ClusterUnderTest, Embedded, Kubernetes
+from e2e.clusters import ClusterUnderTest, Embedded
+from e2e.kubernetes_cluster import Kubernetes
 from e2e.scenario import Scenario
 from e2e.waiting import eventually
 from gangline.api.resources import NODES
@@ -52,11 +53,14 @@ def cluster(
 
 
 @pytest.fixture
-async def scenario(cluster: ClusterUnderTest, tmp_path: Path) -> AsyncIterator[Scenario]:
+async def scenario(
+    cluster: ClusterUnderTest, tmp_path: Path, request: pytest.FixtureRequest
+) -> AsyncIterator[Scenario]:
     """A namespace of its own on the cluster, a client, and both components running."""
-    for name in ("operator", "scheduler"):
-        if name not in cluster.components or not cluster.components[name].alive:
-            cluster.start_component(name)
+    for ended in cluster.revive():
+        capture = request.config.pluginmanager.get_plugin("capturemanager")
+        with capture.global_and_fixture_disabled():
+            print(f"\nstarted again before {request.node.name}: {ended}")
     async with Client(load_config(str(cluster.kubeconfig))) as client:
         scenario = Scenario(cluster, client, f"e2e-{uuid.uuid4().hex[:8]}", tmp_path / "shared")
         await scenario.open()

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from e2e.clusters import Kubernetes
 from e2e.images import git_image, python_image
+from e2e.kubernetes_cluster import Kubernetes
 from e2e.scenario import Scenario
 from e2e.waiting import eventually
 from e2e.walk import HERE, VOLUME_AND_CLAIM, Walk, walk_through

@@ -1,0 +1,238 @@
+"""A real Kubernetes that the scenarios run on.
+
+An upstream API server with one real kubelet, made by scripts outside this repository
+(``GANGLINE_REALKUBE`` names their folder: ``build``, ``up``, ``down``). Nobody supervises the
+servers that the scripts start, as a machine's ``systemd`` would: this does.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from e2e.clusters import START_PATIENCE_S, ClusterUnderTest, Component
+from gangline.kube.config import load_config
+
+TESTS = Path(__file__).parents[1]
+DNS_ADDRESS = "10.244.0.1"
+"""The bridge of the pods, as ``up`` lays it."""
+OUR_GROUPS = {
+    "kubeflow.org/v1": ("pytorchjobs", "tfjobs"),
+    "scheduling.volcano.sh/v1beta1": ("podgroups", "queues"),
+}
+STARTS = 3
+"""How often a server that ends while it starts is started: nobody else supervises it."""
+LAST_WORDS = 2000
+"""Characters of the log of a server that has ended, of what came before its stacks."""
+
+
+class Kubernetes(ClusterUnderTest):
+    """An upstream Kubernetes with one real node."""
+
+    kind = "kubernetes"
+    nodes = 1
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.scripts = Path(os.environ["GANGLINE_REALKUBE"]).resolve()
+        self.state = folder / "realkube"
+        self.built = {"KUBE_BIN": os.environ.get("KUBE_BIN", "/var/cache/gangline-realkube/bin")}
+        self.kubeconfig = self.state / "admin.conf"
+        self.names: subprocess.Popen[bytes] | None = None
+
+    def _script(self, name: str, *arguments: str) -> bool:
+        """Run one of the scripts; returns whether it succeeded."""
+        environment = os.environ | self.built | {"KUBE_RUN": str(self.state)}
+        # The servers it starts keep its output open: a file, where a pipe would never end.
+        log = self.folder / "realkube.log"
+        with log.open("ab") as output:
+            done = subprocess.run(
+                [str(self.scripts / name), *arguments],
+                env=environment,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                check=False,
+                timeout=900,
+            )
+        return done.returncode == 0
+
+    def _up(self, *arguments: str) -> list[str]:
+        """Start the servers that do not run; returns those that had ended, and what they said."""
+        ended: list[str] = []
+        for _ in range(STARTS):
+            ended += self._forget_ended()
+            if self.names and self.names.poll() is not None:
+                self._serve_names()
+            if self._script("up", *arguments):
+                return ended
+        raise AssertionError("\n".join([(self.folder / "realkube.log").read_text(), *ended]))
+
+    def _forget_ended(self) -> list[str]:
+        """Remove the notes of servers that have ended: a zombie passes for running."""
+        ended = []
+        for note in sorted(self.state.glob("*.pid")):
+            if not _runs(int(note.read_text())):
+                said = (self.state / f"{note.stem}.log").read_text(errors="replace")
+                said = said.partition("\ngoroutine ")[0]
+                ended.append(f"{note.stem} had ended: {said[-LAST_WORDS:]}")
+                note.unlink()
+        return ended
+
+    def start(self) -> None:
+        """Build where needed, start, install our resource definitions, start our components."""
+        tools = Path(__file__).parents[2] / "tools"
+        subprocess.run(
+            [tools / "realkube-build", self.scripts], check=True, env=os.environ | self.built
+        )
+        self._up()
+        self._serve_names()
+        self._up("--nodes")
+        crds = Path(__file__).parents[2] / "deploy" / "crds"
+        self.kubectl("apply", "-f", str(crds))
+        # A watch of a kind that begins before its definition is settled may hear nothing for
+        # minutes, and what discovery lists comes later still.
+        self.kubectl("wait", "--for", "condition=established", "--timeout=100s", "crd", "--all")
+        deadline = time.monotonic() + START_PATIENCE_S
+        while not all(map(self._lists, OUR_GROUPS.items())):
+            assert time.monotonic() < deadline, "our kinds are not served"
+            time.sleep(0.1)
+        for name in ("operator", "scheduler"):
+            self.start_component(name)
+
+    def _serve_names(self) -> None:
+        """Start a name server; the scripts find it by its note, and end it in the end."""
+        program = [sys.executable, "-m", "e2e.cluster_dns", str(self.kubeconfig), DNS_ADDRESS]
+        with (self.state / "dns.log").open("wb") as log:
+            self.names = subprocess.Popen(program, cwd=TESTS, stderr=log, start_new_session=True)
+        (self.state / "dns.pid").write_text(f"{self.names.pid}\n")
+
+    def _lists(self, served: tuple[str, Sequence[str]]) -> bool:
+        """Whether discovery knows the kinds of a group."""
+        group, kinds = served
+        ask = ["kubectl", "--kubeconfig", str(self.kubeconfig), "get", "--raw", f"/apis/{group}"]
+        done = subprocess.run(ask, capture_output=True, text=True, check=False)
+        return done.returncode == 0 and all(f'"{kind}"' in done.stdout for kind in kinds)
+
+    def kubectl(self, *arguments: str) -> str:
+        """Run kubectl against this cluster; return what it printed."""
+        done = subprocess.run(
+            ["kubectl", "--kubeconfig", str(self.kubeconfig), *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def stop(self) -> None:
+        """Stop our components, then the cluster, and forget its state."""
+        super().stop()
+        assert self._script("down", "--purge"), (self.folder / "realkube.log").read_text()
+        if self.names:
+            self.names.wait(60)
+
+    def restart_api_server(self) -> None:
+        """Kill the API server alone; its state is in etcd, nodes and pods go on."""
+        note = self.state / "apiserver.pid"
+        os.kill(int(note.read_text()), signal.SIGKILL)
+        note.unlink()
+        # What is killed goes when it has given its memory back; until then its port is taken.
+        address = urlsplit(load_config(str(self.kubeconfig)).server)
+        deadline = time.monotonic() + START_PATIENCE_S
+        while not _is_free(address.hostname or "", address.port or 443):
+            assert time.monotonic() < deadline, f"{address.netloc} is still taken"
+            time.sleep(0.01)
+        self._up("--nodes")
+
+    def revive(self) -> list[str]:
+        """Start our components and the servers of the cluster that have ended."""
+        whole = all(_runs(int(note.read_text())) for note in self.state.glob("*.pid"))
+        ended = [] if whole else self._up("--nodes")
+        return ended + super().revive()
+
+    def load(self, archive: Path, image: str) -> None:
+        """Give the node an image that it cannot pull."""
+        containers = ["ctr", "--address", str(self.state / "containerd.sock"), "-n", "k8s.io"]
+        subprocess.run(
+            [*containers, "images", "import", str(archive)],
+            check=True,
+            capture_output=True,
+            timeout=300,
+        )
+        listed = subprocess.check_output([*containers, "images", "list", "-q"], text=True)
+        assert f"docker.io/library/{image}" in listed.split()
+
+    @contextmanager
+    def default_scheduler(self) -> Iterator[None]:
+        """Kubernetes' own scheduler, for pods that are not ours."""
+        program = Path(self.built["KUBE_BIN"], "kube-scheduler")
+        flags = [f"--kubeconfig={self.kubeconfig}", "--leader-elect=false", "--port=0"]
+        scheduler = Component([str(program), *flags], {}, self.folder / "kube-scheduler.log")
+        try:
+            yield
+        finally:
+            scheduler.stop()
+
+    @staticmethod
+    def host_folders() -> dict[str, str]:
+        """What fills the empty image with this machine's Python: mount points and folders."""
+        folders = {"/usr": "/usr", "/lib": "/usr/lib", "/lib64": "/usr/lib64", "/bin": "/usr/bin"}
+        for prefix in (sys.base_prefix, sys.prefix):
+            if not prefix.startswith("/usr/"):
+                folders[prefix] = prefix
+        return folders
+
+    def python(self, script: Path, *arguments: str) -> dict[str, Any]:
+        """An empty image, filled with read-only mounts of this machine's Python."""
+        folders = self.host_folders()
+        if not str(script.parent).startswith("/usr/"):
+            folders[str(script.parent)] = str(script.parent)
+        mounts = [
+            {"name": f"host{number}", "mountPath": folder, "readOnly": True}
+            for number, folder in enumerate(folders)
+        ]
+        volumes = [
+            {"name": f"host{number}", "hostPath": {"path": source}}
+            for number, source in enumerate(folders.values())
+        ]
+        path = ":".join([f"{sys.prefix}/bin", f"{sys.base_prefix}/bin", "/usr/bin", "/bin"])
+        container = {
+            "name": "pytorch",
+            "image": "hostroot:1",
+            "imagePullPolicy": "IfNotPresent",
+            "command": ["python", str(script), *arguments],
+            "env": [{"name": "PATH", "value": path}, {"name": "OMP_NUM_THREADS", "value": "1"}],
+            "volumeMounts": mounts,
+        }
+        return {
+            "containers": [container],
+            "volumes": volumes,
+            "terminationGracePeriodSeconds": 1,
+        }
+
+
+def _runs(process: int) -> bool:
+    """Whether a process is there and is more than a zombie."""
+    try:
+        status = Path(f"/proc/{process}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return status.rpartition(")")[2].split()[0] not in "ZX"
+
+
+def _is_free(host: str, port: int) -> bool:
+    """Whether a server could listen there now."""
+    try:
+        with socket.create_server((host, port)):
+            return True
+    except OSError:
+        return False

@@ -53,6 +53,8 @@ class _Open:
     plan: str = ""
     spots: list[Spot] = field(default_factory=list)
     unpin: Callable[[], None] | None = None
+    filling: bool = False
+    """Whether an accelerator still writes to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +158,7 @@ class Buffers:
             with self._lock:
                 segment = self._segment(number)
                 if segment is None or segment.size < size:
-                    if self._slot(number).complete:
+                    if self._is_filling(number) or self._slot(number).complete:
                         continue  # a crash may be restored from it: replaced when its turn comes
                     try:
                         segment = self._replace(number, size).segment
@@ -166,6 +168,9 @@ class Buffers:
                 was_used = segment.header() is not None
             populate(segment, How.FIND if was_used else How.MAKE)
             self._pin(number)
+
+    def _is_filling(self, number: int) -> bool:
+        return number in self._open and self._open[number].filling
 
     def _pin(self, number: int) -> None:
         """Pin a buffer for the accelerator, once."""
@@ -265,8 +270,9 @@ class Buffers:
             opened.segment.begin(header, data)
             copied = self._copy(opened, agreement, header, lookup, small)
             if copied.arrivals:
+                opened.filling = True
                 self._arriving = self._finisher.submit(
-                    self._complete_later, opened.segment, header, copied.arrivals
+                    self._complete_later, opened, header, copied.arrivals
                 )
                 leaving.pop_all()
             else:
@@ -275,12 +281,13 @@ class Buffers:
             self._told(step)
         return Saved(choice.number, generation, choice.supersedes)
 
-    def _complete_later(self, segment: Segment, header: Header, arrivals: Arrivals) -> None:
+    def _complete_later(self, opened: _Open, header: Header, arrivals: Arrivals) -> None:
         try:
             arrivals.wait()
-            _complete(segment, header, None)
+            _complete(opened.segment, header, None)
         finally:
-            segment.unlock()
+            opened.segment.unlock()
+            opened.filling = False
             if self._updates is not None:
                 self._updates.expect(Arrivals())  # what was on its way may be freed
         self._told(header.step)

@@ -190,14 +190,19 @@ class Checkpointer:
         """
         self.buffers.settle()  # before the others look how much is free
         planner = planner_of(expanded(state), self.ranks.rank == 0)
-        self.buffers.accelerator = accelerator_of(planner.state_dict)
-        self.agreement = agree(self.ranks, self.node, planner)
-        want = want_of(self.node, self.home, *self.buffers.need(self.agreement))
+        agreement = self._agree(planner)
+        want = want_of(self.node, self.home, *self.buffers.need(agreement))
         wants = self.ranks.gather(want)
         check_room(wants)
         if (words := tight(wants, self.node)) and self._leads(wants):
             log.warning("memory for checkpoints is short", extra={"reason": words})
-        self.buffers.prepare(self.agreement)
+        self.buffers.prepare(agreement)
+
+    def _agree(self, planner: DefaultSavePlanner) -> Agreement:
+        """Agree with the other ranks on the layout, and find what the state is on."""
+        self.buffers.accelerator = accelerator_of(planner.state_dict)
+        self.agreement = agree(self.ranks, self.node, planner)
+        return self.agreement
 
     def _leads(self, wants: list[Want]) -> bool:
         """Whether this rank is its node's first, and so speaks for it."""
@@ -242,7 +247,7 @@ class Checkpointer:
             except OutgrownError:
                 changed = True
         if self.ranks.any(changed):
-            known = self.agreement = agree(self.ranks, self.node, planner)
+            known = self._agree(planner)
             small = self.buffers.pickle(known, lookup_of(planner, known))
         assert known is not None
         return known, small

@@ -1,5 +1,6 @@
 """Saves that overlap with training, as the saver and the next process see them."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 import torch
 
 from accelerator_stand_in import install
-from gangline.elastic.checkpoint import Checkpointer
+from gangline.elastic.checkpoint import Checkpointer, buffers
 from gangline.elastic.progress import PROGRESS_VARIABLE, read
 
 
@@ -70,12 +71,22 @@ class Model:
         raise AssertionError("nothing was saved")
 
 
+def save(checkpointer: Checkpointer, state: dict[str, Any]) -> None:
+    checkpointer.save(1, state)
+
+
+@pytest.mark.parametrize("first", [Checkpointer.prepare, Checkpointer.load, save])
 def test_what_is_to_be_pinned_is_found_within_objects(
-    memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    first: Callable[[Checkpointer, dict[str, Any]], object],
+    memory: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     install(monkeypatch)
+    pinned = list[torch.device]()
+    monkeypatch.setattr(buffers, "pin", lambda segment, device: pinned.append(device))
     monkeypatch.setenv("GANGLINE_CHECKPOINT_MEMORY", str(memory))
-    for first in (Checkpointer.prepare, Checkpointer.load):
-        with Checkpointer(tmp_path / first.__name__, linger_s=60) as checkpointer:
-            first(checkpointer, {"training": Model()})  # type: ignore[operator]
-            assert checkpointer.buffers.accelerator == torch.device("cpu")
+    with Checkpointer(tmp_path / "steps", linger_s=60) as checkpointer:
+        first(checkpointer, {"training": Model()})
+        checkpointer.buffers.settle()
+        assert set(pinned) == {torch.device("cpu")}

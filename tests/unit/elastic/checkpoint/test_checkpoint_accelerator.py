@@ -19,6 +19,7 @@ from accelerator_stand_in import Module, install
 from gangline.elastic.checkpoint import accelerator, moves, pending
 from gangline.elastic.checkpoint.accelerator import Arrivals, Streams, Updates, accelerator_of
 from gangline.elastic.checkpoint.buffers import Buffers
+from gangline.elastic.checkpoint.plan import agree, planner_of
 from gangline.elastic.checkpoint.segment import create
 
 
@@ -256,6 +257,19 @@ def test_a_copy_that_fails_halfway_waits_for_what_is_on_its_way(
     assert waited == [True]
     assert moves.Copier().copy([move], lambda: None, lambda _: True).arrivals  # type: ignore[list-item]
     assert waited == [True]
+
+
+def test_memory_is_not_replaced_while_a_save_is_on_its_way_there(rig: Any, module: Module) -> None:
+    told = overlapping(rig)
+    module.holds_back = True
+    rig.save({"w": torch.ones(3)}, 1)
+    larger = agree(rig.ranks, "here", planner_of({"w": torch.ones(1 << 17)}, first=True))
+    rig.buffers.prepare(larger)
+    rig.buffers.settle()
+    module.events[-1].happened.set()
+    rig.buffers.arrive()
+    assert told == [1]
+    assert [one.step for one in pending.survey(rig.home)] == [1]
 
 
 def test_states_of_processors_only_are_whole_at_once(rig: Any) -> None:

@@ -46,7 +46,8 @@ def pin(segment: Segment, device: torch.device) -> Callable[[], None] | None:
     """Have a GPU write straight into the segment; returns what undoes it.
 
     ``None`` where there is nothing to pin, or the driver refuses: copies then go through the
-    driver's own memory, and take longer.
+    driver's own memory, and take longer. For threads that compute nothing: CUDA keeps a refusal
+    for the thread, and PyTorch would take it for that of the next kernel.
     """
     if device.type != "cuda":
         return None
@@ -120,7 +121,8 @@ class Streams:
             for some in (fleeting, [move for move in ours if lasting(move[1])]):
                 with module.stream(stream):
                     for place, tensor in some:
-                        place.copy_(tensor, non_blocking=True)
+                        # PyTorch would conjugate or negate at the place, before the bytes arrive.
+                        place.copy_(tensor.resolve_conj().resolve_neg(), non_blocking=True)
                 if some is fleeting:
                     computing.wait_stream(stream)
             arrivals.add(device, stream.record_event(), [tensor for _, tensor in ours])

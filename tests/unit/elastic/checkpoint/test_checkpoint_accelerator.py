@@ -68,6 +68,26 @@ def test_computing_goes_on_once_what_may_change_has_been_copied(module: Module) 
     assert module.notes.count("a new stream") == 1
 
 
+class Lazy(torch.Tensor):
+    """A place that notes whether what it is given has yet to be computed."""
+
+    def copy_(self, other: torch.Tensor, non_blocking: bool = False) -> "Lazy":
+        assert non_blocking
+        assert not other.is_conj()
+        assert not other.is_neg()
+        torch.Tensor.copy_(self, other)
+        return self
+
+
+def test_what_is_sent_is_computed_where_it_is(module: Module) -> None:
+    origin = torch.tensor([1 + 2j, 3 - 4j])
+    views = [origin.conj(), origin.conj().imag, origin]
+    places = [torch.zeros_like(view, memory_format=torch.contiguous_format) for view in views]
+    lazy = [place.as_subclass(Lazy) for place in places]
+    Streams().copy(list(zip(lazy, views, strict=True)), lambda _: False)
+    assert all(torch.equal(place, view) for place, view in zip(places, views, strict=True))
+
+
 def test_nothing_to_copy_is_nothing_to_wait_for(module: Module) -> None:
     arrivals = Streams().copy([], lambda _: True)
     assert not arrivals

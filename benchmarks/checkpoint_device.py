@@ -1,8 +1,9 @@
-"""Saves of a state in a GPU's memory beside a bare copy into pinned memory, and PyTorch's
-``async_save``: ``python -m benchmarks.checkpoint_device [GIGABYTES...]``, 4 and 16 by default.
+"""Saves of a state in a GPU's memory beside a bare copy into pinned memory, PyTorch and DLRover.
 
-The bare copy is the limit of the bus: one large tensor into one pinned one. ``async_save`` is
-measured with pinned memory that it keeps between saves. A machine without a GPU measures nothing.
+``python -m benchmarks.checkpoint_device [GIGABYTES...]``, 4 and 16 by default. The bare copy is the
+limit of the bus: one large tensor into one pinned one. PyTorch's ``async_save`` is
+measured with pinned memory that it keeps between saves; DLRover by the interpreter that
+``GANGLINE_DLROVER_PYTHON`` names, if it is set. A machine without a GPU measures nothing.
 """
 
 import shutil
@@ -19,6 +20,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
+from benchmarks.dlrover_peer import DLRover
 from gangline.elastic.checkpoint import Checkpointer
 
 TENSORS = 64
@@ -128,6 +130,16 @@ def pytorch(gigabytes: float, folder: Path, limit: float) -> None:
     line("PyTorch's async_save, blocking, later", statistics.median(blocked[1:]), limit)
 
 
+def dlrover(gigabytes: float, folder: Path, limit: float) -> None:
+    peer = DLRover.found(folder)
+    if peer is None:
+        return
+    peer.measure("device", str(gigabytes), "cuda")
+    found = peer.close()
+    line("DLRover, save to memory, blocking, first", found["first"][0], limit)
+    line("DLRover, save to memory, blocking, later", statistics.median(found["steady"]), limit)
+
+
 def main() -> None:
     """Print the table for each size."""
     if not torch.cuda.is_available():
@@ -140,6 +152,7 @@ def main() -> None:
         print(f"{gigabytes:g} GB on {torch.cuda.get_device_name()}; a bare copy {speed:.1f} GB/s")
         try:
             pytorch(gigabytes, folder, limit)
+            dlrover(gigabytes, folder, limit)
             ours(gigabytes, folder / "waited", limit, overlap=False)
             ours(gigabytes, folder / "overlapped", limit, overlap=True)
         finally:

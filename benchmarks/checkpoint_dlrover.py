@@ -1,6 +1,7 @@
-"""DLRover's flash checkpoint, measured by its own interpreter for ``benchmarks.checkpoint_speed``.
+"""DLRover's flash checkpoint, measured by its own interpreter for the benchmarks of ours.
 
     VENV/bin/python checkpoint_dlrover.py save FOLDER FIGURES     # and then "restore"
+    VENV/bin/python checkpoint_dlrover.py device FOLDER FIGURES GIGABYTES DEVICE
 
 Starts DLRover's launcher with itself as the training script, which appends the figures to a file of
 JSON lines. Needs nothing of gangline; tried with dlrover 0.6.1, whose launcher is mended for
@@ -31,28 +32,29 @@ def timed(work: Callable[[], object]) -> float:
     return time.perf_counter() - begin
 
 
-def launch(what: str, folder: str, figures: str) -> None:
+def launch(*arguments: str) -> None:
     """Be ``dlrover-run --standalone`` for one training process."""
     import dlrover.trainer.torch.elastic_run as launcher  # noqa: PLC0415
     from dlrover.trainer.torch.main import main  # noqa: PLC0415
 
     handler = launcher.SubprocessHandler
 
-    def patient(*arguments: Any) -> Any:
+    def patient(*given: Any) -> Any:
         wanted = len(inspect.signature(handler.__init__).parameters) - 1
-        return handler(*arguments, *[None] * (wanted - len(arguments)))
+        return handler(*given, *[None] * (wanted - len(given)))
 
     launcher.SubprocessHandler = patient
-    script = [__file__, "train", what, folder, figures]
     sys.argv = ["dlrover-run", "--standalone", "--nproc-per-node", "1"]
-    sys.argv += ["--max-restarts", str(RESTARTS), *script]
+    sys.argv += ["--max-restarts", str(RESTARTS), __file__, "train", *arguments]
     main()
 
 
 class Training:
     """The training process."""
 
-    def __init__(self, folder: str, figures: str) -> None:
+    def __init__(
+        self, folder: str, figures: str, elements: int = ELEMENTS, device: str = "cpu"
+    ) -> None:
         import torch  # noqa: PLC0415
         import torch.distributed as dist  # noqa: PLC0415
         from dlrover.trainer.torch.flash_checkpoint.ddp import (  # noqa: PLC0415
@@ -62,8 +64,8 @@ class Training:
 
         dist.init_process_group("gloo")
         self.folder, self.figures, self.level = Path(folder), Path(figures), StorageType
-        self.model = {f"l{n}.w": torch.randn(ELEMENTS) for n in range(TENSORS)}
-        self.other = {name: torch.zeros_like(one) for name, one in self.model.items()}
+        self.model = {f"l{n}.w": torch.randn(elements, device=device) for n in range(TENSORS)}
+        self.other: dict[str, Any] = {}
         self.checkpointer = DdpCheckpointer(folder)
 
     def tell(self, **figures: Any) -> None:
@@ -79,10 +81,17 @@ class Training:
             self.other[name].copy_(tensor)
 
     def memory(self) -> None:
+        self.other = {name: one.clone() for name, one in self.model.items()}
         self.tell(first=self.keep(1, self.level.MEMORY))
         for step in range(2, 2 + ROUNDS):
             time.sleep(0.3)
             self.tell(copy=timed(self.copy), steady=self.keep(step, self.level.MEMORY))
+
+    def device(self) -> None:
+        self.tell(first=self.keep(1, self.level.MEMORY))
+        for step in range(2, 2 + ROUNDS):
+            time.sleep(0.3)
+            self.tell(steady=self.keep(step, self.level.MEMORY))
 
     def storage(self) -> None:
         for step in range(100, 100 + 10 * PERSISTS, 10):
@@ -111,12 +120,16 @@ class Training:
         self.tell(**{name: time.perf_counter() - begin})
 
 
-def train(what: str, folder: str, figures: str) -> None:
+def train(what: str, folder: str, figures: str, gigabytes: str = "", device: str = "") -> None:
     """Measure saves and restores from memory, or a restore from storage in a new job.
 
     Restores from memory are those of processes that were started again, as after a fault, and then
-    those of a process that has the memory mapped already.
+    those of a process that has the memory mapped already. Of a state in a GPU's memory, only what
+    saves take.
     """
+    if what == "device":
+        Training(folder, figures, int(float(gigabytes) * 1e9 / 4 / TENSORS), device).device()
+        return
     training = Training(folder, figures)
     restarts = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     if what == "save" and restarts:

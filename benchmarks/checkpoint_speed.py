@@ -6,7 +6,6 @@ so that a busy machine slows both. Figures are medians; each line says what to h
 DLRover is measured by the interpreter that ``GANGLINE_DLROVER_PYTHON`` names, if it is set.
 """
 
-import json
 import os
 import shutil
 import statistics
@@ -22,6 +21,7 @@ from typing import Any
 import torch
 import torch.distributed.checkpoint as dcp
 
+from benchmarks.dlrover_peer import DLRover
 from gangline.elastic.checkpoint import Checkpointer
 from gangline.elastic.checkpoint import home as homes
 
@@ -226,42 +226,16 @@ def training(checkpointer: Checkpointer, state: dict[str, Any]) -> None:
     )
 
 
-def left_by_dlrover() -> set[Path]:
-    """Shared memory of its jobs, which stays when they end."""
-    return set(homes.SHARED_MEMORY.glob("standalone_*_ckpt_shm_*"))
-
-
 def dlrover(folder: Path) -> None:
     """The same state saved and restored by DLRover, if there is one."""
-    python = os.environ.get("GANGLINE_DLROVER_PYTHON")
-    if not python:
-        print("  DLRover: not measured; GANGLINE_DLROVER_PYTHON names no interpreter that has it")
+    peer = DLRover.found(folder)
+    if peer is None:
         return
-    script, figures = Path(__file__).with_name("checkpoint_dlrover.py"), folder / "dlrover.jsonl"
-    place, before = folder / "dlrover", left_by_dlrover()
-    path = f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}"
-    for what in ("save", "restore"):
-        ended = subprocess.run(
-            [python, script, what, place, figures],
-            env={**os.environ, "PATH": path},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=600,
-            check=False,
-        )
-        if ended.returncode:
-            raise SystemExit(f"DLRover failed to {what}:\n{ended.stdout[-4000:]}")
-        if what == "save":
-            for saved in place.glob("*/*.pt"):
-                forget(saved)
-    found: dict[str, list[float]] = {}
-    for row in map(json.loads, figures.read_text().splitlines()):
-        for name, value in row.items():
-            found.setdefault(name, []).append(value)
-    shutil.rmtree(place)
-    for segment in left_by_dlrover() - before:
-        segment.unlink()
+    peer.measure("save")
+    for saved in peer.place.glob("*/*.pt"):
+        forget(saved)
+    peer.measure("restore")
+    found = peer.close()
     middle = {name: statistics.median(values) for name, values in found.items()}
     line("DLRover, save to memory, first", middle["first"])
     line("DLRover, save to memory, steady", middle["steady"], "a bare copy", middle["copy"])

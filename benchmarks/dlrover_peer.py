@@ -1,0 +1,67 @@
+"""Has DLRover's own interpreter measure its flash checkpoint, and takes in the figures."""
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any, Self
+
+from gangline.elastic.checkpoint import home as homes
+
+
+class DLRover:
+    """DLRover, as installed for the interpreter that ``GANGLINE_DLROVER_PYTHON`` names."""
+
+    def __init__(self, python: str, folder: Path) -> None:
+        self.python = python
+        self.place, self._figures = folder / "dlrover", folder / "dlrover.jsonl"
+        self._before = _left()
+
+    @classmethod
+    def found(cls, folder: Path) -> Self | None:
+        """What the environment names, to work in ``folder``; says so if it names nothing."""
+        if python := os.environ.get("GANGLINE_DLROVER_PYTHON"):
+            return cls(python, folder)
+        print("  DLRover: not measured; GANGLINE_DLROVER_PYTHON names no interpreter that has it")
+        return None
+
+    def measure(self, *arguments: str) -> None:
+        """Run ``checkpoint_dlrover.py``: what to measure, and what of."""
+        what, *more = arguments
+        ended = subprocess.run(
+            [
+                self.python,
+                Path(__file__).with_name("checkpoint_dlrover.py"),
+                what,
+                self.place,
+                self._figures,
+                *more,
+            ],
+            env=os.environ
+            | {"PATH": f"{Path(self.python).parent}{os.pathsep}{os.environ['PATH']}"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+        if ended.returncode:
+            raise SystemExit(f"DLRover failed to {what}:\n{ended.stdout[-4000:]}")
+
+    def close(self) -> dict[str, list[Any]]:
+        """Remove what it left; returns its figures, by their names."""
+        found: dict[str, list[Any]] = {}
+        for row in map(json.loads, self._figures.read_text().splitlines()):
+            for name, value in row.items():
+                found.setdefault(name, []).append(value)
+        shutil.rmtree(self.place, ignore_errors=True)
+        self._figures.unlink()
+        for segment in _left() - self._before:
+            segment.unlink()
+        return found
+
+
+def _left() -> set[Path]:
+    """Shared memory of its jobs, which stays when they end."""
+    return set(homes.SHARED_MEMORY.glob("standalone_*_ckpt_shm_*"))

@@ -18,6 +18,8 @@ ALL = (
     "log_following",
     "master_load",
     "checkpoint_speed",
+    "checkpoint_node",
+    "checkpoint_memory",
 )
 
 

@@ -22,8 +22,8 @@ import msgspec
 
 from gangline.elastic.checkpoint import home as homes
 from gangline.elastic.checkpoint import pending, persist
-from gangline.elastic.checkpoint.errors import CorruptError
-from gangline.elastic.checkpoint.header import State
+from gangline.elastic.checkpoint.arrival import Arrived, Stream, take_in
+from gangline.elastic.checkpoint.errors import CheckpointError, CorruptError
 from gangline.elastic.checkpoint.home import Settings
 from gangline.elastic.checkpoint.pending import Held
 from gangline.elastic.checkpoint.segment import Segment, create
@@ -128,7 +128,7 @@ class _Handler(socketserver.StreamRequestHandler):
         try:
             receive(self.rfile, self.server.home, request)
             self._answer(Answer())
-        except (CorruptError, OSError) as error:
+        except (CheckpointError, OSError) as error:
             self._answer(Answer(refusal=str(error)))
 
 
@@ -148,48 +148,34 @@ def _send(connection: socket.socket, segment: Segment, size: int) -> None:
         connection.sendfile(stream, 0, size)
 
 
-def receive(stream: object, home: Path, request: Request) -> None:
+def receive(stream: Stream, home: Path, request: Request) -> None:
     """Take a segment in as this node's copy of a rank.
 
     Raises:
         CorruptError: what came is not what was asked for, or damaged.
+        MemoryShortError: shared memory has no room for it.
         OSError: the connection broke.
     """
     path = homes.copy_path(home, request.rank)
     arriving = path.with_name(f"arriving-{os.getpid()}-{threading.get_ident()}.seg")
-    segment = create(arriving, request.bytes)
-    try:
-        with memoryview(segment.map) as view:
-            _read_all(stream, view[: request.bytes])
-        verify(segment, request)
+    with contextlib.ExitStack() as leaving:
+        leaving.callback(arriving.unlink, missing_ok=True)
+        segment = create(arriving, request.bytes, reserve=False)
+        leaving.callback(segment.close)
+        verify(segment, take_in(stream, segment, request.bytes), request)
         arriving.rename(path)
-    finally:
-        segment.close()
-        arriving.unlink(missing_ok=True)
 
 
-def _read_all(stream: object, view: memoryview) -> None:
-    readinto = getattr(stream, "readinto")  # noqa: B009 - typed for reading text too
-    while len(view):
-        got = readinto(view)
-        if not got:
-            raise CorruptError("the peer hung up in the middle of a segment")
-        view = view[got:]
-
-
-def verify(segment: Segment, request: Request) -> None:
-    """See that a segment is whole and is what was asked for.
+def verify(segment: Segment, arrived: Arrived, request: Request) -> None:
+    """See that a segment is what was asked for, and came as it was sealed.
 
     Raises:
         CorruptError: it is not.
     """
-    header = segment.header()
-    if header is None or header.state is not State.COMPLETE:
-        raise CorruptError("a segment came without a valid header")
-    layout = segment.layout(header)
+    header, layout = arrived.header, arrived.layout
     if (header.step, layout.plan, layout.rank) != (request.step, request.plan, request.rank):
         raise CorruptError("another segment came than was asked for")
-    if segment.seal(header, len(layout.entries)) != persist.sums_of(segment, header, layout):
+    if segment.seal(header, len(layout.entries)) != arrived.sums:
         raise CorruptError(f"the segment of rank {layout.rank} was damaged on its way")
 
 
@@ -226,6 +212,7 @@ def fetch(home: Path, address: str, token: str, request: Request) -> None:
 
     Raises:
         CorruptError: the peer does not have it, or what came is damaged.
+        MemoryShortError: shared memory has no room for it.
         OSError: the peer cannot be reached.
     """
     with _asking(address, token, request) as connection:

@@ -179,7 +179,7 @@ class Restorer:
             request = Request("get", one.rank, one.step, one.plan)
             try:
                 fetch(self.home, one.address, self.settings.token, request)
-            except (OSError, CorruptError) as error:
+            except (OSError, CheckpointError) as error:
                 log.warning("a peer did not give its memory", extra={"reason": str(error)})
                 continue
             self.fetched = True

@@ -27,6 +27,8 @@ from gangline.elastic.checkpoint.layout import Layout, aligned, decode, encode, 
 from gangline.elastic.checkpoint.room import free_bytes, shortage
 from gangline.elastic.checkpoint.sums import checksum
 
+_NO_ROOM = {errno.ENOSPC, errno.ENOMEM, errno.EFBIG}
+
 
 class Segment:
     """A segment that is open in this process. Close it, or leave it to the garbage collector."""
@@ -118,6 +120,21 @@ class Segment:
         """Write the header in one call."""
         os.pwrite(self.descriptor, records.pack_header(header), 0)
 
+    def write(self, at: int, data: memoryview) -> None:
+        """Put bytes there, where pages may have to be had.
+
+        Raises:
+            MemoryShortError: there are none left.
+        """
+        while len(data):
+            try:
+                done = os.pwrite(self.descriptor, data, at)
+            except OSError as error:
+                if error.errno in _NO_ROOM:
+                    raise _short(self.path, self.size) from error
+                raise
+            at, data = at + done, data[done:]
+
     def begin(self, header: Header, layout: bytes) -> None:
         """Declare what is there invalid and put the layout of what comes."""
         self.put_header(header)
@@ -183,8 +200,10 @@ def place(layout: Layout, *, step: int, generation: int, wanted: bool) -> tuple[
     return header, data
 
 
-def create(path: Path, size: int) -> Segment:
+def create(path: Path, size: int, reserve: bool = True) -> Segment:
     """Make an empty segment of ``size`` bytes, taking the place of what was there.
+
+    Without ``reserve`` it gets its pages as they are written, by ``Segment.write``.
 
     Raises:
         MemoryShortError: shared memory has not so much left.
@@ -192,17 +211,27 @@ def create(path: Path, size: int) -> Segment:
     fresh = path.with_suffix(".new")
     descriptor = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        # Reserved here: a page that cannot be had later would kill the process with SIGBUS.
-        os.posix_fallocate(descriptor, 0, size)
+        if reserve:
+            # A page that cannot be had later would kill the process with SIGBUS.
+            os.posix_fallocate(descriptor, 0, size)
+        elif size > free_bytes(path.parent):
+            raise _short(path, size)
+        else:
+            os.ftruncate(descriptor, size)
         reach("segment-allocated")
         fresh.rename(path)
     except OSError as error:
         fresh.unlink(missing_ok=True)
-        if error.errno in {errno.ENOSPC, errno.ENOMEM, errno.EFBIG}:
-            folder = path.parent
-            words = shortage(str(folder), size, free_bytes(folder))
-            raise MemoryShortError(words) from error
+        if error.errno in _NO_ROOM:
+            raise _short(path, size) from error
+        raise
+    except MemoryShortError:
+        fresh.unlink(missing_ok=True)
         raise
     finally:
         os.close(descriptor)
     return Segment(path)
+
+
+def _short(path: Path, size: int) -> MemoryShortError:
+    return MemoryShortError(shortage(str(path.parent), size, free_bytes(path.parent)))

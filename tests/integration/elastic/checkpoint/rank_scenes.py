@@ -12,6 +12,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,14 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from gangline.elastic.checkpoint import Checkpointer, FlashReader, FlashWriter, failpoints
+from gangline.elastic.checkpoint import (
+    Checkpointer,
+    FlashReader,
+    FlashWriter,
+    failpoints,
+    segment,
+)
+from gangline.elastic.checkpoint.checkpointer import Level
 from gangline.elastic.checkpoint.training import TrainingState
 
 Scene = Callable[[int, int, str], Any]
@@ -151,9 +159,10 @@ def shards(rank: int) -> dict[str, Any]:
     return {f"mine-{rank}": torch.full((500,), float(rank + 1)), "all": torch.arange(5.0)}
 
 
-def memory_save(rank: int, world: int, folder: str) -> Any:
+def memory_save(rank: int, world: int, folder: str, level: Level = "memory") -> Any:
     checkpointer = Checkpointer(folder, linger_s=60)
-    checkpointer.save(7, shards(rank))
+    checkpointer.save(7, shards(rank), level)
+    assert checkpointer.wait(60)
     dist.barrier()
     copies = sorted(checkpointer.home.glob("copy-*.seg"))
     for _ in range(600):
@@ -201,6 +210,13 @@ def memory_load_why(rank: int, world: int, folder: str) -> Any:
     return memory_load(rank, world, folder) | {"heard": sorted(set(heard))}
 
 
+def load_without_room(rank: int, world: int, folder: str) -> Any:
+    """Load, where the memory of the last rank's node has no room for what a peer sends."""
+    if rank == world - 1:
+        segment.free_bytes = lambda folder: 0
+    return memory_load_why(rank, world, folder)
+
+
 def replicated(rank: int, world: int, folder: str) -> Any:
     checkpointer = Checkpointer(folder, linger_s=60)
     checkpointer.save(5, {"same": torch.arange(100.0), "step": 5})
@@ -232,6 +248,10 @@ def play(scene: str, folder: str, memory: str) -> list[Any]:
             acts = [run(2, memory_save, folder, memory, nodes=2)]
             lose_node(memory, 1)
             return [*acts, run(2, memory_load, folder, memory, nodes=2)]
+        case "no room":
+            run(2, partial(memory_save, level="storage"), folder, memory, nodes=2)
+            lose_node(memory, 1)
+            return run(2, load_without_room, folder, memory, nodes=2)
         case "torn":
             acts = []
             for point in ("save-begun", "save-half", "save-copied"):

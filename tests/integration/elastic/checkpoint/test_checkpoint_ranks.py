@@ -36,6 +36,14 @@ def test_a_new_node_restores_from_the_memory_of_its_peer(acts: Any) -> None:
 
 
 @pytest.mark.timeout(300)
+def test_a_node_without_room_for_what_its_peer_has_goes_on_from_storage(acts: Any) -> None:
+    restored = acts("no room")
+    for act in restored:
+        assert (act["step"], act["source"], act["right"]) == (7, "storage", True)
+    assert any("emptyDir" in reason for reason in restored[1]["heard"])
+
+
+@pytest.mark.timeout(300)
 def test_what_all_nodes_hold_anyway_is_not_copied_but_still_found(acts: Any) -> None:
     copies, restored = acts("replicated")
     assert copies == [[], []]

@@ -1,6 +1,7 @@
 """What a peer sends is kept only when it is whole, verified and what was asked for."""
 
 import io
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,9 @@ import msgspec
 import pytest
 import torch
 
+from gangline.elastic.checkpoint import arrival, peers, pending, persist, segment
 from gangline.elastic.checkpoint import home as homes
-from gangline.elastic.checkpoint import peers, pending, persist
-from gangline.elastic.checkpoint.errors import CorruptError
+from gangline.elastic.checkpoint.errors import CorruptError, MemoryShortError
 from gangline.elastic.checkpoint.home import Settings
 from gangline.elastic.checkpoint.pending import Held
 from gangline.elastic.checkpoint.segment import Segment
@@ -36,6 +37,14 @@ def server(rig: Any, sealed: Held) -> Iterator[peers.PeerServer]:
         made.start()
         yield made
         made.shutdown()
+
+
+class Dribbling(io.BytesIO):
+    """Gives less than is asked for, as connections do."""
+
+    def readinto(self, place: Any, /) -> int:
+        view = memoryview(place)
+        return super().readinto(view[: max(1, len(view) * 2 // 3)])
 
 
 def request_of(held: Held) -> peers.Request:
@@ -66,6 +75,40 @@ def test_a_transfer_that_was_damaged_or_cut_short_leaves_nothing(
         assert list(tmp_path.iterdir()) == []
     peers.receive(io.BytesIO(data), tmp_path, request_of(sealed))
     assert [one.own for one in pending.survey(tmp_path)] == [False]
+
+
+@pytest.mark.parametrize("length", [1, 7, 100, 4096, 1 << 20])
+def test_a_segment_arrives_in_whatever_pieces_it_comes(
+    sealed: Held, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: int
+) -> None:
+    monkeypatch.setattr(arrival, "BLOCK", length)
+    data = sealed.path.read_bytes()
+    peers.receive(Dribbling(data), tmp_path, request_of(sealed))
+    (copy,) = tmp_path.iterdir()
+    assert copy.read_bytes() == data
+
+
+def test_a_segment_that_memory_has_no_room_for_leaves_nothing(
+    sealed: Held, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, write = sealed.path.read_bytes(), os.pwrite
+
+    def full(descriptor: int, piece: memoryview, at: int) -> int:
+        if at + len(piece) > len(data) // 2:
+            raise OSError(28, "No space left on device")
+        return write(descriptor, piece, at)
+
+    monkeypatch.setattr(arrival, "BLOCK", 512)
+    monkeypatch.setattr("os.pwrite", full)
+    with pytest.raises(MemoryShortError, match="emptyDir"):
+        peers.receive(io.BytesIO(data), tmp_path, request_of(sealed))
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr(segment, "free_bytes", lambda folder: len(data) - 1)
+    unread = io.BytesIO(data)
+    with pytest.raises(MemoryShortError, match="emptyDir"):
+        peers.receive(unread, tmp_path, request_of(sealed))
+    assert unread.tell() == 0
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_another_step_than_was_asked_for_is_not_taken(sealed: Held, tmp_path: Path) -> None:

@@ -1,0 +1,127 @@
+"""Takes in a segment that a peer sends: one thread reads, another sums up and writes what has come.
+
+Blocks come into memory of their own, which stays in a processor's cache, and go to the segment by
+writing: its pages then need not be made, zeroed and mapped first. 524 MB over loopback, two cores:
+0.62 s to a mapping, 0.46 s by writing, 0.38 s with two threads; 0.17 s when nothing is kept.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol
+
+from gangline.elastic.checkpoint.errors import CorruptError
+from gangline.elastic.checkpoint.header import PAGE, Header, State
+from gangline.elastic.checkpoint.layout import Entry, Layout
+from gangline.elastic.checkpoint.segment import Segment
+from gangline.elastic.checkpoint.sums import BLOCK, checksum
+
+_BLOCKS = 4
+"""How many the reader may be ahead of the writer, so that neither waits for the other's breaks."""
+
+
+class Stream(Protocol):
+    """What comes in."""
+
+    def readinto(self, place: memoryview, /) -> int | None:
+        """Read some bytes to ``place``; returns their number, 0 at the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """What a segment is that has come in."""
+
+    header: Header
+    layout: Layout
+    sums: list[int]
+    """The checksums of the entries as they came."""
+
+
+def take_in(stream: Stream, segment: Segment, size: int) -> Arrived:
+    """Read a segment of ``size`` bytes into ``segment``, which is as long and has nothing yet.
+
+    Raises:
+        CorruptError: what came is no segment, or ended early.
+        MemoryShortError: shared memory has no room for all of it.
+        OSError: the connection broke.
+    """
+    with ThreadPoolExecutor(1, thread_name_prefix="gangline-checkpoint-arrival") as writer:
+        incoming = _Incoming(stream, segment, size, writer)
+        try:
+            header, layout = _head(incoming)
+        except CorruptError:
+            incoming.take(size)  # who sends would hear of a broken connection rather than why
+            raise
+        sums = _Sums(layout.entries)
+        incoming.take(header.part_offset + header.part_bytes, sums.add)
+        incoming.take(size)
+    return Arrived(header, layout, sums.found)
+
+
+class _Incoming:
+    """A segment of which so much has come."""
+
+    def __init__(
+        self, stream: Stream, segment: Segment, size: int, writer: ThreadPoolExecutor
+    ) -> None:
+        self.segment, self.size, self.at = segment, size, 0
+        self._stream, self._writer = stream, writer
+        self._free = deque(memoryview(bytearray(BLOCK)) for _ in range(_BLOCKS))
+
+    def take(self, end: int, look: Callable[[memoryview], None] = lambda _: None) -> None:
+        """Take in what comes until ``end``; ``look`` sees it all, block by block, by the writer."""
+        busy: deque[Future[memoryview]] = deque()
+        while self.at < (end := min(end, self.size)):
+            if not self._free:
+                self._free.append(busy.popleft().result())
+            block = self._free.popleft()
+            length = self._fill(block[: end - self.at])
+            busy.append(self._writer.submit(self._put, self.at, block, length, look))
+            self.at += length
+        self._free.extend(written.result() for written in busy)
+
+    def _fill(self, place: memoryview) -> int:
+        length = len(place)
+        while len(place):
+            got = self._stream.readinto(place)
+            if not got:
+                raise CorruptError("the peer hung up in the middle of a segment")
+            place = place[got:]
+        return length
+
+    def _put(
+        self, at: int, block: memoryview, length: int, look: Callable[[memoryview], None]
+    ) -> memoryview:
+        look(block[:length])
+        self.segment.write(at, block[:length])
+        return block
+
+
+def _head(incoming: _Incoming) -> tuple[Header, Layout]:
+    incoming.take(PAGE)
+    header = incoming.segment.header()
+    if header is None or header.state is not State.COMPLETE:
+        raise CorruptError("a segment came without a valid header")
+    incoming.take(header.part_offset)
+    return header, incoming.segment.layout(header)
+
+
+class _Sums:
+    """The checksums of entries that lie one behind the other, of bytes that come in any blocks."""
+
+    def __init__(self, entries: list[Entry]) -> None:
+        self.found = [0] * len(entries)
+        self._entries, self._number, self._at = entries, 0, 0
+
+    def add(self, block: memoryview) -> None:
+        """Take in what comes next."""
+        begin, self._at = self._at, self._at + len(block)
+        while self._number < len(self._entries):
+            entry = self._entries[self._number]
+            end = entry.offset + entry.length
+            piece = block[max(entry.offset - begin, 0) : min(end, self._at) - begin]
+            self.found[self._number] = checksum(piece, self.found[self._number])
+            if end > self._at:
+                return
+            self._number += 1

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.savers import savers_of
 from gangline.elastic.checkpoint import Checkpointer
 
 TENSORS = 50
@@ -27,15 +28,6 @@ def memory_mb(process: int, *kinds: str) -> float:
     """What a process has of these kinds of memory, in megabytes (10^6 bytes)."""
     status = Path(f"/proc/{process}/status").read_text()
     return sum(int(found) for found in re.findall(rf"(?:{'|'.join(kinds)}):\s+(\d+)", status)) / 1e3
-
-
-def saver_of(home: Path) -> int:
-    """The process that saves what is in ``home``."""
-    for process in Path("/proc").glob("[0-9]*"):
-        words = (process / "cmdline").read_bytes().split(b"\0")
-        if b"gangline.elastic.checkpoint.saver" in words and str(home).encode() in words:
-            return int(process.name)
-    raise LookupError(f"nobody saves what is in {home}")
 
 
 class Watch:
@@ -69,7 +61,7 @@ def main() -> None:
     watch = Watch()
     try:
         with Checkpointer(folder) as checkpointer:
-            watch.saver = saver_of(checkpointer.home)
+            (watch.saver,) = savers_of(checkpointer.home)
             checkpointer.load(state)
             for step in range(1, SAVES + 1):
                 checkpointer.save(step, state, "storage" if step % 4 == 0 else "memory")

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from benchmarks.savers import savers_of
 from gangline.elastic.checkpoint import Checkpointer, pending
 
 TENSORS = 50
@@ -131,13 +132,8 @@ def both(what: str, memory: Path, folder: Path) -> list[dict[str, Any]]:
 
 def lose(gone: Path) -> None:
     """A node goes: its processes, its memory."""
-    for process in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = process.read_bytes()
-        except OSError:
-            continue
-        if b"checkpoint.saver" in words and str(gone).encode() in words:
-            os.kill(int(process.parent.name), signal.SIGKILL)
+    for process in savers_of(gone):
+        os.kill(process, signal.SIGKILL)
     shutil.rmtree(gone)
 
 

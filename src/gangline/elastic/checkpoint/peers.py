@@ -23,7 +23,7 @@ import msgspec
 from gangline.elastic.checkpoint import home as homes
 from gangline.elastic.checkpoint import pending, persist
 from gangline.elastic.checkpoint.arrival import Arrived, Stream, take_in
-from gangline.elastic.checkpoint.errors import CheckpointError, CorruptError
+from gangline.elastic.checkpoint.errors import CheckpointError, CorruptError, MemoryShortError
 from gangline.elastic.checkpoint.home import Settings
 from gangline.elastic.checkpoint.pending import Held
 from gangline.elastic.checkpoint.segment import Segment, create
@@ -129,6 +129,9 @@ class _Handler(socketserver.StreamRequestHandler):
             receive(self.rfile, self.server.home, request)
             self._answer(Answer())
         except (CheckpointError, OSError) as error:
+            if isinstance(error, MemoryShortError):
+                # Who still sends may hear of a broken connection rather than why.
+                log.warning("no room for a peer's save", extra={"reason": str(error)})
             self._answer(Answer(refusal=str(error)))
 
 

@@ -154,7 +154,11 @@ class Kubernetes(ClusterUnderTest):
         self._up("--nodes")
 
     def revive(self) -> list[str]:
-        """Start our components and the servers of the cluster that have ended."""
+        """Start our components and the servers of the cluster that have ended.
+
+        One is to be expected: ``up --nodes`` writes kube-proxy's configuration anew, and a running
+        kube-proxy ends when that happens.
+        """
         whole = all(_runs(int(note.read_text())) for note in self.state.glob("*.pid"))
         ended = [] if whole else self._up("--nodes")
         return ended + super().revive()

@@ -24,7 +24,7 @@ from gangline.elastic.checkpoint import home as homes
 from gangline.elastic.checkpoint import pending, persist
 from gangline.elastic.checkpoint.arrival import Arrived, Stream, take_in
 from gangline.elastic.checkpoint.errors import CheckpointError, CorruptError, MemoryShortError
-from gangline.elastic.checkpoint.home import Settings
+from gangline.elastic.checkpoint.home import Hold, Settings
 from gangline.elastic.checkpoint.pending import Held
 from gangline.elastic.checkpoint.segment import Segment, create
 
@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 TIMEOUT_S = 30.0
 """Longest silence of a peer."""
 _LINE = 4096
+_ARRIVING = "arriving-"
+"""How the names of segments begin that are not whole yet."""
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -159,14 +161,23 @@ def receive(stream: Stream, home: Path, request: Request) -> None:
         MemoryShortError: shared memory has no room for it.
         OSError: the connection broke.
     """
-    path = homes.copy_path(home, request.rank)
-    arriving = path.with_name(f"arriving-{os.getpid()}-{threading.get_ident()}.seg")
+    arriving = home / f"{_ARRIVING}{os.getpid()}-{threading.get_ident()}.seg"
     with contextlib.ExitStack() as leaving:
         leaving.callback(arriving.unlink, missing_ok=True)
         segment = create(arriving, request.bytes, reserve=False)
         leaving.callback(segment.close)
-        verify(segment, take_in(stream, segment, request.bytes), request)
-        arriving.rename(path)
+        with segment.reading():  # so that nobody takes it for abandoned
+            verify(segment, take_in(stream, segment, request.bytes), request)
+            arriving.rename(homes.copy_path(home, request.rank))
+
+
+def clear_abandoned(home: Path) -> None:
+    """Give back the memory of what processes that were killed had begun to take in."""
+    for path in home.glob(f"{_ARRIVING}*"):
+        hold = Hold(path)
+        if hold.take(exclusive=True):
+            path.unlink(missing_ok=True)
+        hold.close()
 
 
 def verify(segment: Segment, arrived: Arrived, request: Request) -> None:

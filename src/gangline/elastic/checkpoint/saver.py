@@ -22,7 +22,7 @@ from gangline.elastic.checkpoint import home as homes
 from gangline.elastic.checkpoint import pending, words
 from gangline.elastic.checkpoint.errors import CheckpointError
 from gangline.elastic.checkpoint.home import Hold, Settings
-from gangline.elastic.checkpoint.peers import PeerServer, Replicator
+from gangline.elastic.checkpoint.peers import PeerServer, Replicator, clear_abandoned
 from gangline.elastic.checkpoint.words import Bye, Flush, Flushed, Hello, Outcome, Saved
 from gangline.elastic.checkpoint.writing import Writer
 
@@ -115,6 +115,7 @@ class Saver:
         await asyncio.to_thread(self.writer.write, self.settings, pending.asked_for(held))
         await asyncio.to_thread(self.writer.commit, self.settings)
         if rescue:
+            await asyncio.to_thread(clear_abandoned, self.home)
             deaths, flushers = self.deaths, self.flushers
             self.flushers = []
             step = await asyncio.to_thread(self.writer.rescue, self.settings)
@@ -158,6 +159,7 @@ async def run(home: Path, settings: Settings) -> bool:
     """Serve until the job is over; whether its memory may be taken away."""
     saver = Saver(home, settings)
     saver.loop.add_signal_handler(signal.SIGTERM, saver.end)
+    clear_abandoned(home)
     peers = PeerServer(home)
     peers.start()
     (home / "saver.sock").unlink(missing_ok=True)

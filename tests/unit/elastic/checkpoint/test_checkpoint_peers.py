@@ -111,6 +111,31 @@ def test_a_segment_that_memory_has_no_room_for_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_those_who_were_killed_had_begun_to_take_in_is_given_back(
+    sealed: Held, tmp_path: Path
+) -> None:
+    data, left = sealed.path.read_bytes(), tmp_path / "arriving-0-0.seg"
+
+    class Killed(io.BytesIO):
+        """Leaves what a kill would leave, when half has come; and others clear meanwhile."""
+
+        def readinto(self, place: Any, /) -> int:
+            if self.tell() < len(data) // 2:
+                return super().readinto(memoryview(place)[:100])
+            if not left.exists():
+                peers.clear_abandoned(tmp_path)
+                (arriving,) = tmp_path.iterdir()
+                os.link(arriving, left)
+                left.with_suffix(".new").touch()
+            return 0
+
+    with pytest.raises(CorruptError, match="hung up"):
+        peers.receive(Killed(data), tmp_path, request_of(sealed))
+    assert len(list(tmp_path.iterdir())) == 2
+    peers.clear_abandoned(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_another_step_than_was_asked_for_is_not_taken(sealed: Held, tmp_path: Path) -> None:
     wish = msgspec.structs.replace(request_of(sealed), step=6)
     with pytest.raises(CorruptError, match="another segment"):

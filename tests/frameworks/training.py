@@ -135,8 +135,10 @@ class RunningExample:
         """What the pod of a replica, such as ``worker-0``, has written."""
         return await self._log(f"{self.name}-{replica}", previous=previous)
 
-    async def says(self, replica: str, words: str, patience_s: float = PATIENCE_S) -> None:
-        """Wait until a replica has written ``words``.
+    async def says(
+        self, replica: str, words: str, patience_s: float = PATIENCE_S, *, outlives: bool = False
+    ) -> None:
+        """Wait until a replica, one that ``outlives`` the job or not, has written ``words``.
 
         Raises:
             AssertionError: the job ended before, or it takes too long.
@@ -144,7 +146,8 @@ class RunningExample:
         try:
             async with asyncio.timeout(patience_s):
                 while words not in await self.log(replica):
-                    assert not end_of(await self.read()), await self._story(await self.read())
+                    job = await self.read()
+                    assert outlives or not end_of(job), await self._story(job)
                     await asyncio.sleep(POLLED_EVERY_S)
         except TimeoutError:
             story = await self._story(await self.read())

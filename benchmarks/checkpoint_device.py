@@ -1,8 +1,8 @@
 """Saves of a state in a GPU's memory beside a bare copy into pinned memory, PyTorch and DLRover.
 
 ``python -m benchmarks.checkpoint_device [GIGABYTES...]``, 4 and 16 by default. The bare copy is the
-limit of the bus: one large tensor into one pinned one. PyTorch's ``async_save`` is
-measured with pinned memory that it keeps between saves; DLRover by the interpreter that
+limit of the bus: one large tensor into one pinned one. PyTorch's ``async_save`` is measured with
+pinned memory that it keeps between saves; DLRover by the interpreter that
 ``GANGLINE_DLROVER_PYTHON`` names, if it is set. A machine without a GPU measures nothing.
 """
 

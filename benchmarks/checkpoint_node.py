@@ -77,9 +77,7 @@ def restoring(checkpointer: Checkpointer, rank: int, memory: Path) -> dict[str, 
     """Restore, as a process whose pages are all there already."""
     del memory
     right = a_part(rank)
-    state = {name: torch.zeros_like(tensor) for name, tensor in right.items()}
-    for tensor in state.values():
-        tensor.fill_(1.0)
+    state = {name: torch.ones_like(tensor) for name, tensor in right.items()}
     dist.barrier()
     begin = time.perf_counter()
     loaded = checkpointer.load(state)

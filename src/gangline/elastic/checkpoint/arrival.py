@@ -72,7 +72,8 @@ class _Incoming:
     def take(self, end: int, look: Callable[[memoryview], None] = lambda _: None) -> None:
         """Take in what comes until ``end``; ``look`` sees it all, block by block, by the writer."""
         busy: deque[Future[memoryview]] = deque()
-        while self.at < (end := min(end, self.size)):
+        end = min(end, self.size)  # which a header may contradict
+        while self.at < end:
             if not self._free:
                 self._free.append(busy.popleft().result())
             block = self._free.popleft()

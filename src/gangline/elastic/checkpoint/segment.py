@@ -215,7 +215,7 @@ def create(path: Path, size: int, reserve: bool = True) -> Segment:
             # A page that cannot be had later would kill the process with SIGBUS.
             os.posix_fallocate(descriptor, 0, size)
         elif size > free_bytes(path.parent):
-            raise _short(path, size)
+            raise OSError(errno.ENOSPC, "less is free")
         else:
             os.ftruncate(descriptor, size)
         reach("segment-allocated")
@@ -224,9 +224,6 @@ def create(path: Path, size: int, reserve: bool = True) -> Segment:
         fresh.unlink(missing_ok=True)
         if error.errno in _NO_ROOM:
             raise _short(path, size) from error
-        raise
-    except MemoryShortError:
-        fresh.unlink(missing_ok=True)
         raise
     finally:
         os.close(descriptor)

@@ -233,7 +233,7 @@ def stop_controllers(kubeconfig: Path) -> None:
 
 def main() -> None:
     """Start a Kubernetes, add nodes and measure, first with few of them."""
-    binaries = Path(os.environ.get("KUBE_BIN", "/var/cache/gangline-realkube/bin"))
+    binaries = Path(os.environ.get("KUBE_BIN", "/var/cache/realkube/bin"))
     there = 0
     with real_kubernetes() as kubeconfig:
         install_definitions(kubeconfig)

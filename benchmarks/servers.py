@@ -62,7 +62,7 @@ def real_kubernetes(*arguments: str) -> Iterator[Path]:
     if scripts is None:
         sys.exit("no real Kubernetes to compare with: set GANGLINE_REALKUBE to its scripts")
     with tempfile.TemporaryDirectory() as folder:
-        built = {"KUBE_BIN": os.environ.get("KUBE_BIN", "/var/cache/gangline-realkube/bin")}
+        built = {"KUBE_BIN": os.environ.get("KUBE_BIN", "/var/cache/realkube/bin")}
         environment = os.environ | built | {"KUBE_RUN": folder}
         with Path(folder, "scripts.log").open("wb") as log:
 
@@ -76,8 +76,7 @@ def real_kubernetes(*arguments: str) -> Iterator[Path]:
                     check=True,
                 )
 
-            tools = Path(__file__).parents[1] / "tools"
-            subprocess.run([tools / "realkube-build", scripts], check=True, env=environment)
+            subprocess.run([scripts / "build"], check=True, env=environment)
             try:
                 script("up", *arguments)
                 yield Path(folder, "admin.conf")

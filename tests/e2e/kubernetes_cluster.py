@@ -43,7 +43,7 @@ class Kubernetes(ClusterUnderTest):
         super().__init__(folder)
         self.scripts = Path(os.environ["GANGLINE_REALKUBE"]).resolve()
         self.state = folder / "realkube"
-        self.built = {"KUBE_BIN": os.environ.get("KUBE_BIN", "/var/cache/gangline-realkube/bin")}
+        self.built = {"KUBE_BIN": os.environ.get("KUBE_BIN", "/var/cache/realkube/bin")}
         self.kubeconfig = self.state / "admin.conf"
         self.names: subprocess.Popen[bytes] | None = None
 
@@ -88,10 +88,7 @@ class Kubernetes(ClusterUnderTest):
 
     def start(self) -> None:
         """Build where needed, start, install our resource definitions, start our components."""
-        tools = Path(__file__).parents[2] / "tools"
-        subprocess.run(
-            [tools / "realkube-build", self.scripts], check=True, env=os.environ | self.built
-        )
+        subprocess.run([self.scripts / "build"], check=True, env=os.environ | self.built)
         self._up()
         self._serve_names()
         self._up("--nodes")

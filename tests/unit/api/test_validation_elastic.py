@@ -161,7 +161,7 @@ def test_whatever_is_optional_may_be_missing() -> None:
         (
             job({"worker": replica(criticalNodes="first")}),
             "spec.replicaSpecs.worker.criticalNodes",
-            "names no ranks",
+            "is not a list of ranks",
         ),
         (
             job({"worker": replica(2, criticalNodes="2:1")}),

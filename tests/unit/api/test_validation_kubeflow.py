@@ -189,7 +189,7 @@ def test_no_container_of_the_name_that_trains(kind):
     written = job(kind)
     pod(written)["containers"][0]["name"] = "main"
     where = path(kind, ".Worker.template.spec.containers")
-    assert f"name the container that trains {KINDS[kind][1]!r}" in told(written)[where]
+    assert f"name the main container {KINDS[kind][1]!r}" in told(written)[where]
 
 
 def test_an_mpijobs_container_may_have_any_name():
@@ -339,8 +339,8 @@ def test_every_mistake_is_named_at_once(kind):
 @pytest.mark.parametrize(
     ("roles", "where", "says"),
     [
-        ({"Chief": 1, "Master": 1}, ".Master", "keep one of the two"),
-        ({"chief": 1, "MASTER": 1}, ".Master", "keep one of the two"),
+        ({"Chief": 1, "Master": 1}, ".Master", "remove one of the two"),
+        ({"chief": 1, "MASTER": 1}, ".Master", "remove one of the two"),
         ({"Chief": 2}, ".Chief.replicas", "further pods as Worker"),
         ({"Master": 2}, ".Master.replicas", "further pods as Worker"),
         ({"PS": 2}, "", "add a Worker, a Chief or a Master"),

@@ -176,7 +176,7 @@ def test_every_clean_pod_policy_of_upstreams_samples_is_accepted(policy):
         pytest.param(
             job(schedulingPolicy={"minResources": {"cpu": "many"}}),
             "spec.schedulingPolicy.minResources.cpu",
-            "is not an amount",
+            "is not a quantity",
             id="resources",
         ),
         pytest.param(
@@ -209,7 +209,7 @@ def test_every_clean_pod_policy_of_upstreams_samples_is_accepted(policy):
         pytest.param(
             container(resources={"limits": {"memory": "lots"}}),
             f"{POD}.containers[0].resources.limits.memory",
-            "is not an amount",
+            "is not a quantity",
             id="amount",
         ),
     ],

@@ -190,7 +190,7 @@ async def test_an_answer_that_is_none_is_an_error(answer):
         peer.say(answer)
 
     async with serving(confused) as (client, peers):
-        with pytest.raises(errors.Unreachable, match="broke off"):
+        with pytest.raises(errors.Unreachable, match="closed the connection"):
             await client.transport.send(POST)
         assert len(peers) == 1
 

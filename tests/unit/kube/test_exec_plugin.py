@@ -87,7 +87,7 @@ async def test_the_program_is_told_what_it_is_run_for(plugin, tmp_path):
     [
         ("", 3, "failed with exit code 3: complaint"),
         ("no json", 0, "printed no ExecCredential"),
-        (answer("other/v1", token="t"), 0, "answered in 'other/v1'"),
+        (answer("other/v1", token="t"), 0, "uses 'other/v1'"),
         (answer(), 0, "neither token nor certificate"),
         (json.dumps({"apiVersion": V1}), 0, "neither token nor certificate"),
     ],
@@ -117,7 +117,7 @@ async def test_a_program_that_hangs_is_ended(tmp_path, monkeypatch):
     script = tmp_path / "login"
     script.write_text(f"#!/bin/sh\necho $$ > {pid_file}\nexec tail -f /dev/null\n")
     script.chmod(0o755)
-    with pytest.raises(ConfigError, match="no answer in 0 s"):
+    with pytest.raises(ConfigError, match="did not end within 0 s"):
         await ExecPlugin(str(script), (), {}, V1).current()
     if pid_file.exists():
         with pytest.raises(ProcessLookupError):

@@ -74,7 +74,7 @@ async def test_a_command_that_cannot_be_run_is_told(client, server):
 
 async def test_a_connection_that_breaks_is_told(client, server):
     server.routes["GET", PATH] = container(b"\x01half")
-    with pytest.raises(errors.Unreachable, match="broke off"):
+    with pytest.raises(errors.Unreachable, match="was lost"):
         await client.exec("p", "ns", ["cat"])
 
 

@@ -343,7 +343,7 @@ async def test_two_controllers_share_one_copy(client, server):
     task = asyncio.create_task(shared.run())
     await asyncio.wait_for(shared.synced(), 5)
     assert first.by_index("team", "red") == first.by_index("name", "a") != []
-    with pytest.raises(RuntimeError, match="before they run"):
+    with pytest.raises(RuntimeError, match="before the informers run"):
         shared.informer(THINGS)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

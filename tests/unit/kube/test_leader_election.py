@@ -277,7 +277,7 @@ def test_a_lease_that_nobody_holds_is_free():
     ("duration", "deadline", "retry"), [(10, 10, 2), (15, 10, 10), (15, 20, 2)]
 )
 def test_timings_under_which_two_could_lead_are_refused(duration, deadline, retry):
-    with pytest.raises(ValueError, match="two could lead"):
+    with pytest.raises(ValueError, match="two replicas could lead"):
         Timing(duration, deadline, retry)
 
 

@@ -1,4 +1,4 @@
-"""Programs that issue credentials: run when needed, believed only when they answer properly."""
+"""Credential plug-ins: run when needed; invalid output is refused."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ def plugin(tmp_path):
         script = tmp_path / "login"
         script.write_text(
             f"#!/bin/sh\necho run >> {tmp_path}/runs\necho complaint >&2\n"
-            f'printf %s "$KUBERNETES_EXEC_INFO" > {tmp_path}/told\ncat {output}\nexit {code}\n'
+            f'printf %s "$KUBERNETES_EXEC_INFO" > {tmp_path}/info\ncat {output}\nexit {code}\n'
         )
         script.chmod(0o755)
         options.setdefault("now", lambda: NOW)
@@ -77,9 +77,9 @@ async def test_the_program_is_told_what_it_is_run_for(plugin, tmp_path):
     beta = "client.authentication.k8s.io/v1beta1"
     source = plugin(answer(beta, token="t"), version=beta, cluster={"server": "https://x"})
     await source.current()
-    told = json.loads((tmp_path / "told").read_text())
-    assert told["apiVersion"] == beta
-    assert told["spec"]["cluster"] == {"server": "https://x"}
+    info = json.loads((tmp_path / "info").read_text())
+    assert info["apiVersion"] == beta
+    assert info["spec"]["cluster"] == {"server": "https://x"}
 
 
 @pytest.mark.parametrize(

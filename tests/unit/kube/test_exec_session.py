@@ -23,7 +23,7 @@ def exit_code(code):
 
 
 def container(*messages, echo=False, protocols=PROTOCOLS):
-    """A container that says ``messages``; with ``echo``, what it was told comes first."""
+    """A container that sends ``messages``; with ``echo``, its input comes first."""
 
     async def answer(request):
         socket = web.WebSocketResponse(protocols=protocols)

@@ -1,4 +1,4 @@
-"""The client against a server that misbehaves in every way it knows."""
+"""The client against a server that fails in every known way."""
 
 import asyncio
 import gc

@@ -1,4 +1,4 @@
-"""Finding and reading configuration, and what is said of each usual breakage."""
+"""Finding and reading configuration, and the message for each common error."""
 
 import base64
 

@@ -1,4 +1,4 @@
-"""TLS: who the server is, who we are, and what is said when either is not believed."""
+"""TLS: certificates of server and client, and the message when one is not trusted."""
 
 import ssl
 from contextlib import aclosing, asynccontextmanager

@@ -1,1 +1,1 @@
-"""Benchmarks: each prints a ratio against a peer measured in the same run on the same machine."""
+"""Benchmarks: each prints a ratio to a peer measured in the same run on the same machine."""

@@ -1,4 +1,4 @@
-"""Runs every benchmark, or those named: ``python -m benchmarks [api_server first_step ...]``."""
+"""Runs all benchmarks, or the named ones: ``python -m benchmarks [api_server first_step ...]``."""
 
 import importlib
 import sys
@@ -24,7 +24,7 @@ ALL = (
 
 
 def main() -> None:
-    """Run the benchmarks in their order; each prints what it measured."""
+    """Run the benchmarks in their order; each prints its results."""
     for name in sys.argv[1:] or ALL:
         if name not in ALL:
             sys.exit(f"no benchmark {name!r}; there are: {', '.join(ALL)}")

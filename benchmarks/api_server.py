@@ -1,8 +1,8 @@
-"""Object creates per second and watch latency of the embedded API server, beside kube-apiserver.
+"""Creates per second and watch latency of the embedded API server, compared with kube-apiserver.
 
-Eight clients create ConfigMaps of about 1 kB as fast as they are answered while 100 watchers follow
-all of them; then at half that rate the time from sending a create to a watcher's reading of it is
-taken. Clients and watchers are two processes of their own, the same for both servers, over TLS.
+Eight clients create ConfigMaps of about 1 kB at full speed while 100 watchers watch all of them.
+Then, at half that rate, the time from the create request to the watcher's receipt is measured.
+Clients and watchers are two separate processes, the same for both servers, over TLS.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ SENT_AT = re.compile(rb'"sent":"(\d+)"')
 
 
 def body(name: str) -> bytes:
-    """A ConfigMap that says when it was sent."""
+    """A ConfigMap that contains its time of sending."""
     data = {"sent": str(time.time_ns()), "filler": "x" * 800}
     return json.dumps({"metadata": {"name": name}, "data": data}).encode()
 
@@ -63,7 +63,9 @@ async def _watchers(kubeconfig: Path, pipe: Pipe) -> None:
 
 
 def watchers(kubeconfig: Path, pipe: Pipe) -> None:
-    """The watching process: answers ``forget`` and ``tell`` with what was seen so far."""
+    """The process of the watchers: answers ``forget`` and ``tell`` with the latencies measured so
+    far.
+    """
     asyncio.run(_watchers(kubeconfig, pipe))
 
 
@@ -115,7 +117,7 @@ async def _measure(kubeconfig: Path, pipe: Pipe) -> tuple[float, float, float]:
 
 
 def measure(kubeconfig: Path) -> tuple[float, float, float]:
-    """Creates per second; median and 99th percentile of watch latency in ms at half that rate."""
+    """Creates per second; median and 99th percentile of the watch latency in ms at half that rate."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     process = context.Process(target=watchers, args=(kubeconfig, there), daemon=True)
@@ -128,7 +130,6 @@ def measure(kubeconfig: Path) -> tuple[float, float, float]:
 
 
 def main() -> None:
-    """Measure both servers, print their figures and the ratio."""
     with real_kubernetes() as kubeconfig:
         peer = measure(kubeconfig)
     with embedded("--without", "operator", "--without", "scheduler") as (kubeconfig, _):

@@ -1,9 +1,9 @@
-"""Saves of a state in a GPU's memory beside a bare copy into pinned memory, PyTorch and DLRover.
+"""Saves of a state in GPU memory, compared with a copy to pinned memory, PyTorch and DLRover.
 
-``python -m benchmarks.checkpoint_device [GIGABYTES...]``, 4 and 16 by default. The bare copy is the
-limit of the bus: one large tensor into one pinned one. PyTorch's ``async_save`` is measured with
-pinned memory that it keeps between saves; DLRover by the interpreter that
-``GANGLINE_DLROVER_PYTHON`` names, if it is set. A machine without a GPU measures nothing.
+``python -m benchmarks.checkpoint.device [GIGABYTES...]``, 4 and 16 by default. The bare copy of one
+large tensor to pinned memory is the limit of the bus. PyTorch's ``async_save`` reuses its pinned
+memory between saves. DLRover is measured if ``GANGLINE_DLROVER_PYTHON`` names its interpreter.
+Without a GPU nothing is measured.
 """
 
 import shutil
@@ -29,7 +29,7 @@ PRODUCT = 4096
 
 
 def a_training(gigabytes: float) -> tuple[list[torch.Tensor], torch.optim.Optimizer]:
-    """Parameters and momenta that make up so much, which an optimizer has stepped once."""
+    """Parameters and momenta of this size, after one step of the optimizer."""
     elements = int(gigabytes * 1e9 / 4 / TENSORS / 2)
     parameters = [torch.randn(elements, device="cuda", requires_grad=True) for _ in range(TENSORS)]
     optimizer = torch.optim.SGD(parameters, lr=1e-6, momentum=0.9)
@@ -37,7 +37,7 @@ def a_training(gigabytes: float) -> tuple[list[torch.Tensor], torch.optim.Optimi
 
 
 def train(parameters: list[torch.Tensor], optimizer: torch.optim.Optimizer) -> None:
-    """One step; what it computes between two updates takes a while."""
+    """One step, with a computation of some duration between two updates."""
     product = torch.randn(PRODUCT, PRODUCT, device="cuda")
     for _ in range(60):
         product = product @ product
@@ -57,7 +57,7 @@ def state_of(parameters: list[torch.Tensor], optimizer: torch.optim.Optimizer) -
 
 
 def timed(work: Callable[[], object]) -> float:
-    """Seconds until ``work`` returns; what was computed before is done."""
+    """Seconds until ``work`` returns; earlier GPU work is awaited first."""
     torch.cuda.synchronize()
     begin = time.perf_counter()
     work()
@@ -141,7 +141,6 @@ def dlrover(gigabytes: float, folder: Path, limit: float) -> None:
 
 
 def main() -> None:
-    """Print the table for each size."""
     if not torch.cuda.is_available():
         sys.exit("no GPU here: nothing was measured")
     warnings.simplefilter("ignore")

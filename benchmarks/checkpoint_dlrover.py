@@ -1,11 +1,11 @@
-"""DLRover's flash checkpoint, measured by its own interpreter for the benchmarks of ours.
+"""DLRover's flash checkpoint, measured by its own interpreter for our benchmarks.
 
-    VENV/bin/python checkpoint_dlrover.py save FOLDER FIGURES     # and then "restore"
-    VENV/bin/python checkpoint_dlrover.py device FOLDER FIGURES GIGABYTES DEVICE
+    VENV/bin/python dlrover.py save FOLDER FIGURES     # and then "restore"
+    VENV/bin/python dlrover.py device FOLDER FIGURES GIGABYTES DEVICE
 
 Starts DLRover's launcher with itself as the training script, which appends the figures to a file of
-JSON lines. Needs nothing of gangline; tried with dlrover 0.6.1, whose launcher is mended for
-PyTorch 2.13 on the way.
+JSON lines. Does not import gangline. Tested with dlrover 0.6.1, whose launcher is patched for
+PyTorch 2.13.
 """
 
 import inspect
@@ -33,7 +33,7 @@ def timed(work: Callable[[], object]) -> float:
 
 
 def launch(*arguments: str) -> None:
-    """Be ``dlrover-run --standalone`` for one training process."""
+    """Run ``dlrover-run --standalone`` for one training process."""
     import dlrover.trainer.torch.elastic_run as launcher  # noqa: PLC0415
     from dlrover.trainer.torch.main import main  # noqa: PLC0415
 
@@ -50,8 +50,6 @@ def launch(*arguments: str) -> None:
 
 
 class Training:
-    """The training process."""
-
     def __init__(
         self, folder: str, figures: str, elements: int = ELEMENTS, device: str = "cpu"
     ) -> None:
@@ -123,9 +121,9 @@ class Training:
 def train(what: str, folder: str, figures: str, gigabytes: str = "", device: str = "") -> None:
     """Measure saves and restores from memory, or a restore from storage in a new job.
 
-    Restores from memory are those of processes that were started again, as after a fault, and then
-    those of a process that has the memory mapped already. Of a state in a GPU's memory, only what
-    saves take.
+    Restores from memory are measured in restarted processes, as after a fault, and then in a
+    process
+    that has mapped the memory already. For a state in GPU memory only saves are measured.
     """
     if what == "device":
         Training(folder, figures, int(float(gigabytes) * 1e9 / 4 / TENSORS), device).device()

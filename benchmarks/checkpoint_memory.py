@@ -1,9 +1,8 @@
-"""Memory that checkpoints take beyond their buffers: the training process' and its saver's own.
+"""Memory that checkpoints use beyond their buffers, in the training process and its saver.
 
-524 MB on the CPU, saved to memory and to a local disk and restored, in a process that has
-imported everything and made its state. Counted is what is no file and no shared memory, looked at
-every 10 ms, and of the saver, which is there for nothing else, what it maps of files too. There is
-no peer: the bound is 100 MB.
+A state of 524 MB on the CPU is saved to memory and to a local disk and restored, in a process that
+has imported everything. Anonymous memory is sampled every 10 ms; for the saver, mapped files count
+as well. There is no peer: the bound is 100 MB.
 """
 
 import os
@@ -25,13 +24,13 @@ TO_REACH_MB = 100
 
 
 def memory_mb(process: int, *kinds: str) -> float:
-    """What a process has of these kinds of memory, in megabytes (10^6 bytes)."""
+    """Memory of these kinds that a process uses, in megabytes (10^6 bytes)."""
     status = Path(f"/proc/{process}/status").read_text()
     return sum(int(found) for found in re.findall(rf"(?:{'|'.join(kinds)}):\s+(\d+)", status)) / 1e3
 
 
 class Watch:
-    """Remembers the most memory that it has seen."""
+    """Records the maximum memory."""
 
     def __init__(self) -> None:
         self.saver: int | None = None
@@ -55,7 +54,6 @@ class Watch:
 
 
 def main() -> None:
-    """Print both figures."""
     folder = Path(tempfile.mkdtemp(prefix="checkpoint-memory-"))
     state = {f"l{n}.w": torch.randn(ELEMENTS) for n in range(TENSORS)}
     watch = Watch()

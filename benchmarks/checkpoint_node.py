@@ -1,10 +1,9 @@
-"""A lost node's part of a checkpoint, restored from the memory of its peer, beside a bare transfer.
+"""Restore of a lost node's part of a checkpoint from its peer's memory, compared with a transfer.
 
-Two ranks, one of which has 524 MB that nobody else has and is lost; each has a folder of shared
-memory that stands for its node. The link is this machine's own (loopback TCP): the bare transfer
-sends as many bytes over it from one file in shared memory, to a new one in the quickest way that a
-single thread has, and does nothing else. DLRover has no such restore to measure: what its replicas
-brought back were zeros.
+There are two ranks. One has a state of 524 MB and is lost. Each has a directory of shared memory
+that stands for its node. The link is loopback TCP. The bare transfer sends as many bytes from one
+file in shared memory to a new one, in the fastest way that a single thread has. DLRover is not
+measured: its replicas restored zeros.
 """
 
 import json
@@ -36,7 +35,7 @@ PATIENCE_S = 120.0
 
 
 def a_part(rank: int) -> dict[str, Any]:
-    """The lost rank's state is large: the other node would not share its processors in earnest."""
+    """Only the lost rank's state is large: a real peer node would not share its processors with it."""
     generator = torch.Generator().manual_seed(rank)
     elements = ELEMENTS if rank == LOST else 1000
     return {
@@ -49,7 +48,7 @@ def node(memory: Path, rank: int) -> Path:
 
 
 def saving(checkpointer: Checkpointer, rank: int, memory: Path) -> dict[str, Any]:
-    """Save, and see how long after it the peer has the copy."""
+    """Save, and measure the time until the peer has the copy."""
     state, copied = a_part(rank), []
     checkpointer.load(state)
     checkpointer.buffers.settle()
@@ -74,7 +73,7 @@ def has_copy(memory: Path, rank: int, step: int) -> bool:
 
 
 def restoring(checkpointer: Checkpointer, rank: int, memory: Path) -> dict[str, Any]:
-    """Restore, as a process whose pages are all there already."""
+    """Restore in a process whose pages are faulted in."""
     del memory
     right = a_part(rank)
     state = {name: torch.ones_like(tensor) for name, tensor in right.items()}
@@ -92,7 +91,7 @@ ACTS = {"save": saving, "restore": restoring}
 
 
 def act(what: str, rank: int, memory: Path, folder: Path) -> None:
-    """Be one of the ranks; says what it saw."""
+    """Run as one of the ranks and print its measurements."""
     store = dist.FileStore(str(memory / "store"), 2)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
     checkpointer = Checkpointer(folder, linger_s=60)
@@ -102,7 +101,7 @@ def act(what: str, rank: int, memory: Path, folder: Path) -> None:
 
 
 def both(what: str, memory: Path, folder: Path) -> list[dict[str, Any]]:
-    """Have both ranks act."""
+    """Run both ranks."""
     (memory / "store").unlink(missing_ok=True)
     ranks = []
     for rank in range(2):
@@ -129,7 +128,7 @@ def both(what: str, memory: Path, folder: Path) -> list[dict[str, Any]]:
 
 
 def lose(gone: Path) -> None:
-    """A node goes: its processes, its memory."""
+    """Lose a node: kill its savers and delete its memory."""
     for process in savers_of(gone):
         os.kill(process, signal.SIGKILL)
     shutil.rmtree(gone)
@@ -142,7 +141,7 @@ def give(listener: socket.socket, origin: Path) -> None:
 
 
 def bare_transfer(memory: Path, keep: bool = True) -> float:
-    """Seconds for as many bytes from a file in shared memory, to a new one if they are kept."""
+    """Seconds for as many bytes from a file in shared memory; to a new file if ``keep``."""
     origin, place, size = memory / "origin", memory / "place", TENSORS * ELEMENTS * 4
     if not origin.exists():
         origin.write_bytes(torch.randn(TENSORS * ELEMENTS).numpy().tobytes())
@@ -173,7 +172,6 @@ def line(what: str, seconds: float, limit: float) -> None:
 
 
 def main() -> None:
-    """Print the table."""
     memory = Path(tempfile.mkdtemp(prefix="checkpoint-node-", dir="/dev/shm"))
     folder = Path(tempfile.mkdtemp(prefix="checkpoint-node-"))
     try:

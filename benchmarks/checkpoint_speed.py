@@ -1,9 +1,8 @@
-"""Flash checkpoints beside a bare copy, a bare write, ``torch.save``, PyTorch's ``async_save`` and
-DLRover's flash checkpoint.
+"""Flash checkpoints, compared with a copy, a write, ``torch.save``, ``async_save`` and DLRover.
 
-One process, 524 MB on the CPU in 50 tensors, all in one run, the measured and the bare turn by turn
-so that a busy machine slows both. Figures are medians; each line says what to hold it against.
-DLRover is measured by the interpreter that ``GANGLINE_DLROVER_PYTHON`` names, if it is set.
+One process, 524 MB on the CPU in 50 tensors. Measured and bare operations alternate in one run, so
+that a busy machine slows both. Figures are medians; each line names its reference. DLRover is
+measured if ``GANGLINE_DLROVER_PYTHON`` names its interpreter.
 """
 
 import os
@@ -39,7 +38,7 @@ CHUNK = 1 << 24
 
 
 def a_state() -> dict[str, Any]:
-    """524 MB of numbers."""
+    """A state of 524 MB."""
     return {"model": {f"l{n}.w": torch.randn(ELEMENTS) for n in range(TENSORS)}, "step": 0}
 
 
@@ -60,7 +59,7 @@ def copy_to(target: dict[str, torch.Tensor], source: dict[str, torch.Tensor]) ->
 
 
 def bare_write(folder: Path, model: dict[str, torch.Tensor]) -> None:
-    """The same bytes, written and forced to the disk."""
+    """Write the same bytes with fsync."""
     with open(folder / "bare", "wb", buffering=0) as stream:
         for tensor in model.values():
             view = memoryview(tensor.numpy()).cast("B")
@@ -77,7 +76,7 @@ def bare_read(path: Path) -> None:
 
 
 def forget(path: Path) -> None:
-    """Have the kernel drop its copy of a file, or of all files in a folder."""
+    """Drop a file, or all files of a directory, from the page cache."""
     for file in path.iterdir() if path.is_dir() else [path]:
         descriptor = os.open(file, os.O_RDONLY)
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -154,7 +153,7 @@ def restores(checkpointer: Checkpointer, state: dict[str, Any], folder: Path) ->
 
 
 def restarted(folder: Path) -> float:
-    """What the first restore of a new process takes, in seconds."""
+    """Seconds of the first restore in a new process."""
     ended = subprocess.run(
         [sys.executable, "-m", __spec__.name, RESTORE, folder],
         stdout=subprocess.PIPE,
@@ -166,7 +165,7 @@ def restarted(folder: Path) -> float:
 
 
 def restore_once(folder: Path) -> None:
-    """Be that process."""
+    """Run as that process."""
     state = a_state()
     checkpointer = Checkpointer(folder / "steps", keep=1, linger_s=LINGER_S)
     took = timed(lambda: checkpointer.load(state))
@@ -190,10 +189,11 @@ def peers(state: dict[str, Any], folder: Path) -> None:
 
 
 def training(checkpointer: Checkpointer, state: dict[str, Any]) -> None:
-    """What a save each tenth step costs a training that uses all cores, in all.
+    """Total cost of a save every ten steps for a training that uses all cores.
 
-    Steps are a fixed amount of work of about 0.3 s, so that also counts what the saver takes from
-    the training beside it. Ten steps with a save and ten without take turns, and in which order.
+    A step is a fixed amount of work of about 0.3 s, so that the saver's use of processor time
+    counts.
+    Ten steps with a save and ten without alternate, also in their order.
     """
     weights = torch.randn(1500, 1500)
     once = statistics.median(timed(lambda: torch.mm(weights, weights)) for _ in range(20))
@@ -227,7 +227,7 @@ def training(checkpointer: Checkpointer, state: dict[str, Any]) -> None:
 
 
 def dlrover(folder: Path) -> None:
-    """The same state saved and restored by DLRover, if there is one."""
+    """Save and restore the same state with DLRover, if it is available."""
     peer = DLRover.found(folder)
     if peer is None:
         return
@@ -252,7 +252,6 @@ def dlrover(folder: Path) -> None:
 
 
 def main() -> None:
-    """Print the table."""
     warnings.simplefilter("ignore")
     folder = Path(tempfile.mkdtemp(prefix="checkpoint-speed-", dir=os.environ.get("BENCH_DIR")))
     state = a_state()

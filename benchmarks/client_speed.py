@@ -1,9 +1,9 @@
-"""How fast the client reads and writes, against the official Python client in the same run.
+"""Reads and writes of the client, compared with the official Python client in the same run.
 
     python -m benchmarks client_speed
 
-A bare server in a process of its own answers with prepared bytes, so that what is measured is the
-client. Each measurement runs in a fresh process and counts its own CPU seconds.
+A bare server in a separate process sends prepared bytes, so that only the client is measured. Each
+measurement runs in a new process and counts its own CPU seconds.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ LEAN_PODS = Resource(LeanPod, "", "v1", "pods", "Pod")
 
 
 def a_pod(number: int) -> dict[str, Any]:
-    """A worker pod of a training job, about as large as real ones are."""
+    """A worker pod of a training job, of typical size."""
     name = f"train-{number // 64}-worker-{number % 64}"
     environment = [{"name": f"SETTING_{n}", "value": f"value of setting {n}"} for n in range(20)]
     managed = {f"f:field-{n}": {"f:subfield": {}} for n in range(40)}
@@ -98,7 +98,7 @@ def a_pod(number: int) -> dict[str, Any]:
 
 
 def serve(port: Any) -> None:
-    """Answer HTTP by path, with bytes that were prepared before."""
+    """Serve prepared bytes by path."""
     pods = PODS_LISTED
     raw = [json.dumps(a_pod(number)).encode() for number in range(pods)]
     pages = []
@@ -162,7 +162,7 @@ async def ours_list(url: str, kind: Resource[Any]) -> int:
 
 
 async def ours_follow(url: str, kind: Resource[Any]) -> int:
-    """List everything, then take in all events of a watch."""
+    """List everything, then process all events of a watch."""
     async with Client(ClusterConfig(url)) as client:
         informer: Informer[Any] = Informer(client, kind)
         seen = 0
@@ -240,7 +240,7 @@ def official_requests(url: str, write: bool) -> int:
 
 
 def measure(work: Callable[[], Any]) -> dict[str, float]:
-    """Run something in a fresh process; its CPU seconds, wall seconds and memory growth."""
+    """Run ``work`` in a new process; return its CPU seconds, wall seconds and memory growth."""
 
     def child(result: Any) -> None:
         before = resource.getrusage(resource.RUSAGE_SELF)
@@ -277,7 +277,6 @@ def report(title: str, ours: dict[str, float], peer: dict[str, float] | None) ->
 
 
 def main() -> None:
-    """Measure lists, watches, reads and writes."""
     context = multiprocessing.get_context("fork")
     port = context.Queue()
     server = context.Process(target=serve, args=(port,), daemon=True)

@@ -1,7 +1,7 @@
-"""From starting a process to the first answered request, beside the start of a real control plane.
+"""From process start to the first answered request, compared with a real control plane.
 
 Ours is ``gangline up`` with three nodes. The peer is etcd, kube-apiserver and the controller
-manager, until ``/readyz`` answers. Medians of several starts on fresh state.
+manager, until ``/readyz`` succeeds. Medians of several starts on fresh state.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ async def _until_answered(kubeconfig: Path) -> None:
 
 
 def start_ours() -> float:
-    """Seconds until ``gangline up`` has answered a request that names its sender."""
+    """Seconds until ``gangline up`` has answered an authenticated request."""
     with tempfile.TemporaryDirectory() as home:
         begun = time.monotonic()
         process = subprocess.Popen(
@@ -58,7 +58,6 @@ def start_peer() -> float:
 
 
 def main() -> None:
-    """Measure both, print medians and the ratio."""
     peer = start_peer()
     ours = [start_ours() for _ in range(RUNS)]
     median = statistics.median(ours)

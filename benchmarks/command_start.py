@@ -1,6 +1,6 @@
-"""What ``gangline --help`` and one completion cost, beside kubectl's and a bare interpreter.
+"""Cost of ``gangline --help`` and one completion, compared with kubectl and a bare interpreter.
 
-Each run is a new process, by turns; medians of wall time, means of processor time.
+Every run is a new process, in turn; medians of wall time, means of processor time.
 """
 
 import os
@@ -30,7 +30,6 @@ TOOLS: dict[str, tuple[Sequence[str], dict[str, str]]] = {
 
 
 def main() -> None:
-    """Measure by turns; print medians and the ratio."""
     tools = {name: tool for name, tool in TOOLS.items() if shutil.which(tool[0][0])}
     runs: dict[str, list[tuple[float, float]]] = {name: [] for name in tools}
     for _ in range(RUNS):

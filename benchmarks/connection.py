@@ -1,4 +1,4 @@
-"""The leanest client there is: raw HTTP/1.1 over TLS on one connection, so that servers differ."""
+"""A minimal client: raw HTTP/1.1 over TLS on one connection, so that only servers differ."""
 
 import asyncio
 import ssl
@@ -15,7 +15,7 @@ ADDED = b'"type":"ADDED"'
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where an API server listens and what proves who asks."""
+    """Address of an API server, and credentials."""
 
     host: str
     port: int
@@ -24,7 +24,7 @@ class Target:
 
     @staticmethod
     async def of(kubeconfig: Path) -> "Target":
-        """Read the cluster and user that ``kubeconfig`` means."""
+        """Read the cluster and user of ``kubeconfig``."""
         config = load_config(str(kubeconfig))
         credential = await config.credentials.current()
         address = urlsplit(config.server)
@@ -36,7 +36,7 @@ class Target:
 
 
 class Connection:
-    """One kept-alive connection: a request at a time, or one watch."""
+    """One keep-alive connection: one request at a time, or one watch."""
 
     def __init__(
         self, target: Target, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -47,7 +47,6 @@ class Connection:
 
     @staticmethod
     async def open(target: Target) -> "Connection":
-        """Connect to ``target``."""
         reader, writer = await asyncio.open_connection(
             target.host, target.port, ssl=target.tls, limit=1 << 22
         )
@@ -56,7 +55,7 @@ class Connection:
     async def request(
         self, method: str, path: str, body: bytes = b"", form: str = "application/json"
     ) -> tuple[int, bytes]:
-        """Send a request, its body in a media type; return the code and the body of its answer."""
+        """Send a request with a body of media type ``form``; return the status code and body."""
         head = f"{method} {path} HTTP/1.1\r\n{self._headers}Content-Type: {form}\r\n"
         self._writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         code, headers = await self._head()
@@ -65,7 +64,7 @@ class Connection:
         return code, b"".join([piece async for piece in self._chunks()])
 
     async def watch(self, path: str) -> "Connection":
-        """Start a watch; afterwards ``read`` gives what comes."""
+        """Start a watch; ``read`` then returns its data."""
         self._writer.write(f"GET {path} HTTP/1.1\r\n{self._headers}\r\n".encode())
         code, _ = await self._head()
         if code != 200:
@@ -73,13 +72,13 @@ class Connection:
         return self
 
     async def read(self) -> bytes:
-        """What has come since: raw chunks, framing included; events are lines."""
+        """Return the next raw data, including chunk framing; events are lines."""
         return await self._reader.read(1 << 18)
 
     async def count(self) -> AsyncIterator[tuple[int, bytes]]:
-        """Yield how many objects have been added so far, and what came last, until the end.
+        """Yield the number of added objects so far, and the last data, until the end.
 
-        Cheap, for many watches at once: it misses a mark that the framing of chunks cuts.
+        Cheap, for many watches: an event that the framing of chunks splits may be missed.
         """
         total, rest = 0, b""
         while piece := await self.read():
@@ -89,7 +88,7 @@ class Connection:
             yield total, piece
 
     async def added(self) -> AsyncIterator[int]:
-        """Yield how many objects have been added so far, exactly, until the end."""
+        """Yield the exact number of added objects so far, until the end."""
         total, line = 0, b""
         async for chunk in self._chunks():
             *whole, line = (line + chunk).split(b"\n")  # a server with much to say cuts anywhere
@@ -97,7 +96,6 @@ class Connection:
             yield total
 
     def close(self) -> None:
-        """Close the connection."""
         self._writer.close()
 
     async def _head(self) -> tuple[int, dict[str, str]]:

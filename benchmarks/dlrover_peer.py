@@ -1,4 +1,4 @@
-"""Has DLRover's own interpreter measure its flash checkpoint, and takes in the figures."""
+"""Runs DLRover's own interpreter to measure its flash checkpoint, and reads the figures."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from gangline.elastic.checkpoint import home as homes
 
 
 class DLRover:
-    """DLRover, as installed for the interpreter that ``GANGLINE_DLROVER_PYTHON`` names."""
+    """DLRover, as installed for the interpreter in ``GANGLINE_DLROVER_PYTHON``."""
 
     def __init__(self, python: str, folder: Path) -> None:
         self.python = python
@@ -20,14 +20,14 @@ class DLRover:
 
     @classmethod
     def found(cls, folder: Path) -> Self | None:
-        """What the environment names, to work in ``folder``; says so if it names nothing."""
+        """Return the DLRover of the environment; None, with a message, if there is none."""
         if python := os.environ.get("GANGLINE_DLROVER_PYTHON"):
             return cls(python, folder)
         print("  DLRover: not measured; GANGLINE_DLROVER_PYTHON names no interpreter that has it")
         return None
 
     def measure(self, *arguments: str) -> None:
-        """Run ``checkpoint_dlrover.py``: what to measure, and what of."""
+        """Run DLRover's script with these arguments."""
         what, *more = arguments
         ended = subprocess.run(
             [
@@ -50,7 +50,7 @@ class DLRover:
             raise SystemExit(f"DLRover failed to {what}:\n{ended.stdout[-4000:]}")
 
     def close(self) -> dict[str, list[Any]]:
-        """Remove what it left; returns its figures, by their names."""
+        """Remove its files; return its figures by name."""
         found: dict[str, list[Any]] = {}
         for row in map(json.loads, self._figures.read_text().splitlines()):
             for name, value in row.items():
@@ -63,5 +63,5 @@ class DLRover:
 
 
 def _left() -> set[Path]:
-    """Shared memory of its jobs, which stays when they end."""
+    """Shared memory of its jobs, which outlives them."""
     return set(homes.SHARED_MEMORY.glob("standalone_*_ckpt_shm_*"))

@@ -1,11 +1,11 @@
-"""Node checks and a master that is gone: ``gangline run`` beside dlrover-run, over gloo.
+"""Node checks and a lost master: ``gangline run`` compared with dlrover-run, over gloo.
 
-All nodes are processes of this machine, so four of them share its processors. A node is faulty when
-the process that checks it breaks, by a module that every interpreter of that node imports. Figures
-are medians; the check's own share is what a start with it takes longer than one without, in turn.
-DLRover's share is measured for one node; four of its nodes do not get through their check here.
+All nodes are processes of this machine, so four of them share its processors. A node is made faulty
+by a module that every interpreter of that node imports; it breaks the check process. Figures are
+medians. The cost of a check is the difference between a start with it and one without, in turn.
+DLRover is measured with one node; four of its nodes do not pass their check here.
 
-    python -m benchmarks.elastic_faults [RUNS] [RUNS OF DLROVER]
+    python -m benchmarks.elastic.faults [RUNS] [RUNS OF DLROVER]
 """
 
 import os
@@ -48,7 +48,7 @@ def started_together(
 ) -> float:
     """Seconds to the first step of ``world`` of four nodes of one worker.
 
-    The third of them is told what ``faulty`` has.
+    The third node gets the variables in ``faulty``.
     """
     job = Job("gangline", folder)
     try:
@@ -62,7 +62,7 @@ def started_together(
 
 
 def killed_while_the_master_is_gone(folder: str) -> float:
-    """Seconds to the first step of two nodes after a worker was killed whom no master hears of."""
+    """Seconds to the first step of two nodes after a worker was killed while the master is stopped."""
     job = Job("gangline", folder)
     try:
         job.train_on_two("2")
@@ -80,13 +80,13 @@ def killed_while_the_master_is_gone(folder: str) -> float:
 
 
 def child_of(parent: int, words: str) -> int:
-    """The child process that has these words in its command line."""
+    """The child process whose command line contains this text."""
     children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
     return next(int(one) for one in children if words in Path(f"/proc/{one}/cmdline").read_text())
 
 
 def imported() -> float:
-    """Seconds that a process takes to do nothing but import torch."""
+    """Seconds that a process needs to import torch."""
     begin = time.perf_counter()
     subprocess.run([sys.executable, "-c", "import torch"], check=True)
     return time.perf_counter() - begin
@@ -117,7 +117,7 @@ def four_checked(folder: str, runs: int) -> None:
 
 
 def show(what: str, *figures: list[float]) -> None:
-    """Print medians and what they lie between, and by how much the second exceeds the first."""
+    """Print medians with their range, and by how much the second exceeds the first."""
     parts = [
         f"{statistics.median(one):.2f} s ({min(one):.2f} to {max(one):.2f})" for one in figures
     ]
@@ -129,7 +129,6 @@ def show(what: str, *figures: list[float]) -> None:
 
 
 def main() -> None:
-    """Measure and print."""
     given = [int(text) for text in sys.argv[1:]]
     runs, theirs = (given[n] if len(given) > n else d for n, d in ((0, RUNS), (1, DLROVER_RUNS)))
     with tempfile.TemporaryDirectory() as folder:

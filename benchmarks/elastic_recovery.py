@@ -1,13 +1,13 @@
-"""Start and recovery of ``gangline run`` beside torchrun and dlrover-run, over gloo.
+"""Start and recovery of ``gangline run``, compared with torchrun and dlrover-run, over gloo.
 
 Measured in turn, medians: from the launcher's start to the first step of all ranks; from SIGKILL of
 a worker to the first step of all ranks, on one node of two workers and on two nodes of one; a node
-lost and back with ``--nnodes 1:2`` (torchrun's figures for these two are in docs/elastic.md: it
-takes a minute or fails). A worker is killed once training is steady and, with gangline, spares are
-warm. Then one job is killed many times. DLRover takes part where ``GANGLINE_DLROVER_PYTHON`` names
-an interpreter that has it; its master is started beforehand and does not count.
+lost and added again with ``--nnodes 1:2`` (torchrun's figures for these two are in docs/elastic.md:
+it takes a minute or fails). A worker is killed when training is steady and, with gangline, spares
+are warm. Then one job is killed many times. DLRover is measured if ``GANGLINE_DLROVER_PYTHON``
+names its interpreter; its master is started beforehand and does not count.
 
-    python -m benchmarks.elastic_recovery [RUNS] [KILLS]
+    python -m benchmarks.elastic.recovery [RUNS] [KILLS]
 """
 
 import json
@@ -33,12 +33,12 @@ LAUNCHERS = {
 }
 WARM = "spare interpreters are warm"
 STEP_S = 0.1
-"""Between steps, as ``elastic_worker`` has it."""
+"""Time between steps, as in the worker's script."""
 WORKER = Path(__file__).with_name("elastic_worker.py")
 
 
 class Job:
-    """Launchers that train together; their workers note events in files."""
+    """Launchers that train together; their workers write events to files."""
 
     def __init__(self, kind: str, folder: str) -> None:
         self.kind = kind
@@ -51,7 +51,7 @@ class Job:
             self.port = probe.getsockname()[1]
 
     def start(self, *flags: str, told: Mapping[str, str] | None = None) -> float:
-        """Start a launcher, told further variables; return when."""
+        """Start a launcher with further environment variables; return the time."""
         command = [*LAUNCHERS[self.kind], "--max-restarts", "1000"]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "LOGLEVEL": "INFO"}
         environment |= self._beside_master() if self.master else {}
@@ -59,7 +59,7 @@ class Job:
         return self._launch([*command, "--monitor-interval", "0.1", *flags], environment)
 
     def start_bare(self) -> float:
-        """Start a world of one process, without any launcher; return when."""
+        """Start a world of one process without a launcher; return the time."""
         world = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
         return self._launch([sys.executable], {**os.environ, **world, "OMP_NUM_THREADS": "1"})
 
@@ -76,7 +76,7 @@ class Job:
         return begun
 
     def start_alone(self, *flags: str) -> float:
-        """Start the only node, of two workers."""
+        """Start the only node, with two workers."""
         if self.kind != "dlrover-run":
             return self.start("--standalone", "--nproc-per-node", "2", *flags)
         # Its standalone mode does not work with this release of PyTorch.
@@ -97,7 +97,7 @@ class Job:
         self._wait(listens)
 
     def _beside_master(self) -> dict[str, str]:
-        """What DLRover's operator would have told a node."""
+        """The environment variables that DLRover's operator would set on a node."""
         rank = str(len(self.launchers))
         return {
             "DLROVER_MASTER_ADDR": f"127.0.0.1:{self.port}",
@@ -124,7 +124,7 @@ class Job:
         )  # fmt: skip
 
     def train_on_two(self, nodes: str) -> None:
-        """Start two nodes; return once training is steady and spares are warm."""
+        """Start two nodes; return when training is steady and spares are warm."""
         begun = self.start_node(nodes, hosts=True)
         self.start_node(nodes, hosts=False)
         self.until("steady", begun, 2)
@@ -141,7 +141,7 @@ class Job:
         return list(found.values())
 
     def until(self, event: str, since: float, ranks: int) -> float:
-        """Wait for an event of all ranks; return when the last one had it."""
+        """Wait for an event of all ranks; return the time of the last one."""
         found: list[dict[str, float]] = []
 
         def all_there() -> bool:
@@ -152,7 +152,9 @@ class Job:
         return max(each["t"] for each in found)
 
     def again(self, killed: float) -> float:
-        """Wait for the first step after a kill; for ever counts as infinite: torchrun may hang."""
+        """Wait for the first step after a kill; return infinity if it never comes: torchrun may
+        hang.
+        """
         try:
             return self.until("first", killed, 2)
         except TimeoutError:
@@ -161,17 +163,15 @@ class Job:
             return math.inf
 
     def until_warm(self, times: int) -> None:
-        """Wait until every launcher has said so many times that its spares are warm."""
+        """Wait until every launcher has logged ``times`` times that its spares are warm."""
         if self.kind == "gangline":
             self._wait(lambda: all(log.count(WARM) >= times for log in self._logs()))
 
     def pid(self, rank: int) -> int:
-        """Return the process of a rank."""
         lines = Path(f"{self.notes}.{rank}").read_text().splitlines()
         return int(json.loads(lines[-1])["pid"])
 
     def end(self) -> None:
-        """End all launchers, and with them their workers."""
         for process in self.launchers:
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
@@ -227,7 +227,7 @@ def two_nodes(kind: str, folder: str) -> float:
 
 
 def started_bare(folder: str) -> float:
-    """Seconds until a process without any launcher has taken its first step."""
+    """Seconds until a process without a launcher has done its first step."""
     job = Job("bare", folder)
     try:
         begun = job.start_bare()
@@ -237,9 +237,10 @@ def started_bare(folder: str) -> float:
 
 
 def node_lost_and_back(folder: str) -> tuple[float, float, float]:
-    """Seconds until the rest trains again, and until both train after a new one was started.
+    """Seconds until the remaining node trains again, and until both train after a new one was
+    started.
 
-    Last of all, for how long no step was taken meanwhile.
+    The third value is the time without any step.
     """
     job = Job("gangline", folder)
     try:
@@ -258,7 +259,7 @@ def node_lost_and_back(folder: str) -> tuple[float, float, float]:
 
 
 def many_kills(folder: str, kills: int) -> tuple[float, float]:
-    """Kill workers of one job again and again; return the median and the worst recovery."""
+    """Kill workers of one job repeatedly; return the median and the longest recovery."""
     job = Job("gangline", folder)
     taken = []
     try:
@@ -275,7 +276,6 @@ def many_kills(folder: str, kills: int) -> tuple[float, float]:
 
 
 def report(name: str, seconds: dict[str, list[float]]) -> None:
-    """Print medians and their ratio."""
     medians = {kind: statistics.median(values) for kind, values in seconds.items()}
     spread = ", ".join(
         f"{kind} {medians[kind]:.2f} s ({min(values):.2f} to {max(values):.2f})"
@@ -290,7 +290,6 @@ def report(name: str, seconds: dict[str, list[float]]) -> None:
 
 
 def main() -> None:
-    """Measure and print."""
     runs, kills = (int(sys.argv[n]) if len(sys.argv) > n else d for n, d in ((1, RUNS), (2, KILLS)))
     start: dict[str, list[float]] = {kind: [] for kind in LAUNCHERS}
     one: dict[str, list[float]] = {kind: [] for kind in LAUNCHERS}

@@ -1,4 +1,4 @@
-"""What benchmarks of the launcher train: a tiny model over gloo, noting when steps are done."""
+"""The training script of launcher benchmarks: a tiny model over gloo that records its steps."""
 
 import json
 import os
@@ -27,7 +27,7 @@ def note(path: str, event: str) -> None:
 
 
 def beat(path: str) -> None:
-    """Note that a step is done now: one process writes, whoever comes after it reads."""
+    """Record the time of a step: one process writes; a later process reads it."""
     Path(f"{path}-beat").write_text(str(time.time()))
 
 

@@ -1,7 +1,7 @@
-"""From submission to the first training step of a one-pod job, beside torchrun by hand.
+"""From submission to the first training step of a one-pod job, compared with manual torchrun.
 
 Both run examples/pytorch/digits.py for one step, in turn; medians of several runs. The difference
-is what scheduling, pod start and log streaming cost.
+is the cost of scheduling, pod start and log streaming.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ FIRST_STEP = "step 1/1"
 
 
 def by_hand(folder: Path) -> float:
-    """Seconds from starting torchrun until the script says that its first step is done."""
+    """Seconds from the start of torchrun until the script reports its first step."""
     begun = time.monotonic()
     process = subprocess.Popen(
         [
@@ -41,7 +41,7 @@ def by_hand(folder: Path) -> float:
 
 
 def job(name: str) -> dict[str, Any]:
-    """A PyTorchJob of one master that trains one step."""
+    """A PyTorchJob with one master that trains one step."""
     container = {
         "name": "pytorch",
         "image": "gangline/examples-pytorch:1",
@@ -59,7 +59,7 @@ def job(name: str) -> dict[str, Any]:
 
 
 async def submitted(kubeconfig: Path, name: str) -> float:
-    """Seconds from submission until the log says that the first step is done."""
+    """Seconds from submission until the log reports the first step."""
     from gangline.api.resources import PODS, PYTORCH_JOBS  # noqa: PLC0415
     from gangline.kube.client import Client  # noqa: PLC0415
     from gangline.kube.config import load_config  # noqa: PLC0415
@@ -78,7 +78,6 @@ async def submitted(kubeconfig: Path, name: str) -> float:
 
 
 def main() -> None:
-    """Measure both in turn, print medians and the difference."""
     folder = Path("/tmp")
     with embedded() as (kubeconfig, _):
         hand, ours = [], []

@@ -1,8 +1,8 @@
-"""``gangline list`` with 1,000 jobs of four pods each, beside ``kubectl get`` of the same objects.
+"""``gangline list`` with 1,000 jobs of four pods each, compared with ``kubectl get`` of the same.
 
-Nothing runs the jobs: operator and scheduler are left out, the pods are written with their owners.
-Both tools are new processes each time, by turns; medians of wall time, means of processor time.
-Without kubectl the peer is a bare client that sends one list request for each of the two kinds.
+Nothing runs the jobs: without operator and scheduler, the pods are created with their owners. Both
+tools run as new processes, in turn; medians of wall time, means of processor time. Without kubectl
+the peer is a bare client that sends one list request per kind.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ LISTS = ("/apis/kubeflow.org/v1/pytorchjobs", "/api/v1/pods")
 
 
 def pod(owner: dict[str, Any], index: int) -> bytes:
-    """A pod of a job, as the operator labels it; small ones, so that servers weigh little."""
+    """A small pod of a job, with the operator's labels."""
     meta = owner["metadata"]
     reference = {
         "apiVersion": "kubeflow.org/v1",
@@ -62,7 +62,7 @@ def pod(owner: dict[str, Any], index: int) -> bytes:
 
 
 async def fill(kubeconfig: Path) -> None:
-    """Write the jobs, and the pods that they own."""
+    """Create the jobs and their pods."""
     target = await Target.of(kubeconfig)
     names = [f"bench-{number}" for number in range(JOBS)]
     await create_all(target, [(JOBS_PATH, json.dumps(job(name)).encode()) for name in names])
@@ -76,14 +76,14 @@ async def fill(kubeconfig: Path) -> None:
 
 
 def listed(words: Sequence[str | Path], environment: dict[str, str]) -> tuple[float, float]:
-    """Wall and processor seconds of a tool that shows every job."""
+    """Wall and processor seconds of a tool that lists every job."""
     wall, spent, said = run_tool(words, environment)
     assert f"bench-{JOBS - 1}" in said
     return wall, spent
 
 
 def bare_lists(kubeconfig: Path) -> tuple[float, float]:
-    """Wall and processor seconds of the bare client, without the start of a process."""
+    """Wall and processor seconds of the bare client, without process start."""
 
     async def ask() -> None:
         target = await Target.of(kubeconfig)
@@ -99,7 +99,7 @@ def bare_lists(kubeconfig: Path) -> tuple[float, float]:
 
 
 def peer(kubeconfig: Path, environment: dict[str, str]) -> tuple[str, Callable[[], Any]]:
-    """The name of the peer and one run of it."""
+    """Return the name of the peer and a function that runs it once."""
     if shutil.which("kubectl"):
         words = ("kubectl", "get", "pytorchjobs,pods", "-A")
         return "kubectl get pytorchjobs,pods -A", lambda: listed(words, environment)
@@ -107,7 +107,7 @@ def peer(kubeconfig: Path, environment: dict[str, str]) -> tuple[str, Callable[[
 
 
 def measure(cluster: str, kubeconfig: Path) -> None:
-    """Measure by turns; print medians and the ratio."""
+    """Measure in turn; print medians and the ratio."""
     asyncio.run(fill(kubeconfig))
     with tempfile.TemporaryDirectory() as home:
         environment = os.environ | {"KUBECONFIG": str(kubeconfig), "HOME": home}
@@ -129,7 +129,6 @@ def measure(cluster: str, kubeconfig: Path) -> None:
 
 
 def main() -> None:
-    """Measure on the embedded cluster, and on a real Kubernetes where there is one."""
     with embedded("--without", "operator", "--without", "scheduler") as (kubeconfig, _):
         measure("the embedded cluster", kubeconfig)
     if real_kubernetes_scripts() is not None:

@@ -1,9 +1,9 @@
-"""``gangline logs -f --all`` of 32 replicas that write 20,000 lines/s in all, beside ``kubectl``.
+"""``gangline logs -f --all`` of 32 replicas that write 20,000 lines/s in total, vs ``kubectl``.
 
-On the embedded cluster, so that writers, kubelet, API server and reader share the machine. Each
-replica numbers its lines and says when it wrote each; whatever is missing, doubled or out of order
-in what the tool prints is counted, and how late lines come. The peer, where it is there, is
-``kubectl logs -f -l ... --prefix`` on a second job of the same shape.
+On the embedded cluster, so writers, kubelet, API server and reader share the machine. Each replica
+numbers its lines and adds the time of writing. Lines that are missing, repeated or out of order are
+counted, and their latency is measured. The peer, if available, is ``kubectl logs -f -l ...
+--prefix`` on a second, equal job.
 """
 
 import json
@@ -26,7 +26,9 @@ REPLICAS = 32
 LINES_PER_S = 20_000
 SECONDS = 10.0
 READY_S = 20.0
-"""From submission until all replicas begin to write: their pods start, and the tool finds them."""
+"""Time from submission until all replicas begin to write: their pods start, and the tool finds
+them.
+"""
 LABEL = "training.kubeflow.org/job-name"
 LINE = re.compile(rb"line (\d+) (\d+) x")
 WRITER = """
@@ -50,15 +52,15 @@ class Tally:
 
     lines: int = 0
     lost: int = 0
-    """Numbers that were passed over, at the end too."""
+    """Missing numbers, also at the end."""
     repeated: int = 0
     late_ms: list[float] = field(default_factory=list)
-    """Of every hundredth line: from its writing to its reading."""
+    """Latency of every hundredth line, from writing to reading."""
     memory_mb: list[float] = field(default_factory=list)
     processor_s: float = 0.0
 
     def say(self, name: str) -> str:
-        """In a line."""
+        """Format as one line."""
         late = sorted(self.late_ms)
         first, most = self.memory_mb[0], max(self.memory_mb)
         return (
@@ -70,7 +72,7 @@ class Tally:
 
 
 def submit(name: str, begin: float, environment: dict[str, str], folder: Path) -> None:
-    """Start the job whose replicas write; return when all of them run."""
+    """Submit the job; return when all of its replicas run."""
     script = folder / "writer.py"
     script.write_text(WRITER)
     words = [str(LINES_PER_S / REPLICAS), str(SECONDS), str(begin)]
@@ -140,7 +142,6 @@ def _count(lines: Iterable[bytes], process: subprocess.Popen[bytes], tally: Tall
 
 
 def main() -> None:
-    """Let both tools follow a job each; print what they read."""
     with (
         embedded("--nodes", "1", "--cpus", "8", "--memory", "16Gi") as (kubeconfig, _),
         tempfile.TemporaryDirectory() as home,

@@ -1,8 +1,8 @@
-"""One elastic job's master under 1,000 simulated agents: joins, heartbeats, data shards, size.
+"""A master with 1,000 simulated agents: joins, heartbeats, data shards, memory.
 
-The agents are one process on the same machine, each with a connection of its own, so half of the
-work that is measured is theirs. The other side of the table is DLRover's master as it was measured
-on a machine like this one (its own client in a loop, one call after the other); it is not run here.
+The agents are one process on the same machine, with one connection each, so half of the measured
+work is theirs. The figures of DLRover's master were measured on a similar machine (its own client
+in a loop, one call after the other); it is not run here.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ PATIENCE_S = 120
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What one run measured."""
+    """The result of one run."""
 
     start_s: float
     idle_mb: float
@@ -70,10 +70,12 @@ def start_master(folder: Path, secret: str) -> tuple["subprocess.Popen[bytes]", 
 
 
 async def joins(clients: list[Client]) -> float:
-    """Seconds from the first Join sent until all agents have read the world of all."""
+    """Seconds from the first Join until all agents have received the complete world."""
 
     async def join(client: Client, wish: Join) -> None:
-        """Come, and find one's place; no machine has to hold the worlds of a thousand agents."""
+        """Join and check the own rank; discard the world, as a thousand of them would fill the
+        memory.
+        """
         world = await client.ask(wish, World, timeout_s=PATIENCE_S)
         place = next(each for each in world.members if each.node_id == wish.node_id)
         assert (place.group_rank, len(world.members)) == (wish.node_rank, AGENTS), place
@@ -91,7 +93,7 @@ async def joins(clients: list[Client]) -> float:
 
 
 async def heartbeats(clients: list[Client]) -> list[float]:
-    """Seconds that heartbeats took, sent evenly over a second as agents' clocks would."""
+    """Durations of heartbeats, sent evenly over each second."""
     taken: list[float] = []
 
     async def beat(node: int, client: Client) -> None:
@@ -110,7 +112,7 @@ async def heartbeats(clients: list[Client]) -> list[float]:
 
 
 async def pairs(clients: list[Client]) -> float:
-    """Shards taken and reported each second, each with a request of its own."""
+    """Shards fetched and reported per second, with a request each."""
     size = len(clients) * PAIRS_EACH
     table = dataset.Table(name="many", size=size * 100, shard_size=100)
     await clients[0].call(ShardEvent(event=events.Register(table)))
@@ -147,7 +149,6 @@ def sequential_pairs(address: str, secret: Secret) -> float:
 
 
 async def measure() -> Figures:
-    """Run everything once."""
     with tempfile.TemporaryDirectory() as name:
         text = new_secret()
         secret = Secret(bytes.fromhex(text))
@@ -180,7 +181,7 @@ async def measure() -> Figures:
 
 
 def main() -> None:
-    """Print the medians of all runs beside what DLRover's master was measured at."""
+    """Print the medians of all runs, and DLRover's figures."""
     runs = [uvloop.run(measure()) for _ in range(int(os.environ.get("RUNS", RUNS)))]
 
     def median(name: str) -> float:

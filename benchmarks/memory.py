@@ -1,7 +1,7 @@
 """Memory of ``gangline up``: idle, and with 500 running pods of the fake runtime.
 
-There is no peer: the figures are held against fixed bounds. What counts is the resident set of the
-one process that is the cluster; the fake runtime starts no process for a pod.
+There is no peer: the figures are compared with fixed bounds. The resident set of the cluster's one
+process is measured; the fake runtime starts no processes.
 """
 
 import asyncio
@@ -44,7 +44,6 @@ async def fill(kubeconfig: Path) -> None:
 
 
 def main() -> None:
-    """Print both figures."""
     with embedded("--fake-runtime", "--nodes", "5", "--cpus", "1000") as (kubeconfig, process):
         time.sleep(10)
         idle = resident_mb(process)

@@ -44,7 +44,7 @@ _SHAPES: tuple[tuple[str, str, str, str, str, dict[str, int]], ...] = (
 
 
 def request(number: int, namespace: str) -> tuple[str, bytes]:
-    """Path and body of the request that submits one job; kinds take turns."""
+    """Path and body of the request that submits one job; the kinds alternate."""
     version, plural, kind, specs, container, counts = _SHAPES[number % len(_SHAPES)]
     roles = {role: _replicas(container, count) for role, count in counts.items()}
     keeps_pods = {"runPolicy": {"cleanPodPolicy": "None"}} if specs else {"cleanPodPolicy": "Never"}
@@ -58,12 +58,12 @@ def request(number: int, namespace: str) -> tuple[str, bytes]:
 
 
 def lists(namespace: str) -> list[str]:
-    """The paths that list the jobs of each kind."""
+    """Paths that list the jobs of each kind."""
     return [f"/apis/{version}/namespaces/{namespace}/{plural}" for version, plural, *_ in _SHAPES]
 
 
 def ended(job: dict[str, Any]) -> bool:
-    """Whether a job has come to its end."""
+    """Whether a job has ended."""
     told = job.get("status", {}).get("conditions", [])
     return any(c["type"] in ("Succeeded", "Failed") and c["status"] == "True" for c in told)
 

@@ -1,8 +1,8 @@
-"""200 PyTorchJobs of three pods on a real Kubernetes: how fast does the operator make them?
+"""200 PyTorchJobs of three pods on a real Kubernetes: how fast does the operator create pods?
 
 Ours: from the first submission until all 600 pods exist, and until all 600 services exist too,
-which give way to pods; the operator also makes 200 PodGroups, writes statuses and events. Peer: a
-bare loop of eight connections that creates the same 600 pods and 600 services and nothing else.
+which have lower priority. The operator also creates 200 PodGroups and writes statuses and events.
+Peer: a bare loop of eight connections that creates only the same 600 pods and 600 services.
 """
 
 import asyncio
@@ -65,7 +65,7 @@ async def listed(target: Target, namespace: str, plural: str) -> list[dict[str, 
 
 
 async def all_created(target: Target, plural: str, wanted: int) -> float:
-    """The time when ``wanted`` objects have been created for our jobs, as a watch tells it."""
+    """The time when ``wanted`` objects have been created for our jobs, as seen by a watch."""
     connection = await Connection.open(target)
     await connection.watch(f"/api/v1/namespaces/ours/{plural}?watch=true")
     async for seen in connection.added():
@@ -76,7 +76,7 @@ async def all_created(target: Target, plural: str, wanted: int) -> float:
 
 
 def bare(thing: dict[str, Any], kind: str) -> bytes:
-    """What a client would send to make ``thing`` anew in the namespace of the bare loop."""
+    """The request body that recreates ``thing`` in the namespace of the bare loop."""
     metadata = {k: v for k, v in thing["metadata"].items() if k not in OF_THE_SERVER}
     spec = {k: v for k, v in thing["spec"].items() if k not in ("nodeName", "clusterIPs")}
     return json.dumps(
@@ -102,7 +102,7 @@ async def ours(target: Target) -> tuple[float, float]:
 
 
 async def peer(target: Target) -> float:
-    """Seconds that the bare loop takes for the same pods and services."""
+    """Seconds of the bare loop for the same pods and services."""
     pods = await listed(target, "ours", "pods")
     services = await listed(target, "ours", "services")
     requests = [("/api/v1/namespaces/bare/pods", bare(pod, "Pod")) for pod in pods]
@@ -128,7 +128,6 @@ async def measure(kubeconfig: Path) -> tuple[float, float, float]:
 
 
 def main() -> None:
-    """Start a Kubernetes and the operator, measure, print the ratio."""
     with real_kubernetes() as kubeconfig:
         environment = os.environ | {"KUBECONFIG": str(kubeconfig)}
         install_definitions(kubeconfig)

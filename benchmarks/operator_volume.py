@@ -1,10 +1,10 @@
 """1,000 jobs of five kinds with 4 pods each, from submission to the end, on a real Kubernetes.
 
-There is no kubelet: a pretended one marks pods Running and later Succeeded, so that what is
-measured is the operator and the API server. Each run has three phases: all pods and services are
-made (timed against a bare loop of eight connections that makes the same objects afterwards: pods,
-services, PodGroups, ConfigMaps; the jobs, their statuses and events are ours alone), all pods
-start, all pods end. Runs of 100 and of 1,000 jobs show how each figure grows.
+There is no kubelet: a simulated one marks pods Running and later Succeeded, so that only the
+operator and the API server are measured. Each run has three phases: all pods and services are
+created, all pods start, all pods end. The first is compared with a bare loop of eight connections
+that creates the same pods, services, PodGroups and ConfigMaps afterwards; jobs, statuses and events
+are written by ours only. Runs of 100 and of 1,000 jobs show how each figure grows.
 """
 
 import asyncio
@@ -36,49 +36,49 @@ from benchmarks.servers import (
 SIZES = (100, 1000)
 PATIENCE_S = 300
 NEARLY = 0.85
-"""The share of what is made from which on it is asked for often."""
+"""From this share of the created objects on, the operator is polled frequently."""
 MADE = {
     "PodGroup": "/apis/scheduling.volcano.sh/v1beta1/namespaces/{}/podgroups",
     "ConfigMap": "/api/v1/namespaces/{}/configmaps",
     "Pod": "/api/v1/namespaces/{}/pods",
     "Service": "/api/v1/namespaces/{}/services",
 }
-"""What the operator makes for a job, in this order, and where."""
+"""Kinds that the operator creates for a job, in this order, and their paths."""
 MERGE = "application/merge-patch+json"
 _WRITES = re.compile(r'gangline_operator_writes_total\{kind="(\w+)",verb="(\w+)"\} (\S+)')
 
 
 @dataclass
 class Figures:
-    """What one run gave."""
+    """The result of one run."""
 
     jobs: int
     made: dict[str, list[dict]]
     """All objects of the run, by kind."""
     created_s: float
-    """Until all pods and services exist."""
+    """Time until all pods and services exist."""
     pods_s: float
-    """Until all pods exist."""
+    """Time until all pods exist."""
     end_s: float
-    """From the last pod's end to the last job's."""
+    """Time from the last pod's end to the last job's."""
     cpu_s: float
     cpu_at_creation_s: float
-    """Of it, until all pods and services existed."""
+    """Part of ``cpu_s`` until all pods and services existed."""
     peak_mb: float
     live_mb: float
-    """While all pods run."""
+    """Memory while all pods run."""
     writes: Counter[str]
     writes_at_creation: Counter[str]
     kubernetes_s: Counter[str]
-    """Processor seconds of Kubernetes' own processes while the operator made everything."""
+    """Processor seconds of Kubernetes' processes while the operator created everything."""
     bare_s: float = math.nan
-    """The bare loop, for the same pods, services, PodGroups and ConfigMaps."""
+    """Time of the bare loop for the same pods, services, PodGroups and ConfigMaps."""
     kubernetes_bare_s: Counter[str] = field(default_factory=Counter)
-    """The same as ``kubernetes_s``, of the bare loop."""
+    """As ``kubernetes_s``, for the bare loop."""
 
 
 class Operator:
-    """The operator as a process, with its own account of what it did."""
+    """The operator as a process, with its metrics."""
 
     def __init__(self, kubeconfig: Path, folder: Path) -> None:
         self._port = 18080
@@ -89,29 +89,27 @@ class Operator:
         )
 
     def stop(self) -> None:
-        """End it."""
         self._process.terminate()
         self._process.wait(30)
 
     def cpu_s(self) -> float:
-        """Processor seconds so far."""
         return processor_s(self._process.pid)
 
     def memory_mb(self, field: str) -> float:
-        """``VmRSS`` now, or ``VmHWM`` at most so far."""
+        """``VmRSS`` (current) or ``VmHWM`` (maximum)."""
         status = Path(f"/proc/{self._process.pid}/status").read_text()
         found = re.search(rf"{field}:\s+(\d+) kB", status)
         assert found
         return int(found[1]) / 1024
 
     def writes(self) -> Counter[str]:
-        """Requests that wrote, by ``Kind verb``."""
+        """Write requests so far, by ``Kind verb``."""
         with urlopen(f"http://127.0.0.1:{self._port}/metrics") as answer:
             text = answer.read().decode()
         return Counter({f"{kind} {verb}": int(float(n)) for kind, verb, n in _WRITES.findall(text)})
 
     def wait(self) -> None:
-        """Until it serves."""
+        """Wait until it serves metrics."""
         while True:
             try:
                 self.writes()
@@ -131,7 +129,7 @@ async def everything(target: Target, path: str) -> list[dict]:
 
 
 async def until(target: Target, paths: Iterable[str], wanted: int, claim=lambda item: True) -> None:
-    """Wait until so many objects of which the claim holds are there."""
+    """Wait until ``wanted`` objects meet the condition ``claim``."""
     listed = list(paths)
     while True:
         items = [item for path in listed for item in await everything(target, path)]
@@ -143,13 +141,14 @@ async def until(target: Target, paths: Iterable[str], wanted: int, claim=lambda 
 async def made_all(
     operator: Operator, before: Counter[str], wanted: dict[str, int]
 ) -> tuple[float, float]:
-    """The times when all pods, and all pods and services had been made.
+    """Return the times when all pods, and all pods and services had been created.
 
-    The operator's own count is asked, and checked with a list in the end: a watch of the API server
-    of Kubernetes 1.20 now and then falls silent for good when much is made at once.
+    The operator's own count is polled, and finally checked with a list: a watch of a Kubernetes
+    1.20
+    API server occasionally stops sending when many objects are created.
 
     Raises:
-        TimeoutError: not within ``PATIENCE_S``; says how many there are.
+        TimeoutError: not within ``PATIENCE_S``; contains the counts.
     """
     times: dict[str, float] = {}
     begun = time.monotonic()
@@ -169,7 +168,7 @@ async def made_all(
 
 
 async def mark(target: Target, namespace: str, pods: list[dict], phase: str) -> None:
-    """Pretend to be the kubelets of all pods."""
+    """Simulate the kubelets of all pods."""
     pending = iter(enumerate(pods))
 
     async def worker() -> None:
@@ -202,7 +201,7 @@ async def mark(target: Target, namespace: str, pods: list[dict], phase: str) -> 
 
 
 async def run(target: Target, operator: Operator, kubeconfig: Path, jobs: int) -> Figures:
-    """One run, in namespaces of its own; the bare loop comes later, when the operator is gone."""
+    """One run in its own namespaces; the bare loop follows when the operator has stopped."""
     ours = f"ours-{jobs}"
     await prepare(target, ours)
     pods_wanted = jobs * mixed_jobs.PODS
@@ -245,14 +244,14 @@ async def run(target: Target, operator: Operator, kubeconfig: Path, jobs: int) -
 
 
 async def prepare(target: Target, namespace: str) -> None:
-    """Make a namespace, ready for pods."""
+    """Create a namespace and wait until pods may be created in it."""
     body = json.dumps({"metadata": {"name": namespace}}).encode()
     await create_all(target, [("/api/v1/namespaces", body)])
     await until(target, [f"/api/v1/namespaces/{namespace}/serviceaccounts"], 1)
 
 
 async def bare_loop(target: Target, kubeconfig: Path, figures: Figures) -> None:
-    """Make a run's objects anew, in a namespace of their own and job by job, and note the time."""
+    """Recreate the objects of a run job by job in another namespace, and record the time."""
     peer = f"bare-{figures.jobs}"
     await prepare(target, peer)
     requests: dict[str, list[tuple[str, bytes]]] = defaultdict(list)
@@ -294,7 +293,6 @@ def _runs(job: dict) -> bool:
 
 
 def show(figures: Figures) -> None:
-    """Print what a run gave."""
     jobs, pods = figures.jobs, figures.jobs * mixed_jobs.PODS
     of_pods = sum(n for what, n in figures.writes.items() if what.split()[0] in ("Pod", "Service"))
     of_jobs = sum(figures.writes.values()) - of_pods
@@ -329,20 +327,17 @@ def _shares(spent: Counter[str]) -> str:
 
 
 async def measure(kubeconfig: Path, operator: Operator) -> list[Figures]:
-    """All runs, the smallest first."""
     target = await Target.of(kubeconfig)
     return [await run(target, operator, kubeconfig, jobs) for jobs in SIZES]
 
 
 async def measure_bare(kubeconfig: Path, runs: list[Figures]) -> None:
-    """The bare loops for all runs."""
     target = await Target.of(kubeconfig)
     for figures in runs:
         await bare_loop(target, kubeconfig, figures)
 
 
 def main() -> None:
-    """Start a Kubernetes and the operator, measure, print."""
     with real_kubernetes() as kubeconfig, tempfile.TemporaryDirectory() as folder:
         install_definitions(kubeconfig)
         operator = Operator(kubeconfig, Path(folder))

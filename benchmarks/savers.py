@@ -1,10 +1,10 @@
-"""Finds the processes that take checkpoints from memory to storage."""
+"""Finds saver processes."""
 
 from pathlib import Path
 
 
 def savers_of(folder: Path) -> list[int]:
-    """The savers of what lies in a folder of shared memory."""
+    """Return the savers of the snapshots in a directory of shared memory."""
     found = []
     for process in Path("/proc").glob("[0-9]*/cmdline"):
         try:

@@ -1,10 +1,10 @@
-"""3,000 waiting pods on many fake nodes of a real Kubernetes: how soon are all of them bound?
+"""3,000 pending pods on many fake nodes of a real Kubernetes: when are all of them bound?
 
-The nodes are objects without a kubelet. A scheduler runs and knows the nodes; it is held (SIGSTOP)
-while the pods are created, then let go, and the clock runs until a watch has shown every pod on a
-node. Peers: kube-scheduler with raised client limits, and a bare client that knows beforehand
-where each pod goes and only binds. The bare client and ours take turns, since the machine is not
-always equally fast; of each the median counts.
+The nodes are objects without a kubelet. A scheduler runs and knows the nodes. It is stopped
+(SIGSTOP) while the pods are created, then continued; the time until a watch has shown every pod on
+a node is measured. Peers: kube-scheduler with raised client limits, and a bare client that only
+binds pods to given nodes. The bare client and ours alternate, as the speed of the machine varies;
+medians count.
 """
 
 import asyncio
@@ -25,13 +25,13 @@ from benchmarks.servers import GANGLINE, install_definitions, real_kubernetes, s
 
 PODS = 3_000
 NODES = (1_000, 5_000)
-"""More and more of them."""
+"""Numbers of nodes, increasing."""
 GANG = 8
 TURNS = 3
 BINDERS = 64
-"""Connections of the bare client; as many as our scheduler has bindings under way."""
+"""Connections of the bare client; our scheduler has as many bindings in flight."""
 SETTLE_S = 5.0
-"""After a scheduler has started: it has read what there is."""
+"""Time after the start of a scheduler in which it reads the cluster state."""
 GROUPS = "/apis/scheduling.volcano.sh/v1beta1/namespaces"
 
 
@@ -48,7 +48,7 @@ def node(index: int) -> bytes:
 
 
 def pod(index: int, scheduler: str, gangs: bool) -> bytes:
-    """A pod of one processor; it tolerates that its node was never heard of."""
+    """A pod of one processor; it tolerates all taints, as its node never reports."""
     metadata: dict[str, object] = {"name": f"p-{index:05d}"}
     if gangs:
         metadata["annotations"] = {"scheduling.k8s.io/group-name": f"g-{index // GANG}"}
@@ -62,7 +62,7 @@ def pod(index: int, scheduler: str, gangs: bool) -> bytes:
 
 
 def group(index: int) -> bytes:
-    """The group of a gang."""
+    """The PodGroup of a gang."""
     return json.dumps(
         {
             "apiVersion": "scheduling.volcano.sh/v1beta1",
@@ -83,7 +83,7 @@ async def open_namespaces(target: Target, names: list[str]) -> None:
 
 
 async def prepare(target: Target, namespace: str, scheduler: str, gangs: bool) -> None:
-    """Create the pods that are to be bound, and their groups."""
+    """Create the pods to be bound, and their PodGroups."""
     if gangs:
         made = [(f"{GROUPS}/{namespace}/podgroups", group(n)) for n in range(PODS // GANG)]
         await create_all(target, made)
@@ -108,7 +108,7 @@ async def all_bound(target: Target, namespace: str, begin: Callable[[], Awaitabl
 
 
 async def bind_all(target: Target, namespace: str, nodes: int) -> None:
-    """Bind the pods to the nodes in turn, over many connections."""
+    """Bind the pods to the nodes round-robin, over many connections."""
     pending = iter(range(PODS))
 
     async def worker() -> None:
@@ -128,7 +128,7 @@ async def bind_all(target: Target, namespace: str, nodes: int) -> None:
 
 
 async def clear(target: Target, namespace: str) -> None:
-    """Delete the pods at once, as no kubelet will."""
+    """Delete the pods immediately, as there is no kubelet."""
     connection = await Connection.open(target)
     path = f"/api/v1/namespaces/{namespace}/pods"
     code = 504
@@ -159,7 +159,7 @@ def running(command: list[str], kubeconfig: Path) -> Iterator[subprocess.Popen[b
 async def scheduled(
     target: Target, namespace: str, process: subprocess.Popen[bytes], name: str, gangs: bool
 ) -> float:
-    """Pods bound per second by a scheduler that runs already."""
+    """Pods bound per second by a running scheduler."""
     await asyncio.sleep(SETTLE_S)
     process.send_signal(signal.SIGSTOP)
     await prepare(target, namespace, name, gangs)
@@ -182,7 +182,7 @@ async def bare(target: Target, namespace: str, nodes: int) -> float:
 
 
 def measure(kubeconfig: Path, nodes: int, kube_scheduler: Path) -> None:
-    """Measure all of them on so many nodes, by turns, and print the ratios of the medians."""
+    """Measure all of them with this number of nodes, in turn; print the ratios of the medians."""
     target = asyncio.run(Target.of(kubeconfig))
     theirs = _kube_scheduler(target, kubeconfig, nodes, kube_scheduler)
     binders: list[float] = []
@@ -216,7 +216,7 @@ def _each(rates: list[float]) -> str:
 
 
 def _kube_scheduler(target: Target, kubeconfig: Path, nodes: int, program: Path) -> float | None:
-    """Pods bound per second by kube-scheduler, once; None where there is none."""
+    """Pods bound per second by kube-scheduler, once; None if it is not available."""
     if not program.exists():
         return None
     # No limits of the client's own, and no lease to wait for.
@@ -227,13 +227,12 @@ def _kube_scheduler(target: Target, kubeconfig: Path, nodes: int, program: Path)
 
 
 def stop_controllers(kubeconfig: Path) -> None:
-    """End the controller manager: it would take nodes without a kubelet for lost."""
+    """Stop the controller manager: it would consider nodes without a kubelet lost."""
     os.kill(int((kubeconfig.parent / "kcm.pid").read_text()), signal.SIGTERM)
 
 
 def main() -> None:
-    """Start a Kubernetes, add nodes and measure, first with few of them."""
-    binaries = Path(os.environ.get("KUBE_BIN", "/var/cache/realkube/bin"))
+    binaries = Path(os.environ.get("KUBE_BIN", "/var/cache/gangline-realkube/bin"))
     there = 0
     with real_kubernetes() as kubeconfig:
         install_definitions(kubeconfig)

@@ -1,6 +1,6 @@
-"""How fast the scheduler's decisions are, without any API server: gangs of 8, thousands of nodes.
+"""Speed of the scheduler's cycle without an API server: gangs of 8, thousands of nodes.
 
-Times are of this process's CPU, so that a busy machine does not change them.
+Times are CPU times of this process, so that other load does not change them.
 """
 
 import gc
@@ -52,7 +52,7 @@ def empty_cluster(nodes: int) -> ClusterState:
 
 
 def add_gang(state: ClusterState, index: int, priority: int = 0) -> None:
-    """Add a gang of 8; the kinds of pods take turns."""
+    """Add a gang of 8; the pod shapes alternate."""
     key = GroupKey(f"bench/gang-{index}")
     state.set_group(GroupFacts(key, min_member=GANG, created=EPOCH, priority=priority))
     where = Constraints(selector=(("pool", "a"),)) if index % 4 == 0 else Constraints()
@@ -88,7 +88,7 @@ def whole_batches() -> None:
 
 
 def full_cluster(nodes: int = 5_000) -> tuple[ClusterState, int]:
-    """Return a cluster on which nothing more fits, and how many gangs it has."""
+    """Return a cluster on which no further gang fits, and its number of gangs."""
     state = empty_cluster(nodes)
     index = 0
     while True:
@@ -135,14 +135,13 @@ def preemption() -> None:
 
 
 def resident_mib() -> float:
-    """The resident set of this process."""
     found = re.search(r"VmRSS:\s+(\d+) kB", Path("/proc/self/status").read_text())
     assert found is not None
     return int(found.group(1)) / 1024
 
 
 def memory(nodes: int = 5_000, pods: int = 50_000) -> None:
-    """Hold nodes and running pods as they are read from an API server, and as facts."""
+    """Keep nodes and running pods in memory, both as decoded objects and as scheduler values."""
     before = resident_mib()
     state = empty_cluster(nodes)
     read = []
@@ -169,7 +168,6 @@ def memory(nodes: int = 5_000, pods: int = 50_000) -> None:
 
 
 def main() -> None:
-    """Run all of it."""
     memory()
     whole_batches()
     single_gangs()

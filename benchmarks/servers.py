@@ -1,4 +1,4 @@
-"""Starts what is measured: the embedded cluster, and a real Kubernetes beside it."""
+"""Starts the servers to measure: the embedded cluster, and a real Kubernetes."""
 
 import contextlib
 import os
@@ -14,19 +14,20 @@ from pathlib import Path
 GANGLINE = [sys.executable, "-m", "gangline"]
 
 KUBERNETES = ("apiserver", "etcd", "kcm")
-"""The processes of the real Kubernetes that take part in every write, as their pid files say."""
+"""The processes of the real Kubernetes that take part in every write, as named by their pid files.
+"""
 
 QUIET_S, QUIET_SHARE, SETTLES_WITHIN_S = 2.0, 0.4, 120.0
 
 
 def real_kubernetes_scripts() -> Path | None:
-    """The folder of the scripts ``build``, ``up`` and ``down``, where there is one."""
+    """The directory of the scripts ``build``, ``up`` and ``down``; None if there is none."""
     folder = Path(os.environ.get("GANGLINE_REALKUBE", "../shared/realkube")).resolve()
     return folder if (folder / "up").exists() else None
 
 
 def run_tool(words: Sequence[str | Path], environment: dict[str, str]) -> tuple[float, float, str]:
-    """Wall and processor seconds of a process, from its start to its end, and what it printed."""
+    """Run a process; return its wall and processor seconds, and its output."""
     before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     done = subprocess.run(words, env=environment, check=True, capture_output=True, text=True)
     wall, after = time.monotonic() - begun, resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -36,7 +37,7 @@ def run_tool(words: Sequence[str | Path], environment: dict[str, str]) -> tuple[
 
 @contextlib.contextmanager
 def embedded(*arguments: str) -> Iterator[tuple[Path, subprocess.Popen[bytes]]]:
-    """Run ``gangline up`` with ``arguments``; give its kubeconfig and its process."""
+    """Run ``gangline up`` with ``arguments``; yield its kubeconfig and process."""
     with tempfile.TemporaryDirectory() as home:
         log = Path(home, "up.log")
         with log.open("wb") as output:
@@ -57,7 +58,7 @@ def embedded(*arguments: str) -> Iterator[tuple[Path, subprocess.Popen[bytes]]]:
 
 @contextlib.contextmanager
 def real_kubernetes(*arguments: str) -> Iterator[Path]:
-    """Start the real Kubernetes; give its kubeconfig."""
+    """Start the real Kubernetes; yield its kubeconfig."""
     scripts = real_kubernetes_scripts()
     if scripts is None:
         sys.exit("no real Kubernetes to compare with: set GANGLINE_REALKUBE to its scripts")
@@ -85,7 +86,7 @@ def real_kubernetes(*arguments: str) -> Iterator[Path]:
 
 
 def install_definitions(kubeconfig: Path) -> None:
-    """Make our kinds known to a real Kubernetes; return when they are served and it is quiet."""
+    """Install our CRDs in a real Kubernetes; return when they are served and it is idle."""
     folder = Path(__file__).parents[1] / "deploy" / "crds"
     kubectl = ["kubectl", "--kubeconfig", str(kubeconfig)]
     subprocess.run([*kubectl, "apply", "-f", folder], check=True, stdout=subprocess.DEVNULL)
@@ -103,7 +104,7 @@ def processor_s(pid: int) -> float:
 
 
 def kubernetes_processor_s(kubeconfig: Path) -> Counter[str]:
-    """Processor seconds that each process of a real Kubernetes has used so far, if it runs."""
+    """Processor seconds that each running process of a real Kubernetes has used so far."""
     files = {name: kubeconfig.parent / f"{name}.pid" for name in KUBERNETES}
     pids = {name: int(file.read_text()) for name, file in files.items()}
     return Counter(
@@ -112,10 +113,11 @@ def kubernetes_processor_s(kubeconfig: Path) -> Counter[str]:
 
 
 def settle(kubeconfig: Path) -> None:
-    """Wait until the API server of a real Kubernetes is quiet.
+    """Wait until the API server of a real Kubernetes is idle.
 
-    After each new definition it works out the schema of all kinds anew, on both processors of a
-    small machine for ten seconds and more: who is measured in that time is measured too slow.
+    After each new CRD it computes the schema of all kinds again, on both processors of a small
+    machine
+    for ten seconds or more. A measurement in that time would be too slow.
     """
     deadline = time.monotonic() + SETTLES_WITHIN_S
     while time.monotonic() < deadline:

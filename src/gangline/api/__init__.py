@@ -1,1 +1,4 @@
-"""Resource types: what the objects are. No I/O, nothing of ours outside this package."""
+"""Types of the Kubernetes, Volcano and training-job objects, and the rules for them.
+
+Nothing here does I/O, and nothing imports other packages of Gangline.
+"""

@@ -1,4 +1,4 @@
-"""Admission webhooks: their configurations, and the question and answer that pass on the wire."""
+"""Admission webhooks: their configurations, and the AdmissionReview messages."""
 
 from typing import Annotated, Any
 
@@ -13,7 +13,7 @@ SCOPES = ("Cluster", "Namespaced", "*")
 
 
 class ServiceReference(Wire):
-    """A service of the cluster that answers."""
+    """The Service that serves a webhook."""
 
     namespace: Annotated[str, about("Namespace of the service.", required=True)] = ""
     name: Annotated[str, about("Name of the service.", required=True)] = ""
@@ -22,17 +22,17 @@ class ServiceReference(Wire):
 
 
 class WebhookClientConfig(Wire):
-    """Where a webhook answers: by URL or by service, not both."""
+    """How to reach a webhook: by URL or by Service, not both."""
 
     url: Annotated[str, about("Address, https://host[:port]/path.")] = ""
     service: Annotated[ServiceReference | None, about("Service of the cluster.")] = None
-    ca_bundle: Annotated[
-        str, about("Certificates of the authority to trust, PEM in base64.", format="byte")
-    ] = msgspec.field(name="caBundle", default="")
+    ca_bundle: Annotated[str, about("Trusted CA certificates, PEM in base64.", format="byte")] = (
+        msgspec.field(name="caBundle", default="")
+    )
 
 
 class RuleWithOperations(Wire):
-    """Operations on resources that a webhook wants to see."""
+    """Operations on resources for which a webhook is called."""
 
     operations: Annotated[list[str], about("CREATE, UPDATE, DELETE, CONNECT or *.")] = []
     api_groups: Annotated[list[str], about("Groups; * means all.")] = []
@@ -42,34 +42,36 @@ class RuleWithOperations(Wire):
 
 
 class MatchCondition(Wire):
-    """An expression that must hold of a request."""
+    """An expression that must be true for a request."""
 
     name: Annotated[str, about("Name of the condition.", required=True)] = ""
     expression: Annotated[str, about("Expression in CEL.", required=True)] = ""
 
 
 class Webhook(Wire):
-    """One webhook of either sort: when it is asked, where, and what its silence means."""
+    """One webhook: which requests it handles, its address, and what a failed call means."""
 
     name: Annotated[str, about("Full name, such as jobs.example.com.", required=True)] = ""
-    client_config: Annotated[WebhookClientConfig, about("Where it answers.", required=True)] = (
-        WebhookClientConfig()
-    )
-    rules: Annotated[list[RuleWithOperations], about("What it wants to see.")] = []
+    client_config: Annotated[
+        WebhookClientConfig, about("Address of the webhook.", required=True)
+    ] = WebhookClientConfig()
+    rules: Annotated[list[RuleWithOperations], about("Requests it is called for.")] = []
     failure_policy: Annotated[
-        str, about("What a failed call means; Fail when not given.", values=("Ignore", "Fail"))
+        str, about("Result of a failed call; Fail when not given.", values=("Ignore", "Fail"))
     ] = "Fail"
     match_policy: Annotated[
         str, about("Whether other versions match too.", values=("Exact", "Equivalent"))
     ] = "Equivalent"
-    namespace_selector: Annotated[LabelSelector, about("Namespaces it wants.")] = LabelSelector()
-    object_selector: Annotated[LabelSelector, about("Objects it wants.")] = LabelSelector()
+    namespace_selector: Annotated[LabelSelector, about("Namespaces it is called for.")] = (
+        LabelSelector()
+    )
+    object_selector: Annotated[LabelSelector, about("Objects it is called for.")] = LabelSelector()
     side_effects: Annotated[
-        str, about("What else a call changes.", required=True, values=("None", "NoneOnDryRun"))
+        str, about("Side effects of a call.", required=True, values=("None", "NoneOnDryRun"))
     ] = ""
-    timeout_seconds: Annotated[int, about("Seconds it may take, 1 to 30; 10.")] = 10
+    timeout_seconds: Annotated[int, about("Timeout in seconds, 1 to 30; 10 when not given.")] = 10
     admission_review_versions: Annotated[
-        list[str], about("Versions of AdmissionReview that it reads.", required=True)
+        list[str], about("Versions of AdmissionReview that it supports.", required=True)
     ] = []
     match_conditions: Annotated[
         list[MatchCondition], about("Not supported by this server.", keys=("name",))
@@ -77,32 +79,35 @@ class Webhook(Wire):
 
 
 class ValidatingWebhook(Webhook):
-    """A webhook that allows or denies."""
+    """A webhook that allows or denies a request."""
 
 
 class MutatingWebhook(Webhook):
-    """A webhook that may change what is written."""
+    """A webhook that may change the object of a request."""
 
     reinvocation_policy: Annotated[
         str,
-        about("Whether it is asked again after others' changes.", values=("Never", "IfNeeded")),
+        about(
+            "Whether it is called again after other webhooks' changes.",
+            values=("Never", "IfNeeded"),
+        ),
     ] = "Never"
 
 
 class ValidatingWebhookConfiguration(Object):
     """Webhooks that allow or deny writes."""
 
-    webhooks: Annotated[list[ValidatingWebhook], about("Them.", keys=("name",))] = []
+    webhooks: Annotated[list[ValidatingWebhook], about("The webhooks.", keys=("name",))] = []
 
 
 class MutatingWebhookConfiguration(Object):
-    """Webhooks that may change what is written, asked one after the other."""
+    """Webhooks that may change objects before they are written, called in order."""
 
-    webhooks: Annotated[list[MutatingWebhook], about("Them.", keys=("name",))] = []
+    webhooks: Annotated[list[MutatingWebhook], about("The webhooks.", keys=("name",))] = []
 
 
 class GroupVersionKind(Wire, omit_defaults=False):
-    """A kind in a version."""
+    """A kind with its group and version."""
 
     group: str = ""
     version: str = ""
@@ -110,7 +115,7 @@ class GroupVersionKind(Wire, omit_defaults=False):
 
 
 class GroupVersionResource(Wire, omit_defaults=False):
-    """A resource in a version."""
+    """A resource with its group and version."""
 
     group: str = ""
     version: str = ""
@@ -118,7 +123,7 @@ class GroupVersionResource(Wire, omit_defaults=False):
 
 
 class UserInfo(Wire):
-    """Who makes a request."""
+    """The user that sends a request."""
 
     username: str = ""
     uid: str = ""
@@ -126,7 +131,7 @@ class UserInfo(Wire):
 
 
 class AdmissionRequest(Wire, omit_defaults=False):
-    """What is asked: may this be written so?"""
+    """The request of an AdmissionReview: may this object be written?"""
 
     uid: str
     kind: GroupVersionKind
@@ -146,7 +151,7 @@ class AdmissionRequest(Wire, omit_defaults=False):
 
 
 class AdmissionResponse(Wire):
-    """What a webhook says to it."""
+    """The response of a webhook to an AdmissionRequest."""
 
     uid: str = ""
     allowed: bool = False
@@ -158,7 +163,7 @@ class AdmissionResponse(Wire):
 
 
 class AdmissionReview(Wire):
-    """The envelope of both."""
+    """The envelope of an admission request or response."""
 
     api_version: str = ""
     kind: str = ""

@@ -1,7 +1,8 @@
-"""What a job says and its author hardly means: no mistakes, and so no reason to refuse it.
+"""Warnings: settings in a job manifest that are valid but probably not intended.
 
-Upstream's operators take all of it without a word. The webhook answers with it as warnings, which
-``kubectl`` prints; the command line prints it too.
+They are no errors, so no job is refused because of them; the upstream operators accept all of them
+silently. The webhook returns them as warnings, which ``kubectl`` prints; the command line prints
+them too.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -37,12 +38,13 @@ _KINDS: Mapping[tuple[Any, Any], tuple[type[Object], Callable[[Any], Iterable[Fi
 
 
 def advise_manifest(manifest: Mapping[str, Any]) -> list[FieldError]:
-    """List what is worth a warning in an object of one of our kinds; none in other objects.
+    """Return the warnings for a manifest of a training job; none for objects of other kinds.
 
-    Parts that do not have the right shape are left to ``validate_manifest``.
+    Fields of the wrong type are skipped: ``validate_manifest`` reports them.
     """
-    named = manifest.get("apiVersion"), manifest.get("kind")
-    known = _KINDS.get(named) if all(isinstance(word, str) for word in named) else None
+    version_and_kind = manifest.get("apiVersion"), manifest.get("kind")
+    is_text = all(isinstance(part, str) for part in version_and_kind)
+    known = _KINDS.get(version_and_kind) if is_text else None
     if known is None:
         return []
     type_, advise = known

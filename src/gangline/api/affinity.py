@@ -1,21 +1,21 @@
-"""Which nodes a pod may or would like to go to: affinity, tolerations, spreading."""
+"""Scheduling constraints of a pod: affinity, tolerations, topology spread."""
 
 from typing import Annotated
 
 from gangline.api.describe import about
 from gangline.api.meta import LabelSelector, Wire
 
-_ABOUT_IGNORED = "; a later change of labels does not move the pod."
+_ABOUT_IGNORED = "; a later change of labels does not evict the pod."
 
 
 class NodeSelectorRequirement(Wire):
-    """One expression about a node's label or field."""
+    """One expression on a label or field of a node."""
 
     key: Annotated[str, about("Label key or field.", required=True)] = ""
     operator: Annotated[
         str,
         about(
-            "How key and values relate.",
+            "Relation of key and values.",
             required=True,
             values=("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"),
         ),
@@ -26,7 +26,7 @@ class NodeSelectorRequirement(Wire):
 
 
 class NodeSelectorTerm(Wire):
-    """All expressions of a term must hold. An empty term matches nothing."""
+    """All expressions of a term must be true. An empty term matches nothing."""
 
     match_expressions: Annotated[
         list[NodeSelectorRequirement], about("Expressions about labels.")
@@ -37,7 +37,7 @@ class NodeSelectorTerm(Wire):
 
 
 class NodeSelector(Wire):
-    """Nodes that any of the terms matches."""
+    """Nodes that match any of the terms."""
 
     node_selector_terms: Annotated[
         list[NodeSelectorTerm], about("Terms; one must match.", required=True)
@@ -45,37 +45,35 @@ class NodeSelector(Wire):
 
 
 class PreferredSchedulingTerm(Wire):
-    """Nodes that are liked, and how much."""
+    """A preferred node selector term, with its weight."""
 
     weight: Annotated[int, about("From 1 to 100.", required=True, minimum=1, maximum=100)] = 0
-    preference: Annotated[NodeSelectorTerm, about("The nodes meant.", required=True)] = (
+    preference: Annotated[NodeSelectorTerm, about("The preferred nodes.", required=True)] = (
         NodeSelectorTerm()
     )
 
 
 class NodeAffinity(Wire):
-    """Nodes that a pod must or would like to go to."""
+    """Nodes that a pod requires or prefers."""
 
     required_during_scheduling_ignored_during_execution: Annotated[
-        NodeSelector | None, about("Nodes the pod must go to" + _ABOUT_IGNORED)
+        NodeSelector | None, about("Nodes that the pod requires" + _ABOUT_IGNORED)
     ] = None
     preferred_during_scheduling_ignored_during_execution: Annotated[
-        list[PreferredSchedulingTerm], about("Nodes the pod would like to go to, by weight.")
+        list[PreferredSchedulingTerm], about("Nodes that the pod prefers, by weight.")
     ] = []
 
 
 class PodAffinityTerm(Wire):
-    """Pods, and the part of the cluster that counts as being together with them."""
+    """A set of pods, and the topology domain in which they count as co-located."""
 
-    label_selector: Annotated[LabelSelector | None, about("The pods meant; none when unset.")] = (
-        None
-    )
+    label_selector: Annotated[LabelSelector | None, about("The pods; none when unset.")] = None
     namespaces: Annotated[list[str], about("Their namespaces; this pod's when not given.")] = []
     namespace_selector: Annotated[
         LabelSelector | None, about("Their namespaces by label; an empty one means all.")
     ] = None
     topology_key: Annotated[
-        str, about("Node label; equal values are one place.", required=True)
+        str, about("Node label; nodes with equal values are one domain.", required=True)
     ] = ""
     match_label_keys: Annotated[list[str], about("Labels whose values must equal this pod's.")] = []
     mismatch_label_keys: Annotated[
@@ -84,41 +82,41 @@ class PodAffinityTerm(Wire):
 
 
 class WeightedPodAffinityTerm(Wire):
-    """A pod affinity term that is liked, and how much."""
+    """A preferred pod affinity term, with its weight."""
 
     weight: Annotated[int, about("From 1 to 100.", required=True, minimum=1, maximum=100)] = 0
     pod_affinity_term: Annotated[
-        PodAffinityTerm, about("The pods and places meant.", required=True)
+        PodAffinityTerm, about("The pods and the topology domain.", required=True)
     ] = PodAffinityTerm()
 
 
 class PodAffinity(Wire):
-    """Pods to be near to, or (as podAntiAffinity) away from."""
+    """Pods to be co-located with, or (as podAntiAffinity) separated from."""
 
     required_during_scheduling_ignored_during_execution: Annotated[
-        list[PodAffinityTerm], about("What must hold" + _ABOUT_IGNORED)
+        list[PodAffinityTerm], about("Required terms" + _ABOUT_IGNORED)
     ] = []
     preferred_during_scheduling_ignored_during_execution: Annotated[
-        list[WeightedPodAffinityTerm], about("What is liked, by weight.")
+        list[WeightedPodAffinityTerm], about("Preferred terms, by weight.")
     ] = []
 
 
 class Affinity(Wire):
-    """All wishes about the place of a pod."""
+    """All affinity rules of a pod."""
 
-    node_affinity: Annotated[NodeAffinity | None, about("Wishes about nodes.")] = None
-    pod_affinity: Annotated[PodAffinity | None, about("Pods to be together with.")] = None
-    pod_anti_affinity: Annotated[PodAffinity | None, about("Pods to be apart from.")] = None
+    node_affinity: Annotated[NodeAffinity | None, about("Required and preferred nodes.")] = None
+    pod_affinity: Annotated[PodAffinity | None, about("Pods to be co-located with.")] = None
+    pod_anti_affinity: Annotated[PodAffinity | None, about("Pods to be separated from.")] = None
 
 
 class Toleration(Wire):
-    """Node taints that the pod puts up with."""
+    """Node taints that the pod tolerates."""
 
     key: Annotated[str, about("Taint key; with operator Exists, empty means every taint.")] = ""
     operator: Annotated[
         str,
         about(
-            "How value relates to the taint's; Equal when not given.",
+            "Relation to the taint's value; Equal when not given.",
             values=("Equal", "Exists", "Lt", "Gt"),
         ),
     ] = ""
@@ -126,40 +124,42 @@ class Toleration(Wire):
     effect: Annotated[
         str,
         about(
-            "Effect to put up with; every one when not given.",
+            "Tolerated effect; all effects when not given.",
             values=("NoSchedule", "PreferNoSchedule", "NoExecute"),
         ),
     ] = ""
     toleration_seconds: Annotated[
-        int | None, about("For NoExecute: how long to stay; for ever when not given.")
+        int | None, about("For NoExecute: seconds until eviction; never when not given.")
     ] = None
 
 
 class TopologySpreadConstraint(Wire):
-    """How evenly pods are to be spread over places."""
+    """How evenly pods must be spread over topology domains."""
 
     max_skew: Annotated[
-        int, about("Largest allowed difference between places.", required=True, minimum=1)
+        int, about("Largest allowed difference between domains.", required=True, minimum=1)
     ] = 0
     topology_key: Annotated[
-        str, about("Node label; equal values are one place.", required=True)
+        str, about("Node label; nodes with equal values are one domain.", required=True)
     ] = ""
     when_unsatisfiable: Annotated[
         str,
-        about("Wait, or go anyway.", required=True, values=("DoNotSchedule", "ScheduleAnyway")),
+        about(
+            "Wait, or schedule anyway.", required=True, values=("DoNotSchedule", "ScheduleAnyway")
+        ),
     ] = ""
     label_selector: Annotated[LabelSelector | None, about("The pods that are counted.")] = None
     min_domains: Annotated[
-        int | None, about("Fewer places than this count as uneven.", minimum=1)
+        int | None, about("Fewer domains than this count as uneven.", minimum=1)
     ] = None
     node_affinity_policy: Annotated[
         str,
         about(
-            "Do nodes the pod cannot go to count? Honor leaves them out.",
+            "Do nodes that do not match the pod count? Honor excludes them.",
             values=("Honor", "Ignore"),
         ),
     ] = ""
     node_taints_policy: Annotated[
-        str, about("Do tainted nodes count? Honor leaves them out.", values=("Honor", "Ignore"))
+        str, about("Do tainted nodes count? Honor excludes them.", values=("Honor", "Ignore"))
     ] = ""
     match_label_keys: Annotated[list[str], about("Labels whose values must equal this pod's.")] = []

@@ -1,4 +1,4 @@
-"""CustomResourceDefinitions: kinds that a cluster learns at run time."""
+"""CustomResourceDefinitions: kinds that are added to a cluster at run time."""
 
 from typing import Annotated
 
@@ -9,7 +9,7 @@ from gangline.api.meta import Condition, Object, Wire
 
 
 class CustomResourceDefinitionNames(Wire):
-    """What a kind is called."""
+    """The names of a kind."""
 
     plural: Annotated[str, about("Name in paths.", required=True)] = ""
     singular: Annotated[str, about("Name for one; the kind in lower case.")] = ""
@@ -25,9 +25,9 @@ class CustomResourceColumnDefinition(Wire):
     name: Annotated[str, about("Heading.", required=True)] = ""
     type: Annotated[str, about("integer, number, string, boolean or date.", required=True)] = ""
     format: Annotated[str, about("Refines the type.")] = ""
-    description: Annotated[str, about("What it shows.")] = ""
+    description: Annotated[str, about("Description of the column.")] = ""
     priority: Annotated[int, about("Above 0: only in wide output.")] = 0
-    json_path: Annotated[str, about("Where the value is.", required=True)] = ""
+    json_path: Annotated[str, about("JSONPath of the value.", required=True)] = ""
 
 
 class CustomResourceValidation(Wire):
@@ -39,53 +39,56 @@ class CustomResourceValidation(Wire):
 
 
 class CustomResourceSubresourceScale(Wire):
-    """Where the numbers of the scale subresource are."""
+    """Where the fields of the scale subresource are."""
 
-    spec_replicas_path: Annotated[str, about("Wanted number.", required=True)] = ""
+    spec_replicas_path: Annotated[str, about("Desired number.", required=True)] = ""
     status_replicas_path: Annotated[str, about("Observed number.", required=True)] = ""
     label_selector_path: Annotated[str, about("Selector of the pods, as text.")] = ""
 
 
 class CustomResourceSubresources(Wire):
-    """Parts that are written on their own."""
+    """The subresources of a kind."""
 
-    status: Annotated[FreeForm | None, about("Given: /status is served.")] = None
-    scale: Annotated[CustomResourceSubresourceScale | None, about("Given: /scale is served.")] = (
-        None
-    )
+    status: Annotated[FreeForm | None, about("If given, /status is served.")] = None
+    scale: Annotated[
+        CustomResourceSubresourceScale | None, about("If given, /scale is served.")
+    ] = None
 
 
 class SelectableField(Wire):
     """A field that field selectors may use."""
 
-    json_path: Annotated[str, about("Where the field is.", required=True)] = ""
+    json_path: Annotated[str, about("JSONPath of the field.", required=True)] = ""
 
 
 class CustomResourceDefinitionVersion(Wire):
     """One version of a kind."""
 
     name: Annotated[str, about("Such as v1.", required=True)] = ""
-    served: Annotated[bool, about("Reachable.", required=True)] = False
+    served: Annotated[bool, about("The version is served.", required=True)] = False
     storage: Annotated[bool, about("The version that is stored.", required=True)] = False
-    deprecated: Annotated[bool, about("Warn who uses it.")] = False
+    deprecated: Annotated[bool, about("Warn clients that use it.")] = False
     deprecation_warning: Annotated[str | None, about("The warning.")] = None
     schema: Annotated[CustomResourceValidation | None, about("Its schema.")] = None
-    subresources: Annotated[CustomResourceSubresources | None, about("Its parts.")] = None
+    subresources: Annotated[CustomResourceSubresources | None, about("Its subresources.")] = None
     additional_printer_columns: Annotated[
-        list[CustomResourceColumnDefinition], about("What kubectl get prints.")
+        list[CustomResourceColumnDefinition], about("Columns of kubectl get.")
     ] = []
     selectable_fields: Annotated[list[SelectableField], about("Fields to select by.")] = []
 
 
 class CustomResourceDefinitionSpec(Wire):
-    """What a kind is."""
+    """The desired definition of a kind."""
 
     group: Annotated[str, about("API group.", required=True)] = ""
-    names: Annotated[CustomResourceDefinitionNames, about("What it is called.", required=True)] = (
+    names: Annotated[CustomResourceDefinitionNames, about("Its names.", required=True)] = (
         CustomResourceDefinitionNames()
     )
     scope: Annotated[
-        str, about("Does it live in namespaces?", required=True, values=("Cluster", "Namespaced"))
+        str,
+        about(
+            "Whether objects are in namespaces.", required=True, values=("Cluster", "Namespaced")
+        ),
     ] = ""
     versions: Annotated[
         list[CustomResourceDefinitionVersion], about("Its versions.", required=True)
@@ -97,20 +100,20 @@ class CustomResourceDefinitionSpec(Wire):
 class CustomResourceDefinitionStatus(Wire):
     """Whether a kind is served."""
 
-    conditions: Annotated[list[Condition], about("What holds of it.", keys=("type",))] = []
+    conditions: Annotated[list[Condition], about("Current conditions.", keys=("type",))] = []
     accepted_names: Annotated[CustomResourceDefinitionNames, about("Names in use.")] = (
         CustomResourceDefinitionNames()
     )
     stored_versions: Annotated[list[str], about("Versions that were ever stored.")] = []
-    observed_generation: Annotated[int | None, about("Generation that this is about.")] = None
+    observed_generation: Annotated[int | None, about("Generation that was observed.")] = None
 
 
 class CustomResourceDefinition(Object):
-    """A kind that the cluster learns."""
+    """The definition of a custom kind."""
 
-    spec: Annotated[CustomResourceDefinitionSpec, about("What it is.", required=True)] = (
+    spec: Annotated[CustomResourceDefinitionSpec, about("Desired definition.", required=True)] = (
         CustomResourceDefinitionSpec()
     )
-    status: Annotated[CustomResourceDefinitionStatus, about("Whether it is served.")] = (
+    status: Annotated[CustomResourceDefinitionStatus, about("Observed state.")] = (
         CustomResourceDefinitionStatus()
     )

@@ -1,7 +1,7 @@
-"""Conditions of objects, kept by Kubernetes' rules.
+"""Status conditions, updated by the rules of Kubernetes.
 
-A condition's transition time is when its status last changed; another reason or message leaves it
-alone. An unchanged condition leaves the whole list as it is, so that nothing needs to be written.
+``lastTransitionTime`` changes only with the status of a condition, not with its reason or message.
+If nothing changes, the list stays equal, so that the caller can skip the write.
 """
 
 from collections.abc import Sequence
@@ -19,11 +19,11 @@ LONGEST_MESSAGE = 32768
 
 
 class TypedCondition(Protocol):
-    """A condition: readers of many objects decode less than the full type."""
+    """The part of a condition that is read here: informers may decode less than the full type."""
 
     @property
     def type(self) -> str:
-        """What it is about."""
+        """Type of the condition."""
 
     @property
     def status(self) -> str:
@@ -34,7 +34,6 @@ C = TypeVar("C", bound=TypedCondition)
 
 
 def find_condition(conditions: Sequence[C], type_: str) -> C | None:
-    """The condition of a type, if there is one."""
     for each in conditions:
         if each.type == type_:
             return each
@@ -42,7 +41,6 @@ def find_condition(conditions: Sequence[C], type_: str) -> C | None:
 
 
 def is_true(conditions: Sequence[TypedCondition], type_: str) -> bool:
-    """Whether a condition is there and holds."""
     found = find_condition(conditions, type_)
     return found is not None and found.status == TRUE
 
@@ -50,9 +48,9 @@ def is_true(conditions: Sequence[TypedCondition], type_: str) -> bool:
 def set_condition(
     conditions: Sequence[Condition], condition: Condition, now: datetime
 ) -> list[Condition]:
-    """Put a condition in its place, or at the end when it is new.
+    """Replace the condition of the same type, or append it.
 
-    Returns a list equal to ``conditions`` when nothing has changed.
+    Returns a list equal to ``conditions`` if nothing has changed.
     """
     condition = _with_short_message(condition)
     old = find_condition(conditions, condition.type)
@@ -68,7 +66,6 @@ def set_condition(
 
 
 def remove_condition(conditions: Sequence[Condition], type_: str) -> list[Condition]:
-    """The conditions without those of a type."""
     return [each for each in conditions if each.type != type_]
 
 

@@ -11,7 +11,7 @@ from gangline.api.security import SecurityContext
 
 
 class ContainerPort(Wire):
-    """A port that the container listens on. Not listing one does not close it."""
+    """A port that the container listens on. A port that is not listed is open as well."""
 
     name: Annotated[str, about("Name that services and probes may use; at most 15 characters.")] = (
         ""
@@ -19,7 +19,7 @@ class ContainerPort(Wire):
     container_port: Annotated[
         int, about("Number of the port inside the pod.", required=True, minimum=1, maximum=65535)
     ] = 0
-    host_port: Annotated[int, about("Port of the node to open as well.")] = 0
+    host_port: Annotated[int, about("Port of the node that leads to this one.")] = 0
     host_ip: Annotated[str, about("Address of the node to bind the host port to.")] = msgspec.field(
         name="hostIP", default=""
     )
@@ -31,7 +31,7 @@ class ContainerPort(Wire):
 class ObjectFieldSelector(Wire):
     """A field of the pod itself."""
 
-    api_version: Annotated[str, about("Version the path is written in; v1 when not given.")] = ""
+    api_version: Annotated[str, about("API version of the path; v1 when not given.")] = ""
     field_path: Annotated[
         str, about("Such as metadata.name, status.podIP or metadata.labels['x'].", required=True)
     ] = ""
@@ -49,29 +49,29 @@ class ConfigMapKeySelector(Wire):
     """One key of a ConfigMap."""
 
     name: Annotated[str, about("Name of the ConfigMap.")] = ""
-    key: Annotated[str, about("Key to take.", required=True)] = ""
-    optional: Annotated[bool | None, about("Do without when it is missing.")] = None
+    key: Annotated[str, about("Key to read.", required=True)] = ""
+    optional: Annotated[bool | None, about("Start without it if it is missing.")] = None
 
 
 class SecretKeySelector(Wire):
     """One key of a Secret."""
 
     name: Annotated[str, about("Name of the Secret.")] = ""
-    key: Annotated[str, about("Key to take.", required=True)] = ""
-    optional: Annotated[bool | None, about("Do without when it is missing.")] = None
+    key: Annotated[str, about("Key to read.", required=True)] = ""
+    optional: Annotated[bool | None, about("Start without it if it is missing.")] = None
 
 
 class FileKeySelector(Wire):
-    """One variable of an env file in a volume."""
+    """One variable of an environment file in a volume."""
 
     volume_name: Annotated[str, about("Volume that holds the file.", required=True)] = ""
     path: Annotated[str, about("File inside the volume.", required=True)] = ""
-    key: Annotated[str, about("Variable to take.", required=True)] = ""
-    optional: Annotated[bool | None, about("Do without when it is missing.")] = None
+    key: Annotated[str, about("Variable to read.", required=True)] = ""
+    optional: Annotated[bool | None, about("Start without it if it is missing.")] = None
 
 
 class EnvVarSource(Wire):
-    """Where a variable's value comes from. Exactly one is given."""
+    """The source of a variable's value. Exactly one is given."""
 
     field_ref: Annotated[ObjectFieldSelector | None, about("A field of this pod.")] = None
     resource_field_ref: Annotated[
@@ -98,18 +98,18 @@ class ConfigMapEnvSource(Wire):
     """All keys of a ConfigMap as variables."""
 
     name: Annotated[str, about("Name of the ConfigMap.")] = ""
-    optional: Annotated[bool | None, about("Do without when it is missing.")] = None
+    optional: Annotated[bool | None, about("Start without it if it is missing.")] = None
 
 
 class SecretEnvSource(Wire):
     """All keys of a Secret as variables."""
 
     name: Annotated[str, about("Name of the Secret.")] = ""
-    optional: Annotated[bool | None, about("Do without when it is missing.")] = None
+    optional: Annotated[bool | None, about("Start without it if it is missing.")] = None
 
 
 class EnvFromSource(Wire):
-    """A whole ConfigMap or Secret turned into variables."""
+    """All keys of a ConfigMap or Secret, as variables."""
 
     prefix: Annotated[str, about("Put before each key.")] = ""
     config_map_ref: Annotated[ConfigMapEnvSource | None, about("The ConfigMap.")] = None
@@ -124,17 +124,17 @@ class ResourceClaimUse(Wire):
 
 
 class ResourceRequirements(Wire):
-    """What the container needs at least, and may use at most."""
+    """Resources that are reserved for the container, and the most that it may use."""
 
     limits: Annotated[
         ResourceList,
         about(
-            "Most it may use. Beyond the cpu limit it is slowed, beyond the memory limit killed."
+            "Most it may use. Beyond the cpu limit it is throttled, beyond the memory limit killed."
         ),
     ] = {}
     requests: Annotated[
         ResourceList,
-        about("What the scheduler sets aside for it; equal to the limit where only that is given."),
+        about("Reserved by the scheduler; equal to the limit where only that is given."),
     ] = {}
     claims: Annotated[list[ResourceClaimUse], about("Device claims used.", keys=("name",))] = []
 
@@ -147,10 +147,10 @@ class ContainerResizePolicy(Wire):
 
 
 class ContainerRestartRuleOnExitCodes(Wire):
-    """Which exit codes a restart rule is about."""
+    """The exit codes that a restart rule applies to."""
 
     operator: Annotated[str, about("Whether the code is in the list.", values=("In", "NotIn"))] = ""
-    values: Annotated[list[int], about("The exit codes.")] = []
+    values: Annotated[list[int], about("Exit codes.")] = []
 
 
 class ContainerRestartRule(Wire):
@@ -158,7 +158,7 @@ class ContainerRestartRule(Wire):
 
     action: Annotated[str, about("What to do: Restart or RestartAllContainers.")] = ""
     exit_codes: Annotated[
-        ContainerRestartRuleOnExitCodes | None, about("The exits it applies to.")
+        ContainerRestartRuleOnExitCodes | None, about("Exit codes that it applies to.")
     ] = None
 
 
@@ -166,7 +166,9 @@ class VolumeMount(Wire):
     """Where a volume of the pod appears in the container."""
 
     name: Annotated[str, about("Name of one of the pod's volumes.", required=True)] = ""
-    mount_path: Annotated[str, about("Folder to mount at; contains no colon.", required=True)] = ""
+    mount_path: Annotated[
+        str, about("Directory to mount at; contains no colon.", required=True)
+    ] = ""
     read_only: Annotated[bool, about("Mount without permission to write.")] = False
     recursive_read_only: Annotated[
         str, about("Make mounts below read-only too: Disabled, IfPossible or Enabled.")
@@ -176,7 +178,7 @@ class VolumeMount(Wire):
     mount_propagation: Annotated[
         str,
         about(
-            "How later mounts travel between container and node; None when not given.",
+            "Whether later mounts propagate between container and node; None when not given.",
             values=("None", "HostToContainer", "Bidirectional"),
         ),
     ] = ""
@@ -186,11 +188,11 @@ class VolumeDevice(Wire):
     """A raw block device in the container."""
 
     name: Annotated[str, about("Name of one of the pod's volumes.", required=True)] = ""
-    device_path: Annotated[str, about("Where the device appears.", required=True)] = ""
+    device_path: Annotated[str, about("Path of the device in the container.", required=True)] = ""
 
 
 class Container(Wire):
-    """One container: a program in its image, with its surroundings."""
+    """One container of a pod."""
 
     name: Annotated[str, about("Unique in the pod; a DNS label.", required=True)] = ""
     image: Annotated[str, about("Image to run, with registry and tag or digest.")] = ""
@@ -198,24 +200,24 @@ class Container(Wire):
         list[str], about("Program in place of the image's entry point, not run in a shell.")
     ] = []
     args: Annotated[list[str], about("Arguments in place of the image's.")] = []
-    working_dir: Annotated[str, about("Folder to start in; the image's when not given.")] = ""
+    working_dir: Annotated[str, about("Directory to start in; the image's when not given.")] = ""
     ports: Annotated[
         list[ContainerPort],
         about("Ports the container listens on.", keys=("containerPort", "protocol")),
     ] = []
     env_from: Annotated[
-        list[EnvFromSource], about("ConfigMaps and Secrets taken as variables; env wins over them.")
+        list[EnvFromSource], about("ConfigMaps and Secrets as variables; env takes precedence.")
     ] = []
     env: Annotated[list[EnvVar], about("Environment variables.", keys=("name",))] = []
-    resources: Annotated[
-        ResourceRequirements, about("Computing resources it needs and may use.")
-    ] = ResourceRequirements()
+    resources: Annotated[ResourceRequirements, about("Requests and limits of resources.")] = (
+        ResourceRequirements()
+    )
     resize_policy: Annotated[
         list[ContainerResizePolicy], about("How changes of resources are applied.")
     ] = []
     restart_policy: Annotated[
         str,
-        about("Always on an init container makes it a sidecar that keeps running beside the rest."),
+        about("Always on an init container makes it a sidecar that runs beside the containers."),
     ] = ""
     restart_policy_rules: Annotated[
         list[ContainerRestartRule], about("Decisions by exit code, before restartPolicy.")
@@ -241,7 +243,7 @@ class Container(Wire):
     ] = ""
     termination_message_policy: Annotated[
         str,
-        about("Where the exit message comes from.", values=("File", "FallbackToLogsOnError")),
+        about("Source of the exit message.", values=("File", "FallbackToLogsOnError")),
     ] = ""
     image_pull_policy: Annotated[
         str,
@@ -251,10 +253,12 @@ class Container(Wire):
         ),
     ] = ""
     security_context: Annotated[
-        SecurityContext | None, about("Rights of the container; wins over the pod's.")
+        SecurityContext | None, about("Rights of the container; takes precedence over the pod's.")
     ] = None
     stdin: Annotated[bool, about("Keep standard input open.")] = False
-    stdin_once: Annotated[bool, about("Close standard input after the first client left.")] = False
+    stdin_once: Annotated[bool, about("Close standard input after the first client detached.")] = (
+        False
+    )
     tty: Annotated[bool, about("Give the container a terminal; needs stdin.")] = False
 
 

@@ -1,6 +1,7 @@
-"""Small kinds of the core group, and what is asked about whole objects; re-exports the rest.
+"""Small kinds of the core group and its neighbours, and re-exports of the larger ones.
 
-Namespaces, configuration, accounts, events, leases, priorities: kinds of a few fields each.
+Namespaces, ConfigMaps, Secrets, ServiceAccounts, Events, Leases, PriorityClasses and disruption
+budgets have a few fields each, so they share this file.
 """
 
 from datetime import datetime
@@ -16,23 +17,23 @@ from gangline.api.workloads import Deployment, ReplicaSet
 
 
 class NamespaceSpec(Wire):
-    """What must happen before a namespace goes."""
+    """Finalizers that must be removed before a namespace is deleted."""
 
-    finalizers: Annotated[list[str], about("Who still has to clean up.")] = []
+    finalizers: Annotated[list[str], about("Components that still have to clean up.")] = []
 
 
 class NamespaceStatus(Wire):
-    """Where a namespace is in its life."""
+    """The phase of a namespace."""
 
     phase: Annotated[str, about("Active or Terminating.")] = ""
-    conditions: Annotated[list[Condition], about("What holds it up.", keys=("type",))] = []
+    conditions: Annotated[list[Condition], about("Current conditions.", keys=("type",))] = []
 
 
 class Namespace(Object):
-    """A room for names: objects of different namespaces do not clash."""
+    """A scope for names: objects of different namespaces may have the same name."""
 
     spec: Annotated[NamespaceSpec, about("Its finalizers.")] = NamespaceSpec()
-    status: Annotated[NamespaceStatus, about("Where it is in its life.")] = NamespaceStatus()
+    status: Annotated[NamespaceStatus, about("Observed state.")] = NamespaceStatus()
 
 
 class ConfigMap(Object):
@@ -40,20 +41,20 @@ class ConfigMap(Object):
 
     data: Annotated[dict[str, str], about("Text by key.")] = {}
     binary_data: Annotated[dict[str, str], about("Bytes by key, in base64.")] = {}
-    immutable: Annotated[bool | None, about("May not be changed any more.")] = None
+    immutable: Annotated[bool | None, about("If true, it cannot be changed.")] = None
 
 
 class Secret(Object):
-    """Something to keep from prying eyes, by key."""
+    """Confidential data, by key."""
 
-    type: Annotated[str, about("What it is for; Opaque when not given.")] = ""
+    type: Annotated[str, about("Purpose; Opaque when not given.")] = ""
     data: Annotated[dict[str, str], about("Bytes by key, in base64.")] = {}
     string_data: Annotated[dict[str, str], about("Text by key; written, never read.")] = {}
-    immutable: Annotated[bool | None, about("May not be changed any more.")] = None
+    immutable: Annotated[bool | None, about("If true, it cannot be changed.")] = None
 
 
 class ServiceAccount(Object):
-    """Who a pod is to the API server."""
+    """The identity of a pod at the API server."""
 
     secrets: Annotated[list[ObjectReference], about("Secrets it may use.", keys=("name",))] = []
     image_pull_secrets: Annotated[
@@ -63,67 +64,71 @@ class ServiceAccount(Object):
 
 
 class EventSource(Wire):
-    """Who reported an event (old form)."""
+    """The component that reported an event (old form)."""
 
     component: Annotated[str, about("Name of the component.")] = ""
     host: Annotated[str, about("Node that it ran on.")] = ""
 
 
 class EventSeries(Wire):
-    """How often an event happened lately."""
+    """Repetitions of an event."""
 
-    count: Annotated[int, about("How often.")] = 0
-    last_observed_time: Annotated[datetime | None, about("When last.")] = None
+    count: Annotated[int, about("Number of occurrences.")] = 0
+    last_observed_time: Annotated[datetime | None, about("Time of the last occurrence.")] = None
 
 
 class Event(Object):
-    """Something that happened to an object, told to people."""
+    """A report of something that happened to an object."""
 
-    involved_object: Annotated[ObjectReference, about("What it happened to.", required=True)] = (
+    involved_object: Annotated[ObjectReference, about("The object it is about.", required=True)] = (
         ObjectReference()
     )
-    reason: Annotated[str, about("What happened, in one CamelCase word.")] = ""
-    message: Annotated[str, about("What happened, for people.")] = ""
-    source: Annotated[EventSource, about("Who reported it (old form).")] = EventSource()
-    first_timestamp: Annotated[datetime | None, about("When first.")] = None
-    last_timestamp: Annotated[datetime | None, about("When last.")] = None
-    count: Annotated[int, about("How often.")] = 0
+    reason: Annotated[str, about("What happened, as one CamelCase word.")] = ""
+    message: Annotated[str, about("What happened, for users.")] = ""
+    source: Annotated[EventSource, about("Component that reported it (old form).")] = EventSource()
+    first_timestamp: Annotated[datetime | None, about("Time of the first occurrence.")] = None
+    last_timestamp: Annotated[datetime | None, about("Time of the last occurrence.")] = None
+    count: Annotated[int, about("Number of occurrences.")] = 0
     type: Annotated[str, about("Normal or Warning.")] = ""
-    event_time: Annotated[datetime | None, about("When, exactly.")] = None
+    event_time: Annotated[datetime | None, about("Exact time.")] = None
     series: Annotated[EventSeries | None, about("Repetitions.")] = None
-    action: Annotated[str, about("What was done about it.")] = ""
+    action: Annotated[str, about("Action that was taken.")] = ""
     related: Annotated[ObjectReference | None, about("A second object.")] = None
-    reporting_component: Annotated[str, about("Who reported it.")] = ""
-    reporting_instance: Annotated[str, about("Which one of them.")] = ""
+    reporting_component: Annotated[str, about("Component that reported it.")] = ""
+    reporting_instance: Annotated[str, about("Instance of the component.")] = ""
 
 
 class EventsEvent(Object):
-    """The same event as ``events.k8s.io/v1`` names its fields."""
+    """An event with the field names of ``events.k8s.io/v1``."""
 
-    event_time: Annotated[datetime | None, about("When, exactly.")] = None
+    event_time: Annotated[datetime | None, about("Exact time.")] = None
     series: Annotated[EventSeries | None, about("Repetitions.")] = None
-    reporting_controller: Annotated[str, about("Who reported it.")] = ""
-    reporting_instance: Annotated[str, about("Which one of them.")] = ""
-    action: Annotated[str, about("What was done about it.")] = ""
-    reason: Annotated[str, about("What happened, in one CamelCase word.")] = ""
-    regarding: Annotated[ObjectReference, about("What it happened to.")] = ObjectReference()
+    reporting_controller: Annotated[str, about("Component that reported it.")] = ""
+    reporting_instance: Annotated[str, about("Instance of the component.")] = ""
+    action: Annotated[str, about("Action that was taken.")] = ""
+    reason: Annotated[str, about("What happened, as one CamelCase word.")] = ""
+    regarding: Annotated[ObjectReference, about("The object it is about.")] = ObjectReference()
     related: Annotated[ObjectReference | None, about("A second object.")] = None
-    note: Annotated[str, about("What happened, for people.")] = ""
+    note: Annotated[str, about("What happened, for users.")] = ""
     type: Annotated[str, about("Normal or Warning.")] = ""
-    deprecated_source: Annotated[EventSource, about("Who reported it.")] = EventSource()
-    deprecated_first_timestamp: Annotated[datetime | None, about("When first.")] = None
-    deprecated_last_timestamp: Annotated[datetime | None, about("When last.")] = None
-    deprecated_count: Annotated[int, about("How often.")] = 0
+    deprecated_source: Annotated[EventSource, about("Component that reported it.")] = EventSource()
+    deprecated_first_timestamp: Annotated[
+        datetime | None, about("Time of the first occurrence.")
+    ] = None
+    deprecated_last_timestamp: Annotated[datetime | None, about("Time of the last occurrence.")] = (
+        None
+    )
+    deprecated_count: Annotated[int, about("Number of occurrences.")] = 0
 
 
 class Binding(Object):
-    """Puts a pod on a node."""
+    """Binds a pod to a node."""
 
     target: Annotated[ObjectReference, about("The node.", required=True)] = ObjectReference()
 
 
 class Preconditions(Wire):
-    """What must hold for a deletion to go ahead."""
+    """Conditions on the object that a deletion requires."""
 
     uid: Annotated[str | None, about("Unique id that the object must have.")] = None
     resource_version: Annotated[str | None, about("Version that the object must have.")] = None
@@ -134,79 +139,87 @@ class DeleteOptions(Wire):
 
     api_version: Annotated[str, about("Version of this object.")] = ""
     kind: Annotated[str, about("Kind of this object.")] = ""
-    grace_period_seconds: Annotated[int | None, about("Seconds to end well.")] = None
-    preconditions: Annotated[Preconditions | None, about("What must hold.")] = None
+    grace_period_seconds: Annotated[int | None, about("Seconds for a graceful end.")] = None
+    preconditions: Annotated[Preconditions | None, about("Preconditions of the deletion.")] = None
     orphan_dependents: Annotated[bool | None, about("Old form of Orphan.")] = None
     propagation_policy: Annotated[
         str | None,
-        about("What becomes of owned objects: Orphan, Background or Foreground."),
+        about("How owned objects are treated: Orphan, Background or Foreground."),
     ] = None
     dry_run: Annotated[list[str], about("All: change nothing.")] = []
 
 
 class Eviction(Object):
-    """Asks to delete a pod, if its disruption budget allows."""
+    """Requests the deletion of a pod within its disruption budget."""
 
     delete_options: Annotated[DeleteOptions | None, about("How to delete it.")] = None
 
 
 class LeaseSpec(Wire):
-    """Who holds a lease, and for how long."""
+    """The holder of a lease, and its duration."""
 
-    holder_identity: Annotated[str | None, about("Who holds it.")] = None
-    lease_duration_seconds: Annotated[int | None, about("How long without renewal.")] = None
-    acquire_time: Annotated[datetime | None, about("Since when.")] = None
-    renew_time: Annotated[datetime | None, about("When last renewed.")] = None
-    lease_transitions: Annotated[int | None, about("How often the holder changed.")] = None
+    holder_identity: Annotated[str | None, about("Holder of the lease.")] = None
+    lease_duration_seconds: Annotated[
+        int | None, about("Seconds that it is valid without renewal.")
+    ] = None
+    acquire_time: Annotated[datetime | None, about("Time of acquisition.")] = None
+    renew_time: Annotated[datetime | None, about("Time of the last renewal.")] = None
+    lease_transitions: Annotated[int | None, about("Number of changes of the holder.")] = None
     strategy: Annotated[str | None, about("How a holder is chosen.")] = None
-    preferred_holder: Annotated[str | None, about("Whom the holder should yield to.")] = None
+    preferred_holder: Annotated[str | None, about("Candidate that the holder should yield to.")] = (
+        None
+    )
 
 
 class Lease(Object):
     """A lock with a heartbeat."""
 
-    spec: Annotated[LeaseSpec, about("Who holds it.")] = LeaseSpec()
+    spec: Annotated[LeaseSpec, about("Holder of the lease.")] = LeaseSpec()
 
 
 class PriorityClass(Object):
     """A name for a priority."""
 
-    value: Annotated[int, about("Higher goes first.", required=True)] = 0
+    value: Annotated[int, about("Higher values are scheduled first.", required=True)] = 0
     global_default: Annotated[bool, about("For pods that name no class.")] = False
     description: Annotated[str, about("When to use it.")] = ""
     preemption_policy: Annotated[
-        str, about("May its pods push others out?", values=("PreemptLowerPriority", "Never"))
+        str, about("Whether its pods may preempt others.", values=("PreemptLowerPriority", "Never"))
     ] = ""
 
 
 class PodDisruptionBudgetSpec(Wire):
-    """How many pods may be missing at once."""
+    """How many pods may be unavailable concurrently."""
 
     selector: Annotated[LabelSelector | None, about("The pods.")] = None
-    min_available: Annotated[IntOrString | None, about("At least so many stay.")] = None
-    max_unavailable: Annotated[IntOrString | None, about("At most so many are missing.")] = None
+    min_available: Annotated[IntOrString | None, about("Minimum number of available pods.")] = None
+    max_unavailable: Annotated[IntOrString | None, about("Maximum number of unavailable pods.")] = (
+        None
+    )
     unhealthy_pod_eviction_policy: Annotated[
         str, about("May pods that are not ready be evicted? IfHealthyBudget or AlwaysAllow.")
     ] = ""
 
 
 class PodDisruptionBudgetStatus(Wire):
-    """How many may be missing now."""
+    """How many pods may be evicted now."""
 
-    observed_generation: Annotated[int | None, about("Generation that this is about.")] = None
-    disruptions_allowed: Annotated[int, about("How many may go now.")] = 0
-    current_healthy: Annotated[int, about("How many are there.")] = 0
-    desired_healthy: Annotated[int, about("How many must stay.")] = 0
-    expected_pods: Annotated[int, about("How many there should be.")] = 0
-    disrupted_pods: Annotated[dict[str, datetime], about("Evicted, not yet gone.")] = {}
-    conditions: Annotated[list[Condition], about("What holds of it.", keys=("type",))] = []
+    observed_generation: Annotated[int | None, about("Generation that was observed.")] = None
+    disruptions_allowed: Annotated[int, about("Number of pods that may be evicted now.")] = 0
+    current_healthy: Annotated[int, about("Number of healthy pods.")] = 0
+    desired_healthy: Annotated[int, about("Minimum number of healthy pods.")] = 0
+    expected_pods: Annotated[int, about("Expected number of pods.")] = 0
+    disrupted_pods: Annotated[
+        dict[str, datetime], about("Pods that are evicted and not yet deleted.")
+    ] = {}
+    conditions: Annotated[list[Condition], about("Current conditions.", keys=("type",))] = []
 
 
 class PodDisruptionBudget(Object):
-    """Limits how many pods may be evicted at once."""
+    """Limits how many pods may be evicted concurrently."""
 
     spec: Annotated[PodDisruptionBudgetSpec, about("The limit.")] = PodDisruptionBudgetSpec()
-    status: Annotated[PodDisruptionBudgetStatus, about("Where it stands.")] = (
+    status: Annotated[PodDisruptionBudgetStatus, about("Observed state.")] = (
         PodDisruptionBudgetStatus()
     )
 

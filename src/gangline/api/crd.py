@@ -1,10 +1,10 @@
-"""The CustomResourceDefinitions of our kinds, made from the structs.
+"""The CustomResourceDefinitions of our kinds, generated from the structs.
 
-``manifests`` gives them as plain data: ``deploy/crds`` holds them as files (written by
-``tools/generate_crds.py``), and the embedded cluster installs them at its start.
+``deploy/crds`` contains them as files (written by ``tools/generate_crds.py``), and the embedded
+cluster installs them when it starts.
 
-PodGroup and Queue have the names and fields of Volcano's. Where Volcano is installed, keep its own
-definitions: they differ in the status subresource, which Volcano's PodGroup has not.
+PodGroup and Queue have the names and fields of Volcano's. If Volcano is installed, keep its own
+definitions: Volcano's PodGroup has no status subresource, ours has.
 """
 
 from dataclasses import dataclass, field
@@ -52,7 +52,7 @@ def _column(
 
 @dataclass(frozen=True, slots=True)
 class _Definition:
-    """What a CRD says beyond names and schema."""
+    """The parts of a CRD other than names and schema."""
 
     resource: Resource[Any]
     short_names: list[str]
@@ -62,7 +62,7 @@ class _Definition:
 
 
 def _training_columns(roles_path: str) -> list[CustomResourceColumnDefinition]:
-    """Upstream's two columns first, then what a wide table has room for."""
+    """The two columns of upstream first, then those of the wide table."""
     return [
         _column(
             "State",
@@ -81,7 +81,7 @@ def _training_columns(roles_path: str) -> list[CustomResourceColumnDefinition]:
 def _training(
     resource: Resource[Any], short_name: str, roles_path: str, *, scale: bool = False
 ) -> _Definition:
-    """The definition of a kind with replica specs; ``scale`` where its workers can be scaled."""
+    """Return the definition of a kind with replica specs; ``scale`` if workers can be scaled."""
     return _Definition(
         resource,
         short_names=[short_name],
@@ -183,7 +183,7 @@ _DEFINITIONS = (
 
 
 def manifests() -> dict[str, Json]:
-    """The definitions as plain data, by file name without its ending."""
+    """Return the definitions as plain data, by file name without extension."""
     return {
         f"{each.resource.group}_{each.resource.plural}": _manifest(each) for each in _DEFINITIONS
     }

@@ -1,7 +1,7 @@
-"""How a field says what it is for: the words, limits and list keys that schemas are made from.
+"""Field annotations from which schemas are made: descriptions, limits and list keys.
 
-Decoding stays lenient (an unknown enum value read from a newer server must not break a watch), so
-limits live in the schema that writers are checked against, not in the type that readers decode to.
+Decoding stays lenient: an unknown enum value from a newer server must not break a watch. Limits are
+therefore part of the schema that writers are checked against, not of the type that readers decode.
 """
 
 from collections.abc import Sequence
@@ -20,16 +20,16 @@ def about(
     brief: bool = False,
     **limits: Any,
 ) -> msgspec.Meta:
-    """Describe a field of a struct.
+    """Annotate a field of a struct.
 
     Args:
-        description: what the field means, for people (``kubectl explain`` prints it).
-        required: a writer must give it, though a reader does not insist.
-        values: the only values allowed.
+        description: what the field means (``kubectl explain`` prints it).
+        required: a writer must give the field; a reader does not insist on it.
+        values: the allowed values.
         keys: for lists of objects: the fields that identify an element when lists are merged.
-        shape: the struct that a field read as a plain dict is described and checked by.
-        brief: a CRD checks its inside, but describes it elsewhere.
-        limits: further JSON schema words such as ``minimum``, ``default`` or ``maxLength``.
+        shape: the struct by which a field that is read as a plain dict is described and checked.
+        brief: a CRD checks the fields below this one without describing them again.
+        limits: further JSON schema keywords such as ``minimum``, ``default`` or ``maxLength``.
     """
     words = dict(limits)
     if values:
@@ -42,13 +42,13 @@ def about(
 
 
 IntOrString = Annotated[int | str, msgspec.Meta(extra={"format": "int-or-string"})]
-"""A number, or text such as a port's name or a percentage."""
+"""A number, or text such as the name of a port or a percentage."""
 
 Quantity = Annotated[int | float | str, msgspec.Meta(extra={"format": "quantity"})]
-"""An amount as written on the wire, such as ``"500m"`` or ``"4Gi"`` (see ``quantity``)."""
+"""A quantity in wire form, such as ``"500m"`` or ``"4Gi"`` (see ``quantity``)."""
 
 ResourceList = dict[str, Quantity]
-"""Amounts by resource name: cpu, memory, nvidia.com/gpu, ..."""
+"""Quantities by resource name: cpu, memory, nvidia.com/gpu, ..."""
 
 FreeForm = dict[str, Any]
-"""An object of which we neither read nor describe the inside."""
+"""An object whose fields are neither read nor described here."""

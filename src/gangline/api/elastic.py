@@ -1,9 +1,9 @@
-"""ElasticJob and ScalePlan: elastic training, as DLRover names it (``elastic.iml.github.io``).
+"""ElasticJob and ScalePlan: elastic training, with DLRover's fields (``elastic.iml.github.io``).
 
-Upstream's fields, those of its older releases among them. Whatever has a default may be left out.
-Ours are ``runPolicy`` (deadlines, clean-up, queue, as the other kinds have it) and in the status
-what the operator remembers of nodes: a node is a pod of a certain number; a replica that is made
-anew keeps its rank and gets the next number.
+Includes fields of older DLRover releases. Fields with a default may be omitted. Our own fields are
+``runPolicy`` (deadlines, clean-up, queue, as in the other kinds) and the operator's records in the
+status. There, a *node* is a pod with a number; a recreated replica keeps its rank and gets the next
+number.
 """
 
 from datetime import datetime
@@ -21,7 +21,7 @@ CONTAINER = "main"
 MASTER, OLD_MASTER = "dlrover-master", "master"
 WORKER, PS, CHIEF, EVALUATOR = "worker", "ps", "chief", "evaluator"
 TRAINING_ROLES = (CHIEF, WORKER, PS, EVALUATOR)
-"""The roles that train, the leading one first."""
+"""The roles that train; the leading role first."""
 ROLES = (MASTER, OLD_MASTER, *TRAINING_ROLES)
 
 ALLREDUCE, PARAMETER_SERVER = "AllreduceStrategy", "ParameterServerStrategy"
@@ -32,24 +32,27 @@ MANUAL_MODES = ("manual", "manunal")
 MODES = (*MANUAL_MODES, "single-job", "cluster")
 
 NODES_ANNOTATION = "gangline.dev/nodes"
-"""On a job: ``MIN:MAX`` workers, where ``--nnodes`` cannot be read off the command."""
+"""On a job: ``MIN:MAX`` workers, if ``--nnodes`` cannot be read from the command."""
 PENDING_TIMEOUT_ANNOTATION = "pending_timeout"
-"""On a job, as DLRover has it: ``restartTimeout`` of roles that have none."""
+"""On a job, as in DLRover: ``restartTimeout`` of roles that do not set it."""
 PENDING_STRATEGY_ANNOTATION = "pending_fail_strategy"
-"""On a job: -1 or 0, pods may wait for ever; 1, until too few are at work; 2, none may."""
+"""On a job: whether pods may be pending without limit: -1 or 0, yes; 1, while enough others run; 2,
+no.
+"""
 ELASTIC_MODE_ANNOTATION = "training_elastic_mode"
-"""On a job: told to pods as ``DLROVER_TRAINING_ELASTIC_MODE``."""
+"""On a job: passed to pods as ``DLROVER_TRAINING_ELASTIC_MODE``."""
 PENDING_STRATEGIES = ("-1", "0", "1", "2")
 IGNORED_ANNOTATIONS = {
     "service_type": "agents and master speak a protocol of their own",
-    "pre_check_ops": "a gang starts as a whole, and nodes are checked by --network-check",
-    "pre_check_bypass": "a gang starts as a whole, and nodes are checked by --network-check",
+    "pre_check_ops": "pods of a gang start together, and --network-check checks the nodes",
+    "pre_check_bypass": "pods of a gang start together, and --network-check checks the nodes",
     "enable_dashboard": "the job is shown by gangline get and gangline dashboard",
     "dashboard_port": "the job is shown by gangline get and gangline dashboard",
 }
-"""Arguments of DLRover's master that jobs carry as annotations, and why they do nothing here."""
+"""Arguments of DLRover's master that jobs carry as annotations, and why they have no effect here.
+"""
 SCALE_TYPE_LABEL = "scale-type"
-"""On a plan: ``manual`` (or nothing) from a person, ``auto`` from a program."""
+"""On a plan: ``manual`` (or unset) if a person created it, ``auto`` if a program did."""
 AUTO = "auto"
 
 HIGH, LOW = "high", "low"
@@ -57,7 +60,7 @@ PHASE_SUCCEEDED, PHASE_FAILED = "Succeeded", "Failed"
 
 
 def master_name(job: str) -> str:
-    """Name the service of a job's master, and what belongs to the master: account, journal."""
+    """Return the name of the master's service, account and journal."""
     return f"elasticjob-{job}-{MASTER}"
 
 
@@ -65,26 +68,26 @@ class ElasticReplicaSpec(Wire):
     """The pods of one role."""
 
     replicas: Annotated[int | None, about("How many pods; 1 when not given.", minimum=0)] = None
-    template: Annotated[FreeForm, about("What the pods look like.", shape=PodTemplateSpec)] = {}
+    template: Annotated[FreeForm, about("Template of the pods.", shape=PodTemplateSpec)] = {}
     restart_policy: Annotated[
         str | None,
         about(
-            "Which failures make a pod anew: Always and OnFailure all of them, otherwise those "
-            "that starting again can help. The template's counts if this is not given.",
+            "Failures after which a pod is recreated: all of them under Always and OnFailure, "
+            "otherwise those that a restart can help. The template's policy is the default.",
             values=("Always", "OnFailure", "Never", "ExitCode"),
         ),
     ] = None
     restart_count: Annotated[
         int | None,
-        about("How often each rank may be made anew after a failure; 3 if not given.", minimum=0),
+        about("How often each rank may be recreated after a failure; 3 if not given.", minimum=0),
     ] = None
     restart_timeout: Annotated[
         int | None,
-        about("Seconds a pod may wait for its node while too few others run.", minimum=0),
+        about("Seconds a pod may be pending while too few others run.", minimum=0),
     ] = None
     auto_scale: Annotated[
         bool | None,
-        about("False keeps plans of programs (scale-type: auto) from this role."),
+        about("False excludes this role from plans of programs (scale-type: auto)."),
     ] = None
     priority: Annotated[
         str | None,
@@ -101,7 +104,7 @@ class ElasticReplicaSpec(Wire):
 
 
 class EnvVariable(Wire):
-    """A variable of all pods."""
+    """An environment variable of all pods."""
 
     name: Annotated[str, about("Name; the key of the map when not given.")] = ""
     value: Annotated[str, about("Value.")] = ""
@@ -109,7 +112,7 @@ class EnvVariable(Wire):
 
 
 class ElasticJobSpec(Wire):
-    """What an ElasticJob runs."""
+    """The desired state of an ElasticJob."""
 
     distribution_strategy: Annotated[
         str | None,
@@ -122,7 +125,7 @@ class ElasticJobSpec(Wire):
     optimize_mode: Annotated[
         str | None,
         about(
-            "Who may change the resources of the job: under manual only people.",
+            "Whether programs may change the resources of the job: not under manual.",
             values=("", *MODES),
         ),
     ] = None
@@ -134,69 +137,74 @@ class ElasticJobSpec(Wire):
         ),
     ] = {}
     resource_limits: Annotated[
-        ResourceList, about("Most that all pods may ask for, also after plans and more memory.")
+        ResourceList,
+        about("Limit for the requests of all pods, also after plans and memory increases."),
     ] = {}
     envs: Annotated[dict[str, EnvVariable], about("Variables of all pods.")] = {}
     suspend: Annotated[
-        bool | None, about("True deletes the pods and holds the job until it is false again.")
+        bool | None, about("True deletes the pods and suspends the job until it is false again.")
     ] = None
     suspended: Annotated[bool | None, about("Older spelling of suspend.")] = None
-    brain_service: Annotated[str, about("Told to the master.")] = ""
+    brain_service: Annotated[str, about("Passed to the master.")] = ""
     enable_elastic_scheduling: Annotated[bool | None, about("Older; not read.")] = None
     enable_dynamic_sharding: Annotated[bool | None, about("Older; not read.")] = None
     run_policy: Annotated[
         RunPolicy,
-        about("How it runs and ends. Its cleanPodPolicy is Running when not given."),
+        about("Run policy of the job. Its cleanPodPolicy is Running when not given."),
     ] = RunPolicy()
 
 
 class NodeRecord(Wire):
-    """What is remembered of one rank."""
+    """The operator's record of one rank."""
 
     id: Annotated[int, about("Number of its pod.")] = 0
-    relaunches: Annotated[int, about("How often it was made anew, whatever for.")] = 0
-    failures: Annotated[int, about("How often because it had failed: counts by restartCount.")] = 0
-    memory: Annotated[str, about("Memory that it gets since it ran out of it.")] = ""
-    resources: Annotated[ResourceList, about("Resources that a plan gave it.")] = {}
+    relaunches: Annotated[int, about("How often it was recreated, for any reason.")] = 0
+    failures: Annotated[
+        int, about("How often it was recreated after a failure: limited by restartCount.")
+    ] = 0
+    memory: Annotated[str, about("Memory request since it ran out of memory.")] = ""
+    resources: Annotated[ResourceList, about("Resources set by a plan.")] = {}
 
 
 class RoleRecord(Wire):
-    """What is remembered of one role."""
+    """The operator's record of one role."""
 
-    first: Annotated[int, about("Ranks below have their own as number if not listed.")] = 0
-    next_id: Annotated[int, about("The next number.")] = 0
-    nodes: Annotated[dict[str, NodeRecord], about("Ranks with a story, by rank.")] = {}
-    made: Annotated[str, about("Ranks whose present pod has been seen, such as 0,2-4.")] = ""
-    replicas: Annotated[int | None, about("Replicas by the last plan.")] = None
-    over: Annotated[int | None, about("Replicas by the specification, then.")] = None
-    absent: Annotated[str, about("Ranks that a plan removed.")] = ""
+    first: Annotated[int, about("Unlisted ranks below this one have their rank as number.")] = 0
+    next_id: Annotated[int, about("Number of the next pod.")] = 0
+    nodes: Annotated[
+        dict[str, NodeRecord], about("Ranks that were recreated or changed, by rank.")
+    ] = {}
+    made: Annotated[str, about("Ranks whose current pod has been observed, such as 0,2-4.")] = ""
+    replicas: Annotated[int | None, about("Replicas set by the last plan.")] = None
+    over: Annotated[int | None, about("Replicas in the specification at that time.")] = None
+    absent: Annotated[str, about("Ranks removed by a plan.")] = ""
     leaving: Annotated[
-        str, about("Ranks that were at work when the first had ended well: none follows them.")
+        str, about("Ranks that still ran when the first had succeeded: they are not replaced.")
     ] = ""
-    resources: Annotated[ResourceList, about("Resources that a plan gave new pods.")] = {}
+    resources: Annotated[ResourceList, about("Resources of new pods, set by a plan.")] = {}
 
 
 class NodeFaults(Wire):
     """Failures of the job's pods on one node of the cluster."""
 
-    failures: Annotated[int, about("All of them.")] = 0
-    faults: Annotated[int, about("Those that the node is to blame for.")] = 0
+    failures: Annotated[int, about("Number of failures.")] = 0
+    faults: Annotated[int, about("Number of failures caused by the node.")] = 0
 
 
 class ElasticMemory(JobStatus):
-    """The status as far as the operator reads it again."""
+    """The part of the status that the operator reads back."""
 
     roles: Annotated[dict[str, RoleRecord], about("Numbers and sizes by role.")] = {}
     node_faults: Annotated[
         dict[str, NodeFaults], about("Nodes of the cluster on which pods failed.")
     ] = {}
-    scale_plan: Annotated[str, about("Plan carried out last.")] = ""
-    scale_plan_uid: Annotated[str, about("Its identity.")] = ""
-    ps_hosts: Annotated[list[str], about("Addresses of parameter servers by a plan.")] = []
+    scale_plan: Annotated[str, about("Plan that was executed last.")] = ""
+    scale_plan_uid: Annotated[str, about("Unique id of that plan.")] = ""
+    ps_hosts: Annotated[list[str], about("Addresses of parameter servers, set by a plan.")] = []
 
 
 class ElasticJobStatus(ElasticMemory):
-    """Where an ElasticJob is in its life."""
+    """The observed state of an ElasticJob."""
 
     phase: Annotated[str, about("Created, Pending, Running, Suspended, Succeeded or Failed.")] = ""
 
@@ -204,17 +212,17 @@ class ElasticJobStatus(ElasticMemory):
 class ElasticJob(Object):
     """An elastic training job with a master."""
 
-    spec: Annotated[ElasticJobSpec, about("What it runs.", required=True)] = ElasticJobSpec()
-    status: Annotated[
-        ElasticJobStatus, about("Where it is in its life; written by the operator.")
-    ] = ElasticJobStatus()
+    spec: Annotated[ElasticJobSpec, about("Desired state.", required=True)] = ElasticJobSpec()
+    status: Annotated[ElasticJobStatus, about("Observed state; written by the operator.")] = (
+        ElasticJobStatus()
+    )
 
 
 class RoleScale(Wire):
     """The size of a role."""
 
     replicas: Annotated[int | None, about("How many pods.", minimum=0)] = None
-    resource: Annotated[ResourceList, about("What each new pod asks for.")] = {}
+    resource: Annotated[ResourceList, about("Requests of each new pod.")] = {}
 
 
 class PodMeta(Wire):
@@ -225,11 +233,11 @@ class PodMeta(Wire):
     type: Annotated[str, about("Its role; worker when not given.")] = ""
     rank_index: Annotated[int | None, about("Its rank.", minimum=0)] = None
     service: Annotated[str, about("Upstream's; not read.")] = ""
-    resource: Annotated[ResourceList, about("What it asks for.")] = {}
+    resource: Annotated[ResourceList, about("Requests of the pod.")] = {}
 
 
 class ScalePlanSpec(Wire):
-    """What to change in a job that runs."""
+    """The changes to a running job."""
 
     owner_job: Annotated[str, about("Name of the ElasticJob.", required=True)] = ""
     replica_resource_specs: Annotated[
@@ -244,18 +252,18 @@ class ScalePlanSpec(Wire):
 
 
 class ScalePlanStatus(Wire):
-    """What became of a plan."""
+    """The progress of a plan."""
 
     phase: Annotated[str, about("Pending, Scaling, Succeeded or Failed.")] = ""
-    create_time: Annotated[datetime | None, about("When it was first looked at.")] = None
-    finish_time: Annotated[datetime | None, about("When it was carried out, or failed.")] = None
-    message: Annotated[str, about("Why it waits or failed.")] = ""
+    create_time: Annotated[datetime | None, about("Time of the first attempt.")] = None
+    finish_time: Annotated[datetime | None, about("Time when it was executed or failed.")] = None
+    message: Annotated[str, about("Why it is pending or has failed.")] = ""
 
 
 class ScalePlan(Object):
-    """A change of the size of an ElasticJob, carried out once."""
+    """A change of the size of an ElasticJob, executed once."""
 
-    spec: Annotated[ScalePlanSpec, about("What to change.", required=True)] = ScalePlanSpec()
-    status: Annotated[ScalePlanStatus, about("What became of it; written by the operator.")] = (
+    spec: Annotated[ScalePlanSpec, about("Changes to the job.", required=True)] = ScalePlanSpec()
+    status: Annotated[ScalePlanStatus, about("Observed state; written by the operator.")] = (
         ScalePlanStatus()
     )

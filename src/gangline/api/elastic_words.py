@@ -1,4 +1,4 @@
-"""Small languages inside fields of an ElasticJob: node ranges, priorities, critical ranks. Pure."""
+"""Fields of an ElasticJob with a syntax of their own: node ranges, priorities, critical ranks."""
 
 import re
 from collections.abc import Mapping
@@ -13,14 +13,16 @@ _VARIABLE = "PET_NNODES"
 
 
 class NodeRange(NamedTuple):
-    """How many workers may train: at least and at most."""
+    """The minimum and maximum number of workers."""
 
     least: int
     most: int
 
 
 def node_range(text: str) -> NodeRange | None:
-    """Read ``"4"`` or ``"2:8"``; None if it is neither, or the bounds make no sense."""
+    """Parse ``"4"`` or ``"2:8"``. Returns None if the text is neither, or the bounds are not 1 <=
+    MIN <= MAX.
+    """
     found = _RANGE.fullmatch(text.strip())
     if found is None:
         return None
@@ -29,7 +31,9 @@ def node_range(text: str) -> NodeRange | None:
 
 
 def flag_of(container: Mapping[str, Any]) -> str:
-    """Find what a container's command says of ``--nnodes``; empty if it cannot be read."""
+    """Return the value of ``--nnodes`` in a container's command or environment; empty if there is
+    none.
+    """
     words = [*(container.get("command") or ()), *(container.get("args") or ())]
     found = _FLAG.search(" ".join(str(word) for word in words))
     if found:
@@ -39,12 +43,12 @@ def flag_of(container: Mapping[str, Any]) -> str:
 
 
 def range_of(annotations: Mapping[str, str], container: Mapping[str, Any]) -> NodeRange | None:
-    """Find how many workers a job may have: its annotation says so, else its command."""
+    """Return the node range of a job: from its annotation, else from its command."""
     return node_range(annotations.get(NODES_ANNOTATION) or flag_of(container))
 
 
 def fraction(priority: str) -> float | None:
-    """Read a priority that is a share; None if it is a class."""
+    """Parse a priority that is a fraction from 0 to 1; None if it is the name of a class."""
     try:
         share = float(priority)
     except ValueError:
@@ -53,7 +57,6 @@ def fraction(priority: str) -> float | None:
 
 
 def looks_like_a_number(priority: str) -> bool:
-    """Whether a priority was meant to be a share."""
     try:
         float(priority)
     except ValueError:
@@ -62,7 +65,7 @@ def looks_like_a_number(priority: str) -> bool:
 
 
 def priority_class(priority: str, rank: int, replicas: int) -> str:
-    """Name the priority class of one replica; of a share the first ranks are high."""
+    """Return the priority class of one replica. With a fraction, the first ranks get ``high``."""
     share = fraction(priority)
     if share is None:
         return priority
@@ -70,18 +73,17 @@ def priority_class(priority: str, rank: int, replicas: int) -> str:
 
 
 class CriticalRanks(NamedTuple):
-    """The ranks without which a job fails, and how often each may be made anew."""
+    """The ranks without which a job fails, and how many restarts each may have."""
 
     everyone: bool
     ranks: Mapping[int, int | None]
 
     def __contains__(self, rank: object) -> bool:
-        """Whether the job fails without this rank."""
         return self.everyone or rank in self.ranks
 
 
 def critical_ranks(text: str) -> CriticalRanks | None:
-    """Read ``all``, ``none`` or ``0:2,3``; None if it is nothing of this."""
+    """Parse ``all``, ``none`` or ``0:2,3``; None if the text is none of these."""
     words = text.strip().lower()
     if words in ("all", "none", ""):
         return CriticalRanks(words == "all", {})

@@ -1,9 +1,9 @@
-"""A failure is data: what ended a pod or a process, who is to blame, what to do about it.
+"""Classification of failures: what ended a pod or process, what caused it, and what to do.
 
-One table for all: the operator decides by it whether a replica is made anew, the agent whether to
-start its processes again, and people read the same words in every place. Signals, the container
-runtime's reasons and the node's reasons are looked up; exit codes that no table knows are the
-program's own.
+One set of tables serves all parts: the operator decides by it whether to recreate a replica, the
+agent whether to restart its processes, and users see the same explanation everywhere. The tables
+are keyed by signal, exit code, container reason and pod reason. An exit code that is in no table
+is the program's own.
 """
 
 import signal
@@ -17,63 +17,61 @@ from gangline.api.pod import Pod
 from gangline.api.podstatus import ContainerStateTerminated, ContainerStatus
 
 NODE_FAULT = 203
-"""The exit code with which an agent gives up its node."""
+"""Exit code of an agent that gives up its node."""
 
 SIGNAL_BASE = 128
-"""Exit codes above it name the signal that killed the process."""
+"""Exit codes above this one mean: killed by signal (code - 128)."""
 
 DISRUPTED = "DisruptionTarget"
-"""The pod condition that says the cluster itself is ending the pod, and why."""
+"""Type of the pod condition that is set when the cluster itself ends the pod."""
 
 
 class Blame(StrEnum):
-    """Whose doing a failure is."""
+    """What caused a failure."""
 
     CODE = "code"
-    """The program: it would fail again the same way, or only chance would save it."""
+    """The program: it would probably fail again in the same way."""
     USER = "user"
-    """What was asked for: command, image, limits. Nothing but a change of the job helps."""
+    """The job's specification: command, image, limits. Only a change of the job helps."""
     NODE = "node"
-    """The machine. Elsewhere it would have gone well."""
+    """The machine. The program would have worked on another node."""
     PLATFORM = "platform"
-    """The cluster: it took the pod away on purpose."""
+    """The cluster: it ended the pod on purpose."""
 
 
 class Remedy(StrEnum):
     """What to do."""
 
     RETRY = "retry"
-    """Start it again, where it was."""
+    """Restart it on the same node."""
     MOVE = "move"
-    """Start it again, on another node."""
+    """Restart it on another node."""
     STOP = "stop"
-    """Leave it: starting again cannot help."""
+    """Do not restart it: a restart cannot help."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What ended a pod or process."""
+    """Why a pod or process ended."""
 
     cause: str
     """One CamelCase word; stable, for programs."""
     blame: Blame
     remedy: Remedy
     explanation: str
-    """What it means and what would help, for people."""
+    """What the cause means and what would help, for users."""
     exit_code: int | None = None
     message: str = ""
-    """What the node or the process said itself."""
+    """The message of the node or the process itself."""
 
     @property
     def is_retryable(self) -> bool:
-        """Whether starting again can help."""
         return self.remedy is not Remedy.STOP
 
     def __str__(self) -> str:
-        """All of it in one line."""
         code = "" if self.exit_code is None else f" (exit code {self.exit_code})"
-        said = f" It said: {self.message}" if self.message else ""
-        return f"{self.cause}{code}: {self.explanation}{said}"
+        message = f" Message: {self.message}" if self.message else ""
+        return f"{self.cause}{code}: {self.explanation}{message}"
 
 
 _CODE, _USER, _NODE, _PLATFORM = Blame.CODE, Blame.USER, Blame.NODE, Blame.PLATFORM
@@ -101,7 +99,7 @@ _BY_SIGNAL: Mapping[int, Failure] = {
         "Aborted",
         _CODE,
         _RETRY,
-        "The process gave itself up: a failed check, or collective communication that hung.",
+        "The process aborted: a failed check, or collective communication that hung.",
     ),
     signal.SIGBUS: Failure(
         "BusError",
@@ -112,13 +110,13 @@ _BY_SIGNAL: Mapping[int, Failure] = {
     ),
     signal.SIGFPE: Failure("ArithmeticError", _CODE, _RETRY, "A calculation had no result."),
     signal.SIGKILL: Failure(
-        "Killed", _PLATFORM, _RETRY, "The process was killed, perhaps for want of memory."
+        "Killed", _PLATFORM, _RETRY, "The process was killed, perhaps because memory was short."
     ),
     signal.SIGSEGV: Failure(
         "SegmentationFault", _CODE, _RETRY, "The program touched memory that is not its own."
     ),
-    signal.SIGPIPE: Failure("BrokenPipe", _CODE, _RETRY, "The other end of a pipe went away."),
-    signal.SIGTERM: Failure("Terminated", _PLATFORM, _RETRY, "The process was told to end."),
+    signal.SIGPIPE: Failure("BrokenPipe", _CODE, _RETRY, "The other end of a pipe was closed."),
+    signal.SIGTERM: Failure("Terminated", _PLATFORM, _RETRY, "The process was asked to end."),
     signal.SIGXCPU: Failure("CpuTimeExceeded", _USER, _STOP, "The process used up its cpu time."),
     signal.SIGXFSZ: Failure("FileTooLarge", _USER, _STOP, "A file grew beyond its limit."),
 }
@@ -136,16 +134,18 @@ _BY_CONTAINER_REASON: Mapping[str, Failure] = {
         "DeadlineExceeded", _USER, _STOP, "The pod ran longer than activeDeadlineSeconds."
     ),
     "ContainerStatusUnknown": Failure(
-        "NodeLost", _NODE, _MOVE, "The node went away while the container ran."
+        "NodeLost", _NODE, _MOVE, "The node was lost while the container ran."
     ),
 }
 
 _BY_WAITING_REASON: Mapping[str, Failure] = {
     "ErrImagePull": Failure("ImagePullFailed", _USER, _RETRY, "The image could not be pulled."),
     "ImagePullBackOff": Failure("ImagePullFailed", _USER, _RETRY, "The image cannot be pulled."),
-    "InvalidImageName": Failure("InvalidImageName", _USER, _STOP, "The image's name is none."),
+    "InvalidImageName": Failure(
+        "InvalidImageName", _USER, _STOP, "The name of the image is invalid."
+    ),
     "ErrImageNeverPull": Failure(
-        "ImageMissing", _USER, _MOVE, "The node has not the image and may not pull it."
+        "ImageMissing", _USER, _MOVE, "The node does not have the image and may not pull it."
     ),
     "CreateContainerConfigError": Failure(
         "ConfigMissing", _USER, _RETRY, "A ConfigMap, Secret or key that it needs is missing."
@@ -163,11 +163,11 @@ _BY_POD_REASON: Mapping[str, Failure] = {
     "Evicted": Failure(
         "Evicted", _NODE, _MOVE, "The node ran short of memory or disk and evicted the pod."
     ),
-    "NodeLost": Failure("NodeLost", _NODE, _MOVE, "The node is not heard of any more."),
+    "NodeLost": Failure("NodeLost", _NODE, _MOVE, "The node no longer reports."),
     "NodeShutdown": Failure("NodeShutdown", _NODE, _MOVE, "The node was shut down."),
     "Terminated": Failure("NodeShutdown", _NODE, _MOVE, "The node was shut down."),
     "Shutdown": Failure("NodeShutdown", _NODE, _MOVE, "The node was shut down."),
-    "Preempting": Failure("Preempted", _PLATFORM, _MOVE, "The pod made room for another."),
+    "Preempting": Failure("Preempted", _PLATFORM, _MOVE, "The pod was preempted by another."),
     "DeadlineExceeded": _BY_CONTAINER_REASON["DeadlineExceeded"],
     "UnexpectedAdmissionError": Failure(
         "DeviceUnavailable", _NODE, _MOVE, "The node could not give the pod its devices."
@@ -175,31 +175,31 @@ _BY_POD_REASON: Mapping[str, Failure] = {
     "NodeAffinity": Failure("NodeChanged", _NODE, _MOVE, "The node no longer fits the pod."),
     "NodePorts": Failure("PortInUse", _NODE, _MOVE, "A host port is in use on the node."),
 }
-_OUT_OF = Failure("NodeFull", _NODE, _MOVE, "The node had no room left when the pod came.")
+_OUT_OF = Failure("NodeFull", _NODE, _MOVE, "The node had no free resources when the pod arrived.")
 
 _BY_DISRUPTION: Mapping[str, Failure] = {
     "PreemptionByScheduler": Failure(
-        "Preempted", _PLATFORM, _MOVE, "The pod made room for one of higher priority."
+        "Preempted", _PLATFORM, _MOVE, "The pod was preempted by one of higher priority."
     ),
     "DeletionByTaintManager": Failure(
         "NodeTainted", _NODE, _MOVE, "The node got a taint that the pod does not tolerate."
     ),
     "EvictionByEvictionAPI": Failure(
-        "Drained", _PLATFORM, _MOVE, "Somebody asked for the pod to leave its node."
+        "Drained", _PLATFORM, _MOVE, "The pod was evicted through the eviction API."
     ),
-    "DeletionByPodGC": Failure("NodeLost", _NODE, _MOVE, "The pod's node does not exist any more."),
+    "DeletionByPodGC": Failure("NodeLost", _NODE, _MOVE, "The pod's node no longer exists."),
     "TerminationByKubelet": _BY_POD_REASON["Evicted"],
 }
-_UNKNOWN = Failure("Unknown", _NODE, _MOVE, "Nothing is known of how it ended.")
+_UNKNOWN = Failure("Unknown", _NODE, _MOVE, "How it ended is unknown.")
 
 
 def of_exit(code: int, reason: str = "", message: str = "") -> Failure | None:
-    """What an exit means; None for success.
+    """Classify an exit code; None for success.
 
     Args:
-        code: the exit code; negative (as Python has it) or above 128 for a signal.
-        reason: what the container runtime says, such as ``OOMKilled``.
-        message: last words.
+        code: the exit code; negative (as in Python) or above 128 for a signal.
+        reason: the reason of the container runtime, such as ``OOMKilled``.
+        message: the termination message.
     """
     if code == 0 and reason not in _BY_CONTAINER_REASON:
         return None
@@ -209,7 +209,7 @@ def of_exit(code: int, reason: str = "", message: str = "") -> Failure | None:
 
 
 def of_container(status: ContainerStatus) -> Failure | None:
-    """What went wrong with a container; None while nothing has."""
+    """Classify the failure of a container; None if it has not failed."""
     if status.state.terminated:
         return _of_terminated(status.state.terminated)
     waiting = status.state.waiting
@@ -223,13 +223,14 @@ def of_container(status: ContainerStatus) -> Failure | None:
 
 
 def of_pod(pod: Pod, container: str = "") -> Failure | None:
-    """What went wrong with a pod; None while nothing has.
+    """Classify the failure of a pod; None if it has not failed.
 
-    What the cluster did to the pod comes before what its containers said in their fall.
+    A disruption by the cluster takes precedence over the exit codes of the containers, which follow
+    from it.
 
     Args:
         pod: the pod.
-        container: the container whose word counts, else the first that failed.
+        container: the container that is looked at first; otherwise the first failed one counts.
     """
     if found := _of_disruption(pod):
         return found
@@ -241,7 +242,9 @@ def of_pod(pod: Pod, container: str = "") -> Failure | None:
 
 
 def is_retryable_code(code: int | None) -> bool:
-    """Whether ``restartPolicy: ExitCode`` makes a replica anew: from 128, and when unknown."""
+    """Whether ``restartPolicy: ExitCode`` recreates a replica: from 128 on, or if the code is
+    unknown.
+    """
     return code is None or code >= SIGNAL_BASE
 
 

@@ -1,4 +1,4 @@
-"""A mistake in one field of an object: where, what was given, what is wrong, what is right."""
+"""An error in one field of an object: path, value, problem and remedy."""
 
 import re
 from collections.abc import Iterable
@@ -15,37 +15,36 @@ Segments = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class FieldError:
-    """One mistake."""
+    """An error or warning about one field."""
 
     path: str
     """Such as ``spec.runPolicy.suspend`` or ``spec.containers[0].image``."""
     value: Any
-    """What was given; None where something is missing."""
+    """The given value; None if the field is missing."""
     problem: str
-    """What is wrong, to be read after the value: ``is not a DNS label``."""
+    """The predicate of a sentence whose subject is the value: ``is not a DNS label``."""
     remedy: str = ""
-    """What would be right, as an imperative."""
+    """What would be right, as an imperative; empty if there is no advice."""
 
     def __str__(self) -> str:
-        """All of it in one line."""
         value = "" if self.value is None else f" {shown(self.value)}"
         remedy = f"; {self.remedy}" if self.remedy else ""
         return f"{self.path}:{value} {self.problem}{remedy}"
 
 
 def shown(value: Any) -> str:
-    """A value as far as a message has room for it."""
+    """Return the repr of a value, truncated to 80 characters."""
     text = repr(value)
     return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 1]}…"
 
 
 def child(path: str, name: str) -> str:
-    """Write the path of a field, or of an entry of a map, below another."""
+    """Return the path of a field, or of an entry of a map, below ``path``."""
     return f"{path}.{name}" if path and _PLAIN.fullmatch(name) else f"{path}[{name}]"
 
 
 def path_of(segments: Iterable[str | int]) -> str:
-    """Write a path: names after dots, positions and unusual names in brackets."""
+    """Join segments to a path: names after dots, positions and unusual names in brackets."""
     text = ""
     for segment in segments:
         if isinstance(segment, str) and _PLAIN.fullmatch(segment):
@@ -56,5 +55,5 @@ def path_of(segments: Iterable[str | int]) -> str:
 
 
 def complaint_at(path: str, value: str, complaint: Complaint | None) -> list[FieldError]:
-    """The complaint about a name as an error of the field that holds it, if there is one."""
+    """Convert the problem with a name, if there is one, to an error of its field."""
     return [FieldError(path, value, *complaint)] if complaint else []

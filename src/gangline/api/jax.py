@@ -1,4 +1,4 @@
-"""JAXJob: equal processes that find each other through the first of them."""
+"""JAXJob: equal processes that use the first of them as coordinator."""
 
 from typing import Annotated
 
@@ -11,9 +11,9 @@ CONTAINER = "jax"
 
 
 class JAXJobSpec(Wire):
-    """What a JAXJob runs."""
+    """The desired state of a JAXJob."""
 
-    run_policy: Annotated[RunPolicy, about("How it runs and ends.")] = RunPolicy()
+    run_policy: Annotated[RunPolicy, about("Run policy of the job.")] = RunPolicy()
     jax_replica_specs: Annotated[
         dict[str, ReplicaSpec], about("Pods by role: Worker is the only one.", required=True)
     ] = {}
@@ -22,7 +22,5 @@ class JAXJobSpec(Wire):
 class JAXJob(Object):
     """A distributed JAX training job."""
 
-    spec: Annotated[JAXJobSpec, about("What it runs.", required=True)] = JAXJobSpec()
-    status: Annotated[JobStatus, about("Where it is in its life; written by the operator.")] = (
-        JobStatus()
-    )
+    spec: Annotated[JAXJobSpec, about("Desired state.", required=True)] = JAXJobSpec()
+    status: Annotated[JobStatus, about("Observed state; written by the operator.")] = JobStatus()

@@ -1,5 +1,6 @@
-"""The kinds of jobs, and those that belong to a job: the part of the table of kinds that
-commands need which only look at jobs. ``resources`` has all.
+"""The resources of job kinds, and of kinds that belong to jobs.
+
+A subset of ``resources`` for commands that only read jobs: it spares them the import of the rest.
 """
 
 from gangline.api.elastic import ElasticJob, ScalePlan

@@ -1,8 +1,8 @@
-"""Training jobs as Kubeflow's operator names them: the common parts, and PyTorchJob.
+"""Training jobs with the names of Kubeflow's training operator: the common parts, and PyTorchJob.
 
-The common parts (run policy, replica specs, job status) serve every kind of the group
-``kubeflow.org``; a further kind adds a struct of its own and nothing here. Pod templates are kept
-as the user wrote them: pods are made from the text, so that no field gets lost that we do not know.
+The run policy, replica specs and job status serve every kind of the group ``kubeflow.org``; a
+further kind adds only its own struct. Pod templates stay plain data as the user wrote them: pods
+are made from that data, so that fields unknown to this version are not lost.
 """
 
 from datetime import datetime
@@ -17,28 +17,28 @@ VERSION = "v1"
 MANAGED_BY_US = "kubeflow.org/training-operator"
 MANAGED_BY_MULTI_KUEUE = "kueue.x-k8s.io/multikueue"
 RESTART_ANNOTATION = "gangline.dev/restart"
-"""On a job: ``gang`` restarts all replicas together when one fails."""
+"""On a job: ``gang`` restarts all replicas together if one fails."""
 RESIZE_ANNOTATION = "gangline.dev/resize"
-"""On a job: ``restart`` restarts all replicas together when their number changes."""
+"""On a job: ``restart`` restarts all replicas together if their number changes."""
 SHARED_MEMORY_ANNOTATION = "gangline.dev/shared-memory"
-"""On a job: memory at /dev/shm for the container that trains; ``true``, ``false`` or how much."""
+"""On a job: memory at /dev/shm for the main container: ``true``, ``false`` or a quantity."""
 
 
 class SchedulingPolicy(Wire):
-    """What the gang scheduler is told about a job."""
+    """Settings for the gang scheduler."""
 
     min_available: Annotated[
         int | None,
-        about("Pods that must fit at once; all of them when not given.", minimum=0),
+        about("Pods that must fit together; all of them when not given.", minimum=0),
     ] = None
-    queue: Annotated[str, about("Queue that pays for the job; default when not given.")] = ""
+    queue: Annotated[str, about("Queue of the job; default when not given.")] = ""
     min_resources: Annotated[
         ResourceList | None,
         about("Resources that must be free; computed from the pods when not given."),
     ] = None
     priority_class: Annotated[str, about("Priority class of the gang.")] = ""
     schedule_timeout_seconds: Annotated[
-        int | None, about("Seconds the gang may take to be placed.", minimum=0)
+        int | None, about("Maximum seconds until the gang is placed.", minimum=0)
     ] = None
 
 
@@ -48,8 +48,8 @@ class RunPolicy(Wire):
     clean_pod_policy: Annotated[
         str | None,
         about(
-            "Which pods go when the job ends: None (when not given) keeps all, Running deletes "
-            "those still running, All deletes all.",
+            "Pods that are deleted when the job ends: None (when not given) of them, Running those "
+            "that still run, All of them.",
             values=("All", "Running", "None"),
         ),
     ] = None
@@ -59,18 +59,18 @@ class RunPolicy(Wire):
     ] = None
     active_deadline_seconds: Annotated[
         int | None,
-        about("Seconds from its start until an unfinished job is failed.", minimum=1),
+        about("Seconds from its start until an unfinished job fails.", minimum=1),
     ] = None
     backoff_limit: Annotated[
         int | None,
-        about("Restarts until the job is failed; no limit when not given.", minimum=0),
+        about("Restarts until the job fails; no limit when not given.", minimum=0),
     ] = None
     scheduling_policy: Annotated[
-        SchedulingPolicy | None, about("What the gang scheduler is told.")
+        SchedulingPolicy | None, about("Settings for the gang scheduler.")
     ] = None
     suspend: Annotated[
         bool | None,
-        about("True deletes the pods and holds the job until it is false again.", default=False),
+        about("True deletes the pods and suspends the job until it is false again.", default=False),
     ] = None
     managed_by: Annotated[
         str | None,
@@ -85,34 +85,34 @@ class ReplicaSpec(Wire):
     """The pods of one role."""
 
     replicas: Annotated[int | None, about("How many pods; 1 when not given.", minimum=0)] = None
-    template: Annotated[FreeForm, about("What the pods look like.", shape=PodTemplateSpec)] = {}
+    template: Annotated[FreeForm, about("Template of the pods.", shape=PodTemplateSpec)] = {}
     restart_policy: Annotated[
         str | None,
         about(
-            "When a failed pod is made anew. ExitCode: only after codes that promise something, "
-            "128 and above. Wins over the template's.",
+            "When a failed pod is recreated. ExitCode: only after exit codes of 128 and above. "
+            "Takes precedence over the template's.",
             values=("Always", "OnFailure", "Never", "ExitCode"),
         ),
     ] = None
 
 
 class ReplicaStatus(Wire):
-    """Pods of one role, counted."""
+    """Numbers of pods of one role."""
 
-    active: Annotated[int, about("Pods on their way or running.")] = 0
-    succeeded: Annotated[int, about("Pods that ended well.")] = 0
+    active: Annotated[int, about("Pods that are pending or running.")] = 0
+    succeeded: Annotated[int, about("Pods that succeeded.")] = 0
     failed: Annotated[int, about("Pods that failed.")] = 0
     label_selector: Annotated[LabelSelector | None, about("Old form of selector.")] = None
     selector: Annotated[str, about("Label selector of the pods, for the scale subresource.")] = ""
     completed_indexes: Annotated[
-        str, about("Replicas that ended well and are not made anew, such as 0,2-4.")
+        str, about("Replicas that succeeded and are not recreated, such as 0,2-4.")
     ] = ""
 
 
 class RestartRecord(Wire):
-    """The restarts of a job: what survives its pods and its operator, so that limits count."""
+    """The restarts of a job. The record outlives pods and operator, so limits keep counting."""
 
-    total: Annotated[int, about("Restarts so far, in place and by new pods.", minimum=0)] = 0
+    total: Annotated[int, about("Restarts so far, of containers and by new pods.", minimum=0)] = 0
     pods: Annotated[
         dict[str, int], about("Of these, restarts by pods that still exist, by their uid.")
     ] = {}
@@ -120,26 +120,28 @@ class RestartRecord(Wire):
         int, about("How often all replicas were restarted together.", minimum=0)
     ] = 0
     bursts: Annotated[
-        int, about("Groups of failures in short succession; they slow down replacement.", minimum=0)
+        int, about("Groups of failures in short succession; they delay replacement.", minimum=0)
     ] = 0
-    burst_start: Annotated[datetime | None, about("When the newest of these groups began.")] = None
+    burst_start: Annotated[datetime | None, about("Start of the latest of these groups.")] = None
 
 
 class JobStatus(Wire):
-    """Where a job is in its life."""
+    """The observed state of a job."""
 
     conditions: Annotated[
         list[Condition],
         about(
-            "Created, Running, Restarting, Suspended, Succeeded, Failed: what holds of the job. "
-            "The last one was the last to change."
+            "Created, Running, Restarting, Suspended, Succeeded, Failed. The last entry changed "
+            "last."
         ),
     ] = []
     replica_statuses: Annotated[dict[str, ReplicaStatus], about("Pods counted by role.")] = {}
     start_time: Annotated[datetime | None, about("When the job started (or resumed).")] = None
     completion_time: Annotated[datetime | None, about("When the job ended.")] = None
-    last_reconcile_time: Annotated[datetime | None, about("When it was last looked at.")] = None
-    restarts: Annotated[RestartRecord, about("How often it was restarted.")] = RestartRecord()
+    last_reconcile_time: Annotated[datetime | None, about("Time of the last reconciliation.")] = (
+        None
+    )
+    restarts: Annotated[RestartRecord, about("Restarts of the job.")] = RestartRecord()
 
 
 class RendezvousSetting(Wire):
@@ -150,7 +152,7 @@ class RendezvousSetting(Wire):
 
 
 class ElasticPolicy(Wire):
-    """How many workers a job can live with, and how they find each other."""
+    """How many workers a job may have, and how they meet."""
 
     min_replicas: Annotated[
         int | None,
@@ -162,7 +164,7 @@ class ElasticPolicy(Wire):
     ] = None
     rdzv_backend: Annotated[
         str | None,
-        about("How workers meet; c10d if not given.", values=("c10d", "etcd", "etcd-v2")),
+        about("Rendezvous backend; c10d if not given.", values=("c10d", "etcd", "etcd-v2")),
     ] = None
     rdzv_port: Annotated[
         int | None,
@@ -171,7 +173,7 @@ class ElasticPolicy(Wire):
     rdzv_host: Annotated[str | None, about("Host of the rendezvous; else worker 0.")] = None
     rdzv_id: Annotated[str | None, about("Id of the rendezvous.")] = None
     rdzv_conf: Annotated[list[RendezvousSetting], about("Further settings.")] = []
-    standalone: Annotated[bool | None, about("A rendezvous of this pod alone.")] = None
+    standalone: Annotated[bool | None, about("Rendezvous within one pod.")] = None
     n_proc_per_node: Annotated[int | None, about("Old form of nprocPerNode.", minimum=1)] = None
     max_restarts: Annotated[
         int | None, about("Restarts of the workers within their pods.", minimum=0)
@@ -180,9 +182,9 @@ class ElasticPolicy(Wire):
 
 
 class PyTorchJobSpec(Wire):
-    """What a PyTorchJob runs."""
+    """The desired state of a PyTorchJob."""
 
-    run_policy: Annotated[RunPolicy, about("How it runs and ends.")] = RunPolicy()
+    run_policy: Annotated[RunPolicy, about("Run policy of the job.")] = RunPolicy()
     pytorch_replica_specs: Annotated[
         dict[str, ReplicaSpec],
         about("Pods by role: Master (at most one pod) and Worker.", required=True),
@@ -192,14 +194,12 @@ class PyTorchJobSpec(Wire):
         about("Processes in each pod: a number, auto (when not given), cpu or gpu."),
     ] = None
     elastic_policy: Annotated[
-        ElasticPolicy | None, about("Given: the number of workers may change while it runs.")
+        ElasticPolicy | None, about("If given, the number of workers may change while it runs.")
     ] = None
 
 
 class PyTorchJob(Object):
     """A distributed PyTorch training job."""
 
-    spec: Annotated[PyTorchJobSpec, about("What it runs.", required=True)] = PyTorchJobSpec()
-    status: Annotated[JobStatus, about("Where it is in its life; written by the operator.")] = (
-        JobStatus()
-    )
+    spec: Annotated[PyTorchJobSpec, about("Desired state.", required=True)] = PyTorchJobSpec()
+    status: Annotated[JobStatus, about("Observed state; written by the operator.")] = JobStatus()

@@ -1,8 +1,8 @@
-"""What every Kubernetes object carries: the wire base class, object metadata, conditions, status.
+"""The common parts of all Kubernetes objects: wire base class, metadata, conditions, status.
 
-Structs are decoded straight from the wire by msgspec, hold only what somebody here reads, ignore
-unknown fields and are frozen: what a cache holds is never changed in place. Wire names are
-camelCase; Python names are snake_case; the few that do not follow (``podIP``) name their field.
+Structs are decoded directly from JSON by msgspec. They have only the fields that are read here,
+ignore unknown fields, and are frozen, because caches share them. Wire names are camelCase, Python
+names snake_case; exceptions (``podIP``) name their wire field explicitly.
 """
 
 from datetime import datetime
@@ -15,51 +15,55 @@ from gangline.api.describe import about
 
 @dataclass_transform(frozen_default=True, field_specifiers=(msgspec.field,))
 class Wire(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Base of everything that travels: immutable, camelCase on the wire, defaults left out."""
+    """Base of all wire structs: immutable, camelCase on the wire, default values omitted."""
 
 
 class OwnerReference(Wire):
-    """Who owns an object: the garbage collector removes it after its owners."""
+    """An owner of an object: the garbage collector deletes the object after its owners."""
 
     api_version: Annotated[str, about("API version of the owner.", required=True)] = ""
     kind: Annotated[str, about("Kind of the owner.", required=True)] = ""
     name: Annotated[str, about("Name of the owner.", required=True)] = ""
     uid: Annotated[str, about("Unique id of the owner.", required=True)] = ""
     controller: Annotated[bool, about("The owner manages the object.")] = False
-    block_owner_deletion: Annotated[bool, about("The owner waits for it to go.")] = False
+    block_owner_deletion: Annotated[bool, about("The owner's deletion waits for this object.")] = (
+        False
+    )
 
 
 class ObjectMeta(Wire):
-    """The identity, labels and life cycle marks of an object."""
+    """The identity, labels and life cycle fields of an object."""
 
     name: Annotated[str, about("Name; unique among its kind in its namespace.")] = ""
     generate_name: Annotated[str, about("Start of a name that the server completes.")] = ""
-    namespace: Annotated[str, about("Namespace that it lives in.")] = ""
-    uid: Annotated[str, about("Unique in time and space; made by the server.")] = ""
+    namespace: Annotated[str, about("Namespace of the object.")] = ""
+    uid: Annotated[str, about("Unique id; made by the server.")] = ""
     resource_version: Annotated[str, about("Changes with every write.")] = ""
-    generation: Annotated[int, about("Counts changes of what is wanted.")] = 0
-    creation_timestamp: Annotated[datetime | None, about("When it was created.", nullable=True)] = (
+    generation: Annotated[int, about("Counts changes of the desired state.")] = 0
+    creation_timestamp: Annotated[datetime | None, about("Time of creation.", nullable=True)] = None
+    deletion_timestamp: Annotated[datetime | None, about("Time by which it is to be deleted.")] = (
         None
     )
-    deletion_timestamp: Annotated[datetime | None, about("When it is to be gone.")] = None
-    deletion_grace_period_seconds: Annotated[
-        int | None, about("Seconds it is given to end well.")
-    ] = None
-    labels: Annotated[dict[str, str], about("What selectors go by.")] = {}
-    annotations: Annotated[dict[str, str], about("What tools and people note down.")] = {}
+    deletion_grace_period_seconds: Annotated[int | None, about("Seconds for a graceful end.")] = (
+        None
+    )
+    labels: Annotated[dict[str, str], about("Labels, for selectors.")] = {}
+    annotations: Annotated[dict[str, str], about("Notes of tools and users.")] = {}
     owner_references: Annotated[
-        list[OwnerReference], about("Objects it goes with.", keys=("uid",))
+        list[OwnerReference], about("Owners; it is deleted after them.", keys=("uid",))
     ] = []
-    finalizers: Annotated[list[str], about("Who has to clean up before it goes.")] = []
+    finalizers: Annotated[
+        list[str], about("Components that must clean up before it is deleted.")
+    ] = []
 
     @property
     def controller(self) -> OwnerReference | None:
-        """The owner that manages this object, if one does."""
+        """The owner reference of the controller; None if there is none."""
         return next((owner for owner in self.owner_references if owner.controller), None)
 
 
 class Object(Wire):
-    """Any object: what is common to all kinds. Kinds extend it."""
+    """The fields that all kinds share."""
 
     api_version: str = ""
     kind: str = ""
@@ -67,7 +71,7 @@ class Object(Wire):
 
 
 class ListMeta(Wire):
-    """What a list says of itself: the revision it was read at, and how to go on."""
+    """Metadata of a list: its revision, and the token of the next page."""
 
     resource_version: str = ""
     continue_: str = msgspec.field(name="continue", default="")
@@ -75,19 +79,21 @@ class ListMeta(Wire):
 
 
 class Condition(Wire):
-    """One aspect of an object's state (``metav1.Condition``, and pods' and nodes' older kind)."""
+    """One aspect of an object's state (``metav1.Condition``, or the older form of pods, nodes)."""
 
-    type: Annotated[str, about("What it is about.", required=True)] = ""
+    type: Annotated[str, about("Type of the condition.", required=True)] = ""
     status: Annotated[str, about("True, False or Unknown.", required=True)] = ""
-    reason: Annotated[str, about("Why, in one CamelCase word.")] = ""
-    message: Annotated[str, about("Why, for people.")] = ""
-    observed_generation: Annotated[int | None, about("Generation that this is about.")] = None
-    last_transition_time: Annotated[datetime | None, about("When the status changed.")] = None
-    last_update_time: Annotated[datetime | None, about("When anything in it changed.")] = None
-    last_probe_time: Annotated[
-        datetime | None, about("When it was last checked.", nullable=True)
+    reason: Annotated[str, about("Why, as one CamelCase word.")] = ""
+    message: Annotated[str, about("Why, for users.")] = ""
+    observed_generation: Annotated[int | None, about("Generation that was observed.")] = None
+    last_transition_time: Annotated[
+        datetime | None, about("Time of the last change of the status.")
     ] = None
-    last_heartbeat_time: Annotated[datetime | None, about("When it was last told.")] = None
+    last_update_time: Annotated[datetime | None, about("Time of the last change.")] = None
+    last_probe_time: Annotated[datetime | None, about("Time of the last check.", nullable=True)] = (
+        None
+    )
+    last_heartbeat_time: Annotated[datetime | None, about("Time of the last report.")] = None
 
 
 class LabelSelectorRequirement(Wire):
@@ -97,7 +103,7 @@ class LabelSelectorRequirement(Wire):
     operator: Annotated[
         str,
         about(
-            "How key and values relate.",
+            "Relation of key and values.",
             required=True,
             values=("In", "NotIn", "Exists", "DoesNotExist"),
         ),
@@ -106,7 +112,7 @@ class LabelSelectorRequirement(Wire):
 
 
 class LabelSelector(Wire):
-    """Which objects are meant: all labels equal and all expressions true. Empty selects all."""
+    """Selects objects that have all labels and match all expressions. An empty one selects all."""
 
     match_labels: Annotated[dict[str, str], about("Labels that must be equal.")] = {}
     match_expressions: Annotated[
@@ -115,7 +121,7 @@ class LabelSelector(Wire):
 
 
 class StatusCause(Wire):
-    """One mistake in one field of a refused request."""
+    """One field error in a refused request."""
 
     reason: str = ""
     message: str = ""
@@ -123,7 +129,7 @@ class StatusCause(Wire):
 
 
 class StatusDetails(Wire):
-    """Which object a refused request was about, and every mistake in it."""
+    """The object of a refused request, and every error in it."""
 
     name: str = ""
     group: str = ""
@@ -134,7 +140,7 @@ class StatusDetails(Wire):
 
 
 class Status(Wire):
-    """The answer of an API server to a request that has no object to give back."""
+    """The response of an API server to a request that returns no object."""
 
     api_version: str = "v1"
     kind: str = "Status"

@@ -1,7 +1,7 @@
-"""MSJob: MindSpore, as the ms-operator names it (``mindspore.gitee.com/v1``).
+"""MSJob: MindSpore, with the names of the ms-operator (``mindspore.gitee.com/v1``).
 
-Upstream's fields, with its run policy grown to that of the other kinds: ``suspend`` and
-``managedBy`` are ours. Pod templates keep their metadata, which upstream's definition prunes.
+Upstream's fields; its run policy is extended to that of the other kinds (``suspend``,
+``managedBy``). Pod templates keep their metadata, which upstream's definition prunes.
 """
 
 from typing import Annotated
@@ -14,7 +14,7 @@ GROUP = "mindspore.gitee.com"
 VERSION = "v1"
 SCHEDULER, PS, WORKER = "Scheduler", "PS", "Worker"
 ROLES = (SCHEDULER, PS, WORKER)
-"""In the order of creation: the scheduler is whom the others look for."""
+"""In the order of creation: the other roles connect to the scheduler."""
 CONTAINER = "mindspore"
 PORT_NAME, PORT = "msjob-port", 2222
 WORKER_0 = ""
@@ -22,11 +22,11 @@ ALL_WORKERS = "AllWorkers"
 
 
 class MSJobSpec(Wire):
-    """What an MSJob runs."""
+    """The desired state of an MSJob."""
 
     run_policy: Annotated[
         RunPolicy,
-        about("How it runs and ends. Its cleanPodPolicy is Running when not given."),
+        about("Run policy of the job. Its cleanPodPolicy is Running when not given."),
     ] = RunPolicy()
     success_policy: Annotated[
         str | None,
@@ -46,16 +46,12 @@ class MSJobSpec(Wire):
     ] = {}
     enable_dynamic_worker: Annotated[
         bool,
-        about(
-            "True: the failure of a worker does not fail the job, as long as others are at work."
-        ),
+        about("True: the failure of a worker does not fail the job as long as others run."),
     ] = False
 
 
 class MSJob(Object):
     """A distributed MindSpore training job."""
 
-    spec: Annotated[MSJobSpec, about("What it runs.", required=True)] = MSJobSpec()
-    status: Annotated[JobStatus, about("Where it is in its life; written by the operator.")] = (
-        JobStatus()
-    )
+    spec: Annotated[MSJobSpec, about("Desired state.", required=True)] = MSJobSpec()
+    status: Annotated[JobStatus, about("Observed state; written by the operator.")] = JobStatus()

@@ -1,4 +1,4 @@
-"""MPIJob: a Launcher that runs ``mpirun``, and Workers that wait to be given processes."""
+"""MPIJob: a Launcher that runs ``mpirun``, and Workers in which mpirun starts the processes."""
 
 from collections.abc import Mapping
 from typing import Annotated
@@ -13,16 +13,16 @@ ROLES = ("Launcher", "Worker")
 
 
 class MPIJobSpec(Wire):
-    """What an MPIJob runs."""
+    """The desired state of an MPIJob."""
 
     slots_per_worker: Annotated[
         int | None,
-        about("Processes that each worker has room for; 1 when not given.", minimum=1),
+        about("MPI slots of each worker; 1 when not given.", minimum=1),
     ] = None
     clean_pod_policy: Annotated[
         str | None,
         about(
-            "Older place of runPolicy.cleanPodPolicy, which wins.",
+            "Older field for runPolicy.cleanPodPolicy, which takes precedence.",
             values=("All", "Running", "None"),
         ),
     ] = None
@@ -30,7 +30,7 @@ class MPIJobSpec(Wire):
         str,
         about("Container of a worker in which processes are started; the first when not given."),
     ] = ""
-    run_policy: Annotated[RunPolicy, about("How it runs and ends.")] = RunPolicy()
+    run_policy: Annotated[RunPolicy, about("Run policy of the job.")] = RunPolicy()
     mpi_replica_specs: Annotated[
         dict[str, ReplicaSpec],
         about("Pods by role: Launcher (exactly one pod) and Worker.", required=True),
@@ -40,14 +40,12 @@ class MPIJobSpec(Wire):
 class MPIJob(Object):
     """A distributed job of MPI processes."""
 
-    spec: Annotated[MPIJobSpec, about("What it runs.", required=True)] = MPIJobSpec()
-    status: Annotated[JobStatus, about("Where it is in its life; written by the operator.")] = (
-        JobStatus()
-    )
+    spec: Annotated[MPIJobSpec, about("Desired state.", required=True)] = MPIJobSpec()
+    status: Annotated[JobStatus, about("Observed state; written by the operator.")] = JobStatus()
 
 
 def with_defaults(specs: Mapping[str, ReplicaSpec]) -> dict[str, ReplicaSpec]:
-    """Fill in how many workers there are where nothing is said: none, unlike in other kinds."""
+    """Set the number of workers to 0 if it is not given: other kinds default to 1."""
     return {
         role: replace(spec, replicas=0)
         if spec.replicas is None and role.lower() == "worker"

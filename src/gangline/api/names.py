@@ -1,7 +1,7 @@
-"""Rules for names: objects, labels, variables, ports. Each returns what is wrong, or None.
+"""Validation of names: objects, labels, variables, ports. Each function returns a problem or None.
 
-The names of a job's pods and services follow from its own, and the longest of them is what breaks
-first, so the check of a job's name knows its roles.
+The names of pods and services are derived from the job's name, and the longest of them exceeds the
+limit first. The validation of a job's name therefore takes its roles into account.
 """
 
 import re
@@ -20,14 +20,14 @@ _ENV = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*", re.ASCII)
 
 
 class Complaint(NamedTuple):
-    """What is wrong, and what would be right."""
+    """What is wrong with a name, and what would be right."""
 
     problem: str
     remedy: str
 
 
 def dns_label(name: str) -> Complaint | None:
-    """Check a name that becomes one part of a DNS name (namespaces, containers, volumes)."""
+    """Validate a name that is one label of a DNS name (namespaces, containers, volumes)."""
     if not name:
         return Complaint("is empty", "give a name of lower-case letters, digits and '-'")
     if not _LABEL.fullmatch(name):
@@ -39,7 +39,7 @@ def dns_label(name: str) -> Complaint | None:
 
 
 def dns_service(name: str) -> Complaint | None:
-    """Check a name that becomes a service's: a DNS label that starts with a letter."""
+    """Validate the name of a service: a DNS label that starts with a letter."""
     if name and _LABEL.fullmatch(name) and not _SERVICE.fullmatch(name):
         return Complaint(
             "does not start with a letter", f"start with a lower-case letter: 'job-{name}'"
@@ -48,7 +48,7 @@ def dns_service(name: str) -> Complaint | None:
 
 
 def dns_subdomain(name: str) -> Complaint | None:
-    """Check a name as most objects may have: DNS labels with dots between them."""
+    """Validate the name of most objects: DNS labels separated by dots."""
     if not name:
         return Complaint("is empty", "give a name of lower-case letters, digits, '-' and '.'")
     if not _SUBDOMAIN.fullmatch(name):
@@ -61,7 +61,7 @@ def dns_subdomain(name: str) -> Complaint | None:
 
 
 def label_key(key: str) -> Complaint | None:
-    """Check the key of a label or annotation: a name, perhaps after a DNS name and '/'."""
+    """Validate the key of a label or annotation: a name, optionally after a DNS name and '/'."""
     prefix, slash, name = key.rpartition("/")
     if slash and (complaint := dns_subdomain(prefix)):
         return Complaint(f"has a prefix that {complaint.problem}", complaint.remedy)
@@ -74,18 +74,17 @@ def label_key(key: str) -> Complaint | None:
 
 
 def label_value(value: str) -> Complaint | None:
-    """Check the value of a label; it may be empty."""
+    """Validate the value of a label; it may be empty."""
     if value and not _QUALIFIED.fullmatch(value):
         return Complaint(
             "is not a label value",
             "use letters, digits, '-', '_' and '.', with a letter or digit at both ends; "
-            "other text belongs into an annotation",
+            "put other text into an annotation",
         )
     return _length(value, LONGEST_LABEL)
 
 
 def env_name(name: str) -> Complaint | None:
-    """Check the name of an environment variable."""
     if not name:
         return Complaint("is empty", "give the variable a name")
     if not _ENV.fullmatch(name):
@@ -97,7 +96,6 @@ def env_name(name: str) -> Complaint | None:
 
 
 def port_name(name: str) -> Complaint | None:
-    """Check the name of a container's port."""
     if not _LABEL.fullmatch(name) or "--" in name or not any(c.isalpha() for c in name):
         return Complaint(
             "is not the name of a port",
@@ -107,11 +105,11 @@ def port_name(name: str) -> Complaint | None:
 
 
 def job_name(name: str, replicas: Mapping[str, int]) -> Complaint | None:
-    """Check a job's name, together with those of its pods and services (``NAME-worker-99``).
+    """Validate a job's name together with the names of its pods and services (``NAME-worker-99``).
 
     Args:
         name: the job's name.
-        replicas: how many replicas each role has.
+        replicas: number of replicas by role.
     """
     if complaint := dns_service(name[:LONGEST_LABEL].rstrip("-") or name):
         return complaint
@@ -133,6 +131,5 @@ def _length(name: str, longest: int) -> Complaint | None:
 
 
 def _like(name: str) -> str:
-    """A likely name, when there is one."""
     likely = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
     return f", such as {likely[:LONGEST_LABEL]!r}" if likely else ""

@@ -17,16 +17,16 @@ class Taint(Wire):
     effect: Annotated[
         str,
         about(
-            "What it does to pods.",
+            "Effect on pods that do not tolerate it.",
             required=True,
             values=("NoSchedule", "PreferNoSchedule", "NoExecute"),
         ),
     ] = ""
-    time_added: Annotated[datetime | None, about("When it was put on (NoExecute).")] = None
+    time_added: Annotated[datetime | None, about("Time when it was added (NoExecute).")] = None
 
 
 class NodeSpec(Wire):
-    """What is wanted of a node."""
+    """The desired state of a node."""
 
     pod_cidr: Annotated[str, about("Addresses of its pods.")] = msgspec.field(
         name="podCIDR", default=""
@@ -34,11 +34,11 @@ class NodeSpec(Wire):
     pod_cidrs: Annotated[list[str], about("Addresses of its pods.")] = msgspec.field(
         name="podCIDRs", default_factory=list
     )
-    provider_id: Annotated[str, about("The cloud's name of it.")] = msgspec.field(
+    provider_id: Annotated[str, about("Id of the node at the cloud provider.")] = msgspec.field(
         name="providerID", default=""
     )
-    unschedulable: Annotated[bool, about("Takes no new pods (cordoned).")] = False
-    taints: Annotated[list[Taint], about("Keep pods away.")] = []
+    unschedulable: Annotated[bool, about("No new pods are scheduled here (cordoned).")] = False
+    taints: Annotated[list[Taint], about("Taints of the node.")] = []
     config_source: Annotated[FreeForm | None, about("No longer used.")] = None
     external_id: Annotated[str, about("No longer used.")] = msgspec.field(
         name="externalID", default=""
@@ -65,7 +65,7 @@ class NodeDaemonEndpoints(Wire):
 
 
 class NodeSystemInfo(Wire):
-    """What the node runs on."""
+    """Software and hardware of the node."""
 
     machine_id: Annotated[str, about("Id of the machine.", required=True)] = msgspec.field(
         name="machineID", default=""
@@ -101,25 +101,25 @@ class AttachedVolume(Wire):
 
 
 class NodeStatus(Wire):
-    """What a node has and how it is, as its kubelet tells."""
+    """The capacity and state of a node, as its kubelet reports it."""
 
-    capacity: Annotated[ResourceList, about("All that it has.")] = {}
-    allocatable: Annotated[ResourceList, about("What pods may have of it.")] = {}
+    capacity: Annotated[ResourceList, about("Total resources.")] = {}
+    allocatable: Annotated[ResourceList, about("Resources available to pods.")] = {}
     phase: Annotated[str, about("No longer used.")] = ""
-    conditions: Annotated[list[Condition], about("How it is.", keys=("type",))] = []
-    addresses: Annotated[list[NodeAddress], about("How to reach it.", keys=("type",))] = []
+    conditions: Annotated[list[Condition], about("Current conditions.", keys=("type",))] = []
+    addresses: Annotated[list[NodeAddress], about("Addresses of the node.", keys=("type",))] = []
     daemon_endpoints: Annotated[NodeDaemonEndpoints, about("Its daemons.")] = NodeDaemonEndpoints()
-    node_info: Annotated[NodeSystemInfo, about("What it runs on.")] = NodeSystemInfo()
-    images: Annotated[list[ContainerImage], about("Images it has.")] = []
+    node_info: Annotated[NodeSystemInfo, about("Software and hardware.")] = NodeSystemInfo()
+    images: Annotated[list[ContainerImage], about("Images on the node.")] = []
     volumes_in_use: Annotated[list[str], about("Volumes mounted.")] = []
     volumes_attached: Annotated[list[AttachedVolume], about("Volumes attached.")] = []
     config: Annotated[FreeForm | None, about("No longer used.")] = None
-    runtime_handlers: Annotated[list[FreeForm], about("Container runtimes it has.")] = []
-    features: Annotated[FreeForm | None, about("What its container runtime can do.")] = None
+    runtime_handlers: Annotated[list[FreeForm], about("Container runtimes.")] = []
+    features: Annotated[FreeForm | None, about("Features of its container runtime.")] = None
 
 
 class Node(Object):
     """A machine that runs pods."""
 
-    spec: Annotated[NodeSpec, about("What is wanted of it.")] = NodeSpec()
-    status: Annotated[NodeStatus, about("What it has and how it is.")] = NodeStatus()
+    spec: Annotated[NodeSpec, about("Desired state.")] = NodeSpec()
+    status: Annotated[NodeStatus, about("Observed state.")] = NodeStatus()

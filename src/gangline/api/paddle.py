@@ -1,7 +1,7 @@
-"""PaddleJob, as PaddleFlow's operator names it (``batch.paddlepaddle.org/v1``).
+"""PaddleJob, with the names of PaddleFlow's operator (``batch.paddlepaddle.org/v1``).
 
-Upstream's fields; ``runPolicy`` and the common part of the status are ours. Not to be confused
-with the PaddleJob of the group ``kubeflow.org``, which is another kind.
+Upstream's fields; ``runPolicy`` and the common part of the status are ours. The PaddleJob of the
+group ``kubeflow.org`` is another kind.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ GROUP = "batch.paddlepaddle.org"
 VERSION = "v1"
 PS, WORKER, HETER = "ps", "worker", "heter"
 ROLES = (PS, WORKER, HETER)
-"""In the order of creation: servers are whom the others look for."""
+"""In the order of creation: the other roles connect to the servers."""
 CONTAINER = "paddle"
 
 POD_IP, SERVICE, HOST = "PodIP", "Service", "Host"
@@ -31,7 +31,7 @@ CLEAN_POLICIES = ("", ALWAYS, NEVER, ON_FAILURE, ON_COMPLETION)
 
 
 class PaddleRunPolicy(Wire):
-    """The bounds of a job's life."""
+    """The limits of a job's life time."""
 
     ttl_seconds_after_finished: Annotated[
         int | None,
@@ -39,15 +39,15 @@ class PaddleRunPolicy(Wire):
     ] = None
     active_deadline_seconds: Annotated[
         int | None,
-        about("Seconds from its start until an unfinished job is failed.", minimum=1),
+        about("Seconds from its start until an unfinished job fails.", minimum=1),
     ] = None
     backoff_limit: Annotated[
         int | None,
-        about("Restarts until the job is failed; no limit when not given.", minimum=0),
+        about("Restarts until the job fails; no limit when not given.", minimum=0),
     ] = None
     suspend: Annotated[
         bool | None,
-        about("True deletes the pods and holds the job until it is false again.", default=False),
+        about("True deletes the pods and suspends the job until it is false again.", default=False),
     ] = None
     managed_by: Annotated[
         str | None,
@@ -64,17 +64,17 @@ class ResourceSpec(Wire):
     replicas: Annotated[int | None, about("How many pods.", required=True, minimum=0)] = None
     requests: Annotated[
         int | None,
-        about("Fewest pods that an elastic job with an etcd can live with.", minimum=0),
+        about("Minimum number of pods of an elastic job with etcd.", minimum=0),
     ] = None
     limits: Annotated[
         int | None,
-        about("Most pods that an elastic job with an etcd can use.", minimum=0),
+        about("Maximum number of pods of an elastic job with etcd.", minimum=0),
     ] = None
-    template: Annotated[FreeForm, about("What the pods look like.", shape=PodTemplateSpec)] = {}
+    template: Annotated[FreeForm, about("Template of the pods.", shape=PodTemplateSpec)] = {}
 
     @property
     def count(self) -> int:
-        """How many pods the role asks for."""
+        """Number of pods of the role."""
         return max(0, self.replicas or 0)
 
 
@@ -82,19 +82,19 @@ class FurtherSpec(ResourceSpec):
     """The pods of one role; their template has the fields of a worker's."""
 
     template: Annotated[
-        FreeForm, about("What the pods look like.", shape=PodTemplateSpec, brief=True)
+        FreeForm, about("Template of the pods.", shape=PodTemplateSpec, brief=True)
     ] = {}
 
 
 class PaddleJobSpec(Wire):
-    """What a PaddleJob runs."""
+    """The desired state of a PaddleJob."""
 
     clean_pod_policy: Annotated[
         str | None,
         about(
-            "Which ended jobs lose their pods: Always all, Never none, OnFailure those that "
-            "failed, OnCompletion (when not given) those that succeeded. Pods that still run when "
-            "the job has ended go too, except after a failure under Never."
+            "Ended jobs whose pods are deleted: Always all, Never none, OnFailure failed ones, "
+            "OnCompletion (when not given) succeeded ones. Pods that still run when the job has "
+            "ended are deleted as well, except after a failure under Never."
         ),
     ] = None
     intranet: Annotated[
@@ -118,15 +118,15 @@ class PaddleJobSpec(Wire):
     ps: Annotated[FurtherSpec | None, about("Parameter servers.")] = None
     heter: Annotated[FurtherSpec | None, about("Trainers on other devices.")] = None
     elastic: Annotated[
-        int | None, about("Given, with any value: the number of workers may change.")
+        int | None, about("If given, with any value, the number of workers may change.")
     ] = None
     scheduling_policy: Annotated[
-        SchedulingPolicy | None, about("What the gang scheduler is told.")
+        SchedulingPolicy | None, about("Settings for the gang scheduler.")
     ] = None
-    run_policy: Annotated[PaddleRunPolicy, about("How it runs and ends.")] = PaddleRunPolicy()
+    run_policy: Annotated[PaddleRunPolicy, about("Run policy of the job.")] = PaddleRunPolicy()
 
     def roles(self) -> Iterator[tuple[str, ResourceSpec]]:
-        """The declared roles with their names, in order."""
+        """Return the declared roles and their names, in order."""
         specs: tuple[tuple[str, ResourceSpec | None], ...] = (
             (PS, self.ps),
             (WORKER, self.worker),
@@ -136,19 +136,19 @@ class PaddleJobSpec(Wire):
 
 
 class ResourceStatus(Wire):
-    """Pods of one role, counted."""
+    """Numbers of pods of one role."""
 
-    pending: Annotated[int, about("Not placed, or not started yet.")] = 0
+    pending: Annotated[int, about("Not placed or not started yet.")] = 0
     starting: Annotated[int, about("On a node, but not ready.")] = 0
-    running: Annotated[int, about("At work.")] = 0
+    running: Annotated[int, about("Running.")] = 0
     failed: Annotated[int, about("Failed.")] = 0
-    succeeded: Annotated[int, about("Ended well.")] = 0
-    unknown: Annotated[int, about("On a node that is not heard of.")] = 0
+    succeeded: Annotated[int, about("Succeeded.")] = 0
+    unknown: Annotated[int, about("On a node that does not report.")] = 0
     refs: Annotated[list[ObjectReference], about("The pods.")] = []
 
 
 class PaddleJobStatus(JobStatus):
-    """Where a PaddleJob is in its life."""
+    """The observed state of a PaddleJob."""
 
     phase: Annotated[str, about("Pending, Starting, Running, Restarting, Completed or Failed.")] = (
         ""
@@ -158,13 +158,13 @@ class PaddleJobStatus(JobStatus):
     worker: Annotated[ResourceStatus | None, about("Its trainers.")] = None
     heter: Annotated[ResourceStatus | None, about("Its trainers on other devices.")] = None
     elastic: Annotated[str, about("Upstream's; not written any more.")] = ""
-    observed_generation: Annotated[int, about("Generation that this is about.")] = 0
+    observed_generation: Annotated[int, about("Generation that was observed.")] = 0
 
 
 class PaddleJob(Object):
     """A distributed PaddlePaddle training job."""
 
-    spec: Annotated[PaddleJobSpec, about("What it runs.", required=True)] = PaddleJobSpec()
-    status: Annotated[
-        PaddleJobStatus, about("Where it is in its life; written by the operator.")
-    ] = PaddleJobStatus()
+    spec: Annotated[PaddleJobSpec, about("Desired state.", required=True)] = PaddleJobSpec()
+    status: Annotated[PaddleJobStatus, about("Observed state; written by the operator.")] = (
+        PaddleJobStatus()
+    )

@@ -1,4 +1,4 @@
-"""A pod: containers that live and die together on one node."""
+"""A pod: containers that share one node, network and life time."""
 
 from typing import Annotated
 
@@ -37,13 +37,13 @@ class PodDNSConfig(Wire):
 
 
 class PodReadinessGate(Wire):
-    """A further condition that must be True before the pod counts as ready."""
+    """A further condition that must be True before the pod is ready."""
 
     condition_type: Annotated[str, about("Type of the condition.", required=True)] = ""
 
 
 class PodSchedulingGate(Wire):
-    """Something that must be lifted before the pod is scheduled."""
+    """A gate that must be removed before the pod is scheduled."""
 
     name: Annotated[str, about("Name of the gate.", required=True)] = ""
 
@@ -63,7 +63,7 @@ class PodResourceClaim(Wire):
 
 
 class PodSpec(Wire):
-    """What a pod runs, and where and how."""
+    """The desired state of a pod."""
 
     containers: Annotated[
         list[Container],
@@ -71,16 +71,18 @@ class PodSpec(Wire):
     ] = []
     init_containers: Annotated[
         list[Container],
-        about("Run one after the other, to the end, before the containers.", keys=("name",)),
+        about("Run to completion, one after the other, before the containers.", keys=("name",)),
     ] = []
     ephemeral_containers: Annotated[
         list[EphemeralContainer], about("Added to a running pod for debugging.", keys=("name",))
     ] = []
-    volumes: Annotated[list[Volume], about("What containers may mount.", keys=("name",))] = []
+    volumes: Annotated[
+        list[Volume], about("Volumes that containers may mount.", keys=("name",))
+    ] = []
     restart_policy: Annotated[
         str,
         about(
-            "When a container that ended is started again; Always when not given.",
+            "When a container that ended is restarted; Always when not given.",
             values=("Always", "OnFailure", "Never"),
         ),
     ] = ""
@@ -88,27 +90,28 @@ class PodSpec(Wire):
         int | None, about("Seconds between SIGTERM and SIGKILL; 30 when not given.", minimum=0)
     ] = None
     active_deadline_seconds: Annotated[
-        int | None, about("Seconds the pod may run before it is failed.", minimum=1)
+        int | None, about("Seconds the pod may run before it fails.", minimum=1)
     ] = None
     node_selector: Annotated[dict[str, str], about("Labels that the node must have.")] = {}
     node_name: Annotated[str, about("The node; set by the scheduler.")] = ""
-    affinity: Annotated[Affinity | None, about("Wishes about its place.")] = None
-    tolerations: Annotated[list[Toleration], about("Taints it puts up with.")] = []
+    affinity: Annotated[Affinity | None, about("Affinity rules.")] = None
+    tolerations: Annotated[list[Toleration], about("Tolerated taints.")] = []
     topology_spread_constraints: Annotated[
         list[TopologySpreadConstraint],
         about("How to spread pods.", keys=("topologyKey", "whenUnsatisfiable")),
     ] = []
-    scheduler_name: Annotated[str, about("Who schedules it; default-scheduler when not given.")] = (
-        ""
-    )
+    scheduler_name: Annotated[
+        str, about("Scheduler of the pod; default-scheduler when not given.")
+    ] = ""
     scheduling_gates: Annotated[
-        list[PodSchedulingGate], about("It waits until all are lifted.", keys=("name",))
+        list[PodSchedulingGate],
+        about("The pod is not scheduled until all are removed.", keys=("name",)),
     ] = []
     priority_class_name: Annotated[str, about("Class that its priority comes from.")] = ""
     priority: Annotated[int | None, about("Its priority; filled in from the class.")] = None
     preemption_policy: Annotated[
         str,
-        about("May it push others out?", values=("PreemptLowerPriority", "Never")),
+        about("Whether it may preempt other pods.", values=("PreemptLowerPriority", "Never")),
     ] = ""
     service_account_name: Annotated[str, about("Account that it runs as.")] = ""
     service_account: Annotated[str, about("Old name of serviceAccountName.")] = ""
@@ -132,8 +135,10 @@ class PodSpec(Wire):
     share_process_namespace: Annotated[
         bool | None, about("Containers see each other's processes.")
     ] = None
-    hostname: Annotated[str, about("Host name inside; the pod's name when not given.")] = ""
-    hostname_override: Annotated[str, about("Host name inside, whatever else is set.")] = ""
+    hostname: Annotated[str, about("Host name of the pod; its name when not given.")] = ""
+    hostname_override: Annotated[
+        str, about("Host name of the pod; overrides all other settings.")
+    ] = ""
     subdomain: Annotated[str, about("Name of a headless service that gives it a name.")] = ""
     set_hostname_as_fqdn: Annotated[bool | None, about("Use the full name as host name.")] = (
         msgspec.field(name="setHostnameAsFQDN", default=None)
@@ -142,7 +147,7 @@ class PodSpec(Wire):
     dns_policy: Annotated[
         str,
         about(
-            "Where names are looked up; ClusterFirst when not given.",
+            "How names are resolved; ClusterFirst when not given.",
             values=("ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"),
         ),
     ] = ""
@@ -152,24 +157,24 @@ class PodSpec(Wire):
     enable_service_links: Annotated[
         bool | None, about("Give services as variables; yes when not given.")
     ] = None
-    overhead: Annotated[ResourceList, about("What the sandbox itself needs.")] = {}
+    overhead: Annotated[ResourceList, about("Resources of the sandbox.")] = {}
     os: Annotated[PodOS | None, about("Operating system of the containers.")] = None
     resource_claims: Annotated[list[PodResourceClaim], about("Device claims.", keys=("name",))] = []
     resources: Annotated[
-        ResourceRequirements | None, about("Requests and limits of the pod as a whole.")
+        ResourceRequirements | None, about("Requests and limits at pod level.")
     ] = None
-    scheduling_group: Annotated[FreeForm | None, about("Group scheduled together with.")] = None
+    scheduling_group: Annotated[FreeForm | None, about("Group that is scheduled together.")] = None
 
 
 class Pod(Object):
-    """Containers that live and die together on one node."""
+    """Containers that share one node, network and life time."""
 
-    spec: Annotated[PodSpec, about("What it runs.")] = PodSpec()
-    status: Annotated[PodStatus, about("What became of it; written by its node.")] = PodStatus()
+    spec: Annotated[PodSpec, about("Desired state.")] = PodSpec()
+    status: Annotated[PodStatus, about("Observed state; written by its kubelet.")] = PodStatus()
 
 
 class PodTemplateSpec(Wire):
-    """What pods made from this look like."""
+    """The metadata and specification of pods made from this template."""
 
     metadata: Annotated[ObjectMeta, about("Labels and annotations of the pods.")] = ObjectMeta()
-    spec: Annotated[PodSpec, about("What the pods run.")] = PodSpec()
+    spec: Annotated[PodSpec, about("Specification of the pods.")] = PodSpec()

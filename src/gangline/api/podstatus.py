@@ -1,4 +1,4 @@
-"""What became of a pod: phase, conditions, the states of its containers, its addresses."""
+"""The status of a pod: phase, conditions, container states, addresses."""
 
 from datetime import datetime
 from typing import Annotated
@@ -11,48 +11,50 @@ from gangline.api.meta import Condition, Wire
 
 
 class ContainerStateWaiting(Wire):
-    """Not running yet, or not again yet."""
+    """The container does not run (yet)."""
 
     reason: Annotated[str, about("Why, such as ContainerCreating or CrashLoopBackOff.")] = ""
-    message: Annotated[str, about("Why, for people.")] = ""
+    message: Annotated[str, about("Why, for users.")] = ""
 
 
 class ContainerStateRunning(Wire):
-    """Running."""
+    """The container runs."""
 
-    started_at: Annotated[datetime | None, about("Since when.")] = None
+    started_at: Annotated[datetime | None, about("Time of the start.")] = None
 
 
 class ContainerStateTerminated(Wire):
-    """Ended, well or badly."""
+    """The container has ended."""
 
     exit_code: Annotated[int, about("Exit code; 128 + n after signal n.", required=True)] = 0
     signal: Annotated[int, about("Signal that ended it.")] = 0
     reason: Annotated[str, about("Such as Completed, Error or OOMKilled.")] = ""
-    message: Annotated[str, about("Last words.")] = ""
-    started_at: Annotated[datetime | None, about("When it started.")] = None
-    finished_at: Annotated[datetime | None, about("When it ended.")] = None
+    message: Annotated[str, about("Termination message.")] = ""
+    started_at: Annotated[datetime | None, about("Time of the start.")] = None
+    finished_at: Annotated[datetime | None, about("Time of the end.")] = None
     container_id: Annotated[str, about("Id of the ended container.")] = msgspec.field(
         name="containerID", default=""
     )
 
 
 class ContainerState(Wire):
-    """One of three states; waiting when none is given."""
+    """One of three states; waiting if none is given."""
 
     waiting: Annotated[ContainerStateWaiting | None, about("Not running (yet).")] = None
     running: Annotated[ContainerStateRunning | None, about("Running.")] = None
-    terminated: Annotated[ContainerStateTerminated | None, about("Ended.")] = None
+    terminated: Annotated[ContainerStateTerminated | None, about("Terminated.")] = None
 
 
 class ContainerStatus(Wire):
-    """What became of one container."""
+    """The observed state of one container."""
 
     name: Annotated[str, about("Name of the container.", required=True)] = ""
-    state: Annotated[ContainerState, about("How it is now.")] = ContainerState()
-    last_state: Annotated[ContainerState, about("How its last run ended.")] = ContainerState()
-    ready: Annotated[bool, about("Does it pass its readiness probe?", required=True)] = False
-    restart_count: Annotated[int, about("How often it was restarted.", required=True)] = 0
+    state: Annotated[ContainerState, about("Current state.")] = ContainerState()
+    last_state: Annotated[ContainerState, about("State at the end of its last run.")] = (
+        ContainerState()
+    )
+    ready: Annotated[bool, about("Whether it passes its readiness probe.", required=True)] = False
+    restart_count: Annotated[int, about("Number of restarts.", required=True)] = 0
     image: Annotated[str, about("Image that it runs.", required=True)] = ""
     image_id: Annotated[str, about("Digest of the image.", required=True)] = msgspec.field(
         name="imageID", default=""
@@ -60,9 +62,9 @@ class ContainerStatus(Wire):
     container_id: Annotated[str, about("Id in the form TYPE://ID.")] = msgspec.field(
         name="containerID", default=""
     )
-    started: Annotated[bool | None, about("Did it pass its startup probe?")] = None
-    allocated_resources: Annotated[ResourceList, about("What the node set aside.")] = {}
-    resources: Annotated[ResourceRequirements | None, about("What is in force.")] = None
+    started: Annotated[bool | None, about("Whether it has passed its startup probe.")] = None
+    allocated_resources: Annotated[ResourceList, about("Resources that the node allocated.")] = {}
+    resources: Annotated[ResourceRequirements | None, about("Resources in effect.")] = None
     volume_mounts: Annotated[
         list[FreeForm], about("State of its mounts.", keys=("mountPath",))
     ] = []
@@ -78,19 +80,21 @@ class PodIP(Wire):
 
 
 class PodStatus(Wire):
-    """What became of a pod, as far as its node told."""
+    """The observed state of a pod, as its kubelet reports it."""
 
     phase: Annotated[
         str,
         about(
-            "Where it is in its life.",
+            "Phase of the pod.",
             values=("Pending", "Running", "Succeeded", "Failed", "Unknown"),
         ),
     ] = ""
-    conditions: Annotated[list[Condition], about("What holds of it.", keys=("type",))] = []
-    message: Annotated[str, about("Why it is so, for people.")] = ""
-    reason: Annotated[str, about("Why it is so, such as Evicted.")] = ""
-    nominated_node_name: Annotated[str, about("Node that is being cleared for it.")] = ""
+    conditions: Annotated[list[Condition], about("Current conditions.", keys=("type",))] = []
+    message: Annotated[str, about("Why, for users.")] = ""
+    reason: Annotated[str, about("Why, such as Evicted.")] = ""
+    nominated_node_name: Annotated[
+        str, about("Node on which victims are being preempted for it.")
+    ] = ""
     host_ip: Annotated[str, about("Address of its node.")] = msgspec.field(
         name="hostIP", default=""
     )
@@ -101,7 +105,7 @@ class PodStatus(Wire):
     pod_ips: Annotated[list[PodIP], about("Its addresses.", keys=("ip",))] = msgspec.field(
         name="podIPs", default_factory=list
     )
-    start_time: Annotated[datetime | None, about("When its node took it up.")] = None
+    start_time: Annotated[datetime | None, about("Time when its kubelet accepted it.")] = None
     init_container_statuses: Annotated[list[ContainerStatus], about("Init containers.")] = []
     container_statuses: Annotated[list[ContainerStatus], about("Containers.")] = []
     ephemeral_container_statuses: Annotated[
@@ -109,10 +113,13 @@ class PodStatus(Wire):
     ] = []
     qos_class: Annotated[
         str,
-        about("Who is evicted first.", values=("Guaranteed", "Burstable", "BestEffort")),
+        about(
+            "Quality of service class; BestEffort is evicted first.",
+            values=("Guaranteed", "Burstable", "BestEffort"),
+        ),
     ] = ""
-    observed_generation: Annotated[int | None, about("Generation that this is about.")] = None
-    resize: Annotated[str, about("How a change of resources goes.")] = ""
+    observed_generation: Annotated[int | None, about("Generation that was observed.")] = None
+    resize: Annotated[str, about("Progress of a resize.")] = ""
     resource_claim_statuses: Annotated[list[FreeForm], about("Device claims.", keys=("name",))] = []
-    resources: Annotated[ResourceRequirements | None, about("What is in force.")] = None
-    allocated_resources: Annotated[ResourceList, about("What the node set aside.")] = {}
+    resources: Annotated[ResourceRequirements | None, about("Resources in effect.")] = None
+    allocated_resources: Annotated[ResourceList, about("Resources that the node allocated.")] = {}

@@ -1,4 +1,4 @@
-"""What is wrong with a pod template beyond its shape: names, duplicates, references, amounts."""
+"""Errors in a pod template that no schema expresses: names, duplicates, references, quantities."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,20 +13,20 @@ from gangline.api.quantity import Quantity, QuantityError, parse_quantity
 from gangline.api.volumes import Volume
 
 MOST_ANNOTATION_BYTES = 256 * 1024
-"""All keys and values together; an API server refuses more."""
+"""Limit for all keys and values together; an API server refuses more."""
 
 _WHOLE_PARTS = ("nvidia.com/", "amd.com/", "pods")
 _PROBES = ("liveness", "readiness", "startup")
 
 
 def validate_template(template: PodTemplateSpec, path: str) -> Iterator[FieldError]:
-    """Every mistake in a pod template that lies at ``path``."""
+    """Yield every error in a pod template; ``path`` is the template's."""
     yield from validate_metadata(template.metadata, f"{path}.metadata")
     yield from validate_pod_spec(template.spec, f"{path}.spec")
 
 
 def validate_pod_spec(spec: PodSpec, path: str) -> Iterator[FieldError]:
-    """Every mistake in a pod's specification that lies at ``path``."""
+    """Yield every error in a pod specification; ``path`` is the specification's."""
     if not spec.containers:
         yield FieldError(f"{path}.containers", None, "is missing", "give at least one container")
     volumes = {volume.name for volume in spec.volumes}
@@ -54,12 +54,12 @@ def validate_pod_spec(spec: PodSpec, path: str) -> Iterator[FieldError]:
 
 
 def validate_metadata(meta: ObjectMeta, path: str) -> Iterator[FieldError]:
-    """Every mistake in the labels and annotations of an object or template."""
+    """Yield every error in the labels and annotations of an object or template."""
     yield from _labels(meta.labels, f"{path}.labels")
     size = sum(len(key.encode()) + len(text.encode()) for key, text in meta.annotations.items())
     if size > MOST_ANNOTATION_BYTES:
-        problem = f"have {size} bytes in all"
-        remedy = f"an object holds at most {MOST_ANNOTATION_BYTES}; put the rest into a ConfigMap"
+        problem = f"have {size} bytes in total"
+        remedy = f"the limit is {MOST_ANNOTATION_BYTES}; put the rest into a ConfigMap"
         yield FieldError(f"{path}.annotations", None, problem, remedy)
     for key in meta.annotations:
         yield from complaint_at(child(f"{path}.annotations", key), key, names.label_key(key))
@@ -72,12 +72,12 @@ def _labels(labels: Mapping[str, str], path: str) -> Iterator[FieldError]:
 
 
 def _container(container: Container, path: str, volumes: set[str]) -> Iterator[FieldError]:
-    if container.name:  # without one, its shape is wrong, which has been said
+    if container.name:  # a missing name is reported by the schema
         yield from complaint_at(f"{path}.name", container.name, names.dns_label(container.name))
     if not container.image.strip():
         yield FieldError(f"{path}.image", None, "is missing", "name the image to run")
     elif container.image != container.image.strip():
-        yield FieldError(f"{path}.image", container.image, "has spaces around it", "take them out")
+        yield FieldError(f"{path}.image", container.image, "has spaces around it", "remove them")
     yield from _environment(container.env, f"{path}.env")
     yield from _ports(container, f"{path}.ports")
     yield from _resources(container.resources, f"{path}.resources")
@@ -132,7 +132,7 @@ def _mounts(container: Container, path: str, volumes: set[str]) -> Iterator[Fiel
             problem = "is given together with subPathExpr"
             yield FieldError(f"{where}.subPath", mount.sub_path, problem, "give one of the two")
         if ":" in mount.mount_path:
-            yield FieldError(f"{where}.mountPath", mount.mount_path, "has a colon", "take it out")
+            yield FieldError(f"{where}.mountPath", mount.mount_path, "has a colon", "remove it")
     yield from _repeated(
         [
             (f"{path}.volumeMounts[{i}].mountPath", mount.mount_path)
@@ -182,10 +182,10 @@ def _resources(resources: ResourceRequirements, path: str) -> Iterator[FieldErro
             continue
         where = child(f"{path}.requests", name)
         if request > limit:
-            remedy = f"ask for at most {limit}, or raise the limit"
+            remedy = f"request at most {limit}, or raise the limit"
             yield FieldError(where, str(request), f"is more than the limit of {limit}", remedy)
         elif request < limit and "/" in name:
-            remedy = f"ask for {limit}, or for nothing: the limit then counts"
+            remedy = f"request {limit}, or omit the request: the limit is the default"
             yield FieldError(where, str(request), f"differs from the limit of {limit}", remedy)
     for name in sorted(resources.requests.keys() - resources.limits.keys()):
         if "/" in name:
@@ -202,7 +202,7 @@ def _amounts(amounts: Mapping[str, str | int | float], path: str) -> Iterator[Fi
             yield FieldError(where, written, error.problem, error.remedy)
             continue
         if quantity.nano < 0:
-            yield FieldError(where, written, "is below nothing", "give an amount of 0 or more")
+            yield FieldError(where, written, "is negative", "give 0 or more")
         if name.startswith(_WHOLE_PARTS) and quantity.nano % 10**9:
             yield FieldError(where, written, "is not a whole number", "devices cannot be divided")
 
@@ -215,7 +215,7 @@ def _read(written: str | int | float) -> Quantity | None:
 
 
 def _repeated(values: Sequence[tuple[str, str]], problem: str, remedy: str) -> Iterator[FieldError]:
-    """Complain of each value that is there before, at its later places."""
+    """Yield an error for each value that occurred before, at its later paths."""
     seen: Counter[str] = Counter()
     for path, value in values:
         if value and seen[value]:

@@ -1,4 +1,4 @@
-"""What a kubelet does to a running container: probes and lifecycle hooks."""
+"""Actions of a kubelet on a running container: probes and lifecycle hooks."""
 
 from typing import Annotated
 
@@ -22,9 +22,9 @@ class HTTPHeader(Wire):
 
 
 class HTTPGetAction(Wire):
-    """Ask over HTTP; a code from 200 to 399 means success."""
+    """Send an HTTP GET request; a status code from 200 to 399 means success."""
 
-    path: Annotated[str, about("Path to ask for; / when not given.")] = ""
+    path: Annotated[str, about("Path of the request; / when not given.")] = ""
     port: Annotated[
         IntOrString, about("Number or name of the container's port.", required=True)
     ] = 0
@@ -43,14 +43,14 @@ class TCPSocketAction(Wire):
 
 
 class GRPCAction(Wire):
-    """Ask the standard gRPC health service."""
+    """Call the standard gRPC health service."""
 
     port: Annotated[int, about("Port of the gRPC server.", required=True)] = 0
     service: Annotated[str, about("Service name put in the health request.")] = ""
 
 
 class SleepAction(Wire):
-    """Wait a while."""
+    """Wait for a number of seconds."""
 
     seconds: Annotated[int, about("How long to wait, in seconds.", required=True)] = 0
 
@@ -73,29 +73,27 @@ class Probe(Wire):
     ] = None
     success_threshold: Annotated[
         int | None,
-        about("Successes in a row that turn a failed probe good; 1, and only 1 unless readiness."),
+        about("Consecutive successes after a failure; 1, and only 1 unless readiness."),
     ] = None
     failure_threshold: Annotated[
-        int | None, about("Failures in a row that turn the probe bad; 3 when not given.")
+        int | None, about("Consecutive failures until the probe fails; 3 when not given.")
     ] = None
     termination_grace_period_seconds: Annotated[
-        int | None, about("Grace in seconds when this probe has the container killed.")
+        int | None, about("Grace period in seconds if this probe kills the container.")
     ] = None
 
 
 class LifecycleHandler(Wire):
-    """What a hook does. Exactly one of the actions is given."""
+    """The action of a hook. Exactly one is given."""
 
     exec: Annotated[ExecAction | None, about("Run a command in the container.")] = None
     http_get: Annotated[HTTPGetAction | None, about("Send an HTTP request.")] = None
-    tcp_socket: Annotated[TCPSocketAction | None, about("Not supported; kept for old specs.")] = (
-        None
-    )
+    tcp_socket: Annotated[TCPSocketAction | None, about("Not supported.")] = None
     sleep: Annotated[SleepAction | None, about("Wait a number of seconds.")] = None
 
 
 class Lifecycle(Wire):
-    """What to do right after a container's start and right before its end."""
+    """Hooks after the start and before the stop of a container."""
 
     post_start: Annotated[
         LifecycleHandler | None,
@@ -103,6 +101,6 @@ class Lifecycle(Wire):
     ] = None
     pre_stop: Annotated[
         LifecycleHandler | None,
-        about("Run before the container is told to stop; counts against the grace period."),
+        about("Run before the stop signal is sent; counts against the grace period."),
     ] = None
     stop_signal: Annotated[str, about("Signal that asks the container to stop.")] = ""

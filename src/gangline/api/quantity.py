@@ -1,8 +1,8 @@
-"""Amounts of resources, exact: ``500m`` of a cpu, ``4Gi`` of memory, ``1e3``.
+"""Exact resource quantities: ``500m`` cpu, ``4Gi`` of memory, ``1e3``.
 
-A quantity is a whole number of billionths (finer is rounded up, away from zero, and nothing
-exceeds 2**63 - 1, as in Kubernetes) and the family of suffixes it was written with, so that it
-is written back the way Kubernetes would. Two quantities are equal when they are the same amount.
+A quantity is an integer number of billionths, plus the suffix format it was written with, so that
+it is formatted as Kubernetes does. Finer fractions are rounded up (away from zero); amounts are
+capped at 2**63 - 1, as in Kubernetes. Quantities are equal if the amounts are.
 """
 
 import re
@@ -14,7 +14,7 @@ from functools import lru_cache
 _NANO = 10**9
 _LARGEST = (2**63 - 1) * _NANO
 _LONGEST_TEXT = 200
-_HUGE_EXPONENT = 60  # beyond it every amount is either nothing or too much
+_HUGE_EXPONENT = 60  # beyond it every amount rounds to zero or exceeds the maximum
 
 _TEXT = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?(.*)", re.DOTALL | re.ASCII)
 _EXPONENT = re.compile(r"[eE]([+-]?[0-9]+)", re.ASCII)
@@ -31,7 +31,7 @@ _LIKELY = {"K": "Ki or k", "KI": "Ki", "KB": "Ki or k", "MB": "Mi or M", "GB": "
 
 
 class QuantityError(ValueError):
-    """What was written is not an amount: what is wrong with it, and what would be right."""
+    """The text is not a quantity; carries the problem and a remedy."""
 
     def __init__(self, written: object, problem: str, remedy: str) -> None:
         self.problem = problem
@@ -41,7 +41,7 @@ class QuantityError(ValueError):
 
 
 class Form(StrEnum):
-    """The family of suffixes an amount is written with."""
+    """The family of suffixes a quantity is written with."""
 
     DECIMAL = "DecimalSI"
     BINARY = "BinarySI"
@@ -50,7 +50,7 @@ class Form(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Quantity:
-    """An exact amount."""
+    """An exact quantity."""
 
     nano: int
     """Billionths of the unit."""
@@ -58,36 +58,34 @@ class Quantity:
 
     @property
     def milli(self) -> int:
-        """Thousandths, rounded away from zero: how cpu is counted."""
+        """Thousandths, rounded away from zero: the unit for cpu."""
         return _divide_up(self.nano, 10**6)
 
     @property
     def value(self) -> int:
-        """Whole units, rounded away from zero: how bytes and devices are counted."""
+        """Whole units, rounded away from zero: the unit for bytes and devices."""
         return _divide_up(self.nano, _NANO)
 
     def __add__(self, other: "Quantity") -> "Quantity":
-        """Add, in the form of the first that is not zero."""
+        """Add, in the format of the first operand that is not zero."""
         return Quantity(_capped(self.nano + other.nano), self.form if self.nano else other.form)
 
     def __sub__(self, other: "Quantity") -> "Quantity":
-        """Subtract, in the form of the first that is not zero."""
+        """Subtract, in the format of the first operand that is not zero."""
         return Quantity(_capped(self.nano - other.nano), self.form if self.nano else other.form)
 
     def __neg__(self) -> "Quantity":
-        """Change the sign."""
         return Quantity(-self.nano, self.form)
 
     def __mul__(self, times: int) -> "Quantity":
-        """Multiply by a whole number, such as a count of replicas."""
+        """Multiply by an integer, such as a number of replicas."""
         return Quantity(_capped(self.nano * times), self.form)
 
     def __bool__(self) -> bool:
-        """Whether it is anything at all."""
         return self.nano != 0
 
     def __str__(self) -> str:
-        """Write it as Kubernetes does: no fraction, the largest suffix that fits exactly."""
+        """Format as Kubernetes does: no fraction, the largest suffix that fits exactly."""
         if not self.nano:
             return "0"
         whole, fraction = divmod(self.nano, _NANO)
@@ -99,41 +97,41 @@ class Quantity:
 
 
 def parse_quantity(written: str | int | float) -> Quantity:
-    """Read an amount such as ``"500m"``, ``"1.5Gi"``, ``"1e3"``, ``2`` or ``0.5``.
+    """Parse a quantity such as ``"500m"``, ``"1.5Gi"``, ``"1e3"``, ``2`` or ``0.5``.
 
     Raises:
-        QuantityError: it is not an amount; the message says what would be right.
+        QuantityError: the text is not a quantity; the message contains a remedy.
     """
     if isinstance(written, bool) or not isinstance(written, str | int | float):
-        raise QuantityError(written, "is not an amount", "write a number such as 2 or 500m")
+        raise QuantityError(written, "is not a quantity", "write a number such as 2 or 500m")
     if isinstance(written, int):
         return Quantity(_capped(written * _NANO))
     return _parse(repr(written) if isinstance(written, float) else written)
 
 
 def canonical(written: str | int | float) -> str:
-    """Write an amount the way an API server stores it: ``"1000m"`` becomes ``"1"``.
+    """Return the form that an API server stores: ``"1000m"`` becomes ``"1"``.
 
     Raises:
-        QuantityError: it is not an amount.
+        QuantityError: the text is not a quantity.
     """
     return str(parse_quantity(written))
 
 
 def milli(written: str | int | float) -> int:
-    """Read an amount in thousandths, rounded up (``"0.5"`` is 500).
+    """Parse a quantity in thousandths, rounded up (``"0.5"`` is 500).
 
     Raises:
-        QuantityError: it is not an amount.
+        QuantityError: the text is not a quantity.
     """
     return parse_quantity(written).milli
 
 
 def whole(written: str | int | float) -> int:
-    """Read an amount in whole units, rounded up (``"1Ki"`` is 1024).
+    """Parse a quantity in whole units, rounded up (``"1Ki"`` is 1024).
 
     Raises:
-        QuantityError: it is not an amount.
+        QuantityError: the text is not a quantity.
     """
     return parse_quantity(written).value
 
@@ -154,7 +152,7 @@ def _parse(text: str) -> Quantity:
 
 
 def _nano(digits: int, power: int, suffix: str, text: str) -> tuple[int, Form]:
-    """``digits`` times ten to the ``power``, times what the suffix means, rounded up."""
+    """Return ``digits`` times ten to the ``power`` times the suffix, in billionths, rounded up."""
     if suffix in _DECIMAL:
         return _times_ten(digits, power + _DECIMAL[suffix]), Form.DECIMAL
     if suffix in _BINARY:
@@ -175,7 +173,7 @@ def _times_ten(digits: int, power: int) -> int:
 
 
 def _divide_up(amount: int, divisor: int) -> int:
-    """Divide, rounded away from zero."""
+    """Divide, rounding away from zero."""
     return -(-amount // divisor) if amount >= 0 else amount // divisor
 
 
@@ -184,7 +182,7 @@ def _capped(nano: int) -> int:
 
 
 def _scaled(amount: int, base: int, step: int, top: int, suffix: Callable[[int], str]) -> str:
-    """Divide by ``base`` as often as it goes exactly, and name the power that was reached."""
+    """Divide by ``base`` while there is no remainder; append the suffix of the power reached."""
     power = 0
     while power < top and amount % base == 0:
         amount //= base
@@ -205,11 +203,11 @@ def _refusal(text: str, suffix: str) -> QuantityError:
         return QuantityError(text, "has a comma", f"write {text.replace(',', '.')!r}")
     likely = _LIKELY.get(suffix) or _LIKELY.get(suffix.upper())
     if likely and suffix != text:
-        problem = f"ends in {suffix!r}, which is no unit"
+        problem = f"ends in {suffix!r}, which is not a unit"
         return QuantityError(text, problem, f"did you mean {likely}?")
     return QuantityError(
         text,
-        "is not an amount",
+        "is not a quantity",
         "write a number, or one with a suffix: m for thousandths, k M G T P E for powers of "
         "1000, Ki Mi Gi Ti Pi Ei for powers of 1024",
     )

@@ -1,4 +1,4 @@
-"""Who may do what: roles, bindings, and the questions about them."""
+"""Role-based access control: roles, bindings, access reviews."""
 
 from typing import Annotated
 
@@ -9,7 +9,7 @@ from gangline.api.meta import LabelSelector, Object, Wire
 
 
 class PolicyRule(Wire):
-    """Things that may be done to some resources."""
+    """Verbs that are allowed on some resources or URLs."""
 
     verbs: Annotated[list[str], about("get, list, create, ...; * for all.", required=True)] = []
     api_groups: Annotated[list[str], about("Groups; empty text is core, * all.")] = []
@@ -21,7 +21,7 @@ class PolicyRule(Wire):
 
 
 class AggregationRule(Wire):
-    """Cluster roles whose rules are gathered."""
+    """Cluster roles whose rules are combined."""
 
     cluster_role_selectors: Annotated[list[LabelSelector], about("Labels of the roles.")] = []
 
@@ -36,11 +36,13 @@ class ClusterRole(Object):
     """Rules in all namespaces."""
 
     rules: Annotated[list[PolicyRule], about("The rules.")] = []
-    aggregation_rule: Annotated[AggregationRule | None, about("Gather from others.")] = None
+    aggregation_rule: Annotated[
+        AggregationRule | None, about("Combine the rules of other roles.")
+    ] = None
 
 
 class RoleRef(Wire):
-    """The role that is given."""
+    """The role that a binding grants."""
 
     api_group: Annotated[str, about("Group of the role.")] = ""
     kind: Annotated[str, about("Role or ClusterRole.", required=True)] = ""
@@ -48,7 +50,7 @@ class RoleRef(Wire):
 
 
 class Subject(Wire):
-    """Who is given a role."""
+    """A user, group or service account that is granted a role."""
 
     kind: Annotated[str, about("User, Group or ServiceAccount.", required=True)] = ""
     api_group: Annotated[str, about("Group of the subject.")] = ""
@@ -57,68 +59,70 @@ class Subject(Wire):
 
 
 class RoleBinding(Object):
-    """Gives a role within a namespace."""
+    """Grants a role within a namespace."""
 
-    subjects: Annotated[list[Subject], about("To whom.")] = []
-    role_ref: Annotated[RoleRef, about("Which role.", required=True)] = RoleRef()
+    subjects: Annotated[list[Subject], about("Subjects that are granted the role.")] = []
+    role_ref: Annotated[RoleRef, about("The granted role.", required=True)] = RoleRef()
 
 
 class ClusterRoleBinding(RoleBinding):
-    """Gives a role everywhere."""
+    """Grants a role in all namespaces."""
 
 
 class ResourceAttributes(Wire):
-    """Something to be done to a resource."""
+    """An access to a resource."""
 
-    namespace: Annotated[str, about("Where; empty means everywhere.")] = ""
-    verb: Annotated[str, about("What to do.")] = ""
+    namespace: Annotated[str, about("Namespace; empty means all.")] = ""
+    verb: Annotated[str, about("Verb.")] = ""
     group: Annotated[str, about("API group.")] = ""
     version: Annotated[str, about("API version.")] = ""
     resource: Annotated[str, about("Plural.")] = ""
-    subresource: Annotated[str, about("Part of it, such as log.")] = ""
+    subresource: Annotated[str, about("Subresource, such as log.")] = ""
     name: Annotated[str, about("Name; empty means all.")] = ""
     field_selector: Annotated[FreeForm | None, about("Only these, by field.")] = None
     label_selector: Annotated[FreeForm | None, about("Only these, by label.")] = None
 
 
 class NonResourceAttributes(Wire):
-    """Something to be done to a path."""
+    """An access to a path."""
 
     path: Annotated[str, about("The path.")] = ""
-    verb: Annotated[str, about("What to do.")] = ""
+    verb: Annotated[str, about("Verb.")] = ""
 
 
 class SubjectAccessReviewSpec(Wire):
-    """The question, and about whom."""
+    """The access in question, and the user."""
 
-    resource_attributes: Annotated[ResourceAttributes | None, about("To a resource.")] = None
-    non_resource_attributes: Annotated[NonResourceAttributes | None, about("To a path.")] = None
-    user: Annotated[str, about("About this user.")] = ""
+    resource_attributes: Annotated[ResourceAttributes | None, about("Access to a resource.")] = None
+    non_resource_attributes: Annotated[NonResourceAttributes | None, about("Access to a path.")] = (
+        None
+    )
+    user: Annotated[str, about("Name of the user.")] = ""
     groups: Annotated[list[str], about("Groups of the user.")] = []
-    extra: Annotated[dict[str, list[str]], about("Further traits of the user.")] = {}
+    extra: Annotated[dict[str, list[str]], about("Further attributes of the user.")] = {}
     uid: Annotated[str, about("Unique id of the user.")] = ""
 
 
 class SubjectAccessReviewStatus(Wire):
-    """The answer."""
+    """Whether the access is allowed."""
 
-    allowed: Annotated[bool, about("It may be done.", required=True)] = False
-    denied: Annotated[bool, about("It may certainly not be done.")] = False
+    allowed: Annotated[bool, about("The access is allowed.", required=True)] = False
+    denied: Annotated[bool, about("The access is denied explicitly.")] = False
     reason: Annotated[str, about("Why.")] = ""
-    evaluation_error: Annotated[str, about("What went wrong while asking.")] = ""
+    evaluation_error: Annotated[str, about("Error during the evaluation.")] = ""
 
 
 class SelfSubjectAccessReview(Object):
-    """May I do this?"""
+    """May the current user do this?"""
 
-    spec: Annotated[SubjectAccessReviewSpec, about("The question.", required=True)] = (
+    spec: Annotated[SubjectAccessReviewSpec, about("The access in question.", required=True)] = (
         SubjectAccessReviewSpec()
     )
-    status: Annotated[SubjectAccessReviewStatus, about("The answer.")] = SubjectAccessReviewStatus()
+    status: Annotated[SubjectAccessReviewStatus, about("The result.")] = SubjectAccessReviewStatus()
 
 
 class SelfSubjectRulesReview(Object):
-    """What may I do?"""
+    """What may the current user do?"""
 
     spec: Annotated[FreeForm, about("In which namespace.")] = {}
     status: Annotated[FreeForm, about("The rules.")] = {}

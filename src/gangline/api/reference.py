@@ -1,4 +1,4 @@
-"""How one object points at another."""
+"""References from one object to another."""
 
 from typing import Annotated
 
@@ -13,14 +13,14 @@ class LocalObjectReference(Wire):
 
 
 class ObjectReference(Wire):
-    """Any object, or a part of it."""
+    """Any object, or a field of it."""
 
     kind: Annotated[str, about("Kind of the object.")] = ""
     namespace: Annotated[str, about("Its namespace.")] = ""
     name: Annotated[str, about("Its name.")] = ""
     uid: Annotated[str, about("Its unique id.")] = ""
     api_version: Annotated[str, about("Its API version.")] = ""
-    resource_version: Annotated[str, about("The version of it that is meant.")] = ""
+    resource_version: Annotated[str, about("Its resource version.")] = ""
     field_path: Annotated[str, about("A part of it, such as spec.containers{name}.")] = ""
 
 
@@ -40,6 +40,6 @@ class TypedLocalObjectReference(Wire):
 
 
 class TypedObjectReference(TypedLocalObjectReference):
-    """An object by kind, name and perhaps another namespace."""
+    """An object by kind, name and optionally another namespace."""
 
     namespace: Annotated[str, about("Its namespace; this one when not given.")] = ""

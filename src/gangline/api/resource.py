@@ -1,4 +1,4 @@
-"""How a kind is addressed: group, version, plural, scope, and the struct it is read into."""
+"""The address of a kind in the API, and the struct that its objects are decoded to."""
 
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Resource(Generic[T]):
-    """Where objects of one kind live in the API, and the type that they decode to."""
+    """A kind: its group, version, plural and scope, and the type its objects decode to."""
 
     type: type[T]
     group: str
@@ -24,11 +24,12 @@ class Resource(Generic[T]):
 
     @property
     def prefix(self) -> str:
-        """The path that this group and version are served under."""
         return f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
 
     def path(self, namespace: str | None = None, name: str = "", subresource: str = "") -> str:
-        """The path of a collection, an object or a subresource (``namespace`` None: all)."""
+        """Return the path of a collection, object or subresource (``namespace`` None: all
+        namespaces).
+        """
         parts = [self.prefix]
         if self.namespaced and namespace is not None:
             parts += ["namespaces", namespace]

@@ -1,7 +1,7 @@
-"""Sums of resources: what pods ask for, what is free, what is short.
+"""Resource arithmetic: requests of pods, sums, shortages.
 
-Inside the house an amount is a whole number: thousandths for cpu, whole units (bytes, devices) for
-everything else. ``amounts`` reads the wire's quantities into it, ``quantities`` writes it back.
+Inside Gangline an amount is an integer: thousandths for cpu, whole units (bytes, devices) for
+everything else. One pair of functions here converts from and to wire quantities.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,23 +21,25 @@ Amounts = dict[str, int]
 
 
 class Requirements(Protocol):
-    """Anything that says what is asked for: readers of many pods decode less than the full type."""
+    """The part of ResourceRequirements that is read here: informers may decode less than the full
+    type.
+    """
 
     @property
     def requests(self) -> Mapping[str, str | int | float]:
-        """What is set aside."""
+        """Reserved quantities."""
 
     @property
     def limits(self) -> Mapping[str, str | int | float]:
-        """What may be used at most; set aside as well where nothing is requested."""
+        """Maximum quantities; also reserved if nothing is requested."""
 
 
 class RunsInPod(Protocol):
-    """A container as far as its resources go."""
+    """The part of a container that is read here."""
 
     @property
     def resources(self) -> Requirements:
-        """What it asks for."""
+        """Requests and limits."""
 
     @property
     def restart_policy(self) -> str:
@@ -45,49 +47,49 @@ class RunsInPod(Protocol):
 
 
 class AsksForRoom(Protocol):
-    """A pod's spec as far as its resources go."""
+    """The part of a pod specification that is read here."""
 
     @property
     def containers(self) -> Sequence[RunsInPod]:
-        """What runs together."""
+        """Containers, which run concurrently."""
 
     @property
     def init_containers(self) -> Sequence[RunsInPod]:
-        """What runs before, one after the other."""
+        """Init containers, which run one after the other."""
 
     @property
     def overhead(self) -> Mapping[str, str | int | float]:
-        """What the sandbox itself needs."""
+        """Resources of the sandbox."""
 
     @property
     def resources(self) -> Requirements | None:
-        """What is asked for the pod as a whole."""
+        """Requests and limits of the pod as a unit; None if only containers have them."""
 
 
 _POD_LEVEL = (CPU, MEMORY, "hugepages-")
 
 
 def amount(resource: str, written: str | int | float) -> int:
-    """Read an amount of one resource, rounded up.
+    """Parse a quantity of one resource, rounded up.
 
     Raises:
-        QuantityError: it is not an amount.
+        QuantityError: the text is not a quantity.
     """
     quantity = parse_quantity(written)
     return quantity.milli if resource == CPU else quantity.value
 
 
 def amounts(written: Mapping[str, str | int | float]) -> Amounts:
-    """Read a list of resources as it is on the wire.
+    """Parse a resource list from its wire form.
 
     Raises:
-        QuantityError: one of them is not an amount.
+        QuantityError: one of the values is not a quantity.
     """
     return {name: amount(name, quantity) for name, quantity in written.items()}
 
 
 def quantity_of(resource: str, count: int) -> str:
-    """Write an amount of one resource for the wire, in the customary unit."""
+    """Format an amount of one resource for the wire, in the customary unit."""
     if resource == CPU:
         return str(Quantity(count * 10**6))
     binary = resource in (MEMORY, EPHEMERAL_STORAGE) or resource.startswith("hugepages-")
@@ -95,12 +97,11 @@ def quantity_of(resource: str, count: int) -> str:
 
 
 def quantities(counts: Mapping[str, int]) -> ResourceList:
-    """Write a list of resources for the wire."""
     return {name: quantity_of(name, count) for name, count in counts.items()}
 
 
 def total(lists: Iterable[Mapping[str, int]]) -> Amounts:
-    """Add lists up."""
+    """Add lists, resource by resource."""
     result: Amounts = {}
     for each in lists:
         for name, count in each.items():
@@ -109,18 +110,17 @@ def total(lists: Iterable[Mapping[str, int]]) -> Amounts:
 
 
 def times(counts: Mapping[str, int], factor: int) -> Amounts:
-    """Multiply a list, such as by a number of replicas."""
+    """Multiply a list, for example by a number of replicas."""
     return {name: count * factor for name, count in counts.items()}
 
 
 def minus(counts: Mapping[str, int], taken: Mapping[str, int]) -> Amounts:
-    """What is left (below zero where more was taken than there is)."""
+    """Subtract; the result is negative where more was taken than there is."""
     names = counts.keys() | taken.keys()
     return {name: counts.get(name, 0) - taken.get(name, 0) for name in sorted(names)}
 
 
 def largest(lists: Iterable[Mapping[str, int]]) -> Amounts:
-    """The largest amount of each resource."""
     result: Amounts = {}
     for each in lists:
         for name, count in each.items():
@@ -129,7 +129,7 @@ def largest(lists: Iterable[Mapping[str, int]]) -> Amounts:
 
 
 def shortage(wanted: Mapping[str, int], free: Mapping[str, int]) -> Amounts:
-    """What is missing for ``wanted`` to fit into ``free``: empty when it fits."""
+    """Return what is missing for ``wanted`` to fit into ``free``; empty if it fits."""
     return {
         name: count - free.get(name, 0)
         for name, count in wanted.items()
@@ -138,23 +138,23 @@ def shortage(wanted: Mapping[str, int], free: Mapping[str, int]) -> Amounts:
 
 
 def container_request(resources: Requirements) -> Amounts:
-    """What is set aside for a container: its requests, and its limits where it has none.
+    """Return what is reserved for a container: its requests, and its limits where it has none.
 
     Raises:
-        QuantityError: an amount cannot be read.
+        QuantityError: a quantity cannot be parsed.
     """
     return amounts({**resources.limits, **resources.requests})
 
 
 def pod_request(spec: AsksForRoom) -> Amounts:
-    """What is set aside for a pod while it lives.
+    """Return what is reserved for a pod.
 
-    Init containers run one after the other, so the largest counts; those that keep running beside
-    the others (``restartPolicy: Always``) count all along from their start; the sandbox comes on
-    top. Resources given for the pod as a whole stand for the sum of its containers.
+    Init containers run one after the other, so the largest counts. Sidecars (init containers with
+    ``restartPolicy: Always``) count from their start on. The sandbox's overhead is added. Pod-level
+    resources replace the sum of the containers.
 
     Raises:
-        QuantityError: an amount cannot be read.
+        QuantityError: a quantity cannot be parsed.
     """
     sidecars: Amounts = {}
     peaks: list[Amounts] = []
@@ -177,10 +177,10 @@ def pod_request(spec: AsksForRoom) -> Amounts:
 
 
 def pod_request_of(spec: AsksForRoom, resource: str) -> int:
-    """What ``pod_request`` says of one resource; for readers of many pods, at a part of its cost.
+    """Return one resource of ``pod_request``, at a fraction of the cost.
 
     Raises:
-        QuantityError: an amount of it cannot be read.
+        QuantityError: a quantity of the resource cannot be parsed.
     """
     sidecars = peak = 0
     for container in spec.init_containers:
@@ -199,7 +199,6 @@ def pod_request_of(spec: AsksForRoom, resource: str) -> int:
 
 
 def _amount_of(resources: Requirements, resource: str) -> int:
-    """What is set aside of one resource for a container."""
     written = resources.requests.get(resource)
     if written is None:
         written = resources.limits.get(resource)

@@ -1,4 +1,4 @@
-"""The table of kinds: one ``Resource`` for each, to be passed to the client."""
+"""The table of kinds: one ``Resource`` each, which the client takes as argument."""
 
 from typing import Any
 
@@ -139,7 +139,7 @@ BUILT_IN: tuple[Resource[Any], ...] = (
     VALIDATING_WEBHOOK_CONFIGURATIONS,
     HORIZONTAL_POD_AUTOSCALERS,
 )
-"""Kinds that a Kubernetes API server has by itself."""
+"""Kinds that every Kubernetes API server has."""
 
 CUSTOM: tuple[Resource[Any], ...] = (
     PYTORCH_JOBS,
@@ -155,4 +155,4 @@ CUSTOM: tuple[Resource[Any], ...] = (
     QUEUES,
     HYPERNODES,
 )
-"""Kinds that Gangline brings as CustomResourceDefinitions."""
+"""Kinds that Gangline adds as CustomResourceDefinitions."""

@@ -1,18 +1,17 @@
 """OpenAPI schemas from structs: for the built-in kinds, and structural ones for CRDs.
 
-Each struct becomes an object whose properties are its fields, with the words, limits and list keys
-of ``about``. Everything is inlined (structural schemas know no references); equal structs share
-one dict in memory.
+Each struct becomes an object whose properties are its fields, with the description, limits and list
+keys of its field annotations. Everything is inlined (structural schemas have no references); equal
+structs share one dict in memory.
 
-How a CRD stays small. A pod template written out in full, as generators do it, makes 600 KB for
-each job kind, which client-side ``kubectl apply`` cannot store (262,144 bytes of annotation). Ours
-describes every field that a template may have, so that a misspelt one is refused and every level
-can be explained, but
+How a CRD stays small. A pod template written out in full, as generators do it, takes 600 KB per job
+kind. Client-side ``kubectl apply`` cannot store that (262,144 bytes of annotation). Our schema has
+every field of a template, so that a misspelt one is refused and every level can be explained, but
 
-* describes each in one short sentence where upstream has paragraphs;
-* describes the template of one role only where a kind has a field for each;
-* keeps as free-form objects what hardly anyone writes (the old in-tree volume types);
-* leaves out what a template cannot have (ephemeral containers).
+* each field has one short sentence where upstream has paragraphs;
+* the template of one role only is described where a kind has a field for each role;
+* rarely used fields (the old in-tree volume types) are free-form objects;
+* fields that a template cannot have (ephemeral containers) are omitted.
 """
 
 from collections.abc import Mapping
@@ -46,7 +45,7 @@ _WIDE = frozenset(
         "expiration_seconds", "seconds", "grace_period_seconds",
     }
 )  # fmt: skip
-"""Whole numbers of 64 bits in Kubernetes; the others have 32."""
+"""Integers with 64 bits in Kubernetes; the others have 32."""
 
 _ATOMIC = frozenset(
     {
@@ -56,33 +55,32 @@ _ATOMIC = frozenset(
         "OwnerReference", "RoleRef", "Subject",
     }
 )  # fmt: skip
-"""Structs that one owner writes as a whole under server-side apply."""
+"""Structs that have one owner as a unit under server-side apply."""
 
 _NEVER_IN_TEMPLATES = frozenset({"ephemeral_containers"})
 
 
 @cache
 def for_type(type_: type[msgspec.Struct]) -> Json:
-    """The schema of a built-in kind, with the keys that strategic merge patches go by."""
+    """Return the schema of a built-in kind, with the keys for strategic merge patches."""
     return _Writer(structural=False).struct(type_)
 
 
 def structural(type_: type[msgspec.Struct]) -> Json:
-    """The structural schema of a custom kind, as a CRD carries it."""
+    """Return the structural schema of a custom kind, as a CRD contains it."""
     schema = _Writer(structural=True).struct(type_)
     schema["properties"]["metadata"] = {"type": "object"}
     return schema
 
 
 class _Writer:
-    """Writes the schemas of one family; remembers the structs it has met."""
+    """Writes the schemas of one family, each struct once."""
 
     def __init__(self, *, structural: bool) -> None:
         self._structural = structural
         self._known: dict[type, Json] = {}
 
     def struct(self, type_: type[msgspec.Struct]) -> Json:
-        """An object with the struct's fields."""
         if type_ not in self._known:
             self._known[type_] = self._struct(type_)
         return self._known[type_]
@@ -145,7 +143,7 @@ class _Writer:
         return {"oneOf": [{"type": "string"}, {"type": "number"}]}
 
     def _keyed(self, schema: Json, keys: list[str], *, retain: bool) -> None:
-        """Say which elements of two lists are the same one."""
+        """Mark the fields that identify an element of a list."""
         schema["x-kubernetes-list-type"] = "map"
         schema["x-kubernetes-list-map-keys"] = keys
         schema["items"] = _with_certain_keys(schema["items"], keys)
@@ -159,9 +157,9 @@ def _int_or_string() -> Json:
 
 
 def _with_certain_keys(items: Json, keys: list[str]) -> Json:
-    """Structural schemas insist that a list key is required or has a default.
+    """Make the list keys required: structural schemas insist on required keys or a default.
 
-    An empty text as default would do, but not on an API server of 1.20.
+    A default of "" would do as well, but an API server of 1.20 does not accept it.
     """
     properties = items.get("properties", {})
     loose = [
@@ -177,7 +175,7 @@ def _with_certain_keys(items: Json, keys: list[str]) -> Json:
 
 
 def _wordless(schema: Any) -> Any:
-    """The same schema without descriptions; a property of that name is no description."""
+    """Return the schema without descriptions; a property named "description" stays."""
     match schema:
         case dict():
             return {
@@ -191,7 +189,7 @@ def _wordless(schema: Any) -> Any:
 
 
 def _unwrapped(annotation: Any) -> tuple[Any, msgspec.Meta | None]:
-    """The bare type without None and annotations, and the outermost description."""
+    """Return the type without None and annotations, and the outermost description."""
     meta = None
     while True:
         origin = get_origin(annotation)
@@ -207,7 +205,7 @@ def _unwrapped(annotation: Any) -> tuple[Any, msgspec.Meta | None]:
 
 
 def _extra(annotation: Any) -> Json:
-    """All that the nested annotations say beyond JSON schema."""
+    """Merge the ``extra`` values of all nested annotations; the outermost wins."""
     found: Json = {}
     while True:
         origin = get_origin(annotation)

@@ -1,4 +1,4 @@
-"""Under which user and with which rights the processes of a pod run."""
+"""Users and rights of the processes of a pod."""
 
 from typing import Annotated
 
@@ -7,7 +7,7 @@ from gangline.api.meta import Wire
 
 
 class Capabilities(Wire):
-    """Linux capabilities beyond or short of the container runtime's usual set."""
+    """Linux capabilities added to or dropped from the container runtime's default set."""
 
     add: Annotated[list[str], about("Capabilities to grant.")] = []
     drop: Annotated[list[str], about("Capabilities to take away; ALL takes every one.")] = []

@@ -1,6 +1,6 @@
-"""Label and field selectors: read from text or from an object, matched against labels or fields.
+"""Label and field selectors: parsed from text or from an object, matched against labels or fields.
 
-Text: ``app=web,tier!=cache,env in (dev,test),!legacy,gpus>4``. An empty selector selects all.
+Text form: ``app=web,tier!=cache,env in (dev,test),!legacy,gpus>4``. An empty selector selects all.
 """
 
 import re
@@ -13,12 +13,12 @@ from gangline.api.meta import LabelSelector
 
 
 class SelectorError(ValueError):
-    """The selector cannot be read. The message says where and what would be right."""
+    """The selector cannot be parsed. The message contains the position and a remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """One thing that must hold of a label or field."""
+    """One condition on a label or field."""
 
     key: str
     operator: str
@@ -26,11 +26,11 @@ class Requirement:
     values: tuple[str, ...] = ()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether it holds. What is absent is unequal to everything."""
+        """Whether the labels meet the requirement. An absent label is unequal to every value."""
         return _MATCH[self.operator](labels.get(self.key), self.values)
 
     def __str__(self) -> str:
-        """Write it as text that reads back as the same."""
+        """Format as text that parses to an equal requirement."""
         if self.operator == "exists":
             return self.key
         if self.operator == "!":
@@ -42,18 +42,18 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """All requirements must hold; without any, everything is selected."""
+    """All requirements must be met; without any, everything is selected."""
 
     requirements: tuple[Requirement, ...] = ()
     nothing: bool = False
-    """Select nothing at all (what a selector that is not there means in some places)."""
+    """True selects nothing: the meaning of an absent selector in some places."""
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Whether an object with these labels (or fields) is selected."""
         return not self.nothing and all(each.matches(labels) for each in self.requirements)
 
     def __str__(self) -> str:
-        """Write it as text that reads back as the same."""
+        """Format as text that parses to an equal selector."""
         return ",".join(map(str, self.requirements))
 
 
@@ -96,10 +96,10 @@ _FROM_OBJECT = {"In": "in", "NotIn": "notin", "Exists": "exists", "DoesNotExist"
 
 @lru_cache(maxsize=1024)
 def parse_labels(text: str) -> Selector:
-    """Read a label selector.
+    """Parse a label selector.
 
     Raises:
-        SelectorError: it cannot be read.
+        SelectorError: it cannot be parsed.
     """
     if not text.strip():
         return EVERYTHING
@@ -107,7 +107,7 @@ def parse_labels(text: str) -> Selector:
 
 
 def from_object(selector: LabelSelector | None) -> Selector:
-    """Read a selector as objects carry it. None selects nothing; an empty one everything.
+    """Convert a selector struct. None selects nothing; an empty selector selects everything.
 
     Raises:
         SelectorError: an expression has an unknown operator or the wrong number of values.
@@ -132,10 +132,10 @@ def from_object(selector: LabelSelector | None) -> Selector:
 
 @lru_cache(maxsize=1024)
 def parse_fields(text: str) -> Selector:
-    r"""Read a field selector such as ``status.phase!=Running,spec.nodeName=a`` (``\`` escapes).
+    r"""Parse a field selector such as ``status.phase!=Running,spec.nodeName=a`` (``\`` escapes).
 
     Raises:
-        SelectorError: it cannot be read.
+        SelectorError: it cannot be parsed.
     """
     return Selector(tuple(_field(part) for part in _FIELD_PARTS.findall(text) if part.strip()))
 

@@ -25,12 +25,12 @@ class ServicePort(Wire):
 
 
 class ServiceSpec(Wire):
-    """Which pods a service stands for, and how it is reached."""
+    """The pods behind a service, and how clients reach it."""
 
     type: Annotated[
         str,
         about(
-            "How it is reached; ClusterIP when not given.",
+            "Type of the service; ClusterIP when not given.",
             values=("ClusterIP", "NodePort", "LoadBalancer", "ExternalName"),
         ),
     ] = ""
@@ -51,7 +51,7 @@ class ServiceSpec(Wire):
     ] = ""
     session_affinity_config: Annotated[FreeForm | None, about("For how long.")] = None
     publish_not_ready_addresses: Annotated[
-        bool, about("Give out addresses of pods that are not ready.")
+        bool, about("Publish addresses of pods that are not ready.")
     ] = False
     ip_families: Annotated[list[str], about("IPv4, IPv6.")] = []
     ip_family_policy: Annotated[
@@ -59,33 +59,33 @@ class ServiceSpec(Wire):
         about("One family or two.", values=("SingleStack", "PreferDualStack", "RequireDualStack")),
     ] = ""
     internal_traffic_policy: Annotated[
-        str, about("Pods to use from inside.", values=("Cluster", "Local"))
+        str, about("Pods for traffic from inside the cluster.", values=("Cluster", "Local"))
     ] = ""
     external_traffic_policy: Annotated[
-        str, about("Pods to use from outside.", values=("Cluster", "Local"))
+        str, about("Pods for traffic from outside.", values=("Cluster", "Local"))
     ] = ""
     health_check_node_port: Annotated[int, about("Port for load balancers' checks.")] = 0
     load_balancer_ip: Annotated[str, about("No longer used.")] = msgspec.field(
         name="loadBalancerIP", default=""
     )
-    load_balancer_class: Annotated[str, about("Who makes the load balancer.")] = ""
-    load_balancer_source_ranges: Annotated[list[str], about("Who may connect.")] = []
+    load_balancer_class: Annotated[str, about("Implementation of the load balancer.")] = ""
+    load_balancer_source_ranges: Annotated[list[str], about("Clients that may connect.")] = []
     allocate_load_balancer_node_ports: Annotated[bool | None, about("Open node ports.")] = None
     traffic_distribution: Annotated[str, about("Preference among pods.")] = ""
 
 
 class ServiceStatus(Wire):
-    """What became of a service."""
+    """The observed state of a service."""
 
     load_balancer: Annotated[FreeForm, about("Addresses of its load balancer.")] = {}
-    conditions: Annotated[list[Condition], about("What holds of it.", keys=("type",))] = []
+    conditions: Annotated[list[Condition], about("Current conditions.", keys=("type",))] = []
 
 
 class Service(Object):
     """A name and address for a set of pods."""
 
-    spec: Annotated[ServiceSpec, about("Which pods, and how.")] = ServiceSpec()
-    status: Annotated[ServiceStatus, about("What became of it.")] = ServiceStatus()
+    spec: Annotated[ServiceSpec, about("Desired state.")] = ServiceSpec()
+    status: Annotated[ServiceStatus, about("Observed state.")] = ServiceStatus()
 
 
 class EndpointAddress(Wire):
@@ -121,23 +121,23 @@ class Endpoints(Object):
 
 
 class EndpointConditions(Wire):
-    """What an endpoint can do at present."""
+    """The current state of an endpoint."""
 
-    ready: Annotated[bool | None, about("Takes new connections.")] = None
-    serving: Annotated[bool | None, about("Answers, even if it is about to end.")] = None
-    terminating: Annotated[bool | None, about("Is about to end.")] = None
+    ready: Annotated[bool | None, about("Accepts new connections.")] = None
+    serving: Annotated[bool | None, about("Responds, even while terminating.")] = None
+    terminating: Annotated[bool | None, about("Is terminating.")] = None
 
 
 class SliceEndpoint(Wire):
     """One pod behind a service."""
 
     addresses: Annotated[list[str], about("Its addresses.", required=True)] = []
-    conditions: Annotated[EndpointConditions | None, about("What it can do at present.")] = None
+    conditions: Annotated[EndpointConditions | None, about("Current conditions.")] = None
     hostname: Annotated[str, about("Name of it within the service.")] = ""
     node_name: Annotated[str, about("Node it is on.")] = ""
     target_ref: Annotated[ObjectReference | None, about("The pod.")] = None
     zone: Annotated[str, about("Zone it is in.")] = ""
-    hints: Annotated[FreeForm | None, about("Whom it should serve.")] = None
+    hints: Annotated[FreeForm | None, about("Clients that it should serve.")] = None
     deprecated_topology: Annotated[FreeForm | None, about("No longer used.")] = None
 
 
@@ -145,7 +145,7 @@ class EndpointSlice(Object):
     """Some of the addresses behind a service."""
 
     address_type: Annotated[
-        str, about("What kind of addresses.", required=True, values=("IPv4", "IPv6", "FQDN"))
+        str, about("Type of the addresses.", required=True, values=("IPv4", "IPv6", "FQDN"))
     ] = ""
     endpoints: Annotated[list[SliceEndpoint], about("The pods.")] = []
     ports: Annotated[list[EndpointPort], about("The ports of each.")] = []

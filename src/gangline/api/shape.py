@@ -1,7 +1,7 @@
-"""Whether an object has the shape of its kind: types, allowed values, ranges, known fields.
+"""Checks a manifest against the schema of its kind: types, allowed values, ranges, unknown fields.
 
-The same structural schema that a CRD carries, checked before anything is sent, with more to say
-about each mistake: which field was meant, where a misplaced one belongs, how to write a value.
+It uses the structural schema of the CRD before anything is sent. Its messages say more than a
+server's: which field was probably meant, where a misplaced field belongs, how to write a value.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -27,21 +27,21 @@ _KINDS = {bool: "true or false", int: "a whole number", float: "a number with a 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What an object looks like, and what is wrong with its looks."""
+    """The result of a check against the schema."""
 
     errors: list[FieldError]
     sound: Json
     """The object without the parts that have the wrong type."""
     dropped: frozenset[str]
-    """The paths of those parts, and of what is missing altogether."""
+    """Paths of the removed parts and of missing fields."""
 
 
 def check_shape(manifest: Mapping[str, Any], type_: type[msgspec.Struct]) -> Shape:
-    """Compare an object, as plain data, with the schema of its kind."""
+    """Check an object, as plain data, against the schema of its kind."""
     try:
         sound = without_nulls(msgspec.json.decode(msgspec.json.encode(manifest)))
     except RecursionError:
-        return _unwritable("contains itself, or is nested too deeply", "take that out of it")
+        return _unwritable("contains itself, or is nested too deeply", "remove that part")
     except (OverflowError, TypeError) as error:
         return _unwritable("cannot be written as JSON", f"use text for the names: {error}")
     schema, validator = _closed_schema(type_)
@@ -49,8 +49,8 @@ def check_shape(manifest: Mapping[str, Any], type_: type[msgspec.Struct]) -> Sha
     wrong: list[Segments] = []
     try:
         complaints = list(validator.iter_errors(sound))
-    except ValueError:  # the validator's own limit of levels
-        return _unwritable("is nested too deeply", "take levels out of it")
+    except ValueError:  # the nesting limit of the validator
+        return _unwritable("is nested too deeply", "use fewer levels")
     for found in complaints:
         segments = tuple(found.instance_path)
         errors += _explain(found, segments, schema)
@@ -66,7 +66,6 @@ def _unwritable(problem: str, remedy: str) -> Shape:
 
 
 def unknown_fields(errors: list[FieldError]) -> list[FieldError]:
-    """Those of the errors that are about fields the schema does not know."""
     return [error for error in errors if error.problem == _UNKNOWN]
 
 
@@ -76,7 +75,7 @@ _MISSING = "is missing"
 
 @cache
 def _closed_schema(type_: type[msgspec.Struct]) -> tuple[Json, jsonschema_rs.Validator]:
-    """The schema of a kind that refuses unknown fields, and what checks by it."""
+    """Return the schema of a kind, and a validator for it that also refuses unknown fields."""
     schema = structural(type_)
     metadata = {**for_type(ObjectMeta), "properties": dict(for_type(ObjectMeta)["properties"])}
     metadata["properties"] |= {"managedFields": {}, "selfLink": {}}
@@ -100,9 +99,9 @@ def _closed(schema: Json) -> Json:
 
 
 def _without_number(value: Any, segments: Segments) -> Iterator[FieldError]:
-    """The places of ``.nan`` and ``.inf``, which YAML can write and JSON cannot."""
+    """Yield errors for ``.nan`` and ``.inf``, which YAML has and JSON has not."""
     if isinstance(value, float) and not isfinite(value):
-        yield FieldError(path_of(segments), value, "is no number that JSON has", "give a number")
+        yield FieldError(path_of(segments), value, "is not a JSON number", "give a number")
     elif isinstance(value, Mapping):
         for name, child in value.items():
             yield from _without_number(child, (*segments, str(name)))
@@ -112,7 +111,9 @@ def _without_number(value: Any, segments: Segments) -> Iterator[FieldError]:
 
 
 def _drop(sound: Json, segments: Segments) -> str:
-    """Take the part at the path out, or the list that it is an item of. Says what went."""
+    """Remove the part at the path, or the list that contains it. Returns the path of what was
+    removed.
+    """
     names = list(segments)
     while names and isinstance(names[-1], int):
         names.pop()
@@ -148,7 +149,7 @@ def _unknown(
 
 
 def _meant(name: str, segments: Segments, known: Json, schema: Json) -> str:
-    """Which field was meant by an unknown one."""
+    """Suggest the field that an unknown name probably stands for."""
     spelt = {field.lower(): field for field in known}
     if close := get_close_matches(name.lower(), spelt, n=1, cutoff=0.75):
         return f"did you mean {spelt[close[0]]!r}?"
@@ -156,11 +157,13 @@ def _meant(name: str, segments: Segments, known: Json, schema: Json) -> str:
         above = segments[:length]
         if home := _home_of(name, _schema_at(schema, above)):
             return f"it belongs to {path_of((*above, *home))}"
-    return f"use one of {', '.join(sorted(known))}" if len(known) <= 12 else "take it out"
+    return f"use one of {', '.join(sorted(known))}" if len(known) <= 12 else "remove it"
 
 
 def _home_of(name: str, schema: Json) -> Segments | None:
-    """The shortest way down from a schema to an object with a field of this name."""
+    """Return the shortest path down to an object that has a field of this name; None if there is
+    none.
+    """
     level: list[tuple[Segments, Json]] = [((), schema)]
     while level:
         below: list[tuple[Segments, Json]] = []
@@ -211,7 +214,7 @@ def _type(
 
 
 def _rewritten(given: Any, wanted: str) -> str:
-    """How a value would be written as the type that is wanted."""
+    """Suggest how to write a value as the expected type."""
     if wanted == "string" and isinstance(given, bool | int | float):
         text = str(given).lower() if isinstance(given, bool) else str(given)
         return f'write it in quotes: "{text}"'

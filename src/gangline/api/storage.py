@@ -1,4 +1,4 @@
-"""Storage that outlives pods: volumes, claims to them, and classes that make them."""
+"""Persistent storage: volumes, claims, storage classes."""
 
 from datetime import datetime
 from typing import Annotated
@@ -21,14 +21,14 @@ _VOLUME_MODES = ("Filesystem", "Block")
 
 
 class VolumeResourceRequirements(Wire):
-    """How much storage is wanted."""
+    """The requested amount of storage."""
 
     requests: Annotated[ResourceList, about("At least this much storage.")] = {}
     limits: Annotated[ResourceList, about("At most this much storage.")] = {}
 
 
 class PersistentVolumeClaimSpec(Wire):
-    """What storage is wanted."""
+    """The requested storage."""
 
     access_modes: Annotated[list[str], about(_ACCESS)] = []
     resources: Annotated[VolumeResourceRequirements, about("How much storage.")] = (
@@ -50,25 +50,25 @@ class PersistentVolumeClaimSpec(Wire):
 
 
 class PersistentVolumeClaimStatus(Wire):
-    """What became of a claim."""
+    """The observed state of a claim."""
 
     phase: Annotated[str, about("Pending, Bound or Lost.")] = ""
     access_modes: Annotated[list[str], about("How the bound volume may be mounted.")] = []
     capacity: Annotated[ResourceList, about("Size of the bound volume.")] = {}
-    conditions: Annotated[list[Condition], about("What is going on.", keys=("type",))] = []
-    allocated_resources: Annotated[ResourceList, about("Size being made.")] = {}
-    allocated_resource_statuses: Annotated[dict[str, str], about("How a resize goes.")] = {}
-    current_volume_attributes_class_name: Annotated[str, about("Class in force.")] = ""
-    modify_volume_status: Annotated[FreeForm | None, about("How a change of class goes.")] = None
+    conditions: Annotated[list[Condition], about("Current conditions.", keys=("type",))] = []
+    allocated_resources: Annotated[ResourceList, about("Size that is being provisioned.")] = {}
+    allocated_resource_statuses: Annotated[dict[str, str], about("Progress of a resize.")] = {}
+    current_volume_attributes_class_name: Annotated[str, about("Class in effect.")] = ""
+    modify_volume_status: Annotated[FreeForm | None, about("Progress of a change of class.")] = None
 
 
 class PersistentVolumeClaim(Object):
-    """A user's wish for storage."""
+    """A request for storage."""
 
-    spec: Annotated[PersistentVolumeClaimSpec, about("What is wanted.")] = (
+    spec: Annotated[PersistentVolumeClaimSpec, about("Desired state.")] = (
         PersistentVolumeClaimSpec()
     )
-    status: Annotated[PersistentVolumeClaimStatus, about("What became of it.")] = (
+    status: Annotated[PersistentVolumeClaimStatus, about("Observed state.")] = (
         PersistentVolumeClaimStatus()
     )
 
@@ -77,7 +77,7 @@ class HostPathVolume(Wire):
     """A path of the node."""
 
     path: Annotated[str, about("Path on the node.", required=True)] = ""
-    type: Annotated[str, about("What must be there, or is made.")] = ""
+    type: Annotated[str, about("What must exist or is created.")] = ""
 
 
 class LocalVolumeSource(Wire):
@@ -117,13 +117,13 @@ class VolumeNodeAffinity(Wire):
 
 
 class PersistentVolumeSpec(Wire):
-    """Where a volume's content is, and who may use it."""
+    """The storage behind a volume, and its limits of use."""
 
     capacity: Annotated[ResourceList, about("Its size.")] = {}
     access_modes: Annotated[list[str], about(_ACCESS)] = []
     persistent_volume_reclaim_policy: Annotated[
         str,
-        about("What happens when its claim goes.", values=("Retain", "Delete", "Recycle")),
+        about("What happens when its claim is deleted.", values=("Retain", "Delete", "Recycle")),
     ] = ""
     storage_class_name: Annotated[str, about("Class that it belongs to.")] = ""
     volume_mode: Annotated[str, about(_VOLUME_MODE, values=_VOLUME_MODES)] = ""
@@ -158,35 +158,38 @@ class PersistentVolumeSpec(Wire):
 
 
 class PersistentVolumeStatus(Wire):
-    """What state a volume is in."""
+    """The observed state of a volume."""
 
     phase: Annotated[str, about("Pending, Available, Bound, Released or Failed.")] = ""
-    message: Annotated[str, about("Why, for people.")] = ""
+    message: Annotated[str, about("Why, for users.")] = ""
     reason: Annotated[str, about("Why, for programs.")] = ""
-    last_phase_transition_time: Annotated[datetime | None, about("Since when.")] = None
+    last_phase_transition_time: Annotated[
+        datetime | None, about("Time of the last change of the phase.")
+    ] = None
 
 
 class PersistentVolume(Object):
     """A piece of storage in the cluster."""
 
-    spec: Annotated[PersistentVolumeSpec, about("What it is.")] = PersistentVolumeSpec()
-    status: Annotated[PersistentVolumeStatus, about("Its state.")] = PersistentVolumeStatus()
+    spec: Annotated[PersistentVolumeSpec, about("Desired state.")] = PersistentVolumeSpec()
+    status: Annotated[PersistentVolumeStatus, about("Observed state.")] = PersistentVolumeStatus()
 
 
 class StorageClass(Object):
-    """How volumes of a class are made."""
+    """How volumes of a class are provisioned."""
 
-    provisioner: Annotated[str, about("Who makes the volumes.", required=True)] = ""
+    provisioner: Annotated[str, about("Provisioner of the volumes.", required=True)] = ""
     parameters: Annotated[dict[str, str], about("Settings for the provisioner.")] = {}
     reclaim_policy: Annotated[
-        str, about("What happens when a claim goes.", values=("Retain", "Delete", "Recycle"))
+        str, about("What happens when a claim is deleted.", values=("Retain", "Delete", "Recycle"))
     ] = ""
     mount_options: Annotated[list[str], about("Options for mounting its volumes.")] = []
-    allow_volume_expansion: Annotated[bool | None, about("May claims grow?")] = None
+    allow_volume_expansion: Annotated[bool | None, about("Whether claims may grow.")] = None
     volume_binding_mode: Annotated[
         str,
         about(
-            "Bind at once, or when a pod needs it.", values=("Immediate", "WaitForFirstConsumer")
+            "Bind immediately, or when a pod needs it.",
+            values=("Immediate", "WaitForFirstConsumer"),
         ),
     ] = ""
-    allowed_topologies: Annotated[list[FreeForm], about("Where volumes may be made.")] = []
+    allowed_topologies: Annotated[list[FreeForm], about("Where volumes may be provisioned.")] = []

@@ -1,4 +1,4 @@
-"""Whether a pod puts up with a node's taint: one rule for the scheduler and for evictions."""
+"""Whether a toleration matches a taint: one rule for the scheduler and for evictions."""
 
 from typing import Protocol
 
@@ -6,25 +6,25 @@ from typing import Protocol
 class _Marked(Protocol):
     @property
     def key(self) -> str:
-        """What it is about; empty in a toleration means everything."""
+        """Key of the taint; empty in a toleration matches every key."""
 
     @property
     def value(self) -> str:
-        """What a toleration without operator Exists has to equal."""
+        """Value that a toleration without operator Exists must equal."""
 
     @property
     def effect(self) -> str:
-        """What it does to pods; empty in a toleration means all effects."""
+        """Effect on pods; empty in a toleration matches every effect."""
 
 
 class _Toleration(_Marked, Protocol):
     @property
     def operator(self) -> str:
-        """``Exists`` for any value; else the values must be equal."""
+        """``Exists`` matches any value; otherwise the values must be equal."""
 
 
 def tolerates(toleration: _Toleration, taint: _Marked) -> bool:
-    """Tell if a toleration puts up with a taint (Kubernetes' rules)."""
+    """Whether a toleration matches a taint, by the rules of Kubernetes."""
     if toleration.effect and toleration.effect != taint.effect:
         return False
     if toleration.key and toleration.key != taint.key:

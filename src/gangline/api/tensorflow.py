@@ -1,4 +1,4 @@
-"""TFJob: TensorFlow, with parameter servers or with workers that meet in collectives."""
+"""TFJob: TensorFlow with parameter servers or with collective communication."""
 
 from typing import Annotated
 
@@ -7,16 +7,16 @@ from gangline.api.kubeflow import JobStatus, ReplicaSpec, RunPolicy
 from gangline.api.meta import Object, Wire
 
 ROLES = ("Chief", "Master", "PS", "Worker", "Evaluator")
-"""In the order of creation: whoever leads comes first."""
+"""In the order of creation: leading roles first."""
 CONTAINER = "tensorflow"
 WORKER_0 = ""
 ALL_WORKERS = "AllWorkers"
 
 
 class TFJobSpec(Wire):
-    """What a TFJob runs."""
+    """The desired state of a TFJob."""
 
-    run_policy: Annotated[RunPolicy, about("How it runs and ends.")] = RunPolicy()
+    run_policy: Annotated[RunPolicy, about("Run policy of the job.")] = RunPolicy()
     tf_replica_specs: Annotated[
         dict[str, ReplicaSpec],
         about(
@@ -36,8 +36,8 @@ class TFJobSpec(Wire):
     enable_dynamic_worker: Annotated[
         bool,
         about(
-            "True: workers may come, go and fail. Each is told of itself and of the parameter "
-            "servers only."
+            "True: workers may be added, removed and fail. Each gets only its own address and "
+            "those of the parameter servers."
         ),
     ] = False
 
@@ -45,7 +45,5 @@ class TFJobSpec(Wire):
 class TFJob(Object):
     """A distributed TensorFlow training job."""
 
-    spec: Annotated[TFJobSpec, about("What it runs.", required=True)] = TFJobSpec()
-    status: Annotated[JobStatus, about("Where it is in its life; written by the operator.")] = (
-        JobStatus()
-    )
+    spec: Annotated[TFJobSpec, about("Desired state.", required=True)] = TFJobSpec()
+    status: Annotated[JobStatus, about("Observed state; written by the operator.")] = JobStatus()

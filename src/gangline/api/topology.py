@@ -1,4 +1,4 @@
-"""HyperNode: nodes that are close together in the network, as Volcano has it."""
+"""HyperNode: nodes that are close together in the network, as in Volcano."""
 
 from typing import Annotated
 
@@ -10,7 +10,7 @@ VERSION = "v1alpha1"
 
 
 class ExactMatch(Wire):
-    """A member by its name."""
+    """A member by name."""
 
     name: Annotated[str, about("Its name.", required=True)] = ""
 
@@ -22,10 +22,10 @@ class RegexMatch(Wire):
 
 
 class MemberSelector(Wire):
-    """Which nodes or domains are meant: one of three ways."""
+    """Selects nodes or domains in one of three ways."""
 
-    exact_match: Annotated[ExactMatch | None, about("The one of this name.")] = None
-    regex_match: Annotated[RegexMatch | None, about("Those with names like this.")] = None
+    exact_match: Annotated[ExactMatch | None, about("The member with this name.")] = None
+    regex_match: Annotated[RegexMatch | None, about("Members whose names match.")] = None
     label_match: Annotated[LabelSelector | None, about("Nodes with these labels.")] = None
 
 
@@ -35,28 +35,28 @@ class HyperNodeMember(Wire):
     type: Annotated[
         str, about("Nodes, or network domains.", required=True, values=("Node", "HyperNode"))
     ] = ""
-    selector: Annotated[MemberSelector, about("Which ones.", required=True)] = MemberSelector()
+    selector: Annotated[MemberSelector, about("The members.", required=True)] = MemberSelector()
 
 
 class HyperNodeSpec(Wire):
-    """What a network domain consists of."""
+    """The members of a network domain."""
 
     tier: Annotated[
         int, about("How far apart its nodes are: 1 is the closest.", required=True, minimum=0)
     ] = 0
     tier_name: Annotated[str, about("Name of the tier, such as rack.", maxLength=253)] = ""
-    members: Annotated[list[HyperNodeMember], about("What belongs to it.")] = []
+    members: Annotated[list[HyperNodeMember], about("Its members.")] = []
 
 
 class HyperNodeStatus(Wire):
-    """What was found of a network domain."""
+    """The observed state of a network domain."""
 
-    conditions: Annotated[list[Condition], about("What holds of it.", keys=("type",))] = []
-    node_count: Annotated[int, about("How many nodes it has.")] = 0
+    conditions: Annotated[list[Condition], about("Current conditions.", keys=("type",))] = []
+    node_count: Annotated[int, about("Number of nodes.")] = 0
 
 
 class HyperNode(Object):
     """A network domain: nodes that are close together."""
 
-    spec: Annotated[HyperNodeSpec, about("What belongs to it.")] = HyperNodeSpec()
-    status: Annotated[HyperNodeStatus, about("What was found of it.")] = HyperNodeStatus()
+    spec: Annotated[HyperNodeSpec, about("Its members.")] = HyperNodeSpec()
+    status: Annotated[HyperNodeStatus, about("Observed state.")] = HyperNodeStatus()

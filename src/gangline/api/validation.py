@@ -1,10 +1,10 @@
-"""Whether a job can be carried out: every mistake in it, not only the first.
+"""Validation of job manifests: yields every error, not only the first.
 
-Two steps. The shape (``shape``): types, allowed values, ranges, unknown fields. Then what no schema
-can say: names that get too long, roles, containers, amounts, limits that contradict each other.
-The operator, the command line and the SDK ask the same functions, so that all say the same.
+Two steps: the schema (types, allowed values, ranges, unknown fields), then the rules that no schema
+can express (derived names, roles, containers, quantities, contradicting limits). The operator, the
+command line and the SDK call the same functions, so their messages are the same.
 
-Limits of our own: a job has at most 5,000 replicas.
+Our own limit: a job has at most 5,000 replicas.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -41,7 +41,7 @@ from gangline.api.xgboost import XGBoostJob
 __all__ = ["MOST_REPLICAS", "FieldError", "validate_job", "validate_manifest"]
 
 Check = Callable[[Any, Any], Iterable[FieldError]]
-"""Lists the mistakes of an object, given the object before the change or None."""
+"""Yields the errors of an object, given the object before the change or None."""
 
 _KUBEFLOW = "kubeflow.org/v1"
 _ELASTIC = "elastic.iml.github.io/v1alpha1"
@@ -63,13 +63,13 @@ _KINDS: Mapping[tuple[Any, Any], tuple[type[Object], Check]] = {
 
 
 def validate_job(job: Object, old: Object | None = None) -> list[FieldError]:
-    """Every mistake in a job as it was read from the API.
+    """Return every error in a job that was read from the API.
 
-    Fields that this version does not know are no mistake here: the API server has let them pass.
+    Fields that this version does not know are no errors here: the API server has accepted them.
 
     Args:
         job: the job, of any of our kinds.
-        old: the job before this change, for what cannot be changed.
+        old: the job before this change, for immutable fields.
     """
     type_ = type(job)
     check = next(check for known, check in _KINDS.values() if known is type_)
@@ -82,14 +82,14 @@ def validate_job(job: Object, old: Object | None = None) -> list[FieldError]:
 def validate_manifest(
     manifest: Mapping[str, Any], *, strict: bool = True, old: Mapping[str, Any] | None = None
 ) -> list[FieldError]:
-    """Every mistake in an object of one of our kinds, as a user wrote it.
+    """Return every error in a manifest of one of our kinds.
 
-    Objects of other kinds have none: the API server knows better.
+    Returns nothing for other kinds: the API server validates them.
 
     Args:
-        manifest: the object as plain data; whatever a YAML file may hold.
-        strict: count fields that this version does not know as mistakes.
-        old: the object before this change, for what cannot be changed.
+        manifest: the object as plain data, as read from YAML.
+        strict: report fields that this version does not know.
+        old: the object before this change, for immutable fields.
     """
     version, kind = manifest.get("apiVersion"), manifest.get("kind")
     if not (isinstance(version, str) and isinstance(kind, str)) or (version, kind) not in _KINDS:
@@ -102,7 +102,9 @@ def validate_manifest(
 
 
 def _readable(manifest: Mapping[str, Any], type_: type[Object]) -> Object | None:
-    """An object that is stored already; None if it cannot be read, and nothing be held against."""
+    """Convert the stored object; None if it cannot be converted, so that no field counts as
+    immutable.
+    """
     try:
         return msgspec.convert(check_shape(manifest, type_).sound, type_)
     except msgspec.ValidationError:
@@ -112,7 +114,7 @@ def _readable(manifest: Mapping[str, Any], type_: type[Object]) -> Object | None
 def _beyond(
     shape: Shape, check: Check, type_: type[Object], old: Object | None
 ) -> list[FieldError]:
-    """What no schema can say, of the parts that have the right shape."""
+    """Return the errors that no schema can express, for the parts that match the schema."""
     if not shape.sound:
         return []
     try:

@@ -1,4 +1,4 @@
-"""The volumes of a pod and where their content comes from."""
+"""The volumes of a pod, and the sources of their content."""
 
 from typing import Annotated
 
@@ -11,24 +11,24 @@ from gangline.api.reference import LocalObjectReference
 from gangline.api.storage import PersistentVolumeClaimSpec
 
 _MODE = "Permission bits of the files, decimal or octal in YAML; 0644 when not given."
-_OPTIONAL = "Do without when it is missing."
+_OPTIONAL = "Start without it if it is missing."
 
 
 class KeyToPath(Wire):
-    """Which key becomes which file."""
+    """Maps a key to a file."""
 
-    key: Annotated[str, about("Key to take.", required=True)] = ""
+    key: Annotated[str, about("Key to read.", required=True)] = ""
     path: Annotated[str, about("File name, relative to the volume.", required=True)] = ""
     mode: Annotated[int | None, about("Permission bits of this file.")] = None
 
 
 class EmptyDirVolumeSource(Wire):
-    """An empty folder that lives as long as the pod."""
+    """An empty directory with the life time of the pod."""
 
-    medium: Annotated[str, about("Memory keeps it in RAM; else on the node's disk.")] = ""
-    size_limit: Annotated[
-        Quantity | None, about("Most it may hold; the pod is evicted beyond.")
-    ] = None
+    medium: Annotated[str, about("Memory for a tmpfs; otherwise it is on the node's disk.")] = ""
+    size_limit: Annotated[Quantity | None, about("Maximum size; the pod is evicted beyond it.")] = (
+        None
+    )
 
 
 class HostPathVolumeSource(Wire):
@@ -38,7 +38,7 @@ class HostPathVolumeSource(Wire):
     type: Annotated[
         str,
         about(
-            "What must be there, or is made; no check when empty.",
+            "What must exist or is created; no check when empty.",
             values=(
                 "",
                 "DirectoryOrCreate",
@@ -115,8 +115,10 @@ class ServiceAccountTokenProjection(Wire):
     """A token of the pod's service account, renewed before it expires."""
 
     path: Annotated[str, about("File name, relative to the volume.", required=True)] = ""
-    audience: Annotated[str, about("Whom the token is meant for; the API server if empty.")] = ""
-    expiration_seconds: Annotated[int | None, about("Life of a token; 3600 when not given.")] = None
+    audience: Annotated[str, about("Audience of the token; the API server if empty.")] = ""
+    expiration_seconds: Annotated[
+        int | None, about("Life time of a token in seconds; 3600 when not given.")
+    ] = None
 
 
 class ClusterTrustBundleProjection(Wire):
@@ -143,11 +145,11 @@ class VolumeProjection(Wire):
     cluster_trust_bundle: Annotated[
         ClusterTrustBundleProjection | None, about("Trusted certificates.")
     ] = None
-    pod_certificate: Annotated[FreeForm | None, about("A certificate made for the pod.")] = None
+    pod_certificate: Annotated[FreeForm | None, about("A certificate issued for the pod.")] = None
 
 
 class ProjectedVolumeSource(Wire):
-    """Several sources in one folder."""
+    """Several sources in one directory."""
 
     sources: Annotated[list[VolumeProjection], about("The parts.")] = []
     default_mode: Annotated[int | None, about(_MODE)] = None
@@ -170,7 +172,7 @@ class PersistentVolumeClaimTemplate(Wire):
 
 
 class EphemeralVolumeSource(Wire):
-    """A claim made with the pod and deleted with it."""
+    """A claim created with the pod and deleted with it."""
 
     volume_claim_template: Annotated[
         PersistentVolumeClaimTemplate | None, about("The claim; its name is POD-VOLUME.")

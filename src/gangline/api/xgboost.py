@@ -11,9 +11,9 @@ CONTAINER = "xgboost"
 
 
 class XGBoostJobSpec(Wire):
-    """What an XGBoostJob runs."""
+    """The desired state of an XGBoostJob."""
 
-    run_policy: Annotated[RunPolicy, about("How it runs and ends.")] = RunPolicy()
+    run_policy: Annotated[RunPolicy, about("Run policy of the job.")] = RunPolicy()
     xgb_replica_specs: Annotated[
         dict[str, ReplicaSpec],
         about("Pods by role: Master (exactly one pod) and Worker.", required=True),
@@ -23,7 +23,5 @@ class XGBoostJobSpec(Wire):
 class XGBoostJob(Object):
     """A distributed XGBoost training job."""
 
-    spec: Annotated[XGBoostJobSpec, about("What it runs.", required=True)] = XGBoostJobSpec()
-    status: Annotated[JobStatus, about("Where it is in its life; written by the operator.")] = (
-        JobStatus()
-    )
+    spec: Annotated[XGBoostJobSpec, about("Desired state.", required=True)] = XGBoostJobSpec()
+    status: Annotated[JobStatus, about("Observed state; written by the operator.")] = JobStatus()

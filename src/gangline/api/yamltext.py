@@ -1,9 +1,9 @@
-"""A look at how large a YAML text becomes, and YAML documents as plain data.
+"""YAML documents as plain data, after a check of their expanded size.
 
-A few lines of YAML can stand for more objects than memory holds (aliases of aliases), for a list
-that contains itself, or for brackets deeper than the reader's stack. So the events of a text are
-walked once before anything is built: that costs time in proportion to the text, never to what it
-stands for. The same walk finds fields that are given twice, of which YAML would keep the last one.
+A few lines of YAML can stand for more objects than memory can hold (aliases of aliases), for a list
+that contains itself, or for nesting deeper than the parser's stack. The parser's events are
+therefore walked once before any object is built: that takes time in proportion to the text, not to
+its expansion. The same walk finds duplicate keys, of which YAML would silently take the last.
 """
 
 from collections.abc import Iterator
@@ -13,29 +13,29 @@ from typing import Any
 import yaml
 
 DEEPEST = 100
-"""Lists and objects within each other; a job comes to about twenty."""
+"""Maximum nesting depth; a job has about 20 levels."""
 LARGEST = 200_000
-"""Values of one document, with each alias counted as what it stands for."""
+"""Maximum number of values of one document; an alias counts as what it stands for."""
 MERGE_KEY = "<<"
 
 _LOADER: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class BadYaml(Exception):
-    """A text is not YAML, or not YAML that anybody can mean; says where."""
+    """The text is not YAML, or exceeds a limit; the message contains the position."""
 
 
 def documents(text: str) -> list[Any]:
-    """Read all documents of a text that are not empty.
+    """Parse all documents of a text, without the empty ones.
 
     Raises:
-        BadYaml: it is not YAML, is nested too deeply, stands for too much, contains itself, gives
-            a field twice, or has a value that Python cannot hold.
+        BadYaml: it is not YAML, is nested too deeply, is too large when expanded, contains itself,
+            has a duplicate key, or has a value that Python cannot represent.
     """
     try:
         twice = survey(text)
         if twice:
-            raise BadYaml("\n  ".join([*twice[:20], "keep one of the two"]))
+            raise BadYaml("\n  ".join([*twice[:20], "remove one of the two"]))
         return [each for each in yaml.load_all(text, Loader=_LOADER) if each is not None]
     except yaml.YAMLError as error:
         raise BadYaml(_where(error)) from error
@@ -57,7 +57,7 @@ def _place(event: yaml.Event) -> str:
 
 @dataclass
 class _Open:
-    """A list or object whose end has not come yet."""
+    """A list or object whose end has not been reached."""
 
     anchor: str | None
     is_object: bool
@@ -68,7 +68,7 @@ class _Open:
 
 @dataclass
 class _Survey:
-    """What is known of the document that is being walked."""
+    """State of the walk through one text."""
 
     path: list[_Open] = field(default_factory=list)
     sizes: dict[str, int] = field(default_factory=dict)
@@ -98,7 +98,7 @@ class _Survey:
     def _size_of(self, event: yaml.AliasEvent) -> int:
         if any(each.anchor == event.anchor for each in self.path):
             place = _place(event)
-            raise BadYaml(f"{place}: *{event.anchor} contains itself; take the reference out of it")
+            raise BadYaml(f"{place}: *{event.anchor} contains itself; remove that reference")
         return self.sizes.get(event.anchor or "", 1)
 
     def _add(self, anchor: str | None, size: int, event: yaml.Event) -> None:
@@ -112,7 +112,7 @@ class _Survey:
         if parent.size > LARGEST:
             raise BadYaml(
                 f"{_place(event)}: stands for more than {LARGEST} values, "
-                "with each alias (*name) counted as what it repeats; write less of them"
+                "counting each alias (*name) as what it repeats; use fewer aliases"
             )
 
     def _note_key(self, event: yaml.ScalarEvent) -> None:
@@ -125,10 +125,10 @@ class _Survey:
 
 
 def survey(text: str | bytes) -> list[str]:
-    """Walk a text without building anything; say which fields are given twice, and where.
+    """Walk a text without building objects; return its duplicate keys with their positions.
 
     Raises:
-        BadYaml: it is nested too deeply, stands for too much or contains itself.
+        BadYaml: it is nested too deeply, is too large when expanded, or contains itself.
         yaml.YAMLError: it is not YAML.
     """
     seen = _Survey()

@@ -1,1 +1,1 @@
-"""Talking to an API server: configuration, client, informers, work queue, controllers."""
+"""Client of a Kubernetes API server, with informers, work queues and controllers on top."""

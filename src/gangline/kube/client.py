@@ -1,11 +1,11 @@
-"""The client of an API server: typed verbs on resources, one connection pool, one loop.
+"""The client of an API server: typed verbs on resources, over one connection pool.
 
     async with Client(load_config()) as client:
         pod = await client.get(PODS, "train-worker-0", "default")
 
-Every verb raises ``ApiError`` (see ``errors``). Bytes are decoded straight into the type of the
-resource, which may be a struct with the few fields the caller reads, ``dict[str, Any]`` for objects
-as they are, or ``msgspec.Raw`` for their bytes.
+Every verb raises ``ApiError`` (see ``errors``). Bytes are decoded directly into the type of the
+resource. That type may be a struct with the few fields that the caller reads, ``dict[str, Any]``
+for complete objects, or ``msgspec.Raw`` for their bytes.
 """
 
 import random
@@ -42,17 +42,22 @@ MERGE = PatchKind.MERGE
 
 EVICTION, OLD_EVICTION = "policy/v1", "policy/v1beta1"
 WATCH_TIMEOUT_S = (300, 600)
-"""The server is asked to end a watch after a time drawn from here, so that a dead one is noticed
-and not all watchers come back at once."""
+"""Range of the random time after which the server is asked to end a watch.
+
+A limit detects dead watches; the randomness prevents that all watches reconnect together.
+"""
 WATCH_SILENCE_S = 180.0
-"""A watch is given up when nothing comes for so long: API servers send a bookmark each minute, and
-some fall silent for good (seen with Kubernetes 1.20.2 when thousands of objects were made)."""
+"""A watch without data for this time is closed.
+
+API servers send a bookmark each minute. Some stop sending for good (seen with Kubernetes 1.20.2
+while thousands of objects were created).
+"""
 WATCH_GRACE_S = 30
-"""After the time it was asked to end at, a watch that is still open is cut off by us."""
+"""Additional time for the server to end a watch before the client closes it."""
 
 
 class Client:
-    """Talks to one API server. Use as ``async with Client(config) as client``."""
+    """Client of one API server. Use as ``async with Client(config) as client``."""
 
     def __init__(
         self,
@@ -86,11 +91,11 @@ class Client:
         fields: str = "",
         limit: int = 500,
     ) -> Listing[T]:
-        """Read all objects of one namespace, or of all, in pages of ``limit``."""
+        """Read all objects of one namespace, or of all namespaces, in pages of ``limit``."""
         try:
             return await self._list(resource, namespace, labels, fields, limit)
         except Gone:
-            # The revision of the first page expired before we had the last: all at once, then.
+            # The revision of the first page expired before the last was read: read all in one page.
             return await self._list(resource, namespace, labels, fields, 0)
 
     async def _list(
@@ -122,15 +127,15 @@ class Client:
         bookmarks: bool = True,
         timeout_s: int | None = None,
     ) -> AsyncGenerator[WatchEvent[T], None]:
-        """Follow changes after ``resource_version`` until the server ends the watch.
+        """Yield changes after ``resource_version`` until the server ends the watch.
 
-        Without a revision it begins with an ADDED for each object there is. Close it with
-        ``contextlib.aclosing`` when you leave before it ends.
+        Without a revision, the watch begins with an ADDED event for each existing object. Use
+        ``contextlib.aclosing`` to close the watch before its end.
 
         Raises:
-            Gone: the revision is no longer held: list again.
-            Unreachable: the connection broke, or nothing came for ``WATCH_SILENCE_S`` although
-                bookmarks were asked for.
+            Gone: the server no longer has the revision: list again.
+            Unreachable: the connection broke, or no data arrived for ``WATCH_SILENCE_S`` although
+                bookmarks were requested.
         """
         timeout_s = timeout_s or random.randint(*WATCH_TIMEOUT_S)
         request = build.watch(
@@ -165,11 +170,11 @@ class Client:
         *,
         dry_run: bool = False,
     ) -> T:
-        """Store a new object.
+        """Create an object.
 
         Raises:
-            AlreadyExists: there is one of this name. Also when a lost answer made a caller repeat
-                a create that had succeeded: look at who owns the object.
+            AlreadyExists: an object of this name exists. This also happens when the response of a
+                successful create was lost and the caller repeats it: check the owner of the object.
         """
         return await self._object(
             resource, build.create(resource, body, namespace, dry_run=dry_run)
@@ -183,7 +188,7 @@ class Client:
         *,
         subresource: str = "",
     ) -> T:
-        """Replace an object (or its ``status``), if it is still at the body's resource version.
+        """Replace an object (or its ``status``) if it still has the resource version of the body.
 
         Raises:
             Conflict: it has changed.
@@ -201,7 +206,7 @@ class Client:
         kind: PatchKind = MERGE,
         subresource: str = "",
     ) -> T:
-        """Change some fields; ``patch`` is a list of operations for ``PatchKind.JSON``."""
+        """Change some fields; for ``PatchKind.JSON``, ``patch`` is a list of operations."""
         request = build.patch(resource, name, patch, namespace, kind=kind, subresource=subresource)
         return await self._object(resource, request)
 
@@ -215,7 +220,8 @@ class Client:
         force: bool = False,
         subresource: str = "",
     ) -> T:
-        """Declare what ``manager`` wants of an object, which is made if it is not there.
+        """Server-side apply: declare the fields that ``manager`` owns; creates the object if
+        necessary.
 
         Raises:
             Conflict: another manager owns a field, and ``force`` is not set.
@@ -236,10 +242,10 @@ class Client:
         uid: str | None = None,
         resource_version: str | None = None,
     ) -> None:
-        """Remove an object; ``propagation`` is Foreground, Background or Orphan.
+        """Delete an object; ``propagation`` is Foreground, Background or Orphan.
 
         Raises:
-            Conflict: it is not the one meant by ``uid`` and ``resource_version``.
+            Conflict: the object has another ``uid`` or ``resource_version``.
         """
         request = build.delete(
             resource,
@@ -255,26 +261,26 @@ class Client:
     async def bind(
         self, pod_name: str, namespace: str, node: str, *, uid: str | None = None
     ) -> None:
-        """Put a pod on a node, if it is still the pod meant by ``uid``.
+        """Bind a pod to a node, if the pod still has this ``uid``.
 
         Raises:
-            Conflict: it is another pod, or it is on a node already.
+            Conflict: the pod has another uid, or is bound already.
         """
         await self.transport.send(build.bind(pod_name, namespace, node, uid))
 
     async def evict(
         self, pod_name: str, namespace: str, *, grace_seconds: int | None = None
     ) -> None:
-        """Ask a pod to leave its node, within what disruption budgets allow.
+        """Evict a pod, within its disruption budgets.
 
         Raises:
-            TooManyRequests: a disruption budget does not allow it now.
+            TooManyRequests: a disruption budget does not allow the eviction now.
         """
         request = build.evict(pod_name, namespace, grace_seconds, self._eviction)
         try:
             await self.transport.send(request)
         except BadRequest as error:
-            # Kubernetes before 1.22 knows the older version alone.
+            # Kubernetes before 1.22 has only policy/v1beta1.
             if self._eviction == OLD_EVICTION or "no kind" not in str(error):
                 raise
             self._eviction = OLD_EVICTION
@@ -295,12 +301,12 @@ class Client:
         previous: bool = False,
         kept_for: str = "",
     ) -> AsyncGenerator[bytes, None]:
-        """Read what a container wrote, line by line, without line ends.
+        """Yield the log of a container, line by line, without line ends.
 
-        ``kept_for`` names the owner (its uid) of a pod that is gone: embedded clusters keep logs.
+        ``kept_for`` is the uid of the owner of a deleted pod: embedded clusters retain its logs.
 
         Raises:
-            BadRequest: the container is not running yet, or the pod has several and none is named.
+            BadRequest: the container does not run yet, or the pod has several and none is named.
         """
         request = build.logs(
             pod,
@@ -328,7 +334,7 @@ class Client:
         stdin: bytes | None = None,
         timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> Executed:
-        """Run a command in a container to its end.
+        """Run a command in a container and wait for its end.
 
         Raises:
             ApiError: it could not be run, or did not end in time (``Unreachable``).
@@ -353,7 +359,7 @@ class Client:
         content_type: str = JSON,
         timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> Any:
-        """Send any request; the answer as dicts and lists, or as text if it is not JSON."""
+        """Send any request; return the response as plain data, or as text if it is not JSON."""
         raw = body if isinstance(body, bytes) or body is None else msgspec.json.encode(body)
         request = Request(method, path, tuple((params or {}).items()), raw, content_type)
         answer = await self.transport.send(request, timeout_s=timeout_s)
@@ -369,10 +375,10 @@ class Client:
 
 
 def _with_kind(resource: Resource[Any], items: list[T]) -> list[T]:
-    """Say of each object what it is: a list says so once for all of them, unlike a watch."""
+    """Set the kind of each object: only a list itself has it, unlike the events of a watch."""
     for item in items:
         if isinstance(item, Object) and not item.kind:
-            # Nobody else has seen these objects yet: they are still ours to change.
+            # These objects were just decoded and are not shared yet, so they may still be changed.
             msgspec.structs.force_setattr(item, "kind", resource.kind)
             msgspec.structs.force_setattr(item, "api_version", resource.api_version)
     return items
@@ -380,7 +386,7 @@ def _with_kind(resource: Resource[Any], items: list[T]) -> list[T]:
 
 @contextmanager
 def _as_malformed(request: Request, resource: Resource[Any]) -> Iterator[None]:
-    """Say of an answer that cannot be read what it should have been."""
+    """Translate decode errors into an ``ApiError`` that names the expected kind."""
     try:
         yield
     except msgspec.DecodeError as error:
@@ -388,5 +394,5 @@ def _as_malformed(request: Request, resource: Resource[Any]) -> Iterator[None]:
 
 
 def _malformed(request: Request, resource: Resource[Any], error: msgspec.DecodeError) -> ApiError:
-    message = f"{request.path}: the answer is no {resource.kind}: {error}"
+    message = f"{request.path}: the response is not a {resource.kind}: {error}"
     return ApiError(Status(status="Failure", reason="Malformed", message=message))

@@ -1,7 +1,7 @@
-"""Which cluster to talk to, and as whom.
+"""The configuration of a cluster: its address and our credentials.
 
-Looked for in this order: the file named by the caller, ``KUBECONFIG``, the service account of the
-pod we run in, ``~/.kube/config``, the embedded cluster's (``$GANGLINE_HOME/kubeconfig``).
+Sources, in this order: the file named by the caller, ``KUBECONFIG``, the service account of the
+current pod, ``~/.kube/config``, the embedded cluster's file (``$GANGLINE_HOME/kubeconfig``).
 """
 
 import ipaddress
@@ -31,29 +31,30 @@ SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 @dataclass(frozen=True, slots=True)
 class ClusterConfig:
-    """All that is needed to talk to one API server."""
+    """Address, credentials and TLS settings of one API server."""
 
     server: str
-    """Its address, such as ``https://127.0.0.1:6443``."""
+    """Base URL of the server, such as ``https://127.0.0.1:6443``."""
     namespace: str = "default"
-    """The namespace meant when none is named."""
+    """The default namespace."""
     credentials: CredentialSource = field(default_factory=FixedCredential)
     certificate_authority: bytes | None = None
-    """PEM; None means that the system's authorities are trusted."""
+    """CA certificates in PEM; None means that the system's are trusted."""
     verify: bool = True
-    """Whether the server must prove who it is. Off only by the user's explicit wish."""
+    """Whether the certificate of the server is verified. Off only if the user says so explicitly.
+    """
     tls_server_name: str = ""
-    """The name in the server's certificate, when it is not the one in its address."""
+    """The name in the server's certificate, if it differs from the host in ``server``."""
     proxy_url: str = ""
     headers: tuple[tuple[str, str], ...] = ()
     context: str = ""
-    """The name of the context that this was read from; empty without a kubeconfig."""
+    """The name of the kubeconfig context; empty without a kubeconfig."""
     origin: str = ""
-    """Where this was read from, for messages to people."""
+    """Where the configuration was read from, for messages."""
 
     @property
     def loopback(self) -> bool:
-        """Whether the server is on this machine, so that compression only costs."""
+        """Whether the server is on this machine, where compression is a waste of processor time."""
         return _is_loopback(urlsplit(self.server).hostname or "")
 
 
@@ -67,14 +68,14 @@ def load_config(
     """Find and read the configuration of a cluster.
 
     Raises:
-        ConfigError: there is none, or it is broken; the message says what would help.
+        ConfigError: there is none, or it is invalid; the message contains a remedy.
     """
     if kubeconfig:
         return _from_files([Path(kubeconfig).expanduser()], context, environment)
     if named := [
         Path(part) for part in environment.get("KUBECONFIG", "").split(os.pathsep) if part
     ]:
-        # As kubectl does: of several files some may be missing, but a lone one must be there.
+        # As kubectl does: of several files some may be missing, but a single one must exist.
         present = [path for path in named if path.exists()]
         return _from_files(present or named[:1], context, environment)
     if environment.get("KUBERNETES_SERVICE_HOST") and (service_account / "token").exists():
@@ -140,7 +141,7 @@ def _text(path: Path) -> str:
 
 
 def _environment_proxy(server: str, environment: Mapping[str, str]) -> str:
-    """The proxy that the environment asks for; never one for this machine or an exempted host."""
+    """Return the proxy of the environment; empty for this machine and for hosts in NO_PROXY."""
     address = urlsplit(server)
     name = f"{address.scheme}_proxy"
     proxy = environment.get(name.upper()) or environment.get(name) or ""

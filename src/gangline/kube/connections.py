@@ -1,8 +1,8 @@
-"""Kept-alive connections to one server for plain requests: one at a time on each.
+"""A pool of keep-alive connections to one server, for plain requests: one request at a time each.
 
-Through aiohttp's client a request costs two and a half times the processor time that it costs here,
-where there is nothing but a socket, TLS and ``AnswerReader``; a scheduler spent as much on requests
-as on all else together.
+A request through aiohttp's client takes 2.5 times the processor time that it takes here, where only
+a socket, TLS and ``AnswerReader`` are involved. In a scheduler, requests through aiohttp took as
+much time as everything else together.
 """
 
 import asyncio
@@ -18,26 +18,27 @@ import aiohappyeyeballs
 from gangline.kube.answer import Answer, AnswerReader
 
 MAX_IDLE_S = 60.0
-"""A connection that rested longer is not used again: many servers hang up soon after that."""
+"""A connection that was idle for longer is not used again: many servers close it soon after that.
+"""
 SECOND_ADDRESS_AFTER_S = 0.25
-"""Of a server with several addresses, the next one is tried beside the last after this time."""
+"""Delay before the next address of a server is tried concurrently (happy eyeballs)."""
 CLOSE_TIMEOUT_S = 1.0
 CLOSING_LAYERS = 3
-"""A connection that was given up while it came about closes in so many turns of the event loop."""
+"""Turns of the event loop in which a connection closes that was cancelled while it was set up."""
 
 SocketFactory = Callable[[aiohappyeyeballs.AddrInfoType], socket.socket]
 
 
 class NotConnected(OSError):
-    """There is no way to the server; the cause says why."""
+    """No connection to the server can be established; the cause has the reason."""
 
 
 class Untrusted(NotConnected):
-    """The server does not prove who it is."""
+    """The certificate of the server is not trusted."""
 
 
 class Refused(OSError):
-    """The server does not want to speak otherwise than by plain requests."""
+    """The server refused to upgrade the connection."""
 
     def __init__(self, code: int) -> None:
         super().__init__(f"refused with code {code}")
@@ -45,7 +46,7 @@ class Refused(OSError):
 
 
 class Server(NamedTuple):
-    """Where a server listens, and the name that its certificate is to bear."""
+    """Address of a server, and the name that its certificate must have."""
 
     host: str
     port: int
@@ -53,7 +54,7 @@ class Server(NamedTuple):
 
 
 def server_of(address: str, name: str) -> Server | None:
-    """The server at an address such as ``https://10.0.0.1:6443``; None if it names a user too."""
+    """Parse an address such as ``https://10.0.0.1:6443``; None if it contains a user."""
     parts = urlsplit(address)
     if not parts.hostname or parts.username is not None:
         return None
@@ -62,39 +63,39 @@ def server_of(address: str, name: str) -> Server | None:
 
 
 class Connection(asyncio.Protocol):
-    """One connection."""
+    """One connection, as a protocol of the event loop."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
         self._reader = AnswerReader()
         self._answer: asyncio.Future[Answer] | None = None
         self.lost = asyncio.get_running_loop().create_future()
-        """Done when the connection is closed."""
+        """A future that is done when the connection is closed."""
         self.rests_since = 0.0
         self._wanted = True
 
     @property
     def usable(self) -> bool:
-        """Whether a request may be sent, as far as can be told."""
+        """Whether a request may be sent, as far as is known."""
         return self._transport is not None and not self._transport.is_closing()
 
     async def ask(self, message: bytes, deadline: float) -> Answer:
-        """Send a request and wait for its answer; whatever goes wrong, the connection is closed.
+        """Send a request and wait for the response; on any error the connection is closed.
 
         Args:
             message: the bytes of the request.
-            deadline: when to give up, by the clock of the event loop.
+            deadline: in the time of the event loop.
 
         Raises:
-            TimeoutError: the answer did not come in time.
-            OSError: the connection broke, or what came is no answer (``NoHttp``).
+            TimeoutError: the response did not arrive in time.
+            OSError: the connection broke, or the response is malformed (``NoHttp``).
         """
         if self._transport is None:
-            raise ConnectionResetError("the server has hung up")
+            raise ConnectionResetError("the server closed the connection")
         loop = asyncio.get_running_loop()
         self._reader = AnswerReader()
         self._answer = loop.create_future()
-        # A timer of the loop, as ``asyncio.timeout`` costs as much as all that is done here.
+        # A timer of the loop: ``asyncio.timeout`` costs as much as the rest of this method.
         timer = loop.call_at(deadline, self._give_up, self._answer)
         try:
             self._transport.write(message)
@@ -112,20 +113,19 @@ class Connection(asyncio.Protocol):
             answer.set_exception(TimeoutError())
 
     def close(self) -> None:
-        """Close the connection at once, or as soon as it is made."""
+        """Close the connection immediately, or as soon as it is established."""
         self._wanted = False
         if self._transport is not None:
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the transport: called by the event loop, as are those that follow."""
-        # uvloop's transports are none of asyncio's class, though they do the same.
+        # uvloop's transports have asyncio's interface without its base class.
         self._transport = transport  # type: ignore[assignment]
         if not self._wanted:
             self.close()
 
     def data_received(self, data: bytes) -> None:
-        """Take what the server sent; unasked, it is the end of the connection."""
+        """Parse received data; unrequested data closes the connection."""
         waiting = self._answer
         if waiting is None or waiting.done():
             return self.close()
@@ -138,7 +138,7 @@ class Connection(asyncio.Protocol):
             waiting.set_result(answer)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell who waits for an answer."""
+        """Complete or fail the pending response."""
         self._transport = None
         if not self.lost.done():
             self.lost.set_result(None)
@@ -152,12 +152,12 @@ class Connection(asyncio.Protocol):
 
 
 class Connections:
-    """All connections to one server; as many as there are requests at one time.
+    """A pool of connections to one server; it grows with the number of concurrent requests.
 
     Args:
-        server: whom to connect to.
+        server: the server.
         socket_factory: makes the sockets.
-        connect_timeout_s: for each connection, TLS included.
+        connect_timeout_s: for each connection, including TLS.
     """
 
     def __init__(
@@ -172,12 +172,12 @@ class Connections:
         self._making: set[asyncio.Task[Any]] = set()
 
     async def ask(self, message: bytes, tls: ssl.SSLContext | None, timeout_s: float) -> Answer:
-        """Send a request over a connection that is free, or a new one.
+        """Send a request over an idle connection, or a new one.
 
         Raises:
-            NotConnected: there is no connection to be had.
-            OSError: the connection broke off; what became of the request is unknown.
-            TimeoutError: no connection came about in time, or no answer.
+            NotConnected: no connection can be established.
+            OSError: the connection broke; whether the request took effect is unknown.
+            TimeoutError: no connection, or no response, in time.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
@@ -202,9 +202,9 @@ class Connections:
         self._idle.clear()
 
     def _rested(self, tls: ssl.SSLContext | None) -> Connection | None:
-        """The connection that was used last, if it is still good."""
+        """Return the idle connection that was used last; None if there is no usable one."""
         if tls is not self._tls:
-            # The certificate that we show has changed: who saw the old one is not asked again.
+            # The client certificate has changed: connections with the old one are not used again.
             self._tls = tls
             for connection in self._idle:
                 connection.close()
@@ -225,7 +225,7 @@ class Connections:
             raise
         except ssl.CertificateError as error:
             raise Untrusted(str(error)) from error
-        except (OSError, RuntimeError) as error:  # uvloop has the latter for some of the former
+        except (OSError, RuntimeError) as error:  # uvloop raises RuntimeError in some cases
             raise NotConnected(str(error)) from error
         self._open.add(connection)
         connection.lost.add_done_callback(lambda _: self._open.discard(connection))
@@ -257,8 +257,8 @@ class Connections:
         try:
             await asyncio.shield(making)
         except asyncio.CancelledError:
-            # Cancelled itself, a loop may forget the transport (asyncio), or close its socket while
-            # the number is another's already (uvloop). So its end is brought about from without.
+            # The task must not be cancelled itself: asyncio may then leak the transport, and uvloop
+            # may close a descriptor that is reused already. Shutting the socket down ends it.
             connection.close()
             with contextlib.suppress(OSError):
                 made.shutdown(socket.SHUT_RDWR)
@@ -268,4 +268,4 @@ class Connections:
     def _made(self, making: "asyncio.Task[Any]") -> None:
         self._making.discard(making)
         if not making.cancelled():
-            making.exception()  # whoever still waits has it too
+            making.exception()  # retrieved, so that asyncio does not log it

@@ -1,10 +1,10 @@
-"""The loop of a controller: workers take keys from a queue and reconcile what each names.
+"""The reconcile loop of a controller: workers take keys from a queue and reconcile the objects.
 
-A reconcile looks at the state of the world, not at what changed, and ends in one of three ways:
-``Done()``; ``After(seconds)``, to be looked at again though nothing may change; or an exception:
-``TerminalError`` when trying again cannot help, any other to be tried again, later each time.
-Nothing that a reconcile raises ends the loop. Every log line of a reconcile says which controller
-it belongs to and what it looks at.
+A reconcile is level-triggered: it compares the current state with the desired one, whatever caused
+it. It ends in one of three ways: ``Done()``; ``After(seconds)``, to requeue the key after a delay;
+or an exception. ``TerminalError`` means that a retry cannot help; any other exception is retried
+with increasing delay. No exception of a reconcile ends the loop. Every log line of a reconcile has
+the fields of its controller and key.
 """
 
 import asyncio
@@ -28,12 +28,12 @@ RECONCILE_TIMEOUT_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """All is as it should be, until something changes."""
+    """Nothing is left to do until something changes."""
 
 
 @dataclass(frozen=True, slots=True)
 class After:
-    """Look again after so many seconds, even if nothing changes."""
+    """Requeue the key after a delay, even if nothing changes."""
 
     seconds: float
 
@@ -42,11 +42,11 @@ Result = Done | After
 
 
 class TerminalError(Exception):
-    """Trying again cannot help: the reason has been told, or is told by ``on_terminal``."""
+    """A retry cannot help. The reason has been reported, or is reported by ``on_terminal``."""
 
 
 class Controller(Generic[K]):
-    """Runs ``reconcile`` for keys of ``queue``, on so many workers, one at a time for each key."""
+    """Runs ``reconcile`` for keys of ``queue`` in ``workers`` tasks, never two for the same key."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Controller(Generic[K]):
         timeout_s: float = RECONCILE_TIMEOUT_S,
     ) -> None:
         self.name = name
-        # An empty queue is false, as every empty collection is: ask for None.
+        # An empty queue is false, as it has a length: compare with None.
         made = WorkQueue[K](observer=metrics.QueueMetrics(name)) if queue is None else queue
         self.queue: WorkQueue[K] = made
         self._reconcile = reconcile
@@ -76,7 +76,7 @@ class Controller(Generic[K]):
         }
 
     async def run(self) -> None:
-        """Work until cancelled, or until the queue is stopped."""
+        """Run until cancelled, or until the queue is stopped."""
         metrics.WORKERS.labels(self.name).set(self._workers)
         self._active.set(0)
         held = self.queue.held_s
@@ -127,11 +127,11 @@ class Controller(Generic[K]):
             async with asyncio.timeout(self._timeout_s):
                 return await self._reconcile(key)
         except Exception as error:
-            # The one broad catch: whatever a reconcile raises concerns its own key only.
+            # The only broad catch: an exception of a reconcile concerns its own key only.
             return error
 
     async def _terminate(self, key: K, error: TerminalError) -> None:
-        log.warning("given up: %s", error)
+        log.warning("reconcile failed permanently: %s", error)
         if self._on_terminal is None:
             return
         try:
@@ -143,8 +143,8 @@ class Controller(Generic[K]):
         fields = {"again_in_s": round(wait_s, 2)}
         match error:
             case Conflict() | Unreachable():
-                # Part of life: the copy was older than the object, or the server is away.
-                log.debug("reconcile to be repeated: %s", error, extra=fields)
+                # Expected: the cached object was outdated, or the server is unreachable.
+                log.debug("reconcile will be retried: %s", error, extra=fields)
             case ApiError():
                 log.warning("reconcile refused: %s", error, extra=fields)
             case _:

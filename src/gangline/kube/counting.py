@@ -1,38 +1,35 @@
-"""Who counts the requests of a client: Prometheus, or nobody.
+"""Counting of a client's requests: with Prometheus, or not at all.
 
-Only what lasts is asked for its figures. A command that ends soon does not load what counts them.
+Only long-running components are scraped. Short commands do not import the metrics library.
 """
 
 from typing import Protocol
 
 NO_ANSWER = "<error>"
-"""The code of a request that got no answer, as client-go spells it."""
+"""The code of a request without a response, as in client-go."""
 
 
 class RequestCounter(Protocol):
     """Counts the requests to one server."""
 
     def answered(self, method: str, code: str, took_s: float) -> None:
-        """A request got this code, or none (``NO_ANSWER``), after so long."""
+        """Count a response by its code (or ``NO_ANSWER``) and duration."""
 
     def waited(self, method: str, waited_s: float) -> None:
-        """A request had its turn under the rate limit after so long."""
+        """Count the time that a request was delayed by the rate limit."""
 
 
 class Uncounted:
     """Counts nothing."""
 
-    def answered(self, method: str, code: str, took_s: float) -> None:
-        """Leave it at that."""
+    def answered(self, method: str, code: str, took_s: float) -> None: ...
 
-    def waited(self, method: str, waited_s: float) -> None:
-        """Leave it at that."""
+    def waited(self, method: str, waited_s: float) -> None: ...
 
 
 def counter_of(host: str, *, counted: bool) -> RequestCounter:
-    """The counter of the requests to a server."""
     if not counted:
         return Uncounted()
-    from gangline.kube.metrics import RequestMetrics  # noqa: PLC0415 - for those who count
+    from gangline.kube.metrics import RequestMetrics  # noqa: PLC0415 - see the module docstring
 
     return RequestMetrics(host)

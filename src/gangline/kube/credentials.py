@@ -1,7 +1,7 @@
-"""Who we are to an API server: tokens, passwords, certificates, and programs that issue them.
+"""Credentials for an API server: tokens, passwords, certificates, credential plug-ins.
 
-A ``Credential`` is what one request carries. A ``CredentialSource`` gives the one that is good now;
-asked to refresh (after a 401), it looks again.
+A ``Credential`` is sent with one request. A ``CredentialSource`` returns the current one; after a
+401 it is asked to refresh it.
 """
 
 import asyncio
@@ -22,17 +22,17 @@ import msgspec
 from gangline.kube.errors import ConfigError
 
 TOKEN_FILE_AGE_S = 60.0
-"""How long a token read from a file is used: Kubernetes replaces them well before they expire."""
+"""How long a token from a file is cached: Kubernetes replaces tokens well before they expire."""
 EXEC_TIMEOUT_S = 60.0
-"""How long a credential program may take; a person may have to confirm a login meanwhile."""
+"""Time limit of a credential plug-in; a person may have to confirm a login in this time."""
 EXPIRY_MARGIN_S = 10.0
-"""A credential is renewed this much before it expires, so that it does not expire on the way."""
+"""A credential is renewed this long before it expires, so that it is still valid on arrival."""
 EXEC_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """What a request carries: an Authorization header, and perhaps a client certificate (PEM)."""
+    """An Authorization header, and optionally a client certificate (PEM)."""
 
     authorization: str = ""
     certificate: bytes | None = field(default=None, repr=False)
@@ -40,30 +40,29 @@ class Credential:
 
 
 class CredentialSource(Protocol):
-    """Gives the credential that is good now."""
+    """Returns the current credential."""
 
     async def current(self, *, refresh: bool = False) -> Credential:
-        """Return a credential; a fresh one if ``refresh``.
+        """Return the current credential, or a new one if ``refresh``.
 
         Raises:
-            ConfigError: none can be had.
+            ConfigError: no credential is available.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class FixedCredential:
-    """A credential that stays."""
+    """A credential that never changes."""
 
     credential: Credential = Credential()
 
     async def current(self, *, refresh: bool = False) -> Credential:
-        """Return the credential."""
         return self.credential
 
 
 @dataclass(slots=True)
 class TokenFile:
-    """A token that something else keeps fresh in a file."""
+    """A token in a file that another program keeps current."""
 
     path: Path
     certificate: bytes | None = field(default=None, repr=False)
@@ -73,7 +72,7 @@ class TokenFile:
     _read_at: float = field(default=0.0, init=False)
 
     async def current(self, *, refresh: bool = False) -> Credential:
-        """Return the token, read again when it was read a minute ago.
+        """Return the token; the file is read again after a minute.
 
         Raises:
             ConfigError: the file cannot be read, or is empty.
@@ -102,18 +101,20 @@ def read_token(path: Path) -> str:
 
 
 def checked_token(token: str, where: str) -> str:
-    """Return a token that can be sent in a header.
+    """Return a token if it can be sent in a header.
 
     Raises:
-        ConfigError: it has a line break or another sign that headers cannot carry.
+        ConfigError: it has a line break or another character that headers cannot contain.
     """
     if not (token.isascii() and token.isprintable()):
-        raise ConfigError(f"{where} has line breaks or other signs that no token has")
+        raise ConfigError(
+            f"{where} has line breaks or other characters that a token cannot contain"
+        )
     return token
 
 
 def basic_authorization(username: str, password: str) -> str:
-    """The Authorization header of a user name and a password."""
+    """Return the Authorization header of a user name and a password."""
     pair = base64.b64encode(f"{username}:{password}".encode()).decode()
     return f"Basic {pair}"
 
@@ -142,23 +143,23 @@ class ExecPlugin:
     install_hint: str = ""
     interactive_mode: str = "IfAvailable"
     cluster: Mapping[str, Any] | None = None
-    """The cluster as told to the program, when it asked for that (``provideClusterInfo``)."""
+    """Cluster information for the program, if it asks for it (``provideClusterInfo``)."""
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     _credential: Credential | None = field(default=None, init=False)
     _expires: datetime | None = field(default=None, init=False)
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
 
     async def current(self, *, refresh: bool = False) -> Credential:
-        """Return the last credential while it is good, else run the program.
+        """Return the last credential while it is valid, else run the program.
 
         Raises:
             ConfigError: the program is missing, fails, or prints no credential.
         """
         before = self._credential
         async with self._lock:
-            # Whoever waited for the lock finds what the one before it was given.
-            asked = refresh and self._credential is before
-            if self._credential is None or asked or self._expired():
+            # A task that waited for the lock uses the credential that its predecessor got.
+            must_refresh = refresh and self._credential is before
+            if self._credential is None or must_refresh or self._expired():
                 status = self._read(await self._run())
                 self._credential, self._expires = _credential(status), status.expiration_timestamp
             return self._credential
@@ -175,14 +176,13 @@ class ExecPlugin:
             raise ConfigError(f"the credential program {self.command!r} is not found{self._hint()}")
         command = (program, *self.arguments)
         environment = {**os.environ, **self.environment, **self._exec_info(interactive)}
-        # In a thread: asyncio's own processes never end when they are cancelled while they start,
-        # which they are when one of many requests has found that the program fails.
+        # In a thread: an asyncio subprocess never ends if it is cancelled while it starts, which
+        # happens when one of several concurrent requests finds that the program fails.
         return await asyncio.to_thread(self._answer, command, environment, interactive)
 
     def _answer(
         self, command: tuple[str, ...], environment: Mapping[str, str], interactive: bool
     ) -> bytes:
-        """What the program prints."""
         try:
             done = subprocess.run(
                 command,
@@ -195,17 +195,17 @@ class ExecPlugin:
             )
         except subprocess.TimeoutExpired as error:
             raise ConfigError(
-                f"the credential program {self.command!r} gave no answer in {EXEC_TIMEOUT_S:.0f} s"
+                f"the credential program {self.command!r} did not end within {EXEC_TIMEOUT_S:.0f} s"
             ) from error
         except OSError as error:
             raise ConfigError(
                 f"the credential program {command[0]} does not start: {error}"
             ) from error
         if done.returncode:
-            said = (done.stderr or b"").decode(errors="replace").strip()[-500:]
+            message = (done.stderr or b"").decode(errors="replace").strip()[-500:]
             raise ConfigError(
                 f"the credential program {self.command!r} failed with exit code "
-                f"{done.returncode}{': ' + said if said else ''}{self._hint()}"
+                f"{done.returncode}{': ' + message if message else ''}{self._hint()}"
             )
         return done.stdout
 
@@ -213,8 +213,8 @@ class ExecPlugin:
         available = sys.stdin is not None and sys.stdin.isatty()
         if self.interactive_mode == "Always" and not available:
             raise ConfigError(
-                f"the credential program {self.command!r} must ask a person, and there is no "
-                "terminal: log in by hand first, or use a service account's token"
+                f"the credential program {self.command!r} is interactive, and there is no "
+                "terminal: log in manually first, or use a service account's token"
             )
         return available and self.interactive_mode != "Never"
 
@@ -222,8 +222,8 @@ class ExecPlugin:
         spec: dict[str, Any] = {"interactive": interactive}
         if self.cluster is not None:
             spec["cluster"] = dict(self.cluster)
-        told = {"apiVersion": self.api_version, "kind": "ExecCredential", "spec": spec}
-        return {"KUBERNETES_EXEC_INFO": msgspec.json.encode(told).decode()}
+        info = {"apiVersion": self.api_version, "kind": "ExecCredential", "spec": spec}
+        return {"KUBERNETES_EXEC_INFO": msgspec.json.encode(info).decode()}
 
     def _read(self, output: bytes) -> _ExecStatus:
         try:
@@ -234,7 +234,7 @@ class ExecPlugin:
             ) from error
         if answer.api_version != self.api_version:
             raise ConfigError(
-                f"the credential program {self.command!r} answered in {answer.api_version!r}, and "
+                f"the credential program {self.command!r} uses {answer.api_version!r}, and "
                 f"the kubeconfig asks for {self.api_version!r}: change users[].user.exec.apiVersion"
             )
         status = answer.status

@@ -1,7 +1,7 @@
-"""From bytes on the wire to typed objects: pages of lists, watch events, lines of a stream.
+"""Decoding of JSON into typed objects: pages of lists, watch events, lines of a stream.
 
-An object that does not fit its type (somebody else's CRD let it in) never spoils the list it is in:
-it comes back apart from the others, as ``Malformed``. A field that is null counts as not given.
+An object that does not fit its type (its CRD allows more) does not spoil its list: it is returned
+separately, as ``Malformed``. A null field counts as not given.
 """
 
 import gc
@@ -19,13 +19,16 @@ from gangline.api.nulls import without_nulls
 T = TypeVar("T")
 
 GC_PAUSE_BYTES = 256 * 1024
-"""From this size on, the garbage collector rests while we decode: it cannot free anything that a
-decoder makes, and would walk all of it again and again (seven times slower for a large list)."""
+"""From this size on, the garbage collector is paused during decoding.
+
+It cannot free anything that a decoder makes, and would traverse all of it repeatedly (a large list
+takes seven times longer).
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """An object that does not fit its type, as far as it could be read."""
+    """An object that does not fit its type, with the metadata that could be read."""
 
     metadata: ObjectMeta
     error: str
@@ -33,7 +36,7 @@ class Malformed:
 
 @dataclass(frozen=True, slots=True)
 class Listing(Generic[T]):
-    """All objects of a list, and the revision they were read at."""
+    """All objects of a list, and its revision."""
 
     items: list[T]
     resource_version: str = ""
@@ -48,9 +51,9 @@ class Listing(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class WatchEvent(Generic[T]):
-    """One change: ADDED, MODIFIED or DELETED; or a BOOKMARK, which only moves the revision on.
+    """One change: ADDED, MODIFIED or DELETED; or a BOOKMARK, which only advances the revision.
 
-    MALFORMED stands for any of the first three, for an object that does not fit its type.
+    MALFORMED replaces any of the first three if the object does not fit its type.
     """
 
     type: str
@@ -90,7 +93,7 @@ class _IdentityEnvelope(msgspec.Struct, frozen=True):
 
 
 def decoder_for(kind: type[T]) -> msgspec.json.Decoder[T]:
-    """The decoder of a type; made once, as making one costs more than using it."""
+    """Return the cached decoder of a type: making one costs more than using it."""
     key: Any = kind
     decoder: msgspec.json.Decoder[T] = _decoder(key)
     return decoder
@@ -122,7 +125,7 @@ _IDENTITY = msgspec.json.Decoder(_IdentityEnvelope)
 
 @contextmanager
 def garbage_collector_paused(size_bytes: int) -> Iterator[None]:
-    """Keep the cyclic collector from running while something large is decoded."""
+    """Pause the garbage collector while a large body is decoded."""
     pause = size_bytes >= GC_PAUSE_BYTES and gc.isenabled()
     if pause:
         gc.disable()
@@ -134,19 +137,20 @@ def garbage_collector_paused(size_bytes: int) -> Iterator[None]:
 
 
 def decode_object(kind: type[T], raw: bytes | msgspec.Raw) -> T:
-    """Read one object.
+    """Decode one object.
 
     Raises:
         msgspec.ValidationError: it does not fit its type.
-        msgspec.DecodeError: it is no JSON.
+        msgspec.DecodeError: it is not JSON.
     """
     return _decode(decoder_for(kind), raw)
 
 
 def _decode(decoder: msgspec.json.Decoder[T], raw: bytes | msgspec.Raw) -> T:
-    """Read anything; where a null does not fit, once more as if it had not been written.
+    """Decode; if a null does not fit, decode again without the null fields.
 
-    Not so from the start: it takes longer, and most types say which of their fields may be null.
+    The second step is slower and rarely necessary, as most types declare the fields that may be
+    null.
     """
     try:
         return decoder.decode(raw)
@@ -157,7 +161,7 @@ def _decode(decoder: msgspec.json.Decoder[T], raw: bytes | msgspec.Raw) -> T:
 
 
 def decode_page(kind: type[T], body: bytes) -> tuple[ListMeta, list[T], list[Malformed]]:
-    """Read one page of a list: what the list says of itself, its objects, and the misfits."""
+    """Decode one page of a list: its metadata, its objects, and the malformed ones."""
     key: Any = kind
     with garbage_collector_paused(len(body)):
         try:
@@ -180,7 +184,7 @@ def _decode_one_by_one(kind: type[T], body: bytes) -> tuple[ListMeta, list[T], l
 
 
 def decode_event(kind: type[T], line: bytes) -> WatchEvent[T] | bytes:
-    """Read one line of a watch; an ERROR event gives back the bytes of its Status."""
+    """Decode one line of a watch; for an ERROR event, return the bytes of its Status."""
     key: Any = kind
     try:
         event: _Event[T] = _decode(_event_decoder(key), line)
@@ -204,7 +208,7 @@ def _misfit(line: bytes, error: str) -> WatchEvent[T] | bytes:
 
 
 def read_metadata(raw: bytes | msgspec.Raw) -> ObjectMeta:
-    """The metadata of any object; only its identity when even the rest of that does not fit."""
+    """Decode the metadata of any object; only its identity if the other fields do not fit."""
     try:
         return _ENVELOPE.decode(raw).metadata
     except msgspec.ValidationError:
@@ -224,9 +228,9 @@ def read_metadata(raw: bytes | msgspec.Raw) -> ObjectMeta:
 async def split_lines(
     chunks: AsyncIterator[bytes], *, keep_last: bool = False
 ) -> AsyncIterator[bytes]:
-    """Cut a stream into its lines, however long, without their line ends.
+    """Split a stream into its lines, without their line ends.
 
-    What follows the last line end is dropped, as it was cut off, unless ``keep_last``.
+    Text after the last line end was cut off and is dropped, unless ``keep_last``.
     """
     pending: list[bytes] = []
     async for chunk in chunks:

@@ -1,9 +1,9 @@
-"""What can go wrong between us and an API server, as types to catch.
+"""Errors of the client, as types to catch.
 
 KubeError
-├── ConfigError           no usable configuration: says what to do about it
-└── ApiError              a request failed; ``status`` says how, as the server put it
-    ├── Unreachable       no answer: no connection, broken off, or too late
+├── ConfigError           no usable configuration; the message has a remedy
+└── ApiError              a request failed; ``status`` is the server's Status
+    ├── Unreachable       no response: no connection, connection lost, or timeout
     ├── Unauthorized      401   ├── Forbidden        403   ├── NotFound      404
     ├── Conflict          409   ├── AlreadyExists    409   ├── Gone          410
     ├── Invalid           422   ├── TooManyRequests  429   └── ServerTimeout 503, 504
@@ -16,15 +16,15 @@ from gangline.api.meta import Status, StatusCause, StatusDetails
 
 
 class KubeError(Exception):
-    """Base of everything that this package raises on purpose."""
+    """Base of all errors that this package raises."""
 
 
 class ConfigError(KubeError):
-    """There is no usable configuration of a cluster; the message says what would help."""
+    """There is no usable configuration of a cluster; the message has a remedy."""
 
 
 class ApiError(KubeError):
-    """The API server refused a request, or did not answer it."""
+    """The API server refused a request, or did not respond."""
 
     def __init__(self, status: Status) -> None:
         super().__init__(status.message or status.reason or f"HTTP {status.code}")
@@ -32,28 +32,28 @@ class ApiError(KubeError):
 
     @property
     def reason(self) -> str:
-        """The machine-readable word of the answer, such as ``NotFound``."""
+        """The machine-readable reason of the response, such as ``NotFound``."""
         return self.status.reason
 
     @property
     def code(self) -> int:
-        """The HTTP status code; 0 when there was no answer."""
+        """The HTTP status code; 0 without a response."""
         return self.status.code
 
     @property
     def causes(self) -> list[StatusCause]:
-        """Every mistake that the server found in the request."""
+        """Every error that the server found in the request."""
         return self.status.details.causes if self.status.details else []
 
     @property
     def retry_after_s(self) -> float | None:
-        """How many seconds the server asked us to wait, if it asked."""
+        """Delay that the server requested, in seconds; None if it requested none."""
         seconds = self.status.details.retry_after_seconds if self.status.details else 0
         return float(seconds) if seconds else None
 
 
 class Unreachable(ApiError):
-    """No answer: the server could not be reached, hung up, or took too long.
+    """No response: no connection, connection lost, or timeout.
 
     Whether a write took effect is unknown.
     """
@@ -63,19 +63,19 @@ class Unreachable(ApiError):
 
 
 class BadRequest(ApiError):
-    """The server could not make sense of the request."""
+    """The server could not parse the request."""
 
 
 class Unauthorized(ApiError):
-    """The server does not accept who we say we are."""
+    """The server does not accept the credentials."""
 
 
 class Forbidden(ApiError):
-    """We are known, and not allowed to do this."""
+    """The user is known, but not allowed to do this."""
 
 
 class NotFound(ApiError):
-    """There is no such object, or no such kind."""
+    """The object or the kind does not exist."""
 
 
 class AlreadyExists(ApiError):
@@ -87,11 +87,11 @@ class Conflict(ApiError):
 
 
 class Gone(ApiError):
-    """The revision asked for is no longer held: list again."""
+    """The server no longer has the requested revision: list again."""
 
 
 class Invalid(ApiError):
-    """The object breaks rules of its kind; ``causes`` names each."""
+    """The object violates the rules of its kind; ``causes`` has every error."""
 
 
 class TooManyRequests(ApiError):
@@ -99,7 +99,7 @@ class TooManyRequests(ApiError):
 
 
 class ServerTimeout(ApiError):
-    """The server, or something behind it, was not able to answer in time."""
+    """The server, or a backend of it, did not respond in time."""
 
 
 _BY_REASON: dict[str, type[ApiError]] = {
@@ -132,17 +132,17 @@ _BY_CODE: dict[int, type[ApiError]] = {
 }
 
 MAX_FOREIGN_MESSAGE = 500
-"""Characters kept of an answer that is no Status: a proxy's web page can be long."""
+"""Maximum length of a message that is not from a Status: the web page of a proxy can be long."""
 
 
 def error_from_status(status: Status) -> ApiError:
-    """The error that a Status stands for: by its reason, else by its code."""
+    """Return the error for a Status: by its reason, else by its code."""
     kind = _BY_REASON.get(status.reason) or _BY_CODE.get(status.code, ApiError)
     return kind(status)
 
 
 def error_from_answer(code: int, body: bytes, retry_after: str | None = None) -> ApiError:
-    """The error that an HTTP answer stands for, whether or not its body is a Status."""
+    """Return the error for an HTTP response, whether or not its body is a Status."""
     status = _read_status(body) or Status(
         status="Failure", message=_foreign_message(code, body), code=code
     )
@@ -166,5 +166,5 @@ def _read_status(body: bytes) -> Status | None:
 def _foreign_message(code: int, body: bytes) -> str:
     text = " ".join(body.decode(errors="replace").split())[:MAX_FOREIGN_MESSAGE]
     return (
-        f"the server answered HTTP {code}: {text}" if text else f"the server answered HTTP {code}"
+        f"the server returned HTTP {code}: {text}" if text else f"the server returned HTTP {code}"
     )

@@ -1,9 +1,10 @@
-"""Events for people: what happened to an object, as ``kubectl describe`` shows it.
+"""Event recorder: reports to users what happened to an object (``kubectl describe`` shows it).
 
-Nothing here may slow down or break a controller: ``event`` only notes, a task sends, and what
-cannot be sent is dropped. The same thing said again raises a count instead of making a new event;
-many similar things said of one object become one event; and an object that has too much said of it
-is listened to a little at a time.
+Recording never delays or breaks a controller: ``event`` only enqueues, a task sends, and events
+that
+cannot be sent are dropped. As in client-go, the correlator reduces their number in three ways: an
+equal event increments the count of the previous one; many similar events of one object are combined
+into one; and each object has a rate limit.
 """
 
 import asyncio
@@ -31,14 +32,14 @@ from gangline.kube.ratelimit import TokenBucket
 log = logging.getLogger(__name__)
 
 MAX_MESSAGE = 1024
-"""Characters of a message that Kubernetes stores."""
+"""Maximum length of a message in Kubernetes."""
 MAX_WAITING = 1000
 MAX_REMEMBERED = 4096
 SIMILAR_LIMIT = 10
-"""From this many different messages for one object and reason on, they become one event."""
+"""From this number of different messages per object and reason on, they are combined."""
 SIMILAR_WINDOW_S = 600.0
 BURST, RATE = 25, 1 / 300
-"""For each object, as Kubernetes has it: 25 at once, then one each five minutes."""
+"""Rate limit per object, as in Kubernetes: a burst of 25, then one per five minutes."""
 SEND_TIMEOUT_S = 10.0
 
 _KINDS: dict[object, Resource[Any]] = {kind.type: kind for kind in (*BUILT_IN, *CUSTOM)}
@@ -46,7 +47,7 @@ _KINDS: dict[object, Resource[Any]] = {kind.type: kind for kind in (*BUILT_IN, *
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something to tell about an object."""
+    """An event that has not been sent."""
 
     involved: ObjectReference
     type: str
@@ -55,20 +56,20 @@ class Note:
 
     @property
     def similarity(self) -> tuple[str, ...]:
-        """Equal for notes that differ in their message only."""
+        """Key of events that differ only in their message."""
         return (*_identity(self.involved), self.type, self.reason)
 
 
 @dataclass(slots=True)
 class _Similar:
-    """Which messages an object had lately under one reason."""
+    """Recent messages of one object with one reason."""
 
     since: float
     messages: set[str] = field(default_factory=set)
 
 
 class Aggregator:
-    """Decides what becomes of a note: nothing, a new event, or a higher count of an old one."""
+    """Decides about an event: drop it, create a new one, or increment a previous one's count."""
 
     def __init__(self, component: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._component = component
@@ -78,14 +79,14 @@ class Aggregator:
         self._sent: OrderedDict[tuple[str, ...], Event] = OrderedDict()
 
     def admit(self, note: Note) -> bool:
-        """Whether the object of a note may have one more said of it now."""
+        """Whether the rate limit of the object admits one more event now."""
         identity = _identity(note.involved)
         bucket = self._buckets.pop(identity, None) or TokenBucket(RATE, BURST, clock=self._clock)
         _remember(self._buckets, identity, bucket)
         return bucket.try_take()
 
     def next_event(self, note: Note, now: datetime) -> Event:
-        """The event to send for a note: a new one, or (it has a revision) one to be updated."""
+        """Return the event to send: a new one, or an update (it then has a resource version)."""
         key, message = self._key(note)
         before = self._sent.get(key)
         if before is not None:
@@ -95,15 +96,15 @@ class Aggregator:
         return self._new_event(note, message, now)
 
     def sent(self, note: Note, event: Event) -> None:
-        """Remember an event as the server has it, to count on it."""
+        """Remember an event as the server stored it, for later counts."""
         _remember(self._sent, self._key(note)[0], event)
 
     def forget(self, note: Note) -> None:
-        """The event of a note is gone from the server: the next one is new."""
+        """Forget an event that the server has deleted: the next one is a new event."""
         self._sent.pop(self._key(note)[0], None)
 
     def _key(self, note: Note) -> tuple[tuple[str, ...], str]:
-        """What a note is counted under, and the message it is told by."""
+        """Return the key under which an event is counted, and its message."""
         now = self._clock()
         similar = self._similar.pop(note.similarity, None)
         if similar is None or now - similar.since > SIMILAR_WINDOW_S:
@@ -117,7 +118,7 @@ class Aggregator:
 
     def _new_event(self, note: Note, message: str, now: datetime) -> Event:
         involved = note.involved
-        # Events of objects without a namespace live in the default one, as Kubernetes' own do.
+        # Events of cluster-scoped objects are in the default namespace, as in Kubernetes.
         namespace = involved.namespace or "default"
         name = f"{involved.name[:200]}.{time.time_ns():x}"
         return Event(
@@ -136,7 +137,7 @@ class Aggregator:
 
 
 class EventRecorder:
-    """Tells people what a component does. Use as ``async with EventRecorder(...) as recorder``."""
+    """Reports events of a component. Use as ``async with EventRecorder(...) as recorder``."""
 
     def __init__(
         self,
@@ -167,13 +168,13 @@ class EventRecorder:
     def event(
         self, involved: Object | ObjectReference, type_: str, reason: str, message: str
     ) -> None:
-        """Note that something happened to an object; never raises, never waits.
+        """Record that something happened to an object; never raises, never blocks.
 
         Args:
             involved: the object, or a reference to it.
             type_: ``Normal`` or ``Warning``.
-            reason: one CamelCase word, always the same for the same thing.
-            message: a sentence for people.
+            reason: one CamelCase word, always the same for the same kind of event.
+            message: a sentence for users.
         """
         note = Note(reference_to(involved), type_, reason, message[:MAX_MESSAGE])
         if not self._aggregator.admit(note):
@@ -181,14 +182,14 @@ class EventRecorder:
         try:
             self._notes.put_nowait(note)
         except asyncio.QueueFull:
-            log.debug("event dropped: too many wait", extra={"reason": reason})
+            log.debug("event dropped: the queue is full", extra={"reason": reason})
 
     async def settled(self) -> None:
-        """Wait until everything noted so far was sent or dropped."""
+        """Wait until everything recorded so far was sent or dropped."""
         await self._notes.join()
 
     async def run(self) -> None:
-        """Send what is noted until cancelled."""
+        """Send recorded events until cancelled."""
         while True:
             note = await self._notes.get()
             try:
@@ -214,7 +215,7 @@ class EventRecorder:
             try:
                 stored = await self._client.patch(EVENTS, event.metadata.name, change, namespace)
             except NotFound:
-                # Events live for an hour: this one is over, and begins anew.
+                # The server deletes events after an hour: create a new one.
                 self._aggregator.forget(note)
                 event = self._aggregator.next_event(note, self._time())
                 stored = await self._client.create(EVENTS, event, namespace)
@@ -224,7 +225,7 @@ class EventRecorder:
 
 
 def reference_to(involved: Object | ObjectReference) -> ObjectReference:
-    """A reference to an object, also to one that does not say of itself what kind it is."""
+    """Return a reference to an object, also to one whose kind is not set."""
     if isinstance(involved, ObjectReference):
         return involved
     resource = _KINDS.get(type(involved))
@@ -244,7 +245,7 @@ def _identity(involved: ObjectReference) -> tuple[str, ...]:
 
 
 def _remember(memory: OrderedDict[tuple[str, ...], Any], key: tuple[str, ...], value: Any) -> None:
-    """Keep a value, and of all values only those used last."""
+    """Store a value in an LRU cache of limited size."""
     memory[key] = value
     memory.move_to_end(key)
     while len(memory) > MAX_REMEMBERED:

@@ -1,7 +1,7 @@
-"""Running a command in a container (``exec``) over a WebSocket.
+"""Commands in a container (``exec``) over a WebSocket.
 
-The first byte of each message names its channel: 0 what we type, 1 what the command says, 2 its
-complaints, 3 how it ended (a Status), 4 the size of our terminal, 255 the end of a channel.
+The first byte of each message is its channel: 0 stdin, 1 stdout, 2 stderr, 3 the final Status,
+4 the size of the terminal, 255 the end of a channel.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ STDIN, STDOUT, STDERR, OUTCOME, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
 
 @dataclass(frozen=True, slots=True)
 class Executed:
-    """What a command said, and how it ended."""
+    """Output and exit code of a command."""
 
     exit_code: int
     stdout: bytes
@@ -45,17 +45,17 @@ class Session:
         await self._socket.send_bytes(bytes([STDIN]) + typed)
 
     async def close_input(self) -> None:
-        """Say that there is no more input; a server that speaks v4 only cannot be told."""
+        """Signal the end of the input; the v4 protocol has no message for it."""
         if self._socket.protocol == PROTOCOLS[0]:
             await self._socket.send_bytes(bytes([CLOSE, STDIN]))
 
     async def resize(self, columns: int, rows: int) -> None:
-        """Tell the size of the terminal."""
+        """Send the size of the terminal."""
         size = msgspec.json.encode({"Width": columns, "Height": rows})
         await self._socket.send_bytes(bytes([RESIZE]) + size)
 
     async def output(self) -> AsyncIterator[tuple[int, bytes]]:
-        """What the command says, as (STDOUT or STDERR, bytes), until it ends.
+        """Yield the output of the command as (STDOUT or STDERR, bytes), until it ends.
 
         Raises:
             ApiError: the command could not be run, or the connection broke.
@@ -71,14 +71,14 @@ class Session:
             elif channel in {STDOUT, STDERR} and content:
                 yield channel, content
         if self.exit_code is None:
-            raise Unreachable("the connection to the container broke off while a command ran")
+            raise Unreachable("the connection to the container was lost while a command ran")
 
 
 def exit_code_of(status: Status) -> int:
-    """The exit code in the Status that a command ends with.
+    """Return the exit code in the final Status of a command.
 
     Raises:
-        ApiError: the command was not run at all.
+        ApiError: the command was not run.
     """
     if status.status == "Success":
         return 0
@@ -127,12 +127,12 @@ async def execute(
     stdin: bytes | None = None,
     timeout_s: float = 60.0,
 ) -> Executed:
-    """Run a command in a container to its end.
+    """Run a command in a container and wait for its end.
 
     Raises:
         ApiError: it could not be run, or did not end in time (``Unreachable``).
     """
-    said: dict[int, bytearray] = {STDOUT: bytearray(), STDERR: bytearray()}
+    output: dict[int, bytearray] = {STDOUT: bytearray(), STDERR: bytearray()}
     try:
         async with (
             asyncio.timeout(timeout_s),
@@ -144,9 +144,9 @@ async def execute(
                 await session.write(stdin)
                 await session.close_input()
             async for channel, content in session.output():
-                said[channel] += content
+                output[channel] += content
     except TimeoutError as error:
         raise Unreachable(f"the command {command[0]!r} did not end in {timeout_s:.0f} s") from error
     if session.exit_code is None:
         raise ApiError(Status(message="the command ended without an exit code"))
-    return Executed(session.exit_code, bytes(said[STDOUT]), bytes(said[STDERR]))
+    return Executed(session.exit_code, bytes(output[STDOUT]), bytes(output[STDERR]))

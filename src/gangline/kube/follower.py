@@ -1,9 +1,12 @@
-"""Keeps a store current by list and watch: the objects of one namespace, or of all.
+"""Reflector: keeps an indexer current by list and watch, for one namespace or all.
 
-All objects are listed in pages, then watched from the list's revision on. A watch that ends is
-resumed where it stopped; when the server no longer holds that revision (410), everything is listed
-again and compared. While the server is away the store stays as it was, and attempts to come back
-are spread out, each waiting longer than the last.
+1. List all objects in pages.
+2. Watch from the revision of the list on.
+3. When the watch ends, resume it at the last revision. If the server no longer has that revision
+   (410), list again and apply the difference.
+
+While the server is unreachable the indexer keeps its content; reconnects are delayed exponentially,
+with jitter.
 """
 
 import asyncio
@@ -26,14 +29,14 @@ log = logging.getLogger(__name__)
 T = TypeVar("T", bound=Object)
 
 BACKOFF_S = (0.5, 30.0)
-"""The first and the longest wait before the server is tried again."""
+"""The first and the longest delay before a reconnect."""
 SHORT_WATCH_S = 1.0
 """A watch that ends sooner than this without an event counts as a failure: see ``_watch``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selection(Generic[T]):
-    """Which objects are followed, and what is kept of them."""
+    """Which objects are watched, and how they are stored."""
 
     resource: Resource[T]
     labels: str = ""
@@ -42,12 +45,12 @@ class Selection(Generic[T]):
     page_size: int = 500
 
     def kept(self, item: T) -> T:
-        """Return what is kept of an object."""
+        """Return the form of an object that is stored."""
         return self.transform(item) if self.transform else item
 
 
 class Follower(Generic[T]):
-    """Follows one namespace, or all. ``run`` it in a task."""
+    """Watches one namespace, or all. Start ``run`` in a task."""
 
     def __init__(
         self,
@@ -65,11 +68,11 @@ class Follower(Generic[T]):
         self._moved_on = False
         self._failures = 0
         self.synced = asyncio.Event()
-        """Set once everything there was has been read."""
+        """Set after the first complete list."""
         self.resource_version = ""
-        """The revision that the store is at; empty when all has to be listed."""
+        """The revision of the store; empty if a list is necessary."""
         self.problem: ApiError | ConfigError | None = None
-        """Why the store is not current; None while it is."""
+        """The last error, while the store is not current; else None."""
 
     async def run(self) -> None:
         """Keep the store current until cancelled."""
@@ -81,10 +84,10 @@ class Follower(Generic[T]):
                 self._count_restart("ended")
             except Gone as error:
                 self._count_restart("expired")
-                log.info("list again: revision expired", extra=self._fields_for_log())
+                log.info("revision expired: listing again", extra=self._fields_for_log())
                 self.resource_version = ""
                 if not self._moved_on:
-                    # Expired as soon as listed: listing at full speed would not help.
+                    # Expired immediately after the list: listing again at once would not help.
                     await self._back_off(error)
             except (ApiError, ConfigError) as error:
                 self._count_restart("failed")
@@ -125,7 +128,7 @@ class Follower(Generic[T]):
                 self._current()
                 self._failures = 0
         if not events and loop.time() - began < SHORT_WATCH_S:
-            # A server that hangs up at once must not be asked again at once.
+            # If a server ends watches immediately, reconnecting immediately would only load it.
             return await self._back_off(None)
         self._current()
         self._failures = 0
@@ -151,18 +154,18 @@ class Follower(Generic[T]):
 
     def _current(self) -> None:
         if self.problem is not None:
-            log.info("following again", extra=self._fields_for_log())
+            log.info("watch recovered", extra=self._fields_for_log())
         self.problem = None
 
     async def _back_off(self, error: ApiError | ConfigError | None) -> None:
-        """Wait: longer after each failure in a row, and never in step with others."""
+        """Sleep, with exponential backoff and jitter."""
         self._failures += 1
         first, longest = BACKOFF_S
         wait = min(longest, first * 2 ** min(self._failures - 1, 10)) * random.uniform(0.5, 1.0)
         if error is not None:
             self.problem = error
             level = logging.WARNING if self._failures == 3 else logging.DEBUG
-            log.log(level, "following failed: %s", error, extra=self._fields_for_log())
+            log.log(level, "list or watch failed: %s", error, extra=self._fields_for_log())
             wait = max(wait, getattr(error, "retry_after_s", None) or 0.0)
         await asyncio.sleep(wait)
 

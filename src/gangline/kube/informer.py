@@ -1,10 +1,11 @@
-"""A local copy of all objects of a kind, kept current by list and watch (see ``follower``).
+"""Informer: a local copy of all objects of a kind, kept current by list and watch.
 
-The copy is of one namespace, of several (each followed by itself, so that rights in these are
-enough), or of all.
+The copy is of one namespace, of several (each watched separately, so that rights in these suffice),
+or of all.
 
-Listeners hear of every change once, in order, as ``(old, new)``; ``old`` is None for a new object,
-``new`` is None for one that is gone. They run inside the watch loop: they note keys, no more.
+Listeners are called once per change, in order, with ``(old, new)``; ``old`` is None for a new
+object, ``new`` is None for a deleted one. They run inside the watch loop, so they must only enqueue
+keys.
 """
 
 import asyncio
@@ -24,7 +25,7 @@ T = TypeVar("T", bound=Object)
 
 
 class Informer(Generic[T]):
-    """Keeps a local copy of objects. ``run`` it in a task; wait for ``synced`` before reading."""
+    """A local copy of objects. Start ``run`` in a task; wait for ``synced`` before reading."""
 
     def __init__(  # noqa: PLR0913 - what to follow, and how to keep it
         self,
@@ -39,18 +40,18 @@ class Informer(Generic[T]):
         resync_s: float | None = None,
         page_size: int = 500,
     ) -> None:
-        """Prepare to follow a kind.
+        """Configure an informer.
 
         Args:
-            client: whom to ask.
+            client: the client.
             resource: the kind.
             namespace: one or several namespaces; None, or an empty list, for all.
             labels: a label selector.
             fields: a field selector.
-            indexes: what objects are found by, next to their names.
-            transform: makes of an object what is kept of it.
-            resync_s: how often listeners are told of everything again; None: never.
-            page_size: objects in one answer of the first list.
+            indexes: index functions by name.
+            transform: returns the form of an object that is stored.
+            resync_s: interval at which listeners are called for all objects; None: never.
+            page_size: objects per page of a list.
         """
         self.resource = resource
         self.transform = transform
@@ -72,13 +73,13 @@ class Informer(Generic[T]):
                 tasks.create_task(self._resync(self._resync_s))
 
     async def synced(self) -> None:
-        """Wait until everything there was has been read once."""
+        """Wait until the first list of every namespace is complete."""
         for follower in self._followers:
             await follower.synced.wait()
 
     @property
     def has_synced(self) -> bool:
-        """Whether everything there was has been read once."""
+        """Whether the first list of every namespace is complete."""
         return all(follower.synced.is_set() for follower in self._followers)
 
     @property
@@ -88,34 +89,34 @@ class Informer(Generic[T]):
 
     @property
     def resource_version(self) -> str:
-        """The revision that the copy is at; of several namespaces, the first one's."""
+        """The revision of the copy; of several namespaces, the first one's."""
         return self._followers[0].resource_version
 
     def get(self, namespace: str | None, name: str) -> T | None:
-        """The object of this name, if there is one."""
+        """Return the object of this name; None if there is none."""
         return self._store.get(Key(namespace or "", name))
 
     def items(self) -> Iterable[T]:
-        """All objects, as they are now."""
+        """Return all objects, as of now."""
         return self._store.items()
 
     def by_index(self, index: str, value: str) -> list[T]:
-        """The objects that an index files under ``value``, in order of namespace and name."""
+        """Return the objects with this index value, in order of namespace and name."""
         return self._store.by_index(index, value)
 
     def __len__(self) -> int:
         return len(self._store)
 
     def __bool__(self) -> bool:
-        """True also while the copy is empty: who asks means whether there is an informer."""
+        """Always true: otherwise an empty informer would be false, as it has a length."""
         return True
 
     def add_listener(self, listener: Listener[T]) -> None:
-        """Call ``listener(old, new)`` on each change, and now for each object there is."""
+        """Call ``listener(old, new)`` on each change, and immediately for each existing object."""
         self._store.add_listener(listener)
 
     def add_index(self, name: str, index: Index[T]) -> None:
-        """File objects under the values that ``index`` gives for each; not after ``run``."""
+        """Add an index function; not after ``run``."""
         self._store.add_index(name, index)
 
     def on_malformed(self, callback: Callable[[Malformed], None]) -> None:

@@ -1,7 +1,7 @@
-"""The kubeconfig file: read, merged as kubectl merges, one context picked, turned into settings.
+"""Kubeconfig files: read, merged as kubectl does, one context selected.
 
-Of several files the first that names a cluster, user, context or current context wins, and relative
-paths in a file are relative to it. Every complaint names the file and says what would help.
+If several files define a cluster, user, context or current context, the first one counts. Relative
+paths are relative to their file. Every error names the file and a remedy.
 """
 
 import base64
@@ -28,11 +28,11 @@ from gangline.kube.errors import ConfigError
 
 
 class _Kebab(msgspec.Struct, rename="kebab"):
-    """A kubeconfig writes its field names with hyphens."""
+    """Field names of a kubeconfig have hyphens."""
 
 
 class Cluster(_Kebab):
-    """How to reach an API server, and how to know that it is the right one."""
+    """Address and certificate authority of an API server."""
 
     server: str = ""
     certificate_authority: str | None = None
@@ -43,14 +43,14 @@ class Cluster(_Kebab):
 
 
 class ExecVariable(msgspec.Struct):
-    """One environment variable of a credential program."""
+    """One environment variable of a credential plug-in."""
 
     name: str
     value: str = ""
 
 
 class ExecConfig(msgspec.Struct, rename="camel"):
-    """A program that issues credentials."""
+    """A credential plug-in."""
 
     command: str = ""
     api_version: str = ""
@@ -62,7 +62,7 @@ class ExecConfig(msgspec.Struct, rename="camel"):
 
 
 class User(_Kebab):
-    """Who we are."""
+    """Credentials of a user."""
 
     client_certificate: str | None = None
     client_certificate_data: str | None = None
@@ -80,7 +80,7 @@ class User(_Kebab):
 
 
 class Context(msgspec.Struct):
-    """A cluster, a user, and the namespace meant when none is named."""
+    """A cluster, a user, and the default namespace."""
 
     cluster: str = ""
     user: str = ""
@@ -111,7 +111,7 @@ class _File(_Kebab):
 
 @dataclass(slots=True)
 class Kubeconfig:
-    """All files together. Each entry remembers the folder that its relative paths start from."""
+    """The merged files. Each entry has the directory that its relative paths start from."""
 
     origin: str
     clusters: dict[str, tuple[Cluster, Path]] = field(default_factory=dict)
@@ -158,7 +158,7 @@ def _read_file(path: Path) -> _File:
     if content is None:
         raise ConfigError(f"the kubeconfig {path} is empty")
     if not isinstance(content, dict):
-        raise ConfigError(f"the kubeconfig {path} is not a kubeconfig: it holds no named fields")
+        raise ConfigError(f"the kubeconfig {path} is not a kubeconfig: it is not a mapping")
     try:
         return msgspec.convert(content, _File)
     except msgspec.ValidationError as error:
@@ -173,35 +173,35 @@ def _one_line(error: Exception) -> str:
 
 
 def pick(kubeconfig: Kubeconfig, context: str | None) -> tuple[str, Context]:
-    """The context to use: the one asked for, else the current one.
+    """Return the given context, or the current one if None.
 
     Raises:
-        ConfigError: there is none, or not that one.
+        ConfigError: there is no such context.
     """
     name = context or kubeconfig.current_context
     known = ", ".join(sorted(kubeconfig.contexts)) or "none"
     if not name:
         raise ConfigError(
             f"{kubeconfig.origin} has no current-context: name one with --context or "
-            f"`kubectl config use-context` (there are: {known})"
+            f"`kubectl config use-context` (known: {known})"
         )
     if name not in kubeconfig.contexts:
-        raise ConfigError(f"{kubeconfig.origin} has no context {name!r} (there are: {known})")
+        raise ConfigError(f"{kubeconfig.origin} has no context {name!r} (known: {known})")
     return name, kubeconfig.contexts[name]
 
 
 def find_cluster(kubeconfig: Kubeconfig, context: str) -> tuple[Cluster, Path]:
-    """The cluster of a context, with the folder that its paths start from.
+    """Return the cluster of a context, and the directory that its paths start from.
 
     Raises:
-        ConfigError: it is not there, or has no usable address.
+        ConfigError: the cluster does not exist, or has no valid address.
     """
     name = kubeconfig.contexts[context].cluster
     if name not in kubeconfig.clusters:
         known = ", ".join(sorted(kubeconfig.clusters)) or "none"
         raise ConfigError(
             f"context {context!r} in {kubeconfig.origin} names the cluster {name!r}, which is not "
-            f"there (there are: {known})"
+            f"there (known: {known})"
         )
     cluster, folder = kubeconfig.clusters[name]
     if not cluster.server.startswith(("https://", "http://")):
@@ -211,7 +211,7 @@ def find_cluster(kubeconfig: Kubeconfig, context: str) -> tuple[Cluster, Path]:
         )
     try:
         usable = urlsplit(cluster.server).port != 0 and urlsplit(cluster.server).hostname
-    except ValueError:  # brackets without an end, a port beyond 65535
+    except ValueError:  # an unclosed bracket, or a port above 65535
         usable = None
     if not usable:
         raise ConfigError(
@@ -222,10 +222,11 @@ def find_cluster(kubeconfig: Kubeconfig, context: str) -> tuple[Cluster, Path]:
 
 
 def find_user(kubeconfig: Kubeconfig, context: str) -> tuple[User, Path]:
-    """The user of a context, with the folder that its paths start from; nobody if it names none.
+    """Return the user of a context, and the directory that its paths start from; an empty one if
+    unset.
 
     Raises:
-        ConfigError: the user is not there.
+        ConfigError: the user does not exist.
     """
     name = kubeconfig.contexts[context].user
     if not name:
@@ -234,13 +235,13 @@ def find_user(kubeconfig: Kubeconfig, context: str) -> tuple[User, Path]:
         known = ", ".join(sorted(kubeconfig.users)) or "none"
         raise ConfigError(
             f"context {context!r} in {kubeconfig.origin} names the user {name!r}, which is not "
-            f"there (there are: {known})"
+            f"there (known: {known})"
         )
     return kubeconfig.users[name]
 
 
 def certificate_authority(cluster: Cluster, folder: Path) -> bytes | None:
-    """The certificates (PEM) that the server's must be signed by; None means the system's."""
+    """Return the CA certificates (PEM) of the server; None means the system's."""
     return _inline_or_file(
         cluster.certificate_authority_data,
         cluster.certificate_authority,
@@ -250,10 +251,10 @@ def certificate_authority(cluster: Cluster, folder: Path) -> bytes | None:
 
 
 def credential_source(user: User, cluster: Cluster, folder: Path) -> CredentialSource:
-    """Where the credentials of a user come from.
+    """Return the source of a user's credentials.
 
     Raises:
-        ConfigError: what the user points at is missing, unreadable or not supported.
+        ConfigError: a file is missing or unreadable, or the kind of credential is not supported.
     """
     if user.auth_provider:
         raise ConfigError(
@@ -283,7 +284,7 @@ def credential_source(user: User, cluster: Cluster, folder: Path) -> CredentialS
 
 
 def impersonation_headers(user: User) -> tuple[tuple[str, str], ...]:
-    """The headers by which a user acts as another one."""
+    """Return the headers for impersonation of another user."""
     headers = [("Impersonate-User", user.as_)] if user.as_ else []
     headers += [("Impersonate-Uid", user.as_uid)] if user.as_uid else []
     return (*headers, *(("Impersonate-Group", group) for group in user.as_groups or []))
@@ -294,7 +295,7 @@ def _exec_plugin(config: ExecConfig, cluster: Cluster, folder: Path) -> ExecPlug
         raise ConfigError("the user's exec plugin has no command")
     if config.api_version not in EXEC_VERSIONS:
         raise ConfigError(
-            f"the exec plugin {config.command!r} speaks {config.api_version or 'no version'}: "
+            f"the exec plugin {config.command!r} uses {config.api_version or 'no version'}: "
             f"users[].user.exec.apiVersion must be one of {', '.join(EXEC_VERSIONS)}"
         )
     relative = "/" in config.command and not config.command.startswith("/")
@@ -311,14 +312,14 @@ def _exec_plugin(config: ExecConfig, cluster: Cluster, folder: Path) -> ExecPlug
 
 def _cluster_info(cluster: Cluster, folder: Path) -> dict[str, Any]:
     authority = certificate_authority(cluster, folder)
-    told = {
+    info = {
         "server": cluster.server,
         "tls-server-name": cluster.tls_server_name,
         "insecure-skip-tls-verify": cluster.insecure_skip_tls_verify or None,
         "certificate-authority-data": base64.b64encode(authority).decode() if authority else None,
         "proxy-url": cluster.proxy_url,
     }
-    return {key: value for key, value in told.items() if value}
+    return {key: value for key, value in info.items() if value}
 
 
 def _inline_or_file(
@@ -329,7 +330,7 @@ def _inline_or_file(
             return base64.b64decode("".join(inline.split()), validate=True)
         except (binascii.Error, ValueError) as error:
             raise ConfigError(
-                f"{field_name}-data is not base64 ({error}): it must hold the PEM file, encoded"
+                f"{field_name}-data is not base64 ({error}): it must be the encoded PEM file"
             ) from error
     if not path:
         return None

@@ -1,11 +1,12 @@
-"""Leader election: of several copies of a component one works, the others stand by.
+"""Leader election: one of several replicas of a component is active, the others stand by.
 
-The lock is a Lease. Whoever holds it renews it; whoever has seen it unchanged for its whole
-duration may take it. Only one's own monotonic clock is read: the times in the lease are for people.
-Writes carry the resource version that was read, so of two takers one gets a Conflict.
+The lock is a Lease. The holder renews it; another replica may take it if it has seen it unchanged
+for the complete lease duration. Only the local monotonic clock is used: the times in the lease are
+informational. Writes carry the resource version that was read, so that one of two concurrent
+writers gets a Conflict.
 
-A leader that cannot renew stops by itself after ``renew_deadline_s``, before the lease can pass on
-after ``lease_duration_s``.
+Invariant: at most one replica is active. A leader that cannot renew stops after
+``renew_deadline_s``, before the lease can pass on after ``lease_duration_s``.
 """
 
 import asyncio
@@ -32,26 +33,28 @@ RELEASE_TIMEOUT_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How fast a lost leader is replaced, and how often the lease is written."""
+    """Timing of an election: how fast a lost leader is replaced, and how often the lease is
+    written.
+    """
 
     lease_duration_s: int = 15
-    """Unchanged for this long, the lease is free to take."""
+    """A lease that is unchanged for this long may be taken."""
     renew_deadline_s: float = 10.0
     """A leader that has not renewed for this long stops."""
     retry_s: float = 2.0
-    """Between two looks at the lease, or two renewals."""
+    """Interval between attempts to acquire, or between renewals."""
 
     def __post_init__(self) -> None:
         if not self.retry_s < self.renew_deadline_s < self.lease_duration_s:
             raise ValueError(
                 f"retry {self.retry_s} s < renew deadline {self.renew_deadline_s} s < lease "
-                f"duration {self.lease_duration_s} s must hold, or two could lead at once"
+                f"duration {self.lease_duration_s} s must hold, or two replicas could lead"
             )
 
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """A lease as somebody held it, and when we first saw it so, on our own clock."""
+    """A state of the lease, and the time on our clock when it was first observed."""
 
     holder: str
     resource_version: str
@@ -59,12 +62,12 @@ class Sighting:
     seen_at: float
 
     def expired(self, now: float) -> bool:
-        """Whether it has been free to take since before ``now``."""
+        """Whether the lease may be taken at time ``now``."""
         return not self.holder or now - self.seen_at > self.duration_s
 
 
 def sight(lease: Lease, last: Sighting | None, now: float, default_duration_s: float) -> Sighting:
-    """Note a lease: a new sighting if it changed since the last, else still the last."""
+    """Return a new observation if the lease has changed since the last one, else the last one."""
     version = lease.metadata.resource_version
     if last is not None and last.resource_version == version:
         return last
@@ -73,7 +76,7 @@ def sight(lease: Lease, last: Sighting | None, now: float, default_duration_s: f
 
 
 class LeaderElector:
-    """Stands for election under ``identity``, which no other copy may have."""
+    """Takes part in an election under ``identity``, which must be unique."""
 
     def __init__(
         self,
@@ -97,18 +100,18 @@ class LeaderElector:
 
     @property
     def leads(self) -> bool:
-        """Whether we lead now."""
         return self._leads
 
     @property
     def holder(self) -> str:
-        """Who was last seen leading; empty if nobody."""
+        """The last observed leader; empty if there is none."""
         return self._sighting.holder if self._sighting else ""
 
     async def run(self, lead: Callable[[], Awaitable[None]]) -> None:
-        """Wait until we lead, then run ``lead``; when leadership is lost, cancel it and wait again.
+        """Run ``lead`` while this replica is the leader; when leadership is lost, cancel it and
+        wait again.
 
-        Returns when ``lead`` does. Whatever ends this, the lease is given back if we hold it.
+        Returns when ``lead`` returns. In any case the lease is released if we hold it.
         """
         while True:
             await self._acquire()
@@ -123,7 +126,7 @@ class LeaderElector:
                 await self._release()
 
     async def _acquire(self) -> None:
-        while not await self._try_acquire():  # noqa: ASYNC110 - the lease is elsewhere: no event
+        while not await self._try_acquire():  # noqa: ASYNC110 - a remote lease has no event
             await asyncio.sleep(self._timing.retry_s * random.uniform(1.0, 1.2))
         self._leads = True
         self._shown.set(1)
@@ -154,7 +157,7 @@ class LeaderElector:
         return True
 
     async def _lead(self, lead: Callable[[], Awaitable[None]]) -> bool:
-        """Run ``lead`` while we can renew; return whether it came to its own end."""
+        """Run ``lead`` while the lease can be renewed; return whether it ended by itself."""
         work = asyncio.ensure_future(lead())
         renewal = asyncio.ensure_future(self._renew_until_lost())
         try:
@@ -175,7 +178,7 @@ class LeaderElector:
         work.cancel()
         _, late = await asyncio.wait({work}, timeout=STOP_GRACE_S)
         if late:
-            log.critical("still at work after losing leadership", extra=self._fields())
+            log.critical("still running after the loss of leadership", extra=self._fields())
             await asyncio.wait({work})
 
     async def _renew_until_lost(self) -> None:
@@ -187,7 +190,7 @@ class LeaderElector:
             try:
                 async with asyncio.timeout(max(left, 0.0)):
                     await self._renew()
-                # From before the write: others age the lease from when it took effect.
+                # The time before the write: for other replicas the lease is as old as the write.
                 renewed_at = began
             except _Lost:
                 return
@@ -201,7 +204,7 @@ class LeaderElector:
         try:
             await self._write(self._lease, self._claim(self._lease.spec))
         except (Conflict, NotFound) as error:
-            # Somebody wrote it: perhaps a person, perhaps we ourselves and the answer was lost.
+            # Another writer changed it: a person, or we ourselves and the response was lost.
             if isinstance(error, NotFound) or not await self._still_ours():
                 raise _Lost from error
 
@@ -213,7 +216,7 @@ class LeaderElector:
         return self.holder == self.identity
 
     async def _release(self) -> None:
-        """Give the lease back, so that another need not wait for it to expire."""
+        """Release the lease, so that other replicas need not wait until it expires."""
         if self._lease is None or self.holder != self.identity:
             return
         spec = msgspec.structs.replace(
@@ -234,7 +237,7 @@ class LeaderElector:
         self._sighting = sight(lease, self._sighting, _monotonic(), self._timing.lease_duration_s)
 
     def _claim(self, spec: LeaseSpec) -> LeaseSpec:
-        """The lease as it is to be while we hold it."""
+        """Return the spec of the lease with us as holder."""
         time = self._time()
         new = spec.holder_identity != self.identity
         transitions = spec.lease_transitions or 0
@@ -248,7 +251,7 @@ class LeaderElector:
         )
 
     def _time(self) -> datetime:
-        # Kubernetes refuses a MicroTime without a fraction, which is how a zero one is written.
+        # A fraction of zero is encoded without a fraction, which Kubernetes refuses in a MicroTime.
         now = self._now()
         return now if now.microsecond else now.replace(microsecond=1)
 
@@ -257,7 +260,7 @@ class LeaderElector:
 
 
 class _Lost(Exception):
-    """The lease is somebody else's."""
+    """Another replica holds the lease."""
 
 
 def _monotonic() -> float:

@@ -1,7 +1,7 @@
-"""Fields that every log line of one piece of work carries, such as the job that is looked at.
+"""Fields that are added to every log line of a task, such as the key of a reconcile.
 
-They belong to the task that sets them and to the tasks that it starts: lines of jobs that are
-looked at side by side are not mixed up.
+They belong to the task that sets them and to the tasks that it starts, so concurrent reconciles do
+not mix them up.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,13 +14,13 @@ _fields: ContextVar[Mapping[str, object]] = ContextVar("log_fields", default=_NO
 
 
 def current_fields() -> Mapping[str, object]:
-    """Return the fields of the work that is being done."""
+    """Return the log fields of the current task."""
     return _fields.get()
 
 
 @contextmanager
 def log_fields(fields: Mapping[str, object]) -> Iterator[None]:
-    """Add fields to the log lines of what happens inside, over those from outside."""
+    """Add fields to the log lines inside the context; they override outer ones."""
     token = _fields.set({**_fields.get(), **fields})
     try:
         yield

@@ -1,8 +1,8 @@
-"""Ports of this machine that lead into a pod, over WebSockets.
+"""Forwarding of local ports to a pod, over WebSockets.
 
-Each connection gets a WebSocket of its own, on which the first byte of a message names its channel:
-0 carries the bytes of the connection, 1 what went wrong. The first message of each channel repeats
-the port, in two bytes.
+Each connection has its own WebSocket. The first byte of a message is its channel: 0 carries the
+data of the connection, 1 error messages. The first message of each channel repeats the port, in two
+bytes.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ _CHUNK = 1 << 16
 _PORT_BYTES = 2
 
 Target = Callable[[], Awaitable[tuple[str, int]]]
-"""Says into which pod and port a new connection leads: pods come and go behind a service."""
+"""Returns pod and port for a new connection: the pods behind a service change."""
 Complaint = Callable[[str], None]
 
 
@@ -36,10 +36,10 @@ async def forwarded_port(
     host: str = "127.0.0.1",
     complain: Complaint = lambda _: None,
 ) -> AsyncIterator[int]:
-    """Listen on a port (0: a free one) for connections into a pod; yields the port.
+    """Listen on a port (0: any free one) and forward connections to a pod; yields the port.
 
     Raises:
-        OSError: the port cannot be listened on.
+        OSError: the port is not available.
     """
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -82,10 +82,10 @@ async def _connect(
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
 ) -> None:
-    """Pass bytes both ways until one side has had enough.
+    """Copy bytes in both directions until one side closes.
 
     Raises:
-        ApiError: the server refused, or nobody listens in the pod.
+        ApiError: the server refused, or nothing listens on the port in the pod.
     """
     request = Request("GET", pod_path(namespace, pod, "portforward"), parameters(ports=port))
     async with transport.websocket(request, PROTOCOLS) as socket:

@@ -1,4 +1,4 @@
-"""Metrics and health over HTTP, as components show them to Prometheus and to a kubelet."""
+"""HTTP endpoints for metrics and health, for Prometheus and the kubelet."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -14,12 +14,12 @@ _Page = Callable[[web.Request], Awaitable[web.Response]]
 
 
 class Address(NamedTuple):
-    """Where something is served."""
+    """A host and port to listen on."""
 
     host: str
-    """Empty: on every address of the machine."""
+    """Empty: all addresses of the machine."""
     port: int
-    """0 takes a free one."""
+    """0: any free port."""
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -27,14 +27,14 @@ class Address(NamedTuple):
 
 @dataclass(slots=True)
 class Health:
-    """What the probes answer."""
+    """The state behind the health endpoints."""
 
     ready: bool = False
-    """Whether the component knows the cluster and works, or stands by for one that does."""
+    """Whether the component has read the cluster state and works, or stands by for the leader."""
     further: list[Callable[[], bool]] = field(default_factory=list)
-    """What else has to hold before others may rely on the component."""
+    """Further conditions of readiness."""
     ports: dict[str, int] = field(default_factory=dict)
-    """The port that each path is served on, once it is."""
+    """The port of each path, once it is served."""
 
 
 @asynccontextmanager
@@ -44,7 +44,7 @@ async def serve(
     """Serve ``/metrics``, and ``/healthz`` with ``/readyz``, while the context is open.
 
     Raises:
-        ConfigError: an address cannot be had.
+        ConfigError: an address is not available.
     """
     places: dict[Address, list[str]] = {}
     for address, paths in ((metrics, ["/metrics"]), (health, ["/healthz", "/readyz"])):

@@ -1,4 +1,4 @@
-"""A token bucket: so many per second in the long run, so many at once."""
+"""A token bucket: ``rate`` per second on average, ``burst`` at a time."""
 
 import asyncio
 import time
@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 
 class TokenBucket:
-    """Holds up to ``burst`` tokens and gains ``rate`` of them a second."""
+    """Contains at most ``burst`` tokens and gains ``rate`` tokens per second."""
 
     def __init__(
         self,
@@ -24,7 +24,7 @@ class TokenBucket:
         self._at = clock()
 
     def try_take(self) -> bool:
-        """Take a token if there is one."""
+        """Take a token; return False if there is none."""
         self._refill()
         if self._tokens < 1:
             return False
@@ -32,7 +32,7 @@ class TokenBucket:
         return True
 
     async def take(self) -> None:
-        """Take a token, waiting for it; who came first gets it first."""
+        """Take a token, waiting if necessary; waiters are served in order."""
         self._refill()
         self._tokens -= 1
         if self._tokens < 0:

@@ -1,6 +1,6 @@
-"""Requests to an API server as plain data: which method, path, parameters and body a verb needs.
+"""Requests to an API server as plain data: method, path, parameters and body of each verb.
 
-Everything here is pure, so that the rules of the wire are tested by tables; ``transport`` sends.
+Everything here is pure, so that tables can test the wire format; ``transport`` sends.
 """
 
 import re
@@ -19,7 +19,7 @@ JSON = "application/json"
 
 
 class PatchKind(StrEnum):
-    """How a patch is to be read: the media type says it."""
+    """The type of a patch, as its media type."""
 
     JSON = "application/json-patch+json"
     MERGE = "application/merge-patch+json"
@@ -30,7 +30,7 @@ class PatchKind(StrEnum):
 Params = tuple[tuple[str, str], ...]
 _BREAKS = re.compile(r"[\r\n\0]")
 _TARGET = re.compile(r"[!-~]+", re.ASCII)
-"""Signs that may stand in the first line of a request as they are."""
+"""Characters that may occur unescaped in the request line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +45,14 @@ class Request:
 
     @property
     def repeatable(self) -> bool:
-        """Whether sending it twice does no more than sending it once."""
+        """Whether sending it twice has the same effect as sending it once."""
         return self.method in {"GET", "HEAD"}
 
 
 def parameters(**values: object) -> Params:
-    """Query parameters from Python values: absent ones left out, booleans as Kubernetes has them.
+    """Convert keyword arguments to query parameters; absent ones are omitted.
 
-    Names are written in snake_case and sent in camelCase; a list repeats its name.
+    Names are converted from snake_case to camelCase; a list repeats its name.
     """
     found: list[tuple[str, str]] = []
     for name, value in values.items():
@@ -75,20 +75,20 @@ def _text(value: object) -> str:
 def object_path(
     resource: Resource[Any], namespace: str | None, name: str, subresource: str = ""
 ) -> str:
-    """The path of one object.
+    """Return the path of one object.
 
     Raises:
         ValueError: the name is empty (that would be the collection), or a namespace is missing.
     """
     if not name:
-        raise ValueError(f"a {resource.kind} is addressed by its name, which is empty")
+        raise ValueError(f"the name of a {resource.kind} is empty")
     if resource.namespaced and not namespace:
-        raise ValueError(f"{resource.kind} {name!r} lives in a namespace, and none was given")
+        raise ValueError(f"{resource.kind} {name!r} is namespaced, and no namespace was given")
     return resource.path(_quoted(namespace), quote(name, safe=""), subresource)
 
 
 def collection_path(resource: Resource[Any], namespace: str | None) -> str:
-    """The path of all objects of a kind: in one namespace, or in all when it is None or empty."""
+    """Return the path of all objects of a kind; without a namespace, of all namespaces."""
     return resource.path(_quoted(namespace) or None)
 
 
@@ -97,7 +97,6 @@ def _quoted(namespace: str | None) -> str | None:
 
 
 def get(resource: Resource[Any], name: str, namespace: str | None) -> Request:
-    """Read one object."""
     return Request("GET", object_path(resource, namespace, name))
 
 
@@ -111,7 +110,7 @@ def list_page(
     continue_: str = "",
     resource_version: str = "",
 ) -> Request:
-    """Read one page of a list; a continued list takes its revision from the token."""
+    """Read one page of a list; the continue token implies the revision."""
     params = parameters(
         label_selector=labels,
         field_selector=fields,
@@ -132,7 +131,7 @@ def watch(
     bookmarks: bool = True,
     timeout_s: int = 0,
 ) -> Request:
-    """Follow a list from a revision on."""
+    """Watch a list from a revision on."""
     params = parameters(
         watch=True,
         label_selector=labels,
@@ -147,10 +146,10 @@ def watch(
 def create(
     resource: Resource[Any], body: Any, namespace: str | None, *, dry_run: bool = False
 ) -> Request:
-    """Store a new object. The namespace of the body serves when none is given."""
+    """Create an object; the default namespace is the body's."""
     namespace = namespace or namespace_of(body)
     if resource.namespaced and not namespace:
-        raise ValueError(f"a {resource.kind} lives in a namespace, and none was given")
+        raise ValueError(f"a {resource.kind} is namespaced, and no namespace was given")
     params = parameters(dry_run="All" if dry_run else None)
     return Request("POST", collection_path(resource, namespace), params, encode(resource, body))
 
@@ -158,7 +157,7 @@ def create(
 def update(
     resource: Resource[Any], body: Any, namespace: str | None, *, subresource: str = ""
 ) -> Request:
-    """Replace an object, or a subresource of it, if its revision is still the body's."""
+    """Replace an object or a subresource, if it still has the revision of the body."""
     path = object_path(resource, namespace or namespace_of(body), name_of(body), subresource)
     return Request("PUT", path, (), encode(resource, body))
 
@@ -172,7 +171,7 @@ def patch(
     kind: PatchKind = PatchKind.MERGE,
     subresource: str = "",
 ) -> Request:
-    """Change some fields of an object, or of a subresource of it."""
+    """Change some fields of an object or a subresource."""
     path = object_path(resource, namespace, name, subresource)
     return Request("PATCH", path, (), msgspec.json.encode(change), kind.value)
 
@@ -186,7 +185,7 @@ def apply(
     force: bool = False,
     subresource: str = "",
 ) -> Request:
-    """Declare the fields that ``manager`` wants (server-side apply)."""
+    """Apply the fields that ``manager`` owns (server-side apply)."""
     path = object_path(resource, namespace or namespace_of(body), name_of(body), subresource)
     params = parameters(field_manager=manager, force=force)
     return Request("PATCH", path, params, encode(resource, body), PatchKind.APPLY.value)
@@ -202,12 +201,12 @@ def delete(
     uid: str | None = None,
     resource_version: str | None = None,
 ) -> Request:
-    """Remove an object, if it is still the one meant by ``uid`` and ``resource_version``."""
-    wanted = {"uid": uid, "resourceVersion": resource_version}
+    """Delete an object, if it still has this ``uid`` and ``resource_version``."""
+    expected = {"uid": uid, "resourceVersion": resource_version}
     options = {
         "gracePeriodSeconds": grace_seconds,
         "propagationPolicy": propagation,
-        "preconditions": {key: value for key, value in wanted.items() if value} or None,
+        "preconditions": {key: value for key, value in expected.items() if value} or None,
     }
     given = {key: value for key, value in options.items() if value is not None}
     body = {"apiVersion": "v1", "kind": "DeleteOptions", **given} if given else None
@@ -220,7 +219,6 @@ def delete(
 
 
 def pod_path(namespace: str, name: str, subresource: str) -> str:
-    """The path of a subresource of a pod."""
     if not (namespace and name):
         raise ValueError(f"a pod needs a namespace ({namespace!r}) and a name ({name!r})")
     return (
@@ -229,7 +227,6 @@ def pod_path(namespace: str, name: str, subresource: str) -> str:
 
 
 def bind(pod: str, namespace: str, node: str, uid: str | None) -> Request:
-    """Put a pod on a node."""
     meta = {"name": pod, "namespace": namespace, **({"uid": uid} if uid else {})}
     target = {"apiVersion": "v1", "kind": "Node", "name": node}
     body = {"apiVersion": "v1", "kind": "Binding", "metadata": meta, "target": target}
@@ -239,7 +236,6 @@ def bind(pod: str, namespace: str, node: str, uid: str | None) -> Request:
 def evict(
     pod: str, namespace: str, grace_seconds: int | None = None, version: str = "policy/v1"
 ) -> Request:
-    """Ask a pod to leave its node."""
     body = {
         "apiVersion": version,
         "kind": "Eviction",
@@ -254,15 +250,15 @@ def evict(
 
 
 def logs(pod: str, namespace: str, **options: object) -> Request:
-    """Read what a container wrote; ``options`` are the API's, in snake_case."""
+    """Read the log of a container; ``options`` are those of the API, in snake_case."""
     return Request("GET", pod_path(namespace, pod, "log"), parameters(**options))
 
 
 def header_lines(headers: Iterable[tuple[str, str]]) -> bytes:
-    """Headers as HTTP/1.1 sends them.
+    """Encode headers for HTTP/1.1.
 
     Raises:
-        ConfigError: a value has a line break, by which it would say more than its own.
+        ConfigError: a value contains a line break, which could inject another header.
     """
     lines = []
     for name, value in headers:
@@ -273,7 +269,7 @@ def header_lines(headers: Iterable[tuple[str, str]]) -> bytes:
 
 
 def plain_message(request: Request, base_path: str, head: bytes) -> bytes:
-    """The bytes of a request in HTTP/1.1; ``head`` are the headers that all of them have."""
+    """Encode a request for HTTP/1.1; ``head`` has the headers that all requests share."""
     target = base_path + request.path
     if request.params:
         target += "?" + urlencode(request.params, quote_via=quote)
@@ -287,7 +283,7 @@ def plain_message(request: Request, base_path: str, head: bytes) -> bytes:
 
 
 def encode(resource: Resource[Any], body: Any) -> bytes:
-    """The wire form of an object, with the version and kind of its resource where it names none."""
+    """Encode an object; sets the version and kind of the resource if the object has none."""
     if isinstance(body, bytes):
         return body
     if isinstance(body, msgspec.Raw):
@@ -302,12 +298,12 @@ def encode(resource: Resource[Any], body: Any) -> bytes:
 
 
 def name_of(body: Any) -> str:
-    """The name that an object gives itself, or nothing."""
+    """Return the name in an object's metadata, or an empty text."""
     return _metadata(body, "name")
 
 
 def namespace_of(body: Any) -> str:
-    """The namespace that an object gives itself, or nothing."""
+    """Return the namespace in an object's metadata, or an empty text."""
     return _metadata(body, "namespace")
 
 

@@ -1,4 +1,4 @@
-"""Informers shared by all controllers of a process: one copy and one watch for each kind."""
+"""Informers that are shared by all controllers of a process: one copy and one watch per kind."""
 
 import asyncio
 import gc
@@ -17,7 +17,7 @@ _Scope = tuple[str, str, str | None, str, str, object]
 
 
 class SharedInformers:
-    """Hands out one informer for each resource, type and selection, and runs them all."""
+    """Creates one informer per resource, type and selector, and runs all of them."""
 
     def __init__(self, client: Client, *, resync_s: float | None = None) -> None:
         self._client = client
@@ -35,13 +35,16 @@ class SharedInformers:
         indexes: Mapping[str, Index[T]] | None = None,
         transform: Callable[[T], T] | None = None,
     ) -> Informer[T]:
-        """The informer of a resource; asked for before ``run``. Indexes of all askers are kept.
+        """Return the informer of a resource. Call it before ``run``. Indexes of all callers are
+        merged.
 
         Raises:
-            RuntimeError: the informers run already, or two askers want different transforms.
+            RuntimeError: the informers run already, or two callers give different transforms.
         """
         if self._running:
-            raise RuntimeError(f"ask for the informer of {resource.kind} before they run")
+            raise RuntimeError(
+                f"the informer of {resource.kind} must be requested before the informers run"
+            )
         kind: object = resource.type
         scope = (resource.api_version, resource.plural, namespace, labels, fields, kind)
         found: Informer[T] | None = self._informers.get(scope)
@@ -58,7 +61,7 @@ class SharedInformers:
             )
             return found
         if transform is not None and transform is not found.transform:
-            raise RuntimeError(f"two transforms for the informer of {resource.kind}")
+            raise RuntimeError(f"there are two transforms for the informer of {resource.kind}")
         for name, index in (indexes or {}).items():
             found.add_index(name, index)
         return found
@@ -71,8 +74,8 @@ class SharedInformers:
                 tasks.create_task(informer.run())
 
     async def synced(self) -> None:
-        """Wait until every informer has read once what there was."""
+        """Wait until the first list of every informer is complete."""
         for informer in self._informers.values():
             await informer.synced()
-        # What was read is large and lives long: the collector need not walk it ever again.
+        # The copies are large and long-lived: exclude them from garbage collection.
         gc.freeze()

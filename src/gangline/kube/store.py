@@ -1,4 +1,4 @@
-"""Objects by key and by index, with listeners: the memory of an informer. Does no I/O."""
+"""Indexer: objects by key and by index value, with listeners. The memory of an informer; no I/O."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
@@ -14,7 +14,7 @@ Listener = Callable[[T | None, T | None], None]
 
 
 class Key(NamedTuple):
-    """Which object: its namespace (empty when its kind has none) and its name."""
+    """Namespace (empty for cluster-scoped kinds) and name of an object."""
 
     namespace: str
     name: str
@@ -24,12 +24,11 @@ class Key(NamedTuple):
 
 
 def key_of(item: Object) -> Key:
-    """The key of an object."""
     return Key(item.metadata.namespace, item.metadata.name)
 
 
 class Store(Generic[T]):
-    """Holds the newest known state of each object."""
+    """The latest known state of each object."""
 
     def __init__(self, indexes: Mapping[str, Index[T]]) -> None:
         self._objects: dict[Key, T] = {}
@@ -41,36 +40,36 @@ class Store(Generic[T]):
         return len(self._objects)
 
     def get(self, key: Key) -> T | None:
-        """The object of a key."""
+        """Return the object with a key; None if there is none."""
         return self._objects.get(key)
 
     def items(self) -> list[T]:
-        """All objects, as they are now."""
+        """Return all objects, as of now."""
         return list(self._objects.values())
 
     def by_index(self, index: str, value: str) -> list[T]:
-        """The objects filed under a value, ordered by key."""
+        """Return the objects with this index value, ordered by key."""
         return [self._objects[key] for key in sorted(self._filed[index].get(value, ()))]
 
     def add_index(self, name: str, index: Index[T]) -> None:
-        """Begin to file objects under what ``index`` says of each."""
+        """Add an index function and index all existing objects."""
         self._indexes[name] = index
         self._filed[name] = {}
         for key, item in self._objects.items():
             self._file(name, key, item)
 
     def add_listener(self, listener: Listener[T]) -> None:
-        """Tell ``listener`` of each change, and of each object there is."""
+        """Call ``listener`` on each change, and immediately for each existing object."""
         self._listeners.append(listener)
         for item in self.items():
             _tell(listener, None, item)
 
     def put(self, new: T) -> None:
-        """Take over the state of an object, unless it is known already."""
+        """Store the state of an object, unless it is known already."""
         key = key_of(new)
         old = self._objects.get(key)
         if old is not None and old.metadata.uid != new.metadata.uid:
-            # It was deleted and made again while nobody looked: that is two changes.
+            # It was deleted and recreated between two watches: report both changes.
             self.remove(key)
             old = None
         if old is not None and _same_revision(old, new):
@@ -82,14 +81,16 @@ class Store(Generic[T]):
         self._notify(old, new)
 
     def remove(self, key: Key) -> None:
-        """Forget an object."""
+        """Remove an object, if it exists."""
         old = self._objects.pop(key, None)
         if old is not None:
             self._unfile(key, old)
             self._notify(old, None)
 
     def replace(self, items: list[T], namespace: str | None = None) -> None:
-        """Take over the state of one namespace, or of all: what is not in ``items`` is gone."""
+        """Replace the content of one namespace, or of all: objects that are not in ``items`` are
+        removed.
+        """
         present = {key_of(item) for item in items}
         scope = (key for key in self._objects if namespace in (None, key.namespace))
         for key in [key for key in scope if key not in present]:
@@ -98,7 +99,7 @@ class Store(Generic[T]):
             self.put(item)
 
     def replay(self) -> None:
-        """Tell listeners of every object as if it had changed."""
+        """Call the listeners for every object as if it had changed."""
         for item in self.items():
             self._notify(item, item)
 
@@ -128,7 +129,7 @@ def _tell(listener: Listener[T], old: T | None, new: T | None) -> None:
     try:
         listener(old, new)
     except Exception:
-        # One object that a listener cannot cope with must not stop it hearing of the others.
+        # An error with one object must not keep the listener from the others.
         subject = new or old
         log.exception("listener failed", extra={"object": str(subject and key_of(subject))})
 

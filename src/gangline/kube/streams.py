@@ -1,7 +1,7 @@
-"""What plain connections cannot do, through aiohttp: streams, WebSockets, everything by a proxy.
+"""Streams, WebSockets and requests through a proxy, by aiohttp.
 
-Loaded when the first of these is needed: to import aiohttp costs as much processor time as a short
-command needs for all else.
+Imported when the first of these is needed: the import of aiohttp takes as much processor time as
+everything else in a short command.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ Headers = Sequence[tuple[str, str]]
 
 
 class Streams:
-    """Requests to one server whose answers are read while they come; within ``plain_errors``."""
+    """Requests to one server whose responses are streamed; use within ``plain_errors``."""
 
     def __init__(
         self,
@@ -54,12 +54,12 @@ class Streams:
     @staticmethod
     @contextlib.contextmanager
     def plain_errors() -> Iterator[None]:
-        """Turn aiohttp's errors into those that our own connections have, all of them OSErrors.
+        """Translate aiohttp's errors to those of ``connections``, all of them OSErrors.
 
         Raises:
             Untrusted, NotConnected: there is no connection.
-            Refused: there is no WebSocket.
-            TimeoutError, OSError: there was no answer in time, or it broke off.
+            Refused: the WebSocket was refused.
+            TimeoutError, OSError: no response in time, or the connection broke.
         """
         try:
             yield
@@ -70,7 +70,7 @@ class Streams:
         except aiohttp.WSServerHandshakeError as error:
             raise Refused(error.status) from error
         except OSError:
-            raise  # some of aiohttp's are that already
+            raise  # some of aiohttp's errors are OSErrors already
         except aiohttp.ClientError as error:
             raise ConnectionError(str(error) or type(error).__name__) from error
 
@@ -82,7 +82,7 @@ class Streams:
         timeout_s: float | None,
         silence_s: float | None,
     ) -> aiohttp.ClientResponse:
-        """Send a request and return its answer, of which only the head has been read."""
+        """Send a request and return its response after the head; the body is not read."""
         limits = aiohttp.ClientTimeout(
             total=timeout_s, connect=self._connect_timeout_s, sock_read=silence_s
         )
@@ -106,7 +106,7 @@ class Streams:
         tls: ssl.SSLContext | None,
         protocols: tuple[str, ...],
     ) -> aiohttp.ClientWebSocketResponse:
-        """Open a WebSocket that speaks one of ``protocols``."""
+        """Open a WebSocket with one of ``protocols``."""
         return await self._session.ws_connect(
             self._config.server + request.path,
             params=list(request.params),
@@ -120,5 +120,5 @@ class Streams:
 
 
 def _in_pieces(body: bytes | None) -> bytes | io.BytesIO | None:
-    """A large body as a stream: sent at once it would hold up the event loop."""
+    """Return a large body as a stream: sent in one piece it would block the event loop."""
     return io.BytesIO(body) if body is not None and len(body) > LARGE_BODY_BYTES else body

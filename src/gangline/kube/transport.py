@@ -1,11 +1,11 @@
-"""The HTTP connection to an API server: TLS, credentials, time limits, retries where they are safe.
+"""HTTP to an API server: TLS, credentials, time limits, and retries where they are safe.
 
-Plain requests go over connections of our own, which cost a fraction of aiohttp's processor time;
-streams, WebSockets and everything through a proxy go through aiohttp (``streams``).
+Plain requests use our own connections, which take a fraction of aiohttp's processor time; streams,
+WebSockets and all requests through a proxy use aiohttp (``streams``).
 
-A request is sent again when the server says that it did not take it up (429, or 503 with a
-Retry-After), when a read found no connection, and once after a 401 with fresh credentials. A write
-whose answer was lost is never repeated here: its effect is unknown, and only the caller can look.
+A request is retried if the server says that it did not process it (429, or 503 with Retry-After),
+if a read found no connection, and once after a 401 with new credentials. A write whose response was
+lost is never repeated here: its effect is unknown, and only the caller can check.
 """
 
 import asyncio
@@ -42,12 +42,13 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT_S = 10.0
 REQUEST_TIMEOUT_S = 60.0
-"""The API server gives up on a request after 60 s itself."""
+"""The API server itself aborts a request after 60 s."""
 MAX_IN_FLIGHT = 64
-"""Requests at one time (streams not counted): a burst queues here and not in the server."""
+"""Maximum number of concurrent requests (without streams): a burst queues here, not in the server.
+"""
 MAX_ATTEMPTS = 4
 MAX_RETRY_AFTER_S = 30.0
-"""A server that asks for more patience than this gets its error passed on to our caller."""
+"""If the server requests a longer delay than this, its error is passed on."""
 CONNECT_BACKOFF_S = 0.1
 
 _KEEP_ALIVE = (
@@ -85,7 +86,7 @@ class Transport:
         self._base_path = urlsplit(config.server).path.rstrip("/")
         self._connections: Connections | None = None
         self._head: tuple[str, bytes] | None = None
-        """The headers of all plain requests, for an authorization."""
+        """Encoded headers of all plain requests, with the authorization that they contain."""
 
     async def __aenter__(self) -> Self:
         self._open = True
@@ -104,11 +105,11 @@ class Transport:
             self._connections = None
 
     async def send(self, request: Request, *, timeout_s: float = REQUEST_TIMEOUT_S) -> bytes:
-        """Send a request and return the body of the answer.
+        """Send a request and return the body of the response.
 
         Raises:
-            ApiError: the server refused it, or gave no answer in time (``Unreachable``).
-            ConfigError: no credentials can be had.
+            ApiError: the server refused it, or did not respond in time (``Unreachable``).
+            ConfigError: no credentials are available.
         """
         deadline = asyncio.get_running_loop().time() + timeout_s
         refresh = False
@@ -129,12 +130,12 @@ class Transport:
     async def stream(
         self, request: Request, *, timeout_s: float | None = None, silence_s: float | None = None
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Send a request and give its answer piece by piece.
+        """Send a request and yield the body of the response in chunks.
 
-        ``timeout_s`` is for all of it, ``silence_s`` for the wait between two pieces.
+        ``timeout_s`` limits the total time, ``silence_s`` the time between two chunks.
 
         Raises:
-            ApiError: as ``send``; ``Unreachable`` also while reading, when the stream breaks off.
+            ApiError: as ``send``; ``Unreachable`` also while reading, if the connection breaks.
         """
         try:
             response = await self._begin(request, timeout_s, False, silence_s)
@@ -149,10 +150,10 @@ class Transport:
     async def websocket(
         self, request: Request, protocols: tuple[str, ...]
     ) -> AsyncIterator["ClientWebSocketResponse"]:
-        """Open a WebSocket that speaks one of ``protocols``.
+        """Open a WebSocket with one of ``protocols``.
 
         Raises:
-            ApiError: the server refused it, or cannot be reached.
+            ApiError: the server refused it, or is unreachable.
         """
         credential = await self.config.credentials.current()
         try:
@@ -173,7 +174,9 @@ class Transport:
             await connection.close()
 
     async def _refusal(self, request: Request, code: int) -> ApiError:
-        """Why a WebSocket was refused: the handshake tells the code only, a plain request more."""
+        """Find out why a WebSocket was refused: a plain request returns more than the handshake's
+        code.
+        """
         try:
             await self.send(request)
         except ApiError as error:
@@ -182,7 +185,6 @@ class Transport:
         return error_from_answer(code, b"")
 
     async def _exchange(self, request: Request, timeout_s: float, refresh: bool) -> bytes:
-        """Send a request and return the body of its answer."""
         if self._connections is None:
             response = await self._begin(request, timeout_s, refresh)
             with self._as_unreachable():
@@ -211,7 +213,7 @@ class Transport:
         refresh: bool,
         silence_s: float | None = None,
     ) -> "ClientResponse":
-        """Send a request and return its answer, of which only the head has been read."""
+        """Send a request and return its response after the head; the body is not read."""
         credential = await self.config.credentials.current(refresh=refresh)
         await self._await_turn(request)
         headers = self._with_authorization(credential)
@@ -235,7 +237,7 @@ class Transport:
 
     @contextmanager
     def _counted(self, request: Request) -> Iterator[list[int]]:
-        """Count a request under the code that its answer bears, which is put into the list."""
+        """Count a request under the code that the caller appends to the yielded list."""
         answer: list[int] = []
         began = time.monotonic()
         try:
@@ -251,7 +253,7 @@ class Transport:
 
     @contextmanager
     def _as_unreachable(self) -> Iterator[None]:
-        """Say of a stream's errors what they mean."""
+        """Translate errors of streams to ``Unreachable``."""
         try:
             with self._streaming.plain_errors():
                 yield
@@ -263,7 +265,7 @@ class Transport:
         if not self._open:
             raise RuntimeError("the client is not open: use `async with Client(...)`")
         if self._streams is None:
-            from gangline.kube.streams import Streams  # noqa: PLC0415 - it says why
+            from gangline.kube.streams import Streams  # noqa: PLC0415 - see its module docstring
 
             self._streams = Streams(self.config, _socket, CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S)
         return self._streams
@@ -274,7 +276,6 @@ class Transport:
         return [*self._headers, ("Authorization", credential.authorization)]
 
     def _head_for(self, credential: Credential) -> bytes:
-        """The headers that plain requests have in common."""
         if self._head is None or self._head[0] != credential.authorization:
             host = ("Host", urlsplit(self.config.server).netloc)
             headers = [host, *self._with_authorization(credential)]
@@ -282,7 +283,9 @@ class Transport:
         return self._head[1]
 
     def _tls_for(self, credential: Credential) -> ssl.SSLContext | None:
-        """The TLS settings for a credential, made anew only when its certificate changed."""
+        """Return the TLS context for a credential; it is rebuilt only if the certificate has
+        changed.
+        """
         if self.config.server.startswith("http://"):
             return None
         if self._tls is None or self._tls[0].certificate != credential.certificate:
@@ -294,25 +297,25 @@ class Transport:
         match error:
             case Untrusted():
                 return (
-                    f"{server} does not prove its identity: {error}. Check "
+                    f"the certificate of {server} is not trusted: {error}. Check "
                     "certificate-authority and tls-server-name of the cluster in the kubeconfig"
                 )
             case NotConnected():
                 reason = _plain_reason(error.__cause__)
                 return f"{server} cannot be reached: {reason}. Is the cluster running?"
             case TimeoutError():
-                return f"{server} did not answer in time"
+                return f"{server} did not respond in time"
             case _:
-                return f"{server} broke off the connection: {error or type(error).__name__}"
+                return f"{server} closed the connection: {error or type(error).__name__}"
 
 
 def _for_stream(headers: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Headers that ask for no format: older API servers refuse who wants JSON of a stream (406)."""
+    """Accept any format: older API servers refuse a request for a JSON stream (406)."""
     return [*(pair for pair in headers if pair[0] != "Accept"), ("Accept", "*/*")]
 
 
 def _plain_reason(error: BaseException | None) -> str:
-    """What the system says of an error, without the event loop's own words around it."""
+    """Return the operating system's message, without what the event loop adds to it."""
     if not isinstance(error, OSError):
         return str(error)
     if error.errno and not isinstance(error, socket.gaierror):
@@ -321,11 +324,11 @@ def _plain_reason(error: BaseException | None) -> str:
 
 
 def retry_delay(error: ApiError, request: Request, attempt: int) -> float | None:
-    """How long to wait before the same request may be sent again; None: not at all."""
+    """Return the delay before the request may be repeated; None: not at all."""
     if error.code == 401:
         return 0.0 if attempt == 1 else None
-    # 429 says "too many requests", and also "not while the disruption budget is used up", which
-    # only the evictor can wait out; the latter comes without a Retry-After, or on an eviction.
+    # 429 means "too many requests" or "the disruption budget is used up". Only the evictor can
+    # wait for the latter, which has no Retry-After or is the response to an eviction.
     if error.code in {429, 503, 504} and error.retry_after_s is not None:
         if request.path.endswith("/eviction") or error.retry_after_s > MAX_RETRY_AFTER_S:
             return None
@@ -338,13 +341,13 @@ def retry_delay(error: ApiError, request: Request, attempt: int) -> float | None
 
 
 def tls_context(config: ClusterConfig, credential: Credential) -> ssl.SSLContext:
-    """TLS settings: whom we trust, and what we show.
+    """Build the TLS context: trusted authorities and client certificate.
 
     Raises:
-        ConfigError: a certificate or key is not what it should be.
+        ConfigError: a certificate or key is invalid.
     """
     try:
-        # Without one of the cluster, those of the machine: a hundred or more, slow to read.
+        # The system certificates (100 or more) are slow to load: only if the cluster has none.
         authority = config.certificate_authority
         context = ssl.create_default_context(cadata=authority.decode() if authority else None)
     except (ssl.SSLError, ValueError) as error:
@@ -358,7 +361,7 @@ def tls_context(config: ClusterConfig, credential: Credential) -> ssl.SSLContext
 
 
 def _show_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
-    # OpenSSL's binding reads a key only from a file: a private folder that lives for a moment.
+    # The ssl module reads a key only from a file: use a private temporary directory.
     with tempfile.TemporaryDirectory(prefix="gangline-") as folder:
         chain = Path(folder, "chain.pem")
         chain.touch(mode=0o600)
@@ -376,7 +379,7 @@ def _socket(
         socket.AddressFamily | int, socket.SocketKind | int, int, str, tuple[object, ...]
     ],
 ) -> socket.socket:
-    """A socket that finds out that its peer has vanished, even while nothing is said."""
+    """Make a socket with TCP keep-alive, which detects a vanished peer on an idle connection."""
     family, kind, protocol, _, _ = address
     made = socket.socket(family, kind, protocol)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

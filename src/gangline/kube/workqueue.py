@@ -1,8 +1,12 @@
-"""A queue of keys to look at: each key once, never two workers on one key, failures wait longer.
+"""Work queue: each key at most once, never two workers on the same key, failures with backoff.
 
-A key that is added while it waits is not added twice; one that is added while a worker has it comes
-back after ``done``. Keys leave in the order they came, higher priorities first. All waiting is on
-the event loop's clock.
+Rules, as in client-go:
+
+1. A key that is added while it waits is not added twice.
+2. A key that is added while a worker processes it is queued again after ``done``.
+3. Keys leave in the order of arrival, higher priorities first.
+
+All delays use the clock of the event loop.
 """
 
 import asyncio
@@ -18,23 +22,23 @@ K = TypeVar("K", bound=Hashable)
 
 
 class QueueObserver(Protocol):
-    """Is told what goes on in a queue (metrics)."""
+    """Callbacks for metrics of a queue."""
 
     def added(self, depth: int) -> None:
-        """A key came in; so many wait now."""
+        """Called after a key was added; ``depth`` keys wait now."""
 
     def taken(self, depth: int, waited_s: float) -> None:
-        """A worker took a key that had waited so long."""
+        """Called when a worker takes a key that waited for ``waited_s``."""
 
     def finished(self, held_s: float) -> None:
-        """A worker is through with a key that it held so long."""
+        """Called when a worker has processed a key for ``held_s``."""
 
     def retried(self) -> None:
-        """A key is to be tried again after a failure."""
+        """Called when a key is requeued after a failure."""
 
 
 class QueueStopped(Exception):
-    """The queue was stopped: there is nothing more to do."""
+    """The queue was stopped."""
 
 
 @dataclass(slots=True)
@@ -52,7 +56,7 @@ class _Timer:
 
 
 class WorkQueue(Generic[K]):
-    """Hands out keys to workers. Use within one event loop."""
+    """A queue of keys for workers. Use it within one event loop."""
 
     def __init__(
         self,
@@ -79,16 +83,16 @@ class WorkQueue(Generic[K]):
 
     @property
     def idle(self) -> bool:
-        """Whether no key waits, is held by a worker, or is due later."""
+        """Whether no key waits, is processed, or is scheduled for later."""
         return not (self._waiting or self._held or self._again or self._timers)
 
     def held_s(self) -> list[float]:
-        """How long each worker that has a key has had it."""
+        """Return how long each worker has processed its current key, in seconds."""
         now = time.monotonic()
         return [now - since for since in self._held.values()]
 
     def add(self, key: K, priority: int = 0) -> None:
-        """Have a key looked at as soon as a worker is free."""
+        """Queue a key; the highest of several priorities counts."""
         if self._stopped:
             return
         self._cancel_timer(key)
@@ -98,7 +102,7 @@ class WorkQueue(Generic[K]):
         waiting = self._waiting.get(key)
         if waiting is not None and waiting.priority >= priority:
             return
-        # A raise in priority leaves the old entry in the heap; ``get`` passes over it.
+        # A higher priority leaves the old entry in the heap; ``_take`` skips it.
         since = waiting.since if waiting else _now()
         self._waiting[key] = entry = _Waiting(priority, next(self._order), since)
         heapq.heappush(self._heap, (-priority, entry.order, key))
@@ -107,7 +111,7 @@ class WorkQueue(Generic[K]):
         self._wake_one()
 
     def add_after(self, key: K, delay_s: float, priority: int = 0) -> None:
-        """Have a key looked at after a while; of several times asked for the earliest counts."""
+        """Queue a key after a delay; the earliest of several times counts."""
         if self._stopped:
             return
         if delay_s <= 0:
@@ -121,7 +125,7 @@ class WorkQueue(Generic[K]):
         self._timers[key] = _Timer(due, handle, priority)
 
     def add_rate_limited(self, key: K) -> float:
-        """Have a key looked at again after a failure; returns the wait, longer each time."""
+        """Queue a key again after a failure; returns the delay, which increases each time."""
         failures = self._failures[key] = self._failures.get(key, 0) + 1
         exponent = min(failures - 1, 60)
         delay = min(self._max_delay, self._base_delay * (1 << exponent))
@@ -132,18 +136,18 @@ class WorkQueue(Generic[K]):
         return delay
 
     def failures(self, key: K) -> int:
-        """How often a key failed in a row."""
+        """Number of consecutive failures of a key."""
         return self._failures.get(key, 0)
 
     def forget(self, key: K) -> None:
-        """A key went well: its next failure is a first one again."""
+        """Reset the failure count of a key after a success."""
         self._failures.pop(key, None)
 
     async def get(self) -> K:
-        """Wait for a key, which is then held until ``done``.
+        """Wait for a key; the caller must call ``done`` with it.
 
         Raises:
-            QueueStopped: there will be no more.
+            QueueStopped: the queue was stopped.
         """
         while True:
             if self._stopped:
@@ -164,7 +168,7 @@ class WorkQueue(Generic[K]):
                     self._wakeups.remove(wakeup)
 
     def done(self, key: K) -> None:
-        """A worker is through with a key; if it was added meanwhile it waits again."""
+        """Report that a key was processed; if it was added meanwhile, it is queued again."""
         since = self._held.pop(key, None)
         if since is not None and self._observer is not None:
             self._observer.finished(time.monotonic() - since)
@@ -172,7 +176,7 @@ class WorkQueue(Generic[K]):
             self.add(key, priority)
 
     def stop(self) -> None:
-        """Hand out nothing more, and wake who waits for a key."""
+        """Stop the queue and wake all waiting workers."""
         self._stopped = True
         for timer in self._timers.values():
             timer.handle.cancel()

@@ -210,9 +210,9 @@ def _of_the_gone(events: Sequence[Happening], there: set[str]) -> Iterable[Findi
 
 _MEANINGS = {
     "Evicted": "The node ran short of memory or disk and evicted the pod.",
-    "Preempted": "The pod made room for one of higher priority.",
+    "Preempted": "The pod was preempted by one of higher priority.",
     "NodeTainted": "The node got a taint that the pod does not tolerate.",
-    "NodeLost": "The node is not heard of any more.",
+    "NodeLost": "The node no longer reports.",
     "OutOfMemory": "The container used more memory than its limit.",
 }
 _REMEDIES = {

@@ -35,7 +35,7 @@ _PATTERNS: tuple[tuple[str, str, Blame, str, str], ...] = (
     ("RegistryUnreachable", r"(?i)(pull|image|registry)[^\n]*(no such host|i/o timeout|dial tcp)",
      _PLATFORM, "The registry cannot be reached.", "Check its name and the node's network."),
     ("InvalidImageName", r"InvalidImageName|couldn't parse image", _USER,
-     "The image's name is none.", "Correct --image."),
+     "The name of the image is invalid.", "Correct --image."),
     ("ImagePullFailed", r"ErrImagePull|ImagePullBackOff|ErrImageNeverPull|Failed to pull image",
      _USER, "The image could not be pulled.", "Check --image and --image-pull-secret."),
     ("SecretMissing", r"(?i)secret \S+ not found|references non-existent secret key",

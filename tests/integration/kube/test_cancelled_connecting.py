@@ -1,4 +1,4 @@
-"""Whoever stops waiting for a connection leaves none behind, however far TLS had come."""
+"""A cancelled connection attempt leaks nothing, at any stage of the TLS handshake."""
 
 import asyncio
 
@@ -14,7 +14,7 @@ STEPS = 40
 async def test_a_request_cancelled_at_any_step_of_connecting_leaves_no_connection(
     api_server: ApiServer,
 ) -> None:
-    """What is left open is a warning when the loop is gone, and so an error of this test."""
+    """A leaked transport causes a warning at the end of the loop, and so an error of this test."""
     outcomes = set()
     for steps in range(STEPS):
         async with Client(api_server.config) as client:

@@ -43,12 +43,12 @@ async def running(*coroutines):
 
 
 async def until(informer, holds):
-    told = asyncio.Event()
-    informer.add_listener(lambda old, new: told.set())
+    notified = asyncio.Event()
+    informer.add_listener(lambda old, new: notified.set())
     async with asyncio.timeout(20):
         while not holds():
-            told.clear()
-            await told.wait()
+            notified.clear()
+            await notified.wait()
 
 
 async def test_a_long_list_comes_in_pages_of_one_revision(client: Client):
@@ -81,8 +81,8 @@ async def test_every_kind_of_patch_is_understood(client: Client):
     )
     strategic = {"data": {"z": "3"}}
     await client.patch(CONFIG_MAPS, "a", strategic, "default", kind=PatchKind.STRATEGIC)
-    wanted = ConfigMap(metadata=ObjectMeta(name="a"), data={"w": "4"})
-    applied = await client.apply(CONFIG_MAPS, wanted, "default", manager="test")
+    desired = ConfigMap(metadata=ObjectMeta(name="a"), data={"w": "4"})
+    applied = await client.apply(CONFIG_MAPS, desired, "default", manager="test")
     assert applied.data == {"y": "2", "z": "3", "w": "4"}
 
 
@@ -190,7 +190,7 @@ async def test_events_are_stored_and_counted(client: Client):
     subject = await client.get(CONFIG_MAPS, "a", "default")
     async with EventRecorder(client, "test") as recorder:
         for _ in range(3):
-            recorder.event(subject, "Normal", "Said", "the same")
+            recorder.event(subject, "Normal", "Repeated", "the same")
     (event,) = await client.list(EVENTS, "default")
-    assert (event.count, event.reason, event.message) == (3, "Said", "the same")
+    assert (event.count, event.reason, event.message) == (3, "Repeated", "the same")
     assert event.involved_object.kind == "ConfigMap"

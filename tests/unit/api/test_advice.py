@@ -1,4 +1,4 @@
-"""What is worth a warning: fields that do not do what their author hopes."""
+"""Warnings: valid fields that probably do not have the intended effect."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from unit.api.test_validation_kubeflow import KINDS, every_kind, job, path, pod,
 
 
 def advice(written: dict[str, Any]) -> dict[str, str]:
-    """The warnings by the path of the field; only for jobs without mistakes."""
+    """The warnings by the path of the field; only for jobs without errors."""
     assert validate_manifest(written) == []
     return {each.path: str(each) for each in advise_manifest(written)}
 
@@ -34,9 +34,9 @@ def test_a_restart_policy_in_the_template_does_not_count(kind, own):
     pod(written)["restartPolicy"] = "Always"
     if own:
         worker(written)["restartPolicy"] = own
-    told = advice(written)[path(kind, ".Worker.template.spec.restartPolicy")]
-    assert f"give {path(kind)}.Worker.restartPolicy only" in told
-    assert ("'ExitCode'" if own else "the default of this kind") in told
+    messages = advice(written)[path(kind, ".Worker.template.spec.restartPolicy")]
+    assert f"give {path(kind)}.Worker.restartPolicy only" in messages
+    assert ("'ExitCode'" if own else "the default of this kind") in messages
 
 
 @every_kind
@@ -91,9 +91,9 @@ def test_a_launchers_own_settings_win():
 def test_the_hosts_network_takes_names_and_ports_away(kind):
     written = usual(kind)
     pod(written)["hostNetwork"] = True
-    told = [str(each) for each in advise_manifest(written)]
-    assert "dnsPolicy: ClusterFirstWithHostNet" in told[0]
-    assert "podAntiAffinity" in told[1]
+    messages = [str(each) for each in advise_manifest(written)]
+    assert "dnsPolicy: ClusterFirstWithHostNet" in messages[0]
+    assert "podAntiAffinity" in messages[1]
     pod(written)["dnsPolicy"] = "ClusterFirstWithHostNet"
     pod(written)["affinity"] = {
         "podAntiAffinity": {
@@ -107,8 +107,8 @@ def test_the_hosts_network_takes_names_and_ports_away(kind):
 
 @pytest.mark.parametrize("kind", ["TFJob", "JAXJob", "XGBoostJob", "MPIJob"])
 def test_a_limit_of_restarts_where_nothing_is_restarted(kind):
-    told = advice(usual(kind, runPolicy={"backoffLimit": 3}))
-    assert "'Never'" in told["spec.runPolicy.backoffLimit"]
+    messages = advice(usual(kind, runPolicy={"backoffLimit": 3}))
+    assert "'Never'" in messages["spec.runPolicy.backoffLimit"]
     written = usual(kind, runPolicy={"backoffLimit": 3})
     worker(written)["restartPolicy"] = "OnFailure"
     assert advice(written) == {}
@@ -137,8 +137,8 @@ def test_always_is_fine_for_parameter_servers():
 
 def test_an_older_field_says_which_is_newer():
     written = usual("PyTorchJob", elasticPolicy={"nProcPerNode": 4, "minReplicas": 1})
-    told = advice(written)["spec.elasticPolicy.nProcPerNode"]
-    assert 'give spec.nprocPerNode: "4"' in told
+    messages = advice(written)["spec.elasticPolicy.nProcPerNode"]
+    assert 'give spec.nprocPerNode: "4"' in messages
 
 
 def test_a_tfjob_has_one_evaluator():
@@ -146,9 +146,9 @@ def test_a_tfjob_has_one_evaluator():
     assert "give 1" in advice(written)[path("TFJob", ".Evaluator.replicas")]
 
 
-def test_a_dynamic_tfjobs_chief_knows_nobody():
+def test_a_dynamic_tfjobs_chief_gets_no_addresses():
     written = job("TFJob", {"Chief": 1, "Worker": 2}, enableDynamicWorker=True)
-    assert "tells the Chief of no worker" in advice(written)["spec.enableDynamicWorker"]
+    assert "omit Chief" in advice(written)["spec.enableDynamicWorker"]
 
 
 @pytest.mark.parametrize("policy", [None, "None"])
@@ -161,7 +161,7 @@ def test_mpi_workers_wait_for_ever_after_the_end(policy):
 
 def test_of_two_places_for_one_policy_the_newer_counts():
     written = job("MPIJob", runPolicy={"cleanPodPolicy": "All"}, cleanPodPolicy="Running")
-    assert "leave it out" in advice(written)["spec.cleanPodPolicy"]
+    assert "omit it" in advice(written)["spec.cleanPodPolicy"]
 
 
 @pytest.mark.parametrize(

@@ -135,14 +135,14 @@ def test_a_crash_loop_tells_how_the_last_run_ended():
 def test_a_failure_reads_as_one_line():
     assert str(of_exit(127, message="no such file\n")) == (
         "CommandNotFound (exit code 127): The command does not exist in the image. "
-        "It said: no such file"
+        "Message: no such file"
     )
 
 
 @pytest.mark.parametrize(
     ("code", "retryable"), [(1, False), (127, False), (128, True), (137, True), (None, True)]
 )
-def test_exit_codes_promise_something_from_128(code, retryable):
+def test_exit_codes_are_retryable_from_128(code, retryable):
     assert is_retryable_code(code) == retryable
 
 

@@ -1,4 +1,4 @@
-"""Rules for names."""
+"""Validation of names."""
 
 import pytest
 
@@ -11,14 +11,14 @@ def test_a_dns_label_is_accepted(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "says"),
+    ("name", "expected"),
     [
         ("", "empty"), ("A_b", "'a-b'"), ("-a", "'a'"), ("a.b", "'a-b'"), ("x" * 64, "at most 63"),
         ("ä", "lower-case"), ("a\n", "lower-case"),
     ],
 )  # fmt: skip
-def test_a_wrong_dns_label_is_refused_with_advice(name, says):
-    assert says in " ".join(names.dns_label(name))
+def test_a_wrong_dns_label_is_refused_with_advice(name, expected):
+    assert expected in " ".join(names.dns_label(name))
 
 
 def test_a_service_name_starts_with_a_letter():

@@ -1,4 +1,4 @@
-"""Amounts: read exactly, written as Kubernetes writes them."""
+"""Quantities: parsed exactly, formatted as Kubernetes does."""
 
 import contextlib
 from fractions import Fraction

@@ -1,4 +1,4 @@
-"""Sums of resources."""
+"""Resource arithmetic."""
 
 import pytest
 from hypothesis import given
@@ -74,7 +74,7 @@ def a_container(cpu="0", *, restart_policy="", limit=None):
                 resources=ResourceRequirements(requests={"cpu": "5"}),
             ),
             5000,
-            id="resources of the pod as a whole stand for the sum",
+            id="resources of the pod replace the sum",
         ),
     ],
 )

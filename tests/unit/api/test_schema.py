@@ -1,4 +1,4 @@
-"""Schemas: what the structs become."""
+"""Schemas generated from structs."""
 
 import json
 import subprocess
@@ -31,7 +31,7 @@ class Part(Wire):
 class Thing(Wire):
     """A thing.
 
-    With more to say.
+    Further text.
     """
 
     parts: Annotated[list[Part], about("Its parts.", keys=("key", "side"))] = []  # noqa: RUF012

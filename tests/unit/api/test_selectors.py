@@ -1,4 +1,4 @@
-"""Selectors: read, matched, written."""
+"""Selectors: parsed, matched, formatted."""
 
 import pytest
 from hypothesis import given
@@ -16,7 +16,7 @@ from gangline.api.selectors import (
 )
 
 LABELS = {"app": "web", "tier": "cache", "gpus": "8", "empty": ""}
-WORDS = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,8}[a-z0-9])?", fullmatch=True)
+VALUES = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,8}[a-z0-9])?", fullmatch=True)
 
 
 @pytest.mark.parametrize(
@@ -81,12 +81,12 @@ def test_a_wrong_expression_is_refused(operator, values):
     st.lists(
         st.builds(
             Requirement,
-            WORDS,
+            VALUES,
             st.sampled_from(["in", "notin"]),
-            st.lists(WORDS, min_size=1, max_size=3, unique=True).map(lambda v: tuple(sorted(v))),
+            st.lists(VALUES, min_size=1, max_size=3, unique=True).map(lambda v: tuple(sorted(v))),
         )
-        | st.builds(Requirement, WORDS, st.sampled_from(["=", "!="]), st.tuples(WORDS))
-        | st.builds(Requirement, WORDS, st.sampled_from(["exists", "!"])),
+        | st.builds(Requirement, VALUES, st.sampled_from(["=", "!="]), st.tuples(VALUES))
+        | st.builds(Requirement, VALUES, st.sampled_from(["exists", "!"])),
         max_size=4,
     )
 )
@@ -95,7 +95,7 @@ def test_a_selector_reads_back_from_its_text(requirements):
     assert parse_labels(str(selector)) == selector
 
 
-@given(WORDS, st.lists(WORDS, min_size=1), st.dictionaries(WORDS, WORDS))
+@given(VALUES, st.lists(VALUES, min_size=1), st.dictionaries(VALUES, VALUES))
 def test_a_negated_requirement_selects_exactly_the_rest(key, values, labels):
     inside = LabelSelectorRequirement(key=key, operator="In", values=values)
     outside = LabelSelectorRequirement(key=key, operator="NotIn", values=values)

@@ -1,4 +1,4 @@
-"""Mistakes in ElasticJobs and ScalePlans, each with its field, and what hardly anyone means."""
+"""Errors and warnings for ElasticJobs and ScalePlans, each with its field."""
 
 from typing import Any
 
@@ -97,12 +97,12 @@ def test_whatever_is_optional_may_be_missing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "path", "said"),
+    ("written", "path", "text"),
     [
         (job({}), "spec.replicaSpecs", "is missing"),
         (job({"wroker": replica()}), "spec.replicaSpecs.wroker", "did you mean 'worker'?"),
-        (job({"master": {}}), "spec.replicaSpecs", "nobody who trains"),
-        (job({"worker": replica(0)}), "spec.replicaSpecs.worker.replicas", "without a pod"),
+        (job({"master": {}}), "spec.replicaSpecs", "no role that trains"),
+        (job({"worker": replica(0)}), "spec.replicaSpecs.worker.replicas", "without pods"),
         (
             job({"worker": replica(), "master": {"replicas": 2}}),
             "spec.replicaSpecs.master.replicas",
@@ -116,12 +116,12 @@ def test_whatever_is_optional_may_be_missing() -> None:
         (
             job({"worker": replica(), "ps": replica()}),
             "spec.replicaSpecs.ps",
-            "no part in AllreduceStrategy",
+            "not used by AllreduceStrategy",
         ),
         (
             job({"worker": replica(2, "dlrover-run --nnodes=3:5 x")}),
             "spec.replicaSpecs.worker.replicas",
-            "fewer than the minimum of --nnodes, 3",
+            "less than the minimum of --nnodes, 3",
         ),
         (
             job({"worker": replica(2, "dlrover-run --nnodes=5:3 x")}),
@@ -151,7 +151,7 @@ def test_whatever_is_optional_may_be_missing() -> None:
         (
             job({"worker": replica(priority="1.5")}),
             "spec.replicaSpecs.worker.priority",
-            "is no share",
+            "is not a fraction",
         ),
         (
             job({"worker": replica(priority="Very High")}),
@@ -161,12 +161,12 @@ def test_whatever_is_optional_may_be_missing() -> None:
         (
             job({"worker": replica(criticalNodes="first")}),
             "spec.replicaSpecs.worker.criticalNodes",
-            "names no ranks",
+            "is not a list of ranks",
         ),
         (
             job({"worker": replica(2, criticalNodes="2:1")}),
             "spec.replicaSpecs.worker.criticalNodes",
-            "names rank 2",
+            "has rank 2",
         ),
         (
             job({"worker": replica(restartCount=-1)}),
@@ -186,10 +186,10 @@ def test_whatever_is_optional_may_be_missing() -> None:
         (job(meta={"name": "a" * 39}), "metadata.name", "at most 37 characters"),
     ],
 )
-def test_a_mistake_is_named_with_its_field(written: dict, path: str, said: str) -> None:
+def test_a_mistake_is_named_with_its_field(written: dict, path: str, text: str) -> None:
     found = validate_manifest(written)
     assert [error.path for error in found] == [path], list(map(str, found))
-    assert said in str(found[0])
+    assert text in str(found[0])
 
 
 def test_all_mistakes_are_told_at_once() -> None:

@@ -1,4 +1,4 @@
-"""Mistakes in MSJobs, and what their authors hardly mean."""
+"""Errors and warnings for MSJobs."""
 
 from typing import Any
 
@@ -76,7 +76,7 @@ def in_worker(given: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("written", "path", "says"),
+    ("written", "path", "expected"),
     [
         pytest.param(
             in_worker({"replicas": 2, "template": {}}),
@@ -138,7 +138,7 @@ def in_worker(given: Any) -> dict[str, Any]:
             "without a worker",
             id="no workers",
         ),
-        pytest.param(job({"Worker": 0}), f"{SPECS}.Worker.replicas", "without a pod", id="no pods"),
+        pytest.param(job({"Worker": 0}), f"{SPECS}.Worker.replicas", "without pods", id="no pods"),
         pytest.param(
             job({"Scheduler": 1, "PS": 1}), f"{SPECS}.Worker", "never ends", id="no Worker"
         ),
@@ -212,10 +212,10 @@ def in_worker(given: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_each_mistake_is_named_with_what_would_be_right(written, path, says):
-    told = {error.path: str(error) for error in validate_manifest(written)}
-    assert path in told
-    assert says in told[path]
+def test_each_mistake_is_named_with_what_would_be_right(written, path, expected):
+    messages = {error.path: str(error) for error in validate_manifest(written)}
+    assert path in messages
+    assert expected in messages[path]
 
 
 def test_all_mistakes_are_named_at_once():
@@ -240,7 +240,7 @@ def test_who_runs_a_job_cannot_be_changed():
 
 
 @pytest.mark.parametrize(
-    ("written", "path", "says"),
+    ("written", "path", "expected"),
     [
         pytest.param(
             in_worker(container(env=[{"name": "MS_ROLE", "value": "x"}])),
@@ -257,16 +257,16 @@ def test_who_runs_a_job_cannot_be_changed():
         pytest.param(
             in_worker(pod(restartPolicy="OnFailure")),
             f"{POD}.restartPolicy",
-            "does not count",
+            "is ignored",
             id="restart policy in the template",
         ),
         pytest.param(job({"worker": 1}), f"{SPECS}.worker", "write Worker", id="spelling"),
     ],
 )
-def test_what_is_hardly_meant_is_advised_against_and_no_mistake(written, path, says):
+def test_what_is_hardly_meant_is_advised_against_and_no_mistake(written, path, expected):
     assert validate_manifest(written) == []
-    told = {error.path: str(error) for error in advise_manifest(written)}
-    assert says in told[path]
+    messages = {error.path: str(error) for error in advise_manifest(written)}
+    assert expected in messages[path]
 
 
 def test_a_job_without_scheduler_may_set_the_variables_itself():

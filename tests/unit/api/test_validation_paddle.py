@@ -1,4 +1,4 @@
-"""Mistakes in PaddleJobs, and what their authors hardly mean."""
+"""Errors and warnings for PaddleJobs."""
 
 from typing import Any
 
@@ -93,7 +93,7 @@ def test_every_clean_pod_policy_of_upstreams_samples_is_accepted(policy):
 
 
 @pytest.mark.parametrize(
-    ("written", "path", "says"),
+    ("written", "path", "expected"),
     [
         pytest.param(job(worker={"replicas": 1}), f"{POD}.containers", "missing", id="no template"),
         pytest.param(
@@ -110,9 +110,12 @@ def test_every_clean_pod_policy_of_upstreams_samples_is_accepted(policy):
         ),
         pytest.param(job(ps=1, elastic=1), "spec.elastic", "only workers", id="elastic servers"),
         pytest.param(
-            job(ps=1, worker=0, elastic=1), "spec.elastic", "only workers", id="elastic nobody"
+            job(ps=1, worker=0, elastic=1),
+            "spec.elastic",
+            "only workers",
+            id="elastic without workers",
         ),
-        pytest.param(job(worker=0), "spec.worker.replicas", "without a pod", id="no pods"),
+        pytest.param(job(worker=0), "spec.worker.replicas", "without pods", id="no pods"),
         pytest.param(job(worker=-2), "spec.worker.replicas", "at least 0", id="negative"),
         pytest.param(
             job(worker={"template": role()["template"]}),
@@ -176,7 +179,7 @@ def test_every_clean_pod_policy_of_upstreams_samples_is_accepted(policy):
         pytest.param(
             job(schedulingPolicy={"minResources": {"cpu": "many"}}),
             "spec.schedulingPolicy.minResources.cpu",
-            "is not an amount",
+            "is not a quantity",
             id="resources",
         ),
         pytest.param(
@@ -209,15 +212,15 @@ def test_every_clean_pod_policy_of_upstreams_samples_is_accepted(policy):
         pytest.param(
             container(resources={"limits": {"memory": "lots"}}),
             f"{POD}.containers[0].resources.limits.memory",
-            "is not an amount",
+            "is not a quantity",
             id="amount",
         ),
     ],
 )
-def test_each_mistake_is_named_with_what_would_be_right(written, path, says):
-    told = {error.path: str(error) for error in validate_manifest(written)}
-    assert path in told
-    assert says in told[path]
+def test_each_mistake_is_named_with_what_would_be_right(written, path, expected):
+    messages = {error.path: str(error) for error in validate_manifest(written)}
+    assert path in messages
+    assert expected in messages[path]
 
 
 def test_all_mistakes_are_named_at_once():
@@ -254,7 +257,7 @@ def test_what_cannot_be_changed_is_named(field, before, after):
 
 
 @pytest.mark.parametrize(
-    ("written", "path", "says"),
+    ("written", "path", "expected"),
     [
         pytest.param(
             job(cleanPodPolicy="OnFailed"),
@@ -269,9 +272,7 @@ def test_what_cannot_be_changed_is_named(field, before, after):
             "OnFailure",
             id="a worker that never ends",
         ),
-        pytest.param(
-            job(worker=role(hostname="me")), f"{POD}.hostname", "leave it out", id="hostname"
-        ),
+        pytest.param(job(worker=role(hostname="me")), f"{POD}.hostname", "omit it", id="hostname"),
         pytest.param(
             container(env=[{"name": "POD_IP", "value": "x"}]),
             f"{POD}.containers[0].env[0]",
@@ -281,15 +282,15 @@ def test_what_cannot_be_changed_is_named(field, before, after):
         pytest.param(
             job(worker=role(containers=[{"name": "a", "image": "x"}, {"name": "b", "image": "x"}])),
             f"{POD}.containers",
-            "the first one trains",
+            "the first one is used",
             id="which container",
         ),
     ],
 )
-def test_what_is_hardly_meant_is_advised_against_and_no_mistake(written, path, says):
+def test_what_is_hardly_meant_is_advised_against_and_no_mistake(written, path, expected):
     assert validate_manifest(written) == []
-    told = {error.path: str(error) for error in advise_manifest(written)}
-    assert says in told[path]
+    messages = {error.path: str(error) for error in advise_manifest(written)}
+    assert expected in messages[path]
 
 
 def test_nothing_is_said_of_a_usual_job():

@@ -1,4 +1,4 @@
-"""YAML texts: what they stand for is measured before it is built."""
+"""YAML texts: their expanded size is checked before objects are built."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def test_aliases_and_merge_keys_may_be_used():
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "expected"),
     [
         (BOMB, "stands for more than"),
         ("&a [*a]", "*a contains itself"),
@@ -40,10 +40,10 @@ def test_aliases_and_merge_keys_may_be_used():
         "broken", "no date", "no number", "object as key", "unknown alias",
     ],
 )  # fmt: skip
-def test_what_nobody_can_mean_is_refused_with_its_place(text: str, says: str):
+def test_what_nobody_can_mean_is_refused_with_its_place(text: str, expected: str):
     with pytest.raises(BadYaml) as refused:
         documents(text)
-    assert says in str(refused.value)
+    assert expected in str(refused.value)
 
 
 def test_the_same_key_in_objects_beside_each_other_is_not_twice():

@@ -1,4 +1,4 @@
-"""A small API server that can be told to fail."""
+"""A small API server with scripted failures."""
 
 import asyncio
 import json
@@ -44,7 +44,7 @@ class Seen:
 
 @dataclass
 class FakeServer:
-    """Serves one collection of things with list (paged) and watch, and anything it is told to."""
+    """Serves one collection of things with list (paged), watch and scripted responses."""
 
     url: str = ""
     seen: list[Seen] = field(default_factory=list)

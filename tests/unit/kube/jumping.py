@@ -1,4 +1,4 @@
-"""A loop whose clock jumps to the next timer instead of waiting for it."""
+"""An event loop in virtual time: its clock jumps to the next timer."""
 
 import asyncio
 import selectors

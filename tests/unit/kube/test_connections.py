@@ -1,4 +1,4 @@
-"""Connections that are kept: used again while they are good, and never after that."""
+"""The connection pool: idle connections are reused while they are usable."""
 
 import asyncio
 import gc
@@ -122,7 +122,7 @@ async def test_a_connection_that_the_server_closes_is_not_used_again():
 async def test_a_connection_that_was_closed_at_rest_costs_nothing():
     async def once(peer: Peer) -> None:
         await peer.heard()
-        peer.say(OK)  # and hangs up without having said so
+        peer.say(OK)  # and closes the connection without announcing it
 
     async with serving(once) as (client, peers):
         await client.transport.send(POST)
@@ -190,7 +190,7 @@ async def test_an_answer_that_is_none_is_an_error(answer):
         peer.say(answer)
 
     async with serving(confused) as (client, peers):
-        with pytest.raises(errors.Unreachable, match="broke off"):
+        with pytest.raises(errors.Unreachable, match="closed the connection"):
             await client.transport.send(POST)
         assert len(peers) == 1
 
@@ -239,7 +239,7 @@ async def test_a_connection_given_up_while_it_comes_about_is_closed():
             asking.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await asking
-        gc.collect()  # would tell of what was left open
+        gc.collect()  # would report open connections
         async with asyncio.timeout(60):
             await ended.wait()
 

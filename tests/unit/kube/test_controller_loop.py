@@ -1,4 +1,4 @@
-"""The controller loop: what becomes of a key after each outcome."""
+"""The controller loop: what happens to a key after each result."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -55,7 +55,7 @@ async def settled(controller):
         pytest.param(
             [KeyError("x"), After(5), KeyError("x")],
             [0, 0.1, 5.1, 5.1],
-            id="what went well begins anew",
+            id="success resets the failures",
         ),
         pytest.param([TerminalError("no use")], [0], id="a terminal error is not tried again"),
     ],
@@ -117,18 +117,18 @@ def test_a_reconcile_that_hangs_is_cut_off_and_tried_again(jumping):
 
 def test_a_terminal_error_is_told_once_and_telling_is_repeated_when_it_fails(jumping):
     async def scenario():
-        told = []
+        reported = []
 
-        async def tell(key, error):
-            told.append(str(error))
-            if len(told) == 1:
+        async def report(key, error):
+            reported.append(str(error))
+            if len(reported) == 1:
                 raise ConnectionError
 
         script = Script(TerminalError("bad job"), TerminalError("bad job"))
-        async with running(script, on_terminal=tell) as controller:
+        async with running(script, on_terminal=report) as controller:
             controller.queue.add("a")
             await settled(controller)
-        assert told == ["bad job", "bad job"]
+        assert reported == ["bad job", "bad job"]
 
     jumping(scenario())
 

@@ -1,4 +1,4 @@
-"""Objects as a Go server writes them: a list that is empty there is null here."""
+"""Objects as a Go server encodes them: an empty list is null."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Events: counted instead of repeated, held back instead of flooding, dropped instead of raised."""
+"""Events: counted instead of repeated, rate-limited, dropped instead of raised."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -70,10 +70,10 @@ async def test_the_same_said_again_raises_a_count(client, events):
     time = NOW
     async with EventRecorder(client, "test", now=lambda: time) as record:
         for _ in range(5):
-            record.event(POD, "Normal", "Waiting", "for room")
+            record.event(POD, "Normal", "Waiting", "for nodes")
             time += timedelta(seconds=1)
         record.event(POD, "Normal", "Started", "now")
-    assert events.all() == [("Waiting", "for room", 5), ("Started", "now", 1)]
+    assert events.all() == [("Waiting", "for nodes", 5), ("Started", "now", 1)]
 
 
 async def test_many_similar_things_become_one_event(client, events):

@@ -1,4 +1,4 @@
-"""Programs that issue credentials: run when needed, believed only when they answer properly."""
+"""Credential plug-ins: run when needed; invalid output is refused."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ def plugin(tmp_path):
         script = tmp_path / "login"
         script.write_text(
             f"#!/bin/sh\necho run >> {tmp_path}/runs\necho complaint >&2\n"
-            f'printf %s "$KUBERNETES_EXEC_INFO" > {tmp_path}/told\ncat {output}\nexit {code}\n'
+            f'printf %s "$KUBERNETES_EXEC_INFO" > {tmp_path}/info\ncat {output}\nexit {code}\n'
         )
         script.chmod(0o755)
         options.setdefault("now", lambda: NOW)
@@ -77,9 +77,9 @@ async def test_the_program_is_told_what_it_is_run_for(plugin, tmp_path):
     beta = "client.authentication.k8s.io/v1beta1"
     source = plugin(answer(beta, token="t"), version=beta, cluster={"server": "https://x"})
     await source.current()
-    told = json.loads((tmp_path / "told").read_text())
-    assert told["apiVersion"] == beta
-    assert told["spec"]["cluster"] == {"server": "https://x"}
+    info = json.loads((tmp_path / "info").read_text())
+    assert info["apiVersion"] == beta
+    assert info["spec"]["cluster"] == {"server": "https://x"}
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ async def test_the_program_is_told_what_it_is_run_for(plugin, tmp_path):
     [
         ("", 3, "failed with exit code 3: complaint"),
         ("no json", 0, "printed no ExecCredential"),
-        (answer("other/v1", token="t"), 0, "answered in 'other/v1'"),
+        (answer("other/v1", token="t"), 0, "uses 'other/v1'"),
         (answer(), 0, "neither token nor certificate"),
         (json.dumps({"apiVersion": V1}), 0, "neither token nor certificate"),
     ],
@@ -117,7 +117,7 @@ async def test_a_program_that_hangs_is_ended(tmp_path, monkeypatch):
     script = tmp_path / "login"
     script.write_text(f"#!/bin/sh\necho $$ > {pid_file}\nexec tail -f /dev/null\n")
     script.chmod(0o755)
-    with pytest.raises(ConfigError, match="no answer in 0 s"):
+    with pytest.raises(ConfigError, match="did not end within 0 s"):
         await ExecPlugin(str(script), (), {}, V1).current()
     if pid_file.exists():
         with pytest.raises(ProcessLookupError):

@@ -23,7 +23,7 @@ def exit_code(code):
 
 
 def container(*messages, echo=False, protocols=PROTOCOLS):
-    """A container that says ``messages``; with ``echo``, what it was told comes first."""
+    """A container that sends ``messages``; with ``echo``, its input comes first."""
 
     async def answer(request):
         socket = web.WebSocketResponse(protocols=protocols)
@@ -74,7 +74,7 @@ async def test_a_command_that_cannot_be_run_is_told(client, server):
 
 async def test_a_connection_that_breaks_is_told(client, server):
     server.routes["GET", PATH] = container(b"\x01half")
-    with pytest.raises(errors.Unreachable, match="broke off"):
+    with pytest.raises(errors.Unreachable, match="was lost"):
         await client.exec("p", "ns", ["cat"])
 
 

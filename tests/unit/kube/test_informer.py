@@ -1,4 +1,4 @@
-"""Informers: the copy is what the server has, whatever happens on the way."""
+"""Informers: the copy equals the state of the server, whatever faults occur."""
 
 import asyncio
 import random
@@ -23,7 +23,7 @@ from unit.kube.fake_server import (
 
 
 class Heard:
-    """A listener that writes down what it is told."""
+    """A listener that records its calls."""
 
     def __init__(self, informer):
         self.changes = []
@@ -48,13 +48,13 @@ def expected(server):
 
 
 async def until(informer, holds):
-    """Wait until something holds; it is looked at again after each change that is told."""
-    told = asyncio.Event()
-    informer.add_listener(lambda old, new: told.set())
+    """Wait until a condition is true; it is checked after each notification."""
+    notified = asyncio.Event()
+    informer.add_listener(lambda old, new: notified.set())
     async with asyncio.timeout(5_000):
         while not holds():
-            told.clear()
-            await told.wait()
+            notified.clear()
+            await notified.wait()
 
 
 async def caught_up(informer, server):
@@ -119,14 +119,14 @@ def test_a_watch_that_ends_is_resumed_without_listing_again(jumping):
 def test_an_expired_revision_is_made_up_for_by_telling_the_differences(jumping):
     async def scenario():
         async with connected() as (server, client):
-            for name in ("same", "changed", "gone", "made-anew"):
+            for name in ("same", "changed", "gone", "recreated"):
                 await server.put(name, size=1)
 
             async def meanwhile(request):
                 await server.put("changed", size=2)
                 await server.remove("gone")
-                await server.remove("made-anew")
-                await server.put("made-anew", size=3)
+                await server.remove("recreated")
+                await server.put("recreated", size=3)
                 await server.put("new", size=4)
                 server.compact()
                 return await failing(410, "Expired")(request)
@@ -140,9 +140,9 @@ def test_an_expired_revision_is_made_up_for_by_telling_the_differences(jumping):
             assert changes == [
                 ("changed", "changed"),
                 ("gone", "gone"),
-                ("gone", "made-anew"),
-                ("new", "made-anew"),
+                ("gone", "recreated"),
                 ("new", "new"),
+                ("new", "recreated"),
             ]
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
@@ -290,21 +290,21 @@ def test_a_resync_tells_everything_again(jumping):
 
 
 def test_whatever_breaks_the_copy_ends_up_right_and_nothing_is_told_twice(jumping):
-    """Random changes under random faults; told changes must replay to the state of the server."""
+    """Random changes and faults of a server: the notifications must add up to its state."""
 
     async def scenario(seed):
         dice = random.Random(seed)
         async with connected() as (server, client):
             informer = Informer(client, THINGS, page_size=2)
-            told = {}
+            notified = {}
 
             def replay(old, new):
                 key = key_of(new or old)
-                assert told.get(key) == (old.metadata.resource_version if old else None)
+                assert notified.get(key) == (old.metadata.resource_version if old else None)
                 if new is None:
-                    del told[key]
+                    del notified[key]
                 else:
-                    told[key] = new.metadata.resource_version
+                    notified[key] = new.metadata.resource_version
 
             informer.add_listener(replay)
             task = asyncio.create_task(informer.run())
@@ -321,7 +321,7 @@ def test_whatever_breaks_the_copy_ends_up_right_and_nothing_is_told_twice(jumpin
                         server.compact()
                         await asyncio.sleep(dice.choice([0, 0.1, 30]))
             await caught_up(informer, server)
-            assert told == {
+            assert notified == {
                 Key("default", name): thing["metadata"]["resourceVersion"]
                 for name, thing in server.things.items()
             }
@@ -343,7 +343,7 @@ async def test_two_controllers_share_one_copy(client, server):
     task = asyncio.create_task(shared.run())
     await asyncio.wait_for(shared.synced(), 5)
     assert first.by_index("team", "red") == first.by_index("name", "a") != []
-    with pytest.raises(RuntimeError, match="before they run"):
+    with pytest.raises(RuntimeError, match="before the informers run"):
         shared.informer(THINGS)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""Finding and reading configuration, and what is said of each usual breakage."""
+"""Finding and reading configuration, and the message for each common error."""
 
 import base64
 
@@ -174,7 +174,7 @@ def test_an_exec_plugin_is_configured(write, tmp_path):
     ("changes", "complaint"),
     [
         pytest.param({"current-context": ""}, r"no current-context.*--context.*main", id="none"),
-        pytest.param({"current-context": "x"}, r"no context 'x'.*there are: main", id="unknown"),
+        pytest.param({"current-context": "x"}, r"no context 'x'.*known: main", id="unknown"),
         pytest.param({"clusters": []}, r"names the cluster 'c'.*not there", id="no cluster"),
         pytest.param({"users": None}, r"names the user 'u'.*not there", id="no user"),
         pytest.param(
@@ -212,7 +212,7 @@ def test_an_exec_plugin_is_configured(write, tmp_path):
         ),
         pytest.param(
             {"users": user(exec={"command": "x", "apiVersion": "v1alpha1"})},
-            r"exec plugin 'x' speaks v1alpha1.*must be one of",
+            r"exec plugin 'x' uses v1alpha1.*must be one of",
             id="exec version",
         ),
         pytest.param(
@@ -235,8 +235,8 @@ def test_each_usual_breakage_is_named_with_what_would_help(write, changes, compl
     [
         ("", "is empty"),
         ("{a: [", "is not YAML"),
-        ("just text", "holds no named fields"),
-        ("- a\n- b\n", "holds no named fields"),
+        ("just text", "is not a mapping"),
+        ("- a\n- b\n", "is not a mapping"),
         ("\x00\x01", "is not YAML"),
     ],
 )

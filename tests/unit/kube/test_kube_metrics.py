@@ -1,4 +1,4 @@
-"""What controllers, requests and watches count, under the names that dashboards know."""
+"""Metrics of controllers, requests and watches, under the standard names."""
 
 import asyncio
 

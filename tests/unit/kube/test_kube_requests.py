@@ -1,4 +1,4 @@
-"""What each verb sends."""
+"""The request of each verb."""
 
 import pytest
 
@@ -59,7 +59,7 @@ JOBS = Resource(dict, "kubeflow.org", "v1", "pytorchjobs", "PyTorchJob")
             "POST",
             "/api/v1/namespaces/ns/things",
             (("dryRun", "All"),),
-            id="create goes to the namespace that the body names",
+            id="create uses the namespace of the body",
         ),
         pytest.param(
             build.delete(THINGS, "a", "ns"),

@@ -1,4 +1,4 @@
-"""Leader election against a server that arbitrates, on a clock that jumps."""
+"""Leader election against a server that detects conflicts, in virtual time."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -230,11 +230,11 @@ def test_a_lease_taken_by_force_ends_the_term(jumping):
             await members.join("a")
             await asyncio.sleep(5)
             taken = msgspec.json.decode(msgspec.json.encode(members.server.lease))
-            taken["spec"]["holderIdentity"] = "somebody"
+            taken["spec"]["holderIdentity"] = "other"
             members.server.store(taken)
             await asyncio.sleep(5)
             assert members.leading == []
-            assert members.server.holder == "somebody"
+            assert members.server.holder == "other"
             await asyncio.sleep(30)
             assert members.leading == ["a"]
 
@@ -277,7 +277,7 @@ def test_a_lease_that_nobody_holds_is_free():
     ("duration", "deadline", "retry"), [(10, 10, 2), (15, 10, 10), (15, 20, 2)]
 )
 def test_timings_under_which_two_could_lead_are_refused(duration, deadline, retry):
-    with pytest.raises(ValueError, match="two could lead"):
+    with pytest.raises(ValueError, match="two replicas could lead"):
         Timing(duration, deadline, retry)
 
 

@@ -1,4 +1,4 @@
-"""Streams and WebSockets: what is said when they cannot be had."""
+"""Streams and WebSockets: the message when they cannot be opened."""
 
 from contextlib import aclosing
 

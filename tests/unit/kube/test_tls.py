@@ -1,4 +1,4 @@
-"""TLS: who the server is, who we are, and what is said when either is not believed."""
+"""TLS: certificates of server and client, and the message when one is not trusted."""
 
 import ssl
 from contextlib import aclosing, asynccontextmanager
@@ -113,21 +113,21 @@ async def test_a_client_certificate_is_shown(tmp_path):
 async def test_a_server_of_another_authority_is_not_believed(tmp_path):
     async with serving(tmp_path, LOOPBACK) as (config, _):
         other = replace(config, certificate_authority=Authority("other").pem)
-        with pytest.raises(errors.Unreachable, match=r"does not prove.*certificate-authority"):
+        with pytest.raises(errors.Unreachable, match=r"is not trusted.*certificate-authority"):
             await things_of(other)
 
 
 async def test_a_watch_of_a_server_of_another_authority_is_not_begun(tmp_path):
     async with serving(tmp_path, LOOPBACK) as (config, _):
         other = replace(config, certificate_authority=Authority("other").pem)
-        with pytest.raises(errors.Unreachable, match=r"does not prove.*certificate-authority"):
+        with pytest.raises(errors.Unreachable, match=r"is not trusted.*certificate-authority"):
             async with Client(other) as client, aclosing(client.watch(THINGS)) as events:
                 await anext(events)
 
 
 async def test_a_server_of_another_name_is_not_believed_unless_that_name_is_expected(tmp_path):
     async with serving(tmp_path, x509.DNSName("kubernetes")) as (config, _):
-        with pytest.raises(errors.Unreachable, match=r"does not prove.*tls-server-name"):
+        with pytest.raises(errors.Unreachable, match=r"is not trusted.*tls-server-name"):
             await things_of(config)
         await things_of(replace(config, tls_server_name="kubernetes"))
 
@@ -135,7 +135,7 @@ async def test_a_server_of_another_name_is_not_believed_unless_that_name_is_expe
 async def test_proof_is_waived_only_by_wish(tmp_path):
     async with serving(tmp_path, x509.DNSName("kubernetes")) as (config, _):
         unproved = replace(config, certificate_authority=None)
-        with pytest.raises(errors.Unreachable, match="does not prove"):
+        with pytest.raises(errors.Unreachable, match="is not trusted"):
             await things_of(unproved)
         await things_of(replace(unproved, verify=False))
 

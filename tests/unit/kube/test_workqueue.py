@@ -1,4 +1,4 @@
-"""The work queue, on a clock that jumps."""
+"""The work queue, in virtual time."""
 
 import asyncio
 

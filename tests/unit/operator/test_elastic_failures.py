@@ -72,7 +72,7 @@ def test_an_image_without_gangline_is_told_by_what_its_python_says() -> None:
         world.pods[name] = saying(world.pods[name], "/bin/python: No module named gangline")
         world.after()
     assert "dlrover-master-30: Error (exit code 1)" in world.message
-    assert "It said: /bin/python: No module named gangline" in world.message
+    assert "Message: /bin/python: No module named gangline" in world.message
 
 
 def saying(pod: Pod, words: str) -> Pod:

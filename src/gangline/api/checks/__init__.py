@@ -1,1 +1,1 @@
-"""What no schema can say of a job: one module for each kind, and what they have in common."""
+"""Rules that no schema can express: one module per kind, and the rules that kinds share."""

@@ -1,4 +1,4 @@
-"""What no schema can say of ElasticJobs and ScalePlans, and what hardly anyone means."""
+"""Errors and warnings for ElasticJobs and ScalePlans that no schema can express."""
 
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
@@ -47,7 +47,7 @@ _PATH = "spec.replicaSpecs"
 _MASTER_AROUND = len(master_name(""))
 
 _OPEN = ("", "Pending")
-"""Phases of a plan of which nothing has been done."""
+"""Phases of a plan that has not been started."""
 _SET_BY_US = frozenset(
     (
         *("DLROVER_MASTER_ADDR", "GANGLINE_MASTER_ADDR", "GANGLINE_JOB_SECRET", "ELASTIC_JOB_NAME"),
@@ -57,7 +57,6 @@ _SET_BY_US = frozenset(
 
 
 def check(job: ElasticJob, old: ElasticJob | None = None) -> Iterator[FieldError]:
-    """Every mistake in a job that has the shape of its kind; ``old`` is the job before a change."""
     spec = job.spec
     given = {key: ReplicaSpec(each.replicas, each.template) for key, each in _specs(job).items()}
     roles, errors = parts.read_roles(given, ROLES, _PATH)
@@ -67,7 +66,7 @@ def check(job: ElasticJob, old: ElasticJob | None = None) -> Iterator[FieldError
     yield from _annotations(job)
     yield from errors
     if roles and not trained:
-        yield FieldError(_PATH, None, "has nobody who trains", f"give {WORKER}")
+        yield FieldError(_PATH, None, "has no role that trains", f"give {WORKER}")
     yield from parts.size(trained, _PATH)
     for key, replica in spec.replica_specs.items():
         yield from _replica(key, replica, child(_PATH, key))
@@ -86,37 +85,35 @@ def check(job: ElasticJob, old: ElasticJob | None = None) -> Iterator[FieldError
 
 
 def advise(job: ElasticJob) -> Iterator[FieldError]:
-    """What a job may say, but hardly means."""
     spec = job.spec
     for key, replica in spec.replica_specs.items():
         path = child(_PATH, key)
         if key != key.lower() and key.lower() in ROLES:
-            yield FieldError(path, key, f"is taken for {key.lower()!r}", f"write {key.lower()}")
+            yield FieldError(path, key, f"is read as {key.lower()!r}", f"write {key.lower()}")
         yield from _advise_replica(key.lower(), replica, path)
     yield from _spares(job)
     for name, why in IGNORED_ANNOTATIONS.items():
         if (given := job.metadata.annotations.get(name)) is not None:
             where = child("metadata.annotations", name)
-            yield FieldError(where, given, f"has no effect: {why}", "leave it out")
+            yield FieldError(where, given, f"has no effect: {why}", "omit it")
     for field, written in (
         ("enableElasticScheduling", spec.enable_elastic_scheduling),
         ("enableDynamicSharding", spec.enable_dynamic_sharding),
     ):
         if written is not None:
-            problem = "is of older releases and has no effect"
-            yield FieldError(f"spec.{field}", written, problem, "leave it out")
+            problem = "is a field of older releases and has no effect"
+            yield FieldError(f"spec.{field}", written, problem, "omit it")
     if not spec.distribution_strategy and PS not in {key.lower() for key in spec.replica_specs}:
-        problem = f"is missing: the job counts as one with parameter servers ({PARAMETER_SERVER})"
+        problem = f"is missing: the default is {PARAMETER_SERVER}"
         remedy = f"give {ALLREDUCE} for PyTorch"
         yield FieldError("spec.distributionStrategy", None, problem, remedy)
 
 
 def check_plan(plan: ScalePlan, old: ScalePlan | None = None) -> Iterator[FieldError]:
-    """Every mistake in a plan that can be seen without its job."""
     spec = plan.spec
     if old is not None and old.status.phase not in _OPEN and spec != old.spec:
-        problem = "cannot be changed: the plan has been carried out or has failed"
-        yield FieldError("spec", None, problem, "make another plan")
+        problem = "cannot be changed: the plan was executed or has failed"
+        yield FieldError("spec", None, problem, "create another plan")
     if not spec.owner_job:
         yield FieldError("spec.ownerJob", None, "is missing", "give the name of an ElasticJob")
     for role, scale in spec.replica_resource_specs.items():
@@ -168,24 +165,24 @@ def _replica(key: str, replica: ElasticReplicaSpec, path: str) -> Iterator[Field
     given = [each.get("name") for each in containers]
     if len(given) > 1 and CONTAINER not in given:
         problem = f"has several containers and none is named {CONTAINER!r}"
-        remedy = f"name the container that trains {CONTAINER!r}"
+        remedy = f"name the main container {CONTAINER!r}"
         yield FieldError(f"{path}.template.spec.containers", given, problem, remedy)
     yield from _priority(replica.priority, f"{path}.priority")
     if replica.critical_nodes and critical_ranks(replica.critical_nodes) is None:
-        problem = "names no ranks"
+        problem = "is not a list of ranks"
         remedy = "give all, none, or RANK:RESTARTS separated by commas, such as 0:3,1"
         yield FieldError(f"{path}.criticalNodes", replica.critical_nodes, problem, remedy)
     elif replica.critical_nodes and replica.replicas is not None:
         found = critical_ranks(replica.critical_nodes) or CriticalRanks(False, {})
         beyond = [rank for rank in found.ranks if rank >= max(1, replica.replicas)]
         if beyond:
-            problem = f"names rank {min(beyond)}, and there are {replica.replicas} replicas"
+            problem = f"has rank {min(beyond)}, but there are only {replica.replicas} replicas"
             remedy = "count from 0"
             yield FieldError(f"{path}.criticalNodes", replica.critical_nodes, problem, remedy)
 
 
 def _with_image(replica: ElasticReplicaSpec) -> dict[str, Any]:
-    """The template of a master: its image may be left out, since it has a default."""
+    """Return the template of a master with an image: it may be omitted because it has a default."""
     main = _main(replica)
     spec = replica.template["spec"]
     containers = [
@@ -199,7 +196,7 @@ def _priority(priority: str | None, path: str) -> Iterator[FieldError]:
         return
     if looks_like_a_number(priority):
         remedy = "give a number from 0 to 1, or the name of a priority class"
-        yield FieldError(path, priority, "is no share", remedy)
+        yield FieldError(path, priority, "is not a fraction", remedy)
     else:
         yield from complaint_at(path, priority, names.dns_subdomain(priority))
 
@@ -211,12 +208,11 @@ def _masters(roles: parts.Roles) -> Iterator[FieldError]:
     for role in (MASTER, OLD_MASTER):
         if role in roles and parts.count(roles[role]) != 1:
             count = parts.count(roles[role])
-            remedy = "give 1, or leave it out"
+            remedy = "give 1, or omit it"
             yield FieldError(f"{_PATH}.{role}.replicas", count, "is not 1", remedy)
 
 
 def _nodes(job: ElasticJob) -> Iterator[FieldError]:
-    """The number of workers lies between the bounds of their node range."""
     specs = {key.lower(): (key, each) for key, each in _specs(job).items()}
     annotated = job.metadata.annotations.get(NODES_ANNOTATION)
     where = child("metadata.annotations", NODES_ANNOTATION)
@@ -230,18 +226,17 @@ def _nodes(job: ElasticJob) -> Iterator[FieldError]:
     found = range_of(job.metadata.annotations, main)
     path = f"{child(_PATH, key)}"
     if written and found is None and not annotated:
-        problem = f"asks for --nnodes {written}, which no number of nodes can be"
+        problem = f"has --nnodes {written}, which is not a valid range"
         yield FieldError(
             f"{path}.template", None, problem, "give --nnodes=MIN:MAX, 1 <= MIN <= MAX"
         )
     count = parts.count(ReplicaSpec(workers.replicas))
     if found and 0 < count < found.least:
-        problem = f"is fewer than the minimum of --nnodes, {found.least}: training never starts"
+        problem = f"is less than the minimum of --nnodes, {found.least}: training never starts"
         yield FieldError(f"{path}.replicas", count, problem, f"give at least {found.least}")
 
 
 def _annotations(job: ElasticJob) -> Iterator[FieldError]:
-    """What DLRover's master is told by annotations, where it counts here."""
     notes = job.metadata.annotations
     seconds = notes.get(PENDING_TIMEOUT_ANNOTATION)
     if seconds is not None and not (seconds.isascii() and seconds.isdecimal()):
@@ -258,12 +253,12 @@ def _strategy(job: ElasticJob, roles: parts.Roles) -> Iterator[FieldError]:
     strategy = job.spec.distribution_strategy
     for role in (PS, CHIEF):
         if strategy == ALLREDUCE and role in roles and parts.count(roles[role]):
-            problem = f"has no part in {ALLREDUCE}"
-            remedy = f"leave it out, or give {PARAMETER_SERVER}"
+            problem = f"is not used by {ALLREDUCE}"
+            remedy = f"omit it, or give {PARAMETER_SERVER}"
             yield FieldError(f"{_PATH}.{role}", None, problem, remedy)
     others = set(roles) & {PS, CHIEF, EVALUATOR}
     if strategy in (ALLREDUCE, LOCAL) and others and WORKER not in roles:
-        yield FieldError(f"{_PATH}.{WORKER}", None, "is missing: nobody trains", "add workers")
+        yield FieldError(f"{_PATH}.{WORKER}", None, "is missing: no role trains", "add workers")
 
 
 def _spares(job: ElasticJob) -> Iterator[FieldError]:
@@ -272,23 +267,23 @@ def _spares(job: ElasticJob) -> Iterator[FieldError]:
             range_of(job.metadata.annotations, _main(workers)) if key.lower() == WORKER else None
         )
         if found and (workers.replicas or 0) > found.most:
-            problem = f"is more than the maximum of --nnodes, {found.most}: the others are spares"
+            problem = f"is more than the maximum of --nnodes, {found.most}: the rest are spares"
             remedy = f"give {found.most}, or a larger maximum"
             yield FieldError(f"{child(_PATH, key)}.replicas", workers.replicas, problem, remedy)
 
 
 def _advise_replica(role: str, replica: ElasticReplicaSpec, path: str) -> Iterator[FieldError]:
     if replica.batch_scheduler not in (None, "", "default"):
-        problem = "has no effect: pods are placed as a gang by the scheduler of the operator"
-        yield FieldError(f"{path}.batchScheduler", replica.batch_scheduler, problem, "leave it out")
+        problem = "has no effect: the operator's scheduler places the pods as a gang"
+        yield FieldError(f"{path}.batchScheduler", replica.batch_scheduler, problem, "omit it")
     if role in (MASTER, OLD_MASTER):
         return
     for index, container in enumerate(_containers(replica)):
         for place, variable in enumerate(container.get("env") or ()):
             if isinstance(variable, Mapping) and variable.get("name") in _SET_BY_US:
                 where = f"{path}.template.spec.containers[{index}].env[{place}]"
-                problem = "is set by the operator: what is given here does not count"
-                yield FieldError(where, variable["name"], problem, "leave the variable out")
+                problem = "is set by the operator: this value is ignored"
+                yield FieldError(where, variable["name"], problem, "omit the variable")
 
 
 def _role_of_plan(role: str, path: str) -> Iterator[FieldError]:
@@ -302,7 +297,7 @@ def _role_of_plan(role: str, path: str) -> Iterator[FieldError]:
 def _pod_of_plan(pod: PodMeta, path: str, *, named: bool) -> Iterator[FieldError]:
     yield from _role_of_plan(pod.type or WORKER, f"{path}.type")
     if named and not pod.name and pod.id is None and pod.rank_index is None:
-        yield FieldError(path, None, "names no pod", "give its name, id or rankIndex")
+        yield FieldError(path, None, "does not identify a pod", "give its name, id or rankIndex")
     for resource, written in pod.resource.items():
         yield from parts.amount(child(f"{path}.resource", resource), written)
 
@@ -319,5 +314,4 @@ def _containers(replica: ElasticReplicaSpec) -> list[Mapping[str, Any]]:
 
 
 def is_manual(mode: str | None) -> bool:
-    """Whether only people may change the size of a job."""
     return mode in MANUAL_MODES

@@ -1,4 +1,4 @@
-"""What no schema can say of a JAXJob."""
+"""Errors and warnings for JAXJobs that no schema can express."""
 
 from collections.abc import Iterator
 
@@ -17,7 +17,6 @@ _WAYS = replica_advice.Ways(
 
 
 def check(job: JAXJob, old: JAXJob | None = None) -> Iterator[FieldError]:
-    """Every mistake in a job that has the shape of its kind; ``old`` is the job before a change."""
     specs = job.spec.jax_replica_specs
     roles, _ = parts.read_roles(specs, ROLES, _PATH)
     yield from parts.kubeflow_job(job, specs, ROLES, _PATH, CONTAINER)
@@ -27,5 +26,4 @@ def check(job: JAXJob, old: JAXJob | None = None) -> Iterator[FieldError]:
 
 
 def advise(job: JAXJob) -> Iterator[FieldError]:
-    """What a job may say, but hardly means."""
     yield from replica_advice.advise(job.spec.jax_replica_specs, job, _WAYS)

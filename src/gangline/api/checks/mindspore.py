@@ -1,4 +1,4 @@
-"""What no schema can say of an MSJob, and what a user should be told although it runs."""
+"""Errors and warnings for MSJobs that no schema can express."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -39,7 +39,6 @@ _WAYS = replica_advice.Ways(
 
 
 def check(job: MSJob, old: MSJob | None = None) -> Iterator[FieldError]:
-    """Every mistake in a job that has the shape of its kind; ``old`` is the job before a change."""
     specs = job.spec.ms_replica_specs
     roles, _ = parts.read_roles(specs, ROLES, _PATH)
     yield from parts.kubeflow_job(job, specs, ROLES, _PATH, CONTAINER)
@@ -53,7 +52,6 @@ def check(job: MSJob, old: MSJob | None = None) -> Iterator[FieldError]:
 
 
 def advise(job: MSJob) -> Iterator[FieldError]:
-    """What a job may say, but hardly means."""
     specs = job.spec.ms_replica_specs
     roles, _ = parts.read_roles(specs, ROLES, _PATH)
     alone = SCHEDULER not in roles or not parts.count(roles[SCHEDULER])
@@ -62,26 +60,26 @@ def advise(job: MSJob) -> Iterator[FieldError]:
 
 
 def _scheduler(roles: Roles) -> Iterator[FieldError]:
-    """One scheduler brings the others together; only a single worker needs none."""
+    """Exactly one scheduler lets the processes find each other; only a single worker needs none."""
     counts = {role: parts.count(replica) for role, replica in roles.items()}
     schedulers = counts.get(SCHEDULER, 0)
     if schedulers > 1:
-        remedy = "give 1: workers and servers meet at one scheduler"
+        remedy = "give 1: workers and servers register with one scheduler"
         yield FieldError(f"{_PATH}.{SCHEDULER}.replicas", schedulers, "is more than 1", remedy)
     if not schedulers and (counts.get(PS, 0) or counts.get(WORKER, 0) > 1):
-        problem = "is missing: each of several pods would train alone"
+        problem = "is missing: each pod would train alone"
         yield FieldError(f"{_PATH}.{SCHEDULER}", None, problem, "add a Scheduler with 1 replica")
 
 
 def _workers(roles: Roles) -> Iterator[FieldError]:
-    """Only workers say that the training is over."""
+    """A job ends when its workers end, so it needs at least one."""
     if roles and WORKER not in roles:
         problem = "is missing: a job without workers never ends"
         yield FieldError(f"{_PATH}.{WORKER}", None, problem, "add a Worker")
         return
     counts = {role: parts.count(replica) for role, replica in roles.items()}
     if sum(counts.values()) and not counts[WORKER]:
-        remedy = "give at least 1; to hold a job, set spec.runPolicy.suspend"
+        remedy = "give at least 1; to suspend a job, set spec.runPolicy.suspend"
         problem = "leaves the job without a worker"
         yield FieldError(f"{_PATH}.{WORKER}.replicas", 0, problem, remedy)
 
@@ -92,6 +90,6 @@ def _port(replica: ReplicaSpec, path: str) -> Iterator[FieldError]:
             number = port.get("containerPort")
             if port.get("name") == PORT_NAME and number and number < _LOWEST_PORT:
                 where = f"{path}.spec.containers[{index}].ports[{place}].containerPort"
-                problem = "is a port that MindSpore does not take"
-                remedy = f"give {_LOWEST_PORT} to 65535, or leave it out for {PORT}"
+                problem = "is a port that MindSpore does not accept"
+                remedy = f"give {_LOWEST_PORT} to 65535, or omit it for {PORT}"
                 yield FieldError(where, number, problem, remedy)

@@ -1,4 +1,4 @@
-"""What no schema can say of an MPIJob."""
+"""Errors and warnings for MPIJobs that no schema can express."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,6 @@ _WAYS = replica_advice.Ways(path=_PATH, roles=ROLES, restart="Never", endless=("
 
 
 def check(job: MPIJob, old: MPIJob | None = None) -> Iterator[FieldError]:
-    """Every mistake in a job that has the shape of its kind; ``old`` is the job before a change."""
     specs = with_defaults(job.spec.mpi_replica_specs)
     roles, _ = parts.read_roles(specs, ROLES, _PATH)
     yield from parts.kubeflow_job(job, specs, ROLES, _PATH, _ANY_CONTAINER)
@@ -31,25 +30,24 @@ def check(job: MPIJob, old: MPIJob | None = None) -> Iterator[FieldError]:
 
 
 def advise(job: MPIJob) -> Iterator[FieldError]:
-    """What a job may say, but hardly means."""
     yield from replica_advice.advise(job.spec.mpi_replica_specs, job, _WAYS)
     older, newer = job.spec.clean_pod_policy, job.spec.run_policy.clean_pod_policy
     if older and newer and older != newer:
-        problem = f"does not count: spec.runPolicy.cleanPodPolicy, {newer!r}, does"
-        yield FieldError("spec.cleanPodPolicy", older, problem, "leave it out")
+        problem = f"is ignored: spec.runPolicy.cleanPodPolicy, {newer!r}, takes precedence"
+        yield FieldError("spec.cleanPodPolicy", older, problem, "omit it")
     roles, _ = parts.read_roles(with_defaults(job.spec.mpi_replica_specs), ROLES, _PATH)
     if (newer or older or "None") == "None" and "Worker" in roles and parts.count(roles["Worker"]):
-        problem = "leaves the workers waiting, on what they hold, after the job's end"
+        problem = "lets the workers keep their resources after the job's end"
         remedy = "give Running: workers never end by themselves"
         yield FieldError("spec.runPolicy.cleanPodPolicy", newer or older, problem, remedy)
 
 
 def _main_container(name: str, roles: Roles) -> Iterator[FieldError]:
-    """Processes are started in a container that the workers have."""
+    """``mainContainer`` must name a container of the workers: mpirun starts processes there."""
     if not name or "Worker" not in roles:
         return
     containers = (roles["Worker"].template.get("spec") or {}).get("containers") or []
     there = [container.get("name", "") for container in containers]
     if there and name not in there:
-        remedy = f"name one of {', '.join(there)}, or leave it out: the first one counts"
+        remedy = f"name one of {', '.join(there)}, or omit it to use the first one"
         yield FieldError("spec.mainContainer", name, "is not a container of the workers", remedy)

@@ -1,4 +1,4 @@
-"""What no schema can say of a PaddleJob, and what a user should be told although it runs."""
+"""Errors and warnings for PaddleJobs that no schema can express."""
 
 from collections.abc import Iterator
 from difflib import get_close_matches
@@ -21,13 +21,13 @@ from gangline.api.pod import PodTemplateSpec
 from gangline.api.podvalidation import validate_template
 
 _TOLERATED_POLICIES = ("OnFailed", "Nerver")
-"""Words of upstream's samples and users: they mean nothing, and so nothing is cleaned."""
+"""Values that occur in upstream's samples although upstream does not know them. They clean nothing.
+"""
 
 _REPLACED = frozenset(("POD_IP", "PADDLE_TRAINER_ID", "TRAINING_ROLE", "PADDLE_TRAINING_ROLE"))
 
 
 def check(job: PaddleJob, old: PaddleJob | None = None) -> Iterator[FieldError]:
-    """Every mistake in a job that has the shape of its kind; ``old`` is the job before a change."""
     spec = job.spec
     roles = {role: ReplicaSpec(replicas=given.count) for role, given in spec.roles()}
     yield from parts.job_name(job.metadata, roles)
@@ -39,7 +39,7 @@ def check(job: PaddleJob, old: PaddleJob | None = None) -> Iterator[FieldError]:
         yield from _role(given, f"spec.{role}")
     yield from _clean_policy(spec.clean_pod_policy)
     if spec.elastic is not None and not (spec.worker and spec.worker.count):
-        remedy = "give spec.worker: only workers come and go"
+        remedy = "give spec.worker: only workers can be added and removed"
         yield FieldError("spec.elastic", spec.elastic, "has no workers to add or remove", remedy)
     if spec.scheduling_policy is not None:
         total = sum(given.count for _, given in spec.roles())
@@ -50,16 +50,15 @@ def check(job: PaddleJob, old: PaddleJob | None = None) -> Iterator[FieldError]:
 
 
 def advise(job: PaddleJob) -> Iterator[FieldError]:
-    """What a job may say, but hardly means."""
     spec = job.spec
     if spec.clean_pod_policy in _TOLERATED_POLICIES:
-        problem = "is none of the policies and is taken for 'Never'"
+        problem = "is not a policy and is read as 'Never'"
         yield FieldError(
             "spec.cleanPodPolicy", spec.clean_pod_policy, problem, _like(spec.clean_pod_policy)
         )
     if spec.with_gloo and not (spec.ps and spec.ps.count):
-        problem = "has no effect: the first server holds the meeting, and there is none"
-        yield FieldError("spec.withGloo", spec.with_gloo, problem, "leave it out, or add spec.ps")
+        problem = "has no effect: the first server runs the rendezvous, and there is none"
+        yield FieldError("spec.withGloo", spec.with_gloo, problem, "omit it, or add spec.ps")
     for role, given in spec.roles():
         yield from _advise_role(role, given)
 
@@ -73,7 +72,7 @@ def _role(given: ResourceSpec, path: str) -> Iterator[FieldError]:
     yield from validate_template(template, f"{path}.template")
     if given.requests is not None and given.limits is not None and given.requests > given.limits:
         problem = f"is more than limits {given.limits}"
-        remedy = f"give at most {given.limits}; what a pod asks of its node belongs into template"
+        remedy = f"give at most {given.limits}; requests of pods belong in template"
         yield FieldError(f"{path}.requests", given.requests, problem, remedy)
 
 
@@ -95,30 +94,31 @@ def _advise_role(role: str, given: ResourceSpec) -> Iterator[FieldError]:
     containers = spec.get("containers") or []
     names = [container.get("name") for container in containers]
     if len(names) > 1 and CONTAINER not in names:
-        problem = f"has several containers and none is named {CONTAINER!r}: the first one trains"
-        yield FieldError(f"{path}.containers", names, problem, "name the one that trains")
+        problem = f"has several containers and none is named {CONTAINER!r}: the first one is used"
+        yield FieldError(
+            f"{path}.containers", names, problem, f"name the main container {CONTAINER!r}"
+        )
     if role == WORKER and spec.get("restartPolicy") == "Always":
-        problem = "starts a worker again when it has done its work: the job never completes"
+        problem = "restarts a worker that has finished: the job never completes"
         yield FieldError(f"{path}.restartPolicy", "Always", problem, "use OnFailure")
     for field in ("hostname", "subdomain"):
         if spec.get(field):
-            problem = "is replaced by the pod's name, by which its peers know it"
-            yield FieldError(f"{path}.{field}", spec[field], problem, "leave it out")
+            problem = "is replaced by the pod's name, which its peers use"
+            yield FieldError(f"{path}.{field}", spec[field], problem, "omit it")
     for index, container in enumerate(containers):
         for place, variable in enumerate(container.get("env") or ()):
             if variable.get("name") in _REPLACED and container["name"] in (CONTAINER, names[0]):
                 where = f"{path}.containers[{index}].env[{place}]"
                 problem = "is replaced by the operator's own value"
-                yield FieldError(where, variable["name"], problem, "leave the variable out")
+                yield FieldError(where, variable["name"], problem, "omit the variable")
 
 
 def _unchanged(spec: PaddleJobSpec, old: PaddleJobSpec) -> Iterator[FieldError]:
-    """What cannot be changed once the job is there."""
     if spec.run_policy.managed_by != old.run_policy.managed_by:
         given, before = spec.run_policy.managed_by, old.run_policy.managed_by
         yield FieldError("spec.runPolicy.managedBy", given, "was changed", f"leave it {before!r}")
     was = (old.scheduling_policy or SchedulingPolicy()).queue
     queue = (spec.scheduling_policy or SchedulingPolicy()).queue
     if was and queue and queue != was:
-        remedy = f"leave it {was!r}, or make a new job"
+        remedy = f"leave it {was!r}, or create a new job"
         yield FieldError("spec.schedulingPolicy.queue", queue, "was changed", remedy)

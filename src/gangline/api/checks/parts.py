@@ -1,6 +1,7 @@
-"""Checks that every kind of job has in common: names, roles, templates, run policy.
+"""Rules that all kinds of jobs share: names, roles, templates, run policy.
 
-Each yields every mistake it finds, with the path of the field. A kind's module puts them together.
+Every function yields all errors that it finds, each with the path of its field. The module of a
+kind combines them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -25,7 +26,7 @@ from gangline.api.podvalidation import validate_template
 from gangline.api.quantity import QuantityError, parse_quantity
 
 MOST_REPLICAS = 5000
-"""More pods than this in one job are taken for a slip of the keyboard."""
+"""A job with more pods than this is refused as a probable typing error."""
 
 _RANDOM_SUFFIX = "-00000"  # what the server adds to metadata.generateName
 
@@ -38,24 +39,21 @@ class HasRunPolicy(Protocol):
     """The specification of a kind that has a run policy."""
 
     @property
-    def run_policy(self) -> RunPolicy:
-        """How the job runs and ends."""
+    def run_policy(self) -> RunPolicy: ...
 
 
 class KubeflowJob(Protocol):
     """A job of a kind that has a run policy."""
 
     @property
-    def metadata(self) -> ObjectMeta:
-        """Its metadata."""
+    def metadata(self) -> ObjectMeta: ...
 
     @property
-    def spec(self) -> HasRunPolicy:
-        """Its specification."""
+    def spec(self) -> HasRunPolicy: ...
 
 
 def job_name(meta: ObjectMeta, roles: Roles) -> Iterator[FieldError]:
-    """A job has a name from which those of its pods and services can be made."""
+    """The names of the job's pods and services must be valid, not only its own."""
     replicas = {role: count(replica) for role, replica in roles.items()}
     if meta.name:
         yield from complaint_at("metadata.name", meta.name, names.job_name(meta.name, replicas))
@@ -68,17 +66,16 @@ def job_name(meta: ObjectMeta, roles: Roles) -> Iterator[FieldError]:
 
 
 def annotations(meta: ObjectMeta) -> Iterator[FieldError]:
-    """An annotation that switches something on has a value that does so."""
     for key, value in _SWITCHES.items():
         given = meta.annotations.get(key)
         if given not in (None, value):
             where = child("metadata.annotations", key)
-            yield FieldError(where, given, "is not a value that it can have", f"give {value!r}")
+            yield FieldError(where, given, "is not an allowed value", f"give {value!r}")
     memory = meta.annotations.get(SHARED_MEMORY_ANNOTATION)
     if memory not in (None, "true", "false") and not _is_some(memory):
         where = child("metadata.annotations", SHARED_MEMORY_ANNOTATION)
-        remedy = "give 'true', 'false' or an amount, such as '8Gi'"
-        yield FieldError(where, memory, "is not a value that it can have", remedy)
+        remedy = "give 'true', 'false' or a quantity, such as '8Gi'"
+        yield FieldError(where, memory, "is not an allowed value", remedy)
 
 
 def _is_some(amount: str) -> bool:
@@ -91,7 +88,9 @@ def _is_some(amount: str) -> bool:
 def read_roles(
     specs: Mapping[str, ReplicaSpec], known: tuple[str, ...], path: str
 ) -> tuple[Roles, list[FieldError]]:
-    """The replicas by the right spelling of their role, and what is wrong with the spelling."""
+    """Return the replica specs by the canonical spelling of their role, and the errors in the
+    spelling.
+    """
     spelt = {role.lower(): role for role in known}
     roles: Roles = {}
     errors: list[FieldError] = []
@@ -102,7 +101,7 @@ def read_roles(
             remedy = f"did you mean {spelt[close[0]]!r}?" if close else f"use {' or '.join(known)}"
             errors.append(FieldError(child(path, key), None, "is not a role", remedy))
         elif role in roles:
-            problem, remedy = f"is another spelling of {role!r}, which is there", "give it once"
+            problem, remedy = f"is another spelling of {role!r}, which is given too", "give it once"
             errors.append(FieldError(child(path, key), None, problem, remedy))
         else:
             roles[role] = replica
@@ -112,19 +111,20 @@ def read_roles(
 
 
 def unreadable(error: msgspec.ValidationError, path: str) -> FieldError:
-    """A value that is wrong in a way that the schema cannot say, such as a date that is none."""
+    """Convert a msgspec error about something that the schema does not cover, such as an invalid
+    date.
+    """
     problem, _, place = str(error).partition(" - at `$")
     return FieldError(f"{path}{place.rstrip('`')}".lstrip("."), None, problem)
 
 
 def size(roles: Roles, path: str) -> Iterator[FieldError]:
-    """A job has pods, and not too many."""
     counts = {role: count(replica) for role, replica in roles.items()}
     total = sum(counts.values())
     if counts and not total:
-        remedy = "give at least 1; to hold a job, set spec.runPolicy.suspend"
+        remedy = "give at least 1; to suspend a job, set spec.runPolicy.suspend"
         where = f"{path}.{list(counts)[-1]}.replicas"
-        yield FieldError(where, 0, "leaves the job without a pod", remedy)
+        yield FieldError(where, 0, "makes a job without pods", remedy)
     if total > MOST_REPLICAS:
         largest = max(counts, key=lambda role: counts[role])
         problem = f"makes a job of {total} pods"
@@ -139,14 +139,14 @@ def kubeflow_job(
     path: str,
     container: str,
 ) -> Iterator[FieldError]:
-    """What all kinds with replica specs and a run policy have in common.
+    """Check what all kinds with replica specs and a run policy share.
 
     Args:
         job: the job.
         specs: its replica specs, by role as the user spelt it.
         known: the kind's roles.
         path: where the replica specs are: ``spec.tfReplicaSpecs``.
-        container: the name of the container that trains; empty where any name will do.
+        container: the name of the main container; empty if it may have any name.
     """
     roles, errors = read_roles(specs, known, path)
     yield from job_name(job.metadata, roles)
@@ -159,12 +159,11 @@ def kubeflow_job(
 
 
 def count(replica: ReplicaSpec) -> int:
-    """How many pods a role asks for."""
     return 1 if replica.replicas is None else max(0, replica.replicas)
 
 
 def template(replica: ReplicaSpec, path: str, container: str) -> Iterator[FieldError]:
-    """Check a pod template; one container has the name of the one that trains, if that has one."""
+    """Check a pod template. If ``container`` is set, one of its containers must have that name."""
     try:
         found = msgspec.convert(replica.template, PodTemplateSpec)
     except msgspec.ValidationError as error:
@@ -174,7 +173,7 @@ def template(replica: ReplicaSpec, path: str, container: str) -> Iterator[FieldE
     given = [each.name for each in found.spec.containers]
     if container and given and container not in given:
         where = f"{path}.spec.containers"
-        remedy = f"name the container that trains {container!r}"
+        remedy = f"name the main container {container!r}"
         yield FieldError(where, given, f"has no container {container!r}", remedy)
 
 
@@ -186,7 +185,7 @@ def run_policy(policy: RunPolicy, total: int) -> Iterator[FieldError]:
 
 
 def scheduling_policy(policy: SchedulingPolicy, total: int, path: str) -> Iterator[FieldError]:
-    """Check what the gang scheduler is told of a job of ``total`` pods."""
+    """Check the scheduling policy of a job of ``total`` pods."""
     if total and (policy.min_available or 0) > total:
         problem = f"is more than the {total} pods of the job"
         yield FieldError(
@@ -202,16 +201,16 @@ def scheduling_policy(policy: SchedulingPolicy, total: int, path: str) -> Iterat
 
 
 def amount(path: str, written: str | int | float) -> Iterator[FieldError]:
-    """An amount of a resource is a quantity, and not below nothing."""
+    """Check that the amount of a resource is a quantity and not negative."""
     try:
         if parse_quantity(written).nano < 0:
-            yield FieldError(path, written, "is below nothing", "give an amount of 0 or more")
+            yield FieldError(path, written, "is negative", "give 0 or more")
     except QuantityError as error:
         yield FieldError(path, written, error.problem, error.remedy)
 
 
 def unchanged(policy: RunPolicy, old: RunPolicy) -> Iterator[FieldError]:
-    """Check what cannot be changed once the job is there."""
+    """Check the fields that are immutable after creation."""
     if policy.managed_by != old.managed_by:
         where = "spec.runPolicy.managedBy"
         yield FieldError(where, policy.managed_by, "was changed", f"leave it {old.managed_by!r}")
@@ -219,4 +218,4 @@ def unchanged(policy: RunPolicy, old: RunPolicy) -> Iterator[FieldError]:
     queue = (policy.scheduling_policy or SchedulingPolicy()).queue
     if before and queue and queue != before:
         where = "spec.runPolicy.schedulingPolicy.queue"
-        yield FieldError(where, queue, "was changed", f"leave it {before!r}, or make a new job")
+        yield FieldError(where, queue, "was changed", f"leave it {before!r}, or create a new job")

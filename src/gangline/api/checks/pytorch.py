@@ -1,4 +1,4 @@
-"""What no schema can say of a PyTorchJob."""
+"""Errors and warnings for PyTorchJobs that no schema can express."""
 
 import re
 from collections.abc import Iterator
@@ -32,7 +32,6 @@ _PROCESSES = re.compile(r"[1-9][0-9]{0,3}", re.ASCII)
 
 
 def check(job: PyTorchJob, old: PyTorchJob | None = None) -> Iterator[FieldError]:
-    """Every mistake in a job that has the shape of its kind; ``old`` is the job before a change."""
     spec = job.spec
     path = "spec.pytorchReplicaSpecs"
     specs = spec.pytorch_replica_specs
@@ -47,20 +46,19 @@ def check(job: PyTorchJob, old: PyTorchJob | None = None) -> Iterator[FieldError
 
 
 def advise(job: PyTorchJob) -> Iterator[FieldError]:
-    """What a job may say, but hardly means."""
     spec = job.spec
     yield from replica_advice.advise(spec.pytorch_replica_specs, job, _WAYS)
     elastic = spec.elastic_policy
     if elastic is not None and elastic.n_proc_per_node is not None:
         where, count = "spec.elasticPolicy.nProcPerNode", elastic.n_proc_per_node
         remedy = f'give spec.nprocPerNode: "{count}"'
-        yield FieldError(where, count, "is an older place for it", remedy)
+        yield FieldError(where, count, "is the older field for it", remedy)
 
 
 def _replicas(roles: Roles, path: str) -> Iterator[FieldError]:
     masters = parts.count(roles["Master"]) if "Master" in roles else 1
     if masters != 1:
-        remedy = "give 1, and further pods as Worker" if masters else "give 1, or leave Master out"
+        remedy = "give 1, and further pods as Worker" if masters else "give 1, or omit Master"
         yield FieldError(f"{path}.Master.replicas", masters, "is not 1", remedy)
     else:
         yield from parts.size(roles, path)
@@ -79,7 +77,7 @@ def _elastic(
 ) -> Iterator[FieldError]:
     path = "spec.elasticPolicy"
     if worker is None:
-        remedy = "give spec.pytorchReplicaSpecs.Worker: only workers come and go"
+        remedy = "give spec.pytorchReplicaSpecs.Worker: only workers can be added and removed"
         yield FieldError(path, None, "has no workers to add or remove", remedy)
         return
     if policy.n_proc_per_node is not None and processes is not None:
@@ -93,8 +91,8 @@ def _elastic(
             yield FieldError(f"{where}.key", None, "is missing", "name the setting")
         for field, text in (("key", setting.key), ("value", setting.value)):
             if "," in text or (field == "key" and "=" in text):
-                problem = "has a sign that parts settings"
-                yield FieldError(f"{where}.{field}", text, problem, "write one setting an entry")
+                problem = "contains a separator of settings"
+                yield FieldError(f"{where}.{field}", text, problem, "write one setting per entry")
 
 
 def _elastic_range(policy: ElasticPolicy, workers: int, path: str) -> Iterator[FieldError]:
@@ -105,8 +103,8 @@ def _elastic_range(policy: ElasticPolicy, workers: int, path: str) -> Iterator[F
         return
     where = "spec.pytorchReplicaSpecs.Worker.replicas"
     if least is not None and workers < least:
-        problem = f"is less than minReplicas {least}: the job would wait for ever"
+        problem = f"is less than minReplicas {least}: the job would wait without end"
         yield FieldError(where, workers, problem, f"give at least {least}")
     if most is not None and workers > most:
-        problem = f"is more than maxReplicas {most}: the others would never be let in"
+        problem = f"is more than maxReplicas {most}: the rest would never be admitted"
         yield FieldError(where, workers, problem, f"give at most {most}")

@@ -1,7 +1,6 @@
-"""What hardly anyone means by what they say of replicas, though it is no mistake.
+"""Warnings about replica specs, for the kinds that have replica specs and a run policy.
 
-For the kinds with replica specs and a run policy. Each yields a field, what it does (or does not
-do), and what was probably meant.
+Each names a field, its effect (or that it has none), and the probable intention.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -17,25 +16,25 @@ Json = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """What advice has to know of a kind."""
+    """The properties of a kind that the warnings depend on."""
 
     path: str
-    """Where the replica specs are: ``spec.tfReplicaSpecs``."""
+    """Path of the replica specs: ``spec.tfReplicaSpecs``."""
     roles: tuple[str, ...]
     restart: str
-    """The restart policy of a role that gives none."""
+    """Restart policy of a role that does not set one."""
     container: str = ""
-    """The only container whose variables are set; empty: all of them."""
+    """The only container in which the operator sets variables; empty if it sets them in all."""
     variables: Collection[str] = ()
-    """What the operator sets, over what the user gave."""
+    """Environment variables that the operator sets, also over a value of the user."""
     endless: Collection[str] = ()
-    """Roles that need not come to an end by themselves for the job to do so."""
+    """Roles whose pods need not end for the job to succeed."""
 
 
 def advise(
     specs: Mapping[str, ReplicaSpec], job: parts.KubeflowJob, ways: Ways
 ) -> Iterator[FieldError]:
-    """Everything that all kinds with replica specs have in common."""
+    """Return the warnings that all kinds with replica specs share."""
     together = job.metadata.annotations.get(RESTART_ANNOTATION) == "gang"
     spelt = {role.lower(): role for role in ways.roles}
     several = sum(parts.count(replica) for replica in specs.values()) > 1
@@ -43,11 +42,11 @@ def advise(
         where = child(ways.path, key)
         role = spelt.get(key.lower(), key)
         if key != role:
-            problem = f"is taken for {role!r}; kubectl scale does not find it like this"
+            problem = f"is read as {role!r}; kubectl scale does not find this spelling"
             yield FieldError(where, key, problem, f"write {role}")
         endless = role in ways.endless or together
         if replica.restart_policy == "Always" and not endless:
-            problem = "starts a replica again when it has done its work: the job never succeeds"
+            problem = "restarts a replica that has finished: the job never succeeds"
             yield FieldError(f"{where}.restartPolicy", "Always", problem, "use OnFailure")
         pod = replica.template.get("spec")
         if isinstance(pod, Mapping):
@@ -64,7 +63,7 @@ def _restart(replica: ReplicaSpec, pod: Json, where: str, otherwise: str) -> Ite
     given = pod.get("restartPolicy")
     if given and given != counts:
         whose = "the replicas' own" if replica.restart_policy else "the default of this kind"
-        problem = f"does not count: {whose}, {counts!r}, does"
+        problem = f"is ignored: {whose}, {counts!r}, takes precedence"
         remedy = f"give {where}.restartPolicy only"
         yield FieldError(f"{where}.template.spec.restartPolicy", given, problem, remedy)
 
@@ -76,20 +75,20 @@ def _variables(pod: Json, where: str, ways: Ways) -> Iterator[FieldError]:
         for place, variable in enumerate(_objects(container.get("env"))):
             if variable.get("name") in ways.variables:
                 path = f"{where}.containers[{index}].env[{place}]"
-                problem = "is set by the operator: what is given here does not count"
-                yield FieldError(path, variable["name"], problem, "leave the variable out")
+                problem = "is set by the operator: this value is ignored"
+                yield FieldError(path, variable["name"], problem, "omit the variable")
 
 
 def _host_network(pod: Json, where: str) -> Iterator[FieldError]:
     if not pod.get("hostNetwork"):
         return
     if pod.get("dnsPolicy") != "ClusterFirstWithHostNet":
-        problem = "leaves the pods without the names of their peers"
+        problem = "prevents the pods from resolving the names of their peers"
         remedy = f"give {where}.dnsPolicy: ClusterFirstWithHostNet"
         yield FieldError(f"{where}.hostNetwork", True, problem, remedy)
     if not (pod.get("affinity") or {}).get("podAntiAffinity"):
-        problem = "lets pods that share a node get into each other's ports"
-        remedy = f"keep them apart by {where}.affinity.podAntiAffinity"
+        problem = "makes pods on the same node conflict over ports"
+        remedy = f"separate them by {where}.affinity.podAntiAffinity"
         yield FieldError(f"{where}.hostNetwork", True, problem, remedy)
 
 

@@ -1,4 +1,4 @@
-"""What no schema can say of a PodGroup or a Queue."""
+"""Errors in PodGroups and Queues that no schema can express."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,6 @@ from gangline.api.scheduling import PodGroup, Queue
 
 
 def check_pod_group(group: PodGroup, old: PodGroup | None = None) -> Iterator[FieldError]:
-    """Every mistake in a group that has the shape of its kind."""
     for name, written in (group.spec.min_resources or {}).items():
         yield from amount(child("spec.minResources", name), written)
     topology = group.spec.network_topology
@@ -19,7 +18,6 @@ def check_pod_group(group: PodGroup, old: PodGroup | None = None) -> Iterator[Fi
 
 
 def check_queue(queue: Queue, old: Queue | None = None) -> Iterator[FieldError]:
-    """Every mistake in a queue that has the shape of its kind."""
     spec = queue.spec
     guarantee = spec.guarantee.resource if spec.guarantee else {}
     amounts = (("capability", spec.capability), ("deserved", spec.deserved))

@@ -1,4 +1,4 @@
-"""What no schema can say of a TFJob."""
+"""Errors and warnings for TFJobs that no schema can express."""
 
 from collections.abc import Iterator
 
@@ -22,7 +22,6 @@ _WAYS = replica_advice.Ways(
 
 
 def check(job: TFJob, old: TFJob | None = None) -> Iterator[FieldError]:
-    """Every mistake in a job that has the shape of its kind; ``old`` is the job before a change."""
     specs = job.spec.tf_replica_specs
     roles, _ = parts.read_roles(specs, ROLES, _PATH)
     yield from parts.kubeflow_job(job, specs, ROLES, _PATH, CONTAINER)
@@ -34,24 +33,23 @@ def check(job: TFJob, old: TFJob | None = None) -> Iterator[FieldError]:
 
 
 def advise(job: TFJob) -> Iterator[FieldError]:
-    """What a job may say, but hardly means."""
     yield from replica_advice.advise(job.spec.tf_replica_specs, job, _WAYS)
     roles, _ = parts.read_roles(job.spec.tf_replica_specs, ROLES, _PATH)
     if "Evaluator" in roles and (count := parts.count(roles["Evaluator"])) > 1:
-        problem = "is more than the one evaluator that TensorFlow knows"
+        problem = "is more than the one evaluator that TensorFlow supports"
         yield FieldError(f"{_PATH}.Evaluator.replicas", count, problem, "give 1")
     leader = next((role for role in _LEADERS if role in roles), None)
     if leader and job.spec.enable_dynamic_worker:
-        problem = f"tells the {leader} of no worker and no server"
-        remedy = f"leave {leader} out, or give spec.enableDynamicWorker: false"
+        problem = f"hides all workers and servers from the {leader}"
+        remedy = f"omit {leader}, or give spec.enableDynamicWorker: false"
         yield FieldError("spec.enableDynamicWorker", True, problem, remedy)
 
 
 def _leaders(roles: Roles) -> Iterator[FieldError]:
-    """TensorFlow knows one chief; Master is the older word for it."""
+    """TensorFlow has one chief; Master is its older name."""
     if all(leader in roles for leader in _LEADERS):
         problem = "is given together with Chief, which means the same"
-        yield FieldError(f"{_PATH}.Master", None, problem, "keep one of the two")
+        yield FieldError(f"{_PATH}.Master", None, problem, "remove one of the two")
     for leader in _LEADERS:
         if leader in roles and (count := parts.count(roles[leader])) > 1:
             remedy = "give 1, and further pods as Worker"
@@ -59,7 +57,7 @@ def _leaders(roles: Roles) -> Iterator[FieldError]:
 
 
 def _decides(roles: Roles) -> Iterator[FieldError]:
-    """Parameter servers and evaluators never say that the training is over: others have to."""
+    """Parameter servers and evaluators never end by themselves, so another role has to."""
     counts = {role: parts.count(replica) for role, replica in roles.items()}
     if sum(counts.values()) and not any(counts.get(role) for role in _DECIDING):
         there = " and ".join(sorted(role for role, count in counts.items() if count))

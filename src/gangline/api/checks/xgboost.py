@@ -1,4 +1,4 @@
-"""What no schema can say of an XGBoostJob."""
+"""Errors and warnings for XGBoostJobs that no schema can express."""
 
 from collections.abc import Iterator
 
@@ -24,7 +24,6 @@ _WAYS = replica_advice.Ways(
 
 
 def check(job: XGBoostJob, old: XGBoostJob | None = None) -> Iterator[FieldError]:
-    """Every mistake in a job that has the shape of its kind; ``old`` is the job before a change."""
     specs = job.spec.xgb_replica_specs
     roles, _ = parts.read_roles(specs, ROLES, _PATH)
     yield from parts.kubeflow_job(job, specs, ROLES, _PATH, CONTAINER)
@@ -41,5 +40,4 @@ def check(job: XGBoostJob, old: XGBoostJob | None = None) -> Iterator[FieldError
 
 
 def advise(job: XGBoostJob) -> Iterator[FieldError]:
-    """What a job may say, but hardly means."""
     yield from replica_advice.advise(job.spec.xgb_replica_specs, job, _WAYS)

@@ -116,7 +116,7 @@ def pod_request(cpu: object, memory: object, gpu: object) -> Request:
     counts = {PODS: 1}
     for name, written in ((CPU, cpu), (MEMORY, memory), (GPU, gpu)):
         if not isinstance(written, str | int | float):
-            raise QuantityError(written, "is not an amount", "write a number such as 2 or 500m")
+            raise QuantityError(written, "is not a quantity", "write a number such as 2 or 500m")
         counts[name] = amount(name, written)
     if any(count < 0 for count in counts.values()):
         raise ValueError("less than nothing is asked for")

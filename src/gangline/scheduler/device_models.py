@@ -12,10 +12,9 @@ import numpy as np
 from gangline.scheduler.model import PodFacts, Shape
 from gangline.scheduler.node_traits import DeviceModels, Mask
 from gangline.scheduler.nodes import NodeTable
+from gangline.scheduler.side_by_side import Place, is_satisfied
 from gangline.scheduler.trial import Trial
 from gangline.scheduler.units import Unit
-
-Place = Callable[[Trial, Unit, Sequence[PodFacts]], list[PodFacts]]
 
 
 def place_on_one_model(
@@ -40,12 +39,12 @@ def place_on_one_model(
         if placement.demand.wants_device:
             placed[models.of[placement.row]] += placement.count
     candidates = _candidates(models, trial, unit, placed) if placed else []
-    if not candidates or not _satisfied(trial, unit, mark):
+    if not candidates or not is_satisfied(trial, unit, mark):
         return unfit
     for model in candidates:
         trial.rollback(mark)
         left = _place_within(trial, models.rows[model], lambda: place(trial, unit, pods))
-        if len(left) <= len(unfit) and _satisfied(trial, unit, mark):
+        if len(left) <= len(unfit) and is_satisfied(trial, unit, mark):
             return list(left)
     trial.rollback(mark)
     return place(trial, unit, pods)
@@ -105,7 +104,3 @@ def _models_in_use(models: DeviceModels, nodes: NodeTable, pods: Collection[PodF
         and (row := nodes.rows.get(pod.node)) is not None
         and nodes.demand(pod.shape.request).wants_device
     }
-
-
-def _satisfied(trial: Trial, unit: Unit, mark: int) -> bool:
-    return unit.satisfied_by(pod for each in trial.since(mark) for pod in each.pods)

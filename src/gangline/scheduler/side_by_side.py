@@ -37,12 +37,12 @@ def place_side_by_side(
         return place(trial, unit, pods)
     mark, whole = trial.mark(), _whole(trial)
     unfit = place(trial, unit, pods)
-    if not _satisfied(trial, unit, mark):
+    if not is_satisfied(trial, unit, mark):
         return unfit
     packed = _cost(trial, mark, whole, weight)
     trial.rollback(mark)
     left = _on_few_nodes(trial, order(trial.nodes, unit, pods))
-    enough = len(left) <= len(unfit) and _satisfied(trial, unit, mark)
+    enough = len(left) <= len(unfit) and is_satisfied(trial, unit, mark)
     if enough and _cost(trial, mark, whole, weight) < packed:
         return left
     trial.rollback(mark)
@@ -87,5 +87,6 @@ def _cost(trial: Trial, mark: int, whole: NDArray[np.bool_], weight: float) -> f
     return weight * len(rows) + sum(bool(whole[row]) for row in rows)
 
 
-def _satisfied(trial: Trial, unit: Unit, mark: int) -> bool:
+def is_satisfied(trial: Trial, unit: Unit, mark: int) -> bool:
+    """Return whether the gang may start with the placements since ``mark``."""
     return unit.satisfied_by(pod for each in trial.since(mark) for pod in each.pods)

@@ -39,9 +39,9 @@ def evicted(printed: str) -> str:
 
 
 def test_two_configurations_are_compared_on_one_trace(simulated) -> None:
-    code, printed, told = simulated("actions: allocate, preempt", "--check")
+    code, printed, told = simulated("actions: allocate, preempt")
     assert (code, evicted(printed), told) == (0, "1", "")
-    code, printed, told = simulated("actions: allocate", "--check")
+    code, printed, told = simulated("actions: allocate")
     assert (code, evicted(printed), told) == (0, "0", "")
 
 

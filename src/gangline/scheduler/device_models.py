@@ -1,7 +1,7 @@
-"""Keeping a gang on nodes with devices of one model: it trains as slowly as its slowest device.
+"""Device models: a gang trains as slowly as its slowest device, so it prefers one model.
 
-A wish: a gang that no model takes whole is placed across models. Nodes say in a label what devices
-they have; nodes without the label are alike.
+This is a preference: a gang that no model can hold is placed across models. Nodes name their device
+model in a label; nodes without the label count as one model.
 """
 
 from collections import Counter
@@ -20,13 +20,13 @@ from gangline.scheduler.units import Unit
 def place_on_one_model(
     trial: Trial, unit: Unit, pods: Sequence[PodFacts], place: Place
 ) -> list[PodFacts]:
-    """Place pods of a unit, on one model if as many find a node there; return those that do not.
+    """Place pods of a gang, on one model if that holds as many of them; return the rest.
 
     Args:
-        trial: what is on paper.
-        unit: the unit.
-        pods: those of its pods to place.
-        place: places them within the rows that the trial may use.
+        trial: the scratch allocation.
+        unit: the gang.
+        pods: the pods to place.
+        place: places pods on the rows that the allocation allows.
     """
     models = _models(trial.nodes)
     # Where pods were before, or are to be by plan, counts for more.
@@ -53,14 +53,14 @@ def place_on_one_model(
 def place_like_the_others(
     trial: Trial, unit: Unit, shape: Shape, pods: Sequence[PodFacts], rows: Iterable[int]
 ) -> Sequence[PodFacts]:
-    """Place further pods of a gang, if they will go on the models that it has; return the rest.
+    """Place further pods of a gang, first on the models that it uses; return the rest.
 
     Args:
-        trial: what is on paper.
+        trial: the scratch allocation.
         unit: the gang.
         shape: the shape of the pods.
         pods: the pods.
-        rows: where the gang was given room a moment ago.
+        rows: rows of pods of the gang that were placed in this cycle.
     """
     models = _models(trial.nodes) if trial.nodes.demand(shape.request).wants_device else None
     if models is None:
@@ -88,7 +88,7 @@ def _models(nodes: NodeTable) -> DeviceModels | None:
 
 
 def _candidates(models: DeviceModels, trial: Trial, unit: Unit, placed: Counter[str]) -> list[str]:
-    """Return the models to try, where a gang has devices of several; the likeliest first."""
+    """Return the models to try if a gang has devices of several; the most used one first."""
     settled = _models_in_use(models, trial.nodes, unit.running)
     if len(settled | placed.keys()) < 2:
         return []
@@ -96,7 +96,6 @@ def _candidates(models: DeviceModels, trial: Trial, unit: Unit, placed: Counter[
 
 
 def _models_in_use(models: DeviceModels, nodes: NodeTable, pods: Collection[PodFacts]) -> Set[str]:
-    """Return the models that running pods have devices of."""
     return {
         models.of[row]
         for pod in pods

@@ -20,11 +20,11 @@ async def run(
     stop: asyncio.Event,
     health: Health | None = None,
 ) -> None:
-    """Schedule pods until ``stop`` is set. What was not finished is found again at the next start.
+    """Schedule pods until ``stop`` is set. Unfinished work is found again at the next start.
 
     Raises:
-        ConfigError: metrics or health cannot be served where they should be.
-        ExceptionGroup: a task of the scheduler has failed; the caller decides what to do.
+        ConfigError: the address for metrics or probes cannot be used.
+        ExceptionGroup: a task of the scheduler has failed; the caller handles it.
     """
 
     async def lead() -> None:

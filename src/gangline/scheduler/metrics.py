@@ -1,4 +1,4 @@
-"""What the scheduler counts, in Prometheus' terms."""
+"""Prometheus metrics of the scheduler."""
 
 from prometheus_client import Counter, Gauge, Histogram
 

@@ -1,4 +1,4 @@
-"""Whether Volcano's own scheduler runs in the cluster: pods that name it are then left to it."""
+"""Detects Volcano's own scheduler: then pods that name it are left to it."""
 
 import logging
 from dataclasses import replace
@@ -16,11 +16,11 @@ _NAMESPACE = "volcano-system"
 _LABEL = "app=volcano-scheduler"
 _LEASES = ("volcano", "vc-scheduler")
 _FRESH = timedelta(minutes=1)
-"""A lease that was renewed within this time is held by somebody who lives."""
+"""A lease that was renewed within this time belongs to a running scheduler."""
 
 
 async def beside_rivals(client: Client, settings: SchedulerSettings) -> SchedulerSettings:
-    """Return the settings without the name ``volcano`` where Volcano itself answers to it."""
+    """Return the settings without the scheduler name ``volcano`` if Volcano itself serves it."""
     if VOLCANO not in settings.scheduler_names:
         return settings
     found = await _deployment(client) or await _lease(client)
@@ -34,7 +34,7 @@ async def beside_rivals(client: Client, settings: SchedulerSettings) -> Schedule
 
 
 async def _deployment(client: Client) -> str:
-    """The deployment of Volcano's scheduler; empty: none that is meant to run, or none to see."""
+    """Return the deployment of Volcano's scheduler; empty: none, or it may not be listed."""
     try:
         deployments = (await client.list(DEPLOYMENTS, labels=_LABEL)).items
     except Unreachable:
@@ -49,7 +49,7 @@ async def _deployment(client: Client) -> str:
 
 
 async def _lease(client: Client) -> str:
-    """The lease that Volcano's scheduler holds; empty: none, or none to see."""
+    """Return the lease that Volcano's scheduler renews; empty: none, or it may not be read."""
     for name in _LEASES:
         try:
             lease = await client.get(LEASES, name, _NAMESPACE)

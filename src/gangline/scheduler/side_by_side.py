@@ -1,8 +1,8 @@
-"""Putting a gang's pods with devices on few nodes, where devices reach each other fastest.
+"""Colocation: places a gang's pods with devices on few nodes, where devices communicate fastest.
 
-Packing fills what is left over on nodes first, which keeps whole nodes free and spreads a gang that
-would fit on fewer. Where that is asked for, both ways are worked out, and the cheaper is taken:
-each node of the gang's costs its weight, and each node that was whole before costs one.
+Packing fills partly used nodes first. That keeps unused nodes free, and may spread a gang that fits
+on fewer nodes. If the weight is set, both placements are computed and the cheaper one is taken:
+each node of the gang costs the weight, and each node that was unused before costs one.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,14 +23,14 @@ Order = Callable[[NodeTable, Unit, Sequence[PodFacts]], list[tuple[Shape, list[P
 def place_side_by_side(
     trial: Trial, unit: Unit, pods: Sequence[PodFacts], place: Place, order: Order
 ) -> list[PodFacts]:
-    """Place pods of a unit, on fewer nodes than packing does if that is worth it; return the rest.
+    """Place pods of a gang, on fewer nodes than packing if that costs less; return the rest.
 
     Args:
-        trial: what is on paper.
-        unit: the unit.
-        pods: those of its pods to place.
-        place: places them as packing has it.
-        order: puts them into the order in which they are placed.
+        trial: the scratch allocation.
+        unit: the gang.
+        pods: the pods to place.
+        place: places pods by packing.
+        order: groups and sorts pods for placing.
     """
     weight = trial.nodes.weights.together
     if not weight or unit.places or unit.parts or unit.roles or len(pods) < 2:
@@ -52,7 +52,7 @@ def place_side_by_side(
 def _on_few_nodes(
     trial: Trial, alike: Sequence[tuple[Shape, Sequence[PodFacts]]]
 ) -> list[PodFacts]:
-    """Take the node that holds most of the pods, then the one that holds most of the rest."""
+    """Fill the node that holds most of the pods, then the one that holds most of the rest."""
     unfit: list[PodFacts] = []
     for shape, pods in alike:
         demand = trial.nodes.demand(shape.request)
@@ -76,7 +76,7 @@ def _on_few_nodes(
 
 
 def _whole(trial: Trial) -> NDArray[np.bool_]:
-    """Return the rows whose devices are all free."""
+    """Return a mask of the rows whose devices are all free."""
     columns = [column for name, column in trial.nodes.columns.items() if is_device(name)]
     whole: NDArray[np.bool_] = (trial.free[columns] == trial.nodes.allocatable[columns]).all(axis=0)
     return whole

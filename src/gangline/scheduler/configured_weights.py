@@ -1,7 +1,8 @@
-"""Reads the arguments of Volcano's scoring plugins: how much each consideration counts.
+"""Reads the arguments of Volcano's scoring plug-ins as score weights.
 
-Every argument that Volcano knows does something here or is refused with the reason why not. Files
-mean the same in whatever order they name plugins and arguments.
+Every argument of Volcano has an effect here, or is refused with the reason. The order of plug-ins
+and
+arguments in the file does not matter.
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping
@@ -21,7 +22,7 @@ class ConfigurationError(ValueError):
 
 _Change = Callable[[Weights, float], Weights]
 _PACKING = frozenset(("binpack.weight", "mostrequested.weight", "leastrequested.weight"))
-"""Of one consideration: what is said for full nodes, less what is said for empty ones."""
+"""One consideration: weights for full nodes minus weights for empty nodes."""
 _BINPACK: Mapping[str, _Change] = {
     "binpack.cpu": lambda weights, value: replace(weights, cpu=value),
     "binpack.memory": lambda weights, value: replace(weights, memory=value),
@@ -46,14 +47,14 @@ _KNOWN = {
 _WITHOUT_EFFECT = {
     "selectorspread.weight": "pods say themselves how they are spread (topologySpreadConstraints)",
 }
-"""Arguments for which there is no score here, and why: only nothing can be asked of them."""
+"""Arguments without a score here, and why: only 0 is accepted."""
 
 
 def configured_weights(plugins: Iterable[tuple[str, Arguments]]) -> Weights:
-    """Return the weights that plugins of these names ask for with their arguments.
+    """Return the weights that the arguments of these plug-ins set.
 
     Raises:
-        ConfigurationError: there is no such argument, or it does nothing here, or is no weight.
+        ConfigurationError: an argument is unknown or has no effect, or a value is not a weight.
     """
     said: dict[str, float] = {}
     devices: dict[str, float] = {}
@@ -69,7 +70,7 @@ def configured_weights(plugins: Iterable[tuple[str, Arguments]]) -> Weights:
 
 
 def _packing(said: Mapping[str, float]) -> float:
-    """Full nodes first, unless only empty ones are asked for."""
+    """Return the packing weight: full nodes first, unless only empty nodes have a weight."""
     full = [said[key] for key in ("binpack.weight", "mostrequested.weight") if key in said]
     empty = said.get("leastrequested.weight", 0.0)
     usual = 0.0 if empty else Weights().packing
@@ -77,14 +78,14 @@ def _packing(said: Mapping[str, float]) -> float:
 
 
 def _devices(arguments: Arguments) -> dict[str, float]:
-    """Return the weights of the resources that ``binpack.resources`` lists."""
+    """Return the weights of the resources in ``binpack.resources``."""
     listed = str(arguments.get(_LISTED, "")).split(",")
     keys = {name: f"{_LISTED}.{name}" for name in map(str.strip, listed) if name}
     return {name: number(key, arguments[key]) for name, key in keys.items() if key in arguments}
 
 
 def _counts(plugin: str, key: str, value: object, devices: Container[str]) -> bool:
-    """Say whether an argument is a weight to take over; refuse it where there is no such one."""
+    """Return whether an argument is a weight; raise if it is unknown."""
     if plugin == "binpack" and (key == _LISTED or key.removeprefix(f"{_LISTED}.") in devices):
         return False
     if plugin == "nodeorder" and key in _WITHOUT_EFFECT:
@@ -100,10 +101,10 @@ def _counts(plugin: str, key: str, value: object, devices: Container[str]) -> bo
 
 
 def number(key: str, value: object) -> float:
-    """Read a weight.
+    """Parse a weight.
 
     Raises:
-        ConfigurationError: it is none.
+        ConfigurationError: it is not a finite, non-negative number.
     """
     try:
         read = float(str(value))

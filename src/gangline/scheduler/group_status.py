@@ -1,8 +1,10 @@
-"""What a PodGroup's status says: phase, counts, and why it waits. Pure.
+"""The status of a PodGroup: phase, counts and conditions.
 
-Phases as Volcano's users know them: Pending (nothing promised), Inqueue (it may be placed; other
-controllers create its pods now), Running (its minimum has nodes), Unknown (members run but the
-gang is broken and cannot be completed now), Completed (all of its pods have ended).
+Phases are Volcano's: Pending (not admitted), Inqueue (admitted; controllers create its pods now),
+Running
+(its minimum has nodes), Unknown (members run, but the gang is incomplete and cannot be completed
+now),
+Completed (all pods have ended).
 """
 
 from collections.abc import Collection
@@ -32,7 +34,7 @@ def group_status(
     verdict: Verdict | None,
     now: datetime,
 ) -> PodGroupStatus:
-    """Return what the status should be; equal to ``current`` when there is nothing to write."""
+    """Return the desired status; equal to ``current`` if nothing has to be written."""
     return PodGroupStatus(
         phase=phase_of(current.phase, group, members, verdict),
         conditions=_conditions(current.conditions, group, members, verdict, now),
@@ -45,7 +47,6 @@ def group_status(
 def phase_of(
     current: str, group: GroupFacts, members: Collection[PodFacts], verdict: Verdict | None
 ) -> str:
-    """Return the phase of a group with these members."""
     placed = [pod for pod in members if pod.node is not None or pod.finished]
     if verdict is not None and any(pod.phase == "Running" for pod in placed):
         return UNKNOWN
@@ -94,7 +95,7 @@ def _is_placed(group: GroupFacts, members: Collection[PodFacts]) -> bool:
 def _dated(
     wanted: PodGroupCondition, current: list[PodGroupCondition], now: datetime
 ) -> PodGroupCondition:
-    """Carry over since when a condition holds, unless its status has changed."""
+    """Keep the transition time of a condition unless its status has changed."""
     for known in current:
         if known.type == wanted.type and known.status == wanted.status:
             return msgspec.structs.replace(

@@ -1,4 +1,7 @@
-"""Says in events what cannot be read on groups and queues: it counts for nothing, all goes on."""
+"""Warning events: unreadable fields of groups and queues, and contradictory nodes.
+
+An unreadable field is ignored; everything else of the object is used.
+"""
 
 from collections.abc import Iterator, Mapping
 
@@ -21,7 +24,7 @@ from gangline.scheduler.observe import checkpointed, kept_places, run_time
 
 UNREADABLE = "Unreadable"
 LONGEST_QUOTED = 80
-"""Letters of what cannot be read that are repeated."""
+"""Maximal characters of an unreadable value that are quoted."""
 
 _READ = {
     RUN_TIME_ANNOTATION: (run_time, "is no number of seconds"),
@@ -32,7 +35,7 @@ _READ = {
 
 
 def mistakes_of_group(group: PodGroup) -> str:
-    """Return what of a group cannot be read, in words; empty: nothing."""
+    """Return which fields of a group cannot be read; empty: none."""
     said = [
         f"{name} {why}: {group.metadata.annotations[name][:LONGEST_QUOTED]!r}"
         for name, (read, why) in _READ.items()
@@ -42,7 +45,7 @@ def mistakes_of_group(group: PodGroup) -> str:
 
 
 def mistakes_of_queue(queue: Queue) -> str:
-    """Return what of a queue cannot be read, in words; empty: nothing."""
+    """Return which fields of a queue cannot be read; empty: none."""
     spec = queue.spec
     guarantee = spec.guarantee.resource if spec.guarantee else {}
     lists = {"capability": spec.capability, "deserved": spec.deserved, "guarantee": guarantee}
@@ -62,7 +65,7 @@ def _no_amounts(lists: Mapping[str, ResourceList]) -> Iterator[str]:
 
 
 class MistakeReporter:
-    """Tells of mistakes, each once until it has gone."""
+    """Sends an event for each unreadable field, once until it is corrected."""
 
     def __init__(self, feed: Feed, events: EventRecorder) -> None:
         self._events = events

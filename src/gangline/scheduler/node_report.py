@@ -1,4 +1,4 @@
-"""Says, in an event on the node, when what a node says of itself cannot be."""
+"""Warning events about nodes whose reported amounts contradict each other."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ OVERFULL = "UsedOverAllocatable"
 
 @dataclass(frozen=True, slots=True)
 class Contradiction:
-    """What cannot be, of which resources."""
+    """A contradiction in a node's amounts."""
 
     reason: str
     resources: tuple[str, ...]
@@ -25,7 +25,7 @@ class Contradiction:
 
 
 def contradictions(state: ClusterState) -> Mapping[NodeName, tuple[Contradiction, ...]]:
-    """Return the nodes that say more than can be, with what is wrong; the others are absent."""
+    """Return the contradictory nodes with what is wrong."""
     nodes = state.nodes
     columns = {c: name for name, c in nodes.columns.items() if not name.startswith(NOT_SHARED)}
     listed = np.array(sorted(columns), dtype=np.intp)
@@ -51,14 +51,14 @@ def contradictions(state: ClusterState) -> Mapping[NodeName, tuple[Contradiction
 
 
 class NodeReporter:
-    """Tells of contradictions, each once until it has gone."""
+    """Sends an event for each contradiction, once until it is resolved."""
 
     def __init__(self, state: ClusterState, events: EventRecorder) -> None:
         self._state, self._events = state, events
         self._told: set[tuple[NodeName, str, tuple[str, ...]]] = set()
 
     def look(self) -> None:
-        """Look at all nodes; never waits."""
+        """Check all nodes; never waits."""
         current = set()
         for name, wrong in contradictions(self._state).items():
             for each in wrong:

@@ -119,7 +119,7 @@ def _places(storage: Storage, pod: PodFacts) -> Request:
 
 
 def _stock(there: AttachedThere | None, place: _Place) -> Stock:
-    """Return the amount of a resource on a node, and its usage now and after all gangs have ended."""
+    """Return the amount of a resource on a node, with its usage now and its lasting usage."""
     if there is None:
         return UNLIMITED
     if not place.claims:

@@ -53,7 +53,7 @@ class VolumeBinder:
             return False
 
     async def _choose(self, claim: ClaimFacts, binding: Binding) -> bool:
-        """Reserve a free volume for a claim, or request one; return False if neither is possible."""
+        """Reserve a free volume for a claim, or request one; False: neither is possible."""
         row = self._state.nodes.rows.get(binding.node)
         node = self._state.nodes.facts[row] if row is not None else None
         if node is None:

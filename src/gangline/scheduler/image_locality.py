@@ -32,7 +32,7 @@ def locality(bytes_there: NDArray[np.float64], containers: int) -> NDArray[np.fl
     """Return scores between 0 and 1.
 
     Args:
-        bytes_there: bytes of the pod's images on each row, weighted by the fraction of nodes that have them.
+        bytes_there: bytes of the images on each row, each weighted by the fraction of its nodes.
         containers: number of containers of the pod.
     """
     most = MOST_EACH * containers

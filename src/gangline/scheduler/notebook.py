@@ -1,4 +1,4 @@
-"""Stores reservations as annotations of their PodGroups, so that a restarted scheduler keeps them."""
+"""Stores reservations as PodGroup annotations, so that a restarted scheduler keeps them."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Converts API objects to scheduler values: nodes, pods, pod groups, queues, budgets, HyperNodes."""
+"""Converts API objects to scheduler values: nodes, pods, groups, queues and HyperNodes."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -222,7 +222,7 @@ def hypernode_facts(hypernode: HyperNode) -> model.HyperNodeFacts:
 
 
 def _claims(pod: ObjectMeta, volumes: list[LeanVolume]) -> tuple[str, ...]:
-    """Return the keys of a pod's claims; a generic ephemeral claim is named after pod and volume."""
+    """Return the keys of a pod's claims; an ephemeral claim is named after pod and volume."""
     names = {
         volume.persistent_volume_claim.claim_name
         if volume.persistent_volume_claim is not None

@@ -18,7 +18,7 @@ _Listed = tuple[tuple[str, int], ...]
 
 
 def slim_node(node: Node) -> Node:
-    """Drop image lists and what heartbeats change: there are many nodes, and image lists are long."""
+    """Drop image lists and what heartbeats change: they are long, and there are many nodes."""
     status = replace(node.status, images=[], volumes_in_use=[], volumes_attached=[])
     return replace(node, status=status)
 

@@ -1,4 +1,4 @@
-"""Pools and quotas from API objects to facts: node groups of queues, and namespaces' quotas."""
+"""Converts node groups of queues, and resource quotas."""
 
 from contextlib import suppress
 

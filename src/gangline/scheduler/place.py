@@ -82,7 +82,7 @@ def rows_near(nodes: NodeTable, unit: Unit, placed: Iterable[int]) -> NDArray[np
 def _allowed_domains(
     nodes: NodeTable, unit: Unit, rule: NetworkRule, placed: Iterable[int] = ()
 ) -> list[Domain]:
-    """Return the domains that contain all placed members: the closest tier first, then the fullest."""
+    """Return the domains that contain all placed members: closest tier first, then fullest."""
     highest = highest_tier(rule, nodes.hypernodes)
     known = (nodes.rows.get(pod.node or _NOWHERE) for pod in unit.running)
     running = [*placed, *(row for row in known if row is not None)]
@@ -113,7 +113,7 @@ def part_unit(unit: Unit, part: Part, pods: Sequence[PodFacts]) -> Unit:
 
 
 def next_part(unit: Unit, left: Iterable[PodFacts]) -> tuple[Part | None, list[PodFacts]]:
-    """Return the subgroup of the first pod and its pods in ``left``; None: the pod has no subgroup."""
+    """Return the subgroup of the first pod and its pods in ``left``; None: no subgroup."""
     pods = list(left)
     key = part_of(unit.rules, pods[0])
     part = next((part for part in unit.parts if part.key == key), None)
@@ -145,7 +145,7 @@ def _place_small(trial: Trial, small: Unit, pods: Sequence[PodFacts]) -> list[Po
 
 
 def _place_parts(trial: Trial, unit: Unit, pods: Sequence[PodFacts]) -> list[PodFacts]:
-    """Place subgroups one after the other, each completely or not at all; then pods of no subgroup."""
+    """Place subgroups, each completely or not at all; then pods of no subgroup."""
     wanted = {pod.key: pod for pod in pods}
     unfit: list[PodFacts] = []
     for part in unit.parts:
@@ -247,7 +247,7 @@ def _put_back(trial: Trial, unit: Unit, pods: Sequence[PodFacts]) -> set[PodKey]
 def placing_order(
     nodes: NodeTable, unit: Unit, pods: Sequence[PodFacts]
 ) -> list[tuple[Shape, list[PodFacts]]]:
-    """Return pods by shape: fewest eligible nodes first, then largest; extra pods after all others."""
+    """Return pods by shape: fewest eligible nodes first, then largest; extra pods last."""
     ordered: list[tuple[Shape, list[PodFacts]]] = []
     for part in (pods[: unit.needed], pods[unit.needed :]):
         alike = list(by_shape(part).items())

@@ -73,7 +73,7 @@ class SharedPlaces:
             row: the row.
             columns: the charged columns.
             count: number of pods; negative: they are released.
-            planned: True for a reservation: attachments are taken, but other pods cannot share them yet.
+            planned: True for a reservation: it takes attachments that other pods cannot share yet.
         """
         touched = set()
         for column in columns:

@@ -242,9 +242,7 @@ class Storage:
     def _room_for(
         self, claim: ClaimFacts, made_by: ClassFacts, others: tuple[NodeTerm, ...] = ()
     ) -> list[Fence]:
-        """Return the terms of the nodes with storage capacity for a claim, or that need none
-        (``others``).
-        """
+        """Return the terms of the nodes with capacity for a claim, or that need none (``others``)."""
         terms = self.capacities.terms(made_by.driver, made_by.name, claim.size)
         if terms is None:
             return []

@@ -1,4 +1,4 @@
-"""Entries of the scheduling order, and the queues that sort them: one list, or one per namespace."""
+"""Entries of the scheduling order, and their queues: one list, or one per namespace."""
 
 from collections import defaultdict, deque
 from dataclasses import dataclass, field

@@ -73,9 +73,7 @@ def _kept_place(
 
 
 def _share(group: GroupFacts) -> Request:
-    """Estimate the request of a pod that does not exist: an equal part of the group's minimal
-    resources.
-    """
+    """Estimate the request of an unseen pod: an equal part of the group's minimal resources."""
     size = max(1, group.min_member)
     return tuple((name, -(-amount // size)) for name, amount in group.min_resources)
 

@@ -1,4 +1,4 @@
-"""Judges who is evicted: may he be, is it for somebody who may ask for it, and does it help?"""
+"""Oracle of evictions: each is allowed, justified by priority or share, and sufficient."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,7 @@ _SYSTEM_PRIORITY = 2_000_000_000
 
 
 def wrongly_evicted(state: ClusterState, decision: Decision) -> Iterator[str]:
-    """Return the evictions that break a rule, in words."""
+    """Yield the evictions that violate a rule."""
     yield from _wrongly_lodged(state, decision)
     if not decision.evictions:
         return
@@ -30,7 +30,7 @@ def wrongly_evicted(state: ClusterState, decision: Decision) -> Iterator[str]:
 
 
 def _wrongly_lodged(state: ClusterState, decision: Decision) -> Iterator[str]:
-    """Gangs that are let into planned room, and could not be told to go."""
+    """Backfilled gangs that could not be evicted."""
     bound = {binding.group for binding in decision.bindings}
     for key, host in decision.lodgers.items():
         if key not in bound or host not in decision.promises or key in state.lodgers:
@@ -65,7 +65,7 @@ def _over_budget(state: ClusterState, decision: Decision) -> Iterator[str]:
 
 
 def _half_broken(state: ClusterState, decision: Decision) -> Iterator[str]:
-    """Gangs that keep pods which cannot go on without those that are evicted."""
+    """Gangs that keep pods which cannot continue without the evicted ones."""
     gone = {eviction.pod for eviction in decision.evictions}
     groups = {e.group for e in decision.evictions if e.group is not None}
     for key in sorted(groups & state.groups.keys()):
@@ -89,7 +89,7 @@ def _whole(
 
 
 def _in_vain(state: ClusterState, decision: Decision) -> Iterator[str]:
-    """Room that is promised in place of the evicted and would not be there without them."""
+    """Reservations of preemptors that would not fit even after the evictions."""
     free: dict[str, Counter[str]] = {
         str(node.name): Counter(dict(node.allocatable))
         for node in state.nodes.facts
@@ -124,7 +124,7 @@ def _without_right(
     name: str,
     evictions: Sequence[Eviction],
 ) -> Iterator[str]:
-    """Evictions that neither priority nor a queue's share allows."""
+    """Evictions that neither priority nor the share of a queue justifies."""
     group = state.groups.get(GroupKey(name))
     waiting = (
         [pod for pod in state.members[group.key].values() if pod.waits]
@@ -159,7 +159,7 @@ def _not_owed(
     claimer: tuple[str, str],
     victim: tuple[PodFacts, str],
 ) -> Iterator[str]:
-    """Say that a queue takes what it has no claim to, or from one that has not too much."""
+    """Reclaims beyond the fair share of one queue, or from a queue within its fair share."""
     (name, queue), (pod, other) = claimer, victim
     shared = set(books.path(queue)) & set(books.path(other))
     asked = {n for n, amount in pod.shape.request if amount} - {"pods"}

@@ -1,4 +1,4 @@
-"""Judges pools and small gangs: node groups of queues, volumes, and what is within a gang."""
+"""Oracle of node groups, volumes and subgroups."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ _SmallGang = tuple[str, tuple[str, ...]]
 
 
 def fences_of(state: ClusterState, queue: str) -> tuple[Fence, ...]:
-    """Return the nodes that a queue's jobs are kept to: by the nearest queue that says anything."""
+    """Return the node terms of a queue: those of the nearest queue that has any."""
     seen: list[str] = []
     while queue in state.queues and queue not in seen:
         seen.append(queue)
@@ -34,12 +34,12 @@ def fences_of(state: ClusterState, queue: str) -> tuple[Fence, ...]:
 
 
 def within(fences: tuple[Fence, ...], node: NodeFacts) -> bool:
-    """Say whether a node is within all of these."""
+    """Return whether a node matches all of these terms."""
     return all(any(meets(term, node) for term in fence.terms) for fence in fences)
 
 
 def outside_pools(state: ClusterState, decision: Decision) -> Iterator[str]:
-    """Return the pods that are put where their queue, or a volume of theirs, may not be."""
+    """Yield the pods on nodes that their queue, or one of their volumes, does not allow."""
     nodes = {str(node.name): node for node in state.nodes.facts if node is not None}
     for binding in decision.bindings:
         pod, node = state.pods[binding.pod], nodes.get(str(binding.node))
@@ -67,7 +67,7 @@ def _unreached(state: ClusterState, pod: PodFacts, key: str, node: NodeFacts) ->
 
 
 def _no_storage_for(state: ClusterState, claim: ClaimFacts, node: NodeFacts) -> bool:
-    """Say whether a volume would have to be made where its driver has too little storage."""
+    """Return whether a volume would have to be provisioned without enough storage capacity."""
     said, driver = state.storage.capacities, _driver_of(state, claim.key)
     if not said.known or driver not in said.publishing or not claim.size:
         return False
@@ -90,7 +90,7 @@ def _reaches(terms: tuple[NodeTerm, ...] | None, node: NodeFacts) -> bool:
 
 
 def _too_many_volumes(state: ClusterState, decision: Decision) -> Iterator[str]:
-    """Nodes that would have to attach more volumes than they can, each volume once."""
+    """Nodes that would attach more volumes than their limit; each volume counts once."""
     before: dict[str, set[str]] = defaultdict(set)
     after: dict[str, set[str]] = defaultdict(set)
     for pod in state.pods.values():
@@ -109,7 +109,7 @@ def _too_many_volumes(state: ClusterState, decision: Decision) -> Iterator[str]:
 
 
 def _driver_of(state: ClusterState, key: str) -> str:
-    """Who attaches the volume of a claim, or will once it is made."""
+    """Return the driver that attaches the volume of a claim, or will after provisioning."""
     claim = state.storage.claims.get(key)
     if claim is None:
         return ""
@@ -123,7 +123,7 @@ def _driver_of(state: ClusterState, key: str) -> str:
 
 
 def torn_apart(state: ClusterState, decision: Decision) -> Iterator[str]:
-    """Return the small gangs within gangs that are not whole, not enough, or not together."""
+    """Yield the subgroups that are incomplete, too few, or violate a network rule."""
     put = {binding.pod: binding for binding in decision.bindings}
     for key in sorted({b.group for b in decision.bindings if b.group is not None}):
         group = state.groups[key]

@@ -41,7 +41,7 @@ class Announcer:
         try:
             self._bound.put_nowait((self._clock(), binding))
         except asyncio.QueueFull:
-            log.debug("event dropped: too many wait", extra={"pod": binding.pod})
+            log.debug("event dropped: the queue is full", extra={"pod": binding.pod})
 
     async def run(self) -> None:
         """Send until cancelled."""

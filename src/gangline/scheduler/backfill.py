@@ -36,10 +36,10 @@ def ends_at(state: ClusterState, pod: PodFacts, now: float, *, likely: bool = Fa
     group = state.groups.get(pod.group) if pod.group is not None else None
     limits = (pod.limit_s, group.run_time_s if group is not None else 0.0)
     limit = min((each for each in limits if each > 0), default=inf)
-    # One that has not started yet has all of its time before it.
+    # A pod that has not started yet has its full run time left.
     began = pod.started or now
     if likely and group is not None and (learned := state.run_times.estimate(group.family)):
-        # Of one that has run for longer than its like nothing is known.
+        # Nothing is known of a gang that has run for longer than the estimate.
         limit = min(limit, learned if began + learned > now else inf)
     return began + limit
 

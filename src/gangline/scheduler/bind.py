@@ -27,8 +27,8 @@ FIRST_RETRY_S, LAST_RETRY_S = 0.1, 5.0
 GIVE_UP_AFTER = 6
 """Attempts before the pod becomes pending again: its node may be the cause."""
 SETTLE_S, LONGEST_SETTLE_S = 1.0, 30.0
-"""After a refusal the watch is given this long to show why, before the pod waits again; longer
-each time, since a pod that the API server keeps refusing would else be decided without end."""
+"""After a refusal the watch gets this long to show the cause before the pod becomes pending again.
+The wait doubles each time: a pod that the API server always refuses must not be tried without end."""
 _FINAL = (NotFound, Conflict, Invalid, BadRequest, Forbidden)
 """Errors that a retry would only repeat."""
 
@@ -45,7 +45,7 @@ class _Outcome(Enum):
 class Binder:
     """Binds pods concurrently; its tasks run in the task group of the caller."""
 
-    def __init__(  # noqa: PLR0913 - who is told of what
+    def __init__(  # noqa: PLR0913 - callbacks
         self,
         client: Client,
         state: ClusterState,
@@ -119,7 +119,7 @@ class Binder:
         """Bind a pod after its volumes are bound."""
         namespace, _, name = binding.pod.partition("/")
         try:
-            # What takes long is not done in a slot: other pods are bound meanwhile.
+            # Volumes are bound outside of the semaphore: other pods are bound meanwhile.
             if self._prepare is not None and not await self._prepare(binding):
                 return _Outcome.REFUSED
             async with self._slots:

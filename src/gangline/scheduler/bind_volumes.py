@@ -89,7 +89,7 @@ class VolumeBinder:
             "uid": claim.uid,
         }
         body = {
-            # The volume must still be as we saw it.
+            # A conflict if another writer has changed the volume since.
             "metadata": {
                 "resourceVersion": current.metadata.resource_version,
                 "annotations": {BOUND_BY_CONTROLLER: "yes"},
@@ -116,6 +116,6 @@ class VolumeBinder:
                 if claim.selected == binding.node:
                     asked.add(claim.key)
                 elif claim.key in asked:
-                    # Who makes volumes takes the node back where it cannot make one.
+                    # A provisioner removes the selected node if it cannot provision there.
                     return False
             await changed.wait()

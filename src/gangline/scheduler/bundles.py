@@ -23,7 +23,7 @@ class Gang:
     def spare(self) -> tuple[PodFacts, ...]:
         """Pods that the gang can run without: lowest priority first, then the newest."""
         if self.facts is None or self.facts.parts:
-            # A small gang within it would be left with too few.
+            # Evicting one pod would leave its subgroup incomplete.
             return ()
         allowed = len(self.pods) - self.facts.min_member
         if allowed <= 0:

@@ -50,7 +50,7 @@ UNSUPPORTED = {
     "tdm": "there are no revocable zones",
     "numaaware": "there is no NUMA placement",
     "deviceshare": "devices are not shared",
-    "usage": "real load is not looked at",
+    "usage": "real load is not measured",
     "resource-strategy-fit": "use binpack",
     "cdp": "there is no cool-down",
     "rescheduling": "running pods are not moved",
@@ -167,7 +167,7 @@ def read_configuration(text: str) -> Configuration:
         unheeded=(
             *(each for plugin in plugins for each in _unheeded(plugin)),
             *(
-                f"{key} of action {action.name!r}: there is no such choice here"
+                f"{key} of action {action.name!r}: it is not supported"
                 for action in written.configurations
                 for key in action.arguments
                 if (action.name, key) != _LODGE
@@ -197,7 +197,7 @@ def _unheeded(plugin: _Plugin) -> Iterator[str]:
     """Yield the settings of a plug-in that have no effect: its rules always apply."""
     if plugin.name in BUILT_IN:
         for key in plugin.arguments:
-            yield f"{key} of plugin {plugin.name!r}: its rules hold as they are"
+            yield f"{key} of plugin {plugin.name!r}: its rules always apply"
     for switch, on in plugin.switches.items():
         if not on and not (plugin.name == "drf" and switch in _HEEDED):
             yield f"{switch} of plugin {plugin.name!r}: its rules cannot be switched off"

@@ -45,7 +45,7 @@ _KNOWN = {
     for plugin, changes, packs in (("binpack", _BINPACK, True), ("nodeorder", _NODE_ORDER, False))
 }
 _WITHOUT_EFFECT = {
-    "selectorspread.weight": "pods say themselves how they are spread (topologySpreadConstraints)",
+    "selectorspread.weight": "pods state how they are spread (topologySpreadConstraints)",
 }
 """Arguments without a score here, and why: only 0 is accepted."""
 
@@ -90,7 +90,9 @@ def _counts(plugin: str, key: str, value: object, devices: Container[str]) -> bo
         return False
     if plugin == "nodeorder" and key in _WITHOUT_EFFECT:
         if number(key, value):
-            raise ConfigurationError(f"{key} does nothing here: {_WITHOUT_EFFECT[key]}; set it 0")
+            raise ConfigurationError(
+                f"{key} does nothing here: {_WITHOUT_EFFECT[key]}; set it to 0"
+            )
         return False
     if key not in _KNOWN[plugin]:
         names = ", ".join(sorted(_KNOWN[plugin]))

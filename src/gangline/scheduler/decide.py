@@ -205,7 +205,7 @@ class _Pass:
         if not account.held.any() and all(
             limit.asked[name] <= most for name, most in limit.most.items()
         ):
-            # Who comes later in the queue must not use up what ends before the first can start.
+            # Later gangs of the queue must not use what ends before the first can start.
             self.tree.hold(unit.queue, amount)
         self._note_first(unit)
         return True
@@ -220,7 +220,7 @@ class _Pass:
         failure = self._failures.get(likeness)
         if failure is None:
             mark = self.trial.mark()
-            # The minimum first, by itself: the order of service decides on pods beyond it.
+            # The minimum comes first, alone: the scheduling order decides on extra pods.
             for count in sorted({unit.needed, len(unit.waiting)}):
                 unfit = place_unit(self.trial, unit, unit.waiting[:count])
                 placements = self.trial.since(mark)

@@ -29,7 +29,7 @@ def place_on_one_model(
         place: places pods on the rows that the allocation allows.
     """
     models = _models(trial.nodes)
-    # Where pods were before, or are to be by plan, counts for more.
+    # Previous and reserved nodes take precedence.
     if models is None or unit.places or len(pods) + len(unit.running) < 2:
         return place(trial, unit, pods)
     mark = trial.mark()

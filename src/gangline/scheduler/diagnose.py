@@ -71,7 +71,7 @@ class Diagnosis:
         near = reasons.ONE_DOMAIN if unit.network is not None and unit.network.hard else ""
         if attempt.possible:
             return _failure(attempt, near)
-        # Pods without a gang are taken to stay, but may be evicted.
+        # A plan assumes that single pods never end, but preemption may evict them.
         cleared = _failure(replace(attempt, possible=True), near)
         return replace(_failure(attempt, near), if_cleared=cleared)
 

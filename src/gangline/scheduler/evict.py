@@ -75,7 +75,7 @@ class Evictor:
             message=f"Evicted: {eviction.reason}",
             last_transition_time=datetime.now(UTC).replace(microsecond=0),
         )
-        # The uid makes sure that a newer pod of the same name is not meant.
+        # The uid protects a newer pod of the same name.
         body = {"metadata": {"uid": eviction.uid}, "status": {"conditions": [condition]}}
         await self._client.patch(
             PODS, name, body, namespace, kind=PatchKind.STRATEGIC, subresource="status"

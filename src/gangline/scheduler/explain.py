@@ -22,8 +22,8 @@ from gangline.scheduler.trial import Trial
 from gangline.scheduler.units import waiting_units
 from gangline.scheduler.victims import Policy
 
-ROOM = "has room"
-KEPT = "has room that is kept for others"
+ROOM = "has enough free resources"
+KEPT = "has enough free resources, reserved for others"
 
 WAITS, STARTS, PLACED, NOT_OURS, GATED, ENDED, EMPTY = (
     "waits",
@@ -119,7 +119,7 @@ def explain_pod(
     return _explain(state, "Pod", str(key), [pod], queue, 1, now, policy)
 
 
-def _explain(  # noqa: PLR0913, PLR0917 - who it is, and what it is asked of
+def _explain(  # noqa: PLR0913, PLR0917 - identity and context
     state: ClusterState,
     kind: str,
     name: str,

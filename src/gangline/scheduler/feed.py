@@ -219,7 +219,7 @@ class Feed:
             self._changed()
             return
         facts = node_facts(new, images=self._images)
-        # Heartbeats change a node all the time, and nothing about what it can take.
+        # Heartbeats change the object frequently, but not its value.
         if self._nodes.get(facts.name) != facts:
             self._nodes[facts.name] = facts
             self.state.set_node(facts)
@@ -246,7 +246,7 @@ class Feed:
             self.state.vacate(before, self._clock(), HELD_S)
             self._look_again(HELD_S)
         if before is not None and before.claims:
-            # Whoever waits for its volumes need not, should it be gone.
+            # A volume binding of a deleted pod must stop waiting.
             self._tell_of_storage()
         self._changed()
         for group in {facts.group for facts in (before, after) if facts and facts.group}:
@@ -270,7 +270,7 @@ class Feed:
             facts = pod_facts(pod, self._priorities, self._answers_to, self._namespaces, like)
         except QuantityError as error:
             fields = {"namespace": pod.metadata.namespace, "pod": pod.metadata.name}
-            log.warning("pod left out: %s", error, extra=fields)
+            log.warning("pod ignored: %s", error, extra=fields)
             return None
         self._last = pod.spec, facts
         return facts
@@ -306,7 +306,7 @@ class Feed:
         if self._hierarchical:
             self._hierarchy.arrange(self.state.queues)
         if before == self.state.queues:
-            # What a queue holds is written on it all the time, by this scheduler itself.
+            # This scheduler writes the status of the queue frequently.
             return
         self.state.memo.clear()
         for key in self.state.groups:

@@ -51,7 +51,7 @@ def phase_of(
     if verdict is not None and any(pod.phase == "Running" for pod in placed):
         return UNKNOWN
     if len(placed) >= max(1, group.min_member):
-        # Members that are still to come keep a group from being complete: they will run.
+        # A member that is pending, or is being created, keeps the group from being Completed.
         return COMPLETED if all(pod.finished for pod in members) else RUNNING
     if verdict is not None and verdict.reason in _NOT_ADMITTED:
         return current if current == INQUEUE else PENDING
@@ -68,7 +68,7 @@ def _conditions(
     if verdict is not None:
         wanted = [
             PodGroupCondition(UNSCHEDULABLE, "True", "", None, verdict.reason, verdict.message),
-            PodGroupCondition(SCHEDULED, "False", "", None, verdict.reason, "The gang waits."),
+            PodGroupCondition(SCHEDULED, "False", "", None, verdict.reason, "The gang is pending."),
         ]
     elif _is_placed(group, members):
         message = "All pods that must start together have nodes."
@@ -77,9 +77,9 @@ def _conditions(
             PodGroupCondition(SCHEDULED, "True", "", None, SCHEDULED, message),
         ]
     else:
-        # Nothing keeps it waiting, and it is not placed: its pods are still to be created, or
-        # gone. What was said of its placement before does not hold any more.
-        message = "The pods that must start together are not there."
+        # It is not pending and not placed: its pods are still to be created, or were deleted.
+        # Earlier conditions about its placement no longer hold.
+        message = "The pods that must start together do not exist."
         wanted = [
             PodGroupCondition(known.type, "False", "", None, reasons.NOT_ENOUGH_PODS, message)
             for known in current

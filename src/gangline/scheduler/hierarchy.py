@@ -53,8 +53,8 @@ def unreadable(queue: Queue) -> str:
     if not annotations.get(HIERARCHY_ANNOTATION) or place_of(queue) is not None:
         return ""
     return (
-        f"{HIERARCHY_ANNOTATION} and {HIERARCHY_WEIGHTS_ANNOTATION} do not say where it stands, "
-        "with one weight above nothing for each name"
+        f"{HIERARCHY_ANNOTATION} and {HIERARCHY_WEIGHTS_ANNOTATION} do not state its position "
+        "with one positive weight for each name"
     )
 
 

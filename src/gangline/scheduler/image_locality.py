@@ -68,7 +68,7 @@ class ImageLocality:
             self._set(name, row, has.get(name))
         more = (after is not None) - (before is not None)
         if more:
-            # Every image is now on another part of the nodes; and there may be more rows.
+            # Every image is now on another fraction of the nodes, and rows may have been added.
             self._nodes += more
             self._scores.clear()
             return self._sizes.keys()

@@ -40,7 +40,7 @@ class Ledger:
     def largest(self, resource: str, count: int) -> list[tuple[GroupKey, int]]:
         """Return the gangs with the largest usage of a resource; ties go to the last name."""
         if self._charged:
-            # All gangs are gone through only where one that was among the largest has shrunk.
+            # All gangs are scanned only if one of the largest has shrunk.
             for key, known in list(self._largest.items()):
                 self._largest[key] = self._updated(*key, known)
                 if not self._largest[key]:
@@ -60,9 +60,9 @@ class Ledger:
         charged = [(self.by_group[g][resource], g) for g in self._charged if g in self.by_group]
         ranked = nlargest(count, [*kept, *charged])
         if len(known) < count:
-            # They were all that there were.
+            # The cached result had all gangs.
             return ranked
-        # Whoever was not among them and was not charged is smaller than the last of them.
+        # A gang that is neither cached nor charged is smaller than the last cached one.
         return ranked if len(ranked) == count and ranked[-1] >= known[-1] else []
 
     def queue_of(self, group: GroupKey | None) -> str:

@@ -74,7 +74,7 @@ class Line:
             for queue in self._lines:
                 self._enter(queue)
         if self._path and not any(self._below.values()) and self._lines[self._path[-1][1]]:
-            # Only the queue that was served last is busy: it is its turn again.
+            # Only the queue that was served last has entries.
             return self._lines[self._path[-1][1]].pop()
         self._settle()
         name = ROOT_QUEUE

@@ -29,13 +29,13 @@ async def run(
 
     async def lead() -> None:
         state.ready = True
-        # A copy that has lost its lease starts from nothing when it leads again.
+        # A copy that lost its lease starts with an empty cache when it leads again.
         await Scheduler(client, await beside_rivals(client, settings)).run()
 
     for said in settings.unheeded:
-        log.warning("the configuration asks for what makes no difference: %s", said)
+        log.warning("the configuration has a setting without effect: %s", said)
     state = health or Health()
-    # Who stands by is ready: a rollout that waits for the new copy must not wait for the lease.
+    # A standby copy is ready: a rollout that waits for it must not wait for the lease.
     state.ready = settings.leader_election
     async with (
         serve(settings.metrics_address, settings.health_address, state),

@@ -27,10 +27,10 @@ LONGEST_QUOTED = 80
 """Maximal characters of an unreadable value that are quoted."""
 
 _READ = {
-    RUN_TIME_ANNOTATION: (run_time, "is no number of seconds"),
-    CHECKPOINT_ANNOTATION: (checkpointed, "is no time (RFC 3339)"),
-    PLACES_ANNOTATION: (kept_places, "does not say which places to keep"),
-    RESERVED_ANNOTATION: (read_promise, "does not say which places are reserved"),
+    RUN_TIME_ANNOTATION: (run_time, "is not a number of seconds"),
+    CHECKPOINT_ANNOTATION: (checkpointed, "is not a time (RFC 3339)"),
+    PLACES_ANNOTATION: (kept_places, "does not list previous nodes"),
+    RESERVED_ANNOTATION: (read_promise, "does not list reserved nodes"),
 }
 
 
@@ -58,10 +58,10 @@ def _no_amounts(lists: Mapping[str, ResourceList]) -> Iterator[str]:
             try:
                 known = amount(name, written)
             except QuantityError:
-                yield f"{field} of {name} is no amount: {str(written)[:LONGEST_QUOTED]!r}"
+                yield f"{field} of {name} is not a quantity: {str(written)[:LONGEST_QUOTED]!r}"
             else:
                 if known < 0:
-                    yield f"{field} of {name} is less than nothing: {written}"
+                    yield f"{field} of {name} is negative: {written}"
 
 
 class MistakeReporter:
@@ -85,6 +85,6 @@ class MistakeReporter:
         uid = known.metadata.uid
         if said and new is not None and self._told.get(uid) != said:
             self._told[uid] = said
-            self._events.event(new, "Warning", UNREADABLE, f"{said}. That counts for nothing.")
+            self._events.event(new, "Warning", UNREADABLE, f"{said}. It is ignored.")
         elif not said:
             self._told.pop(uid, None)

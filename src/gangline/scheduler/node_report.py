@@ -34,7 +34,7 @@ def contradictions(state: ClusterState) -> Mapping[NodeName, tuple[Contradiction
         node = nodes.facts[nodes.rows[name]]
         assert node is not None
         resources = ", ".join(node.boasts)
-        message = f"It offers more to pods than it says that it has: {resources}."
+        message = f"Its allocatable amounts exceed its capacity: {resources}."
         found[name] = (Contradiction(BOASTS, node.boasts, message),)
     over = nodes.used[listed] > nodes.allocatable[listed]
     for row in np.flatnonzero(over.any(axis=0)).tolist():
@@ -44,7 +44,7 @@ def contradictions(state: ClusterState) -> Mapping[NodeName, tuple[Contradiction
         wrong = {columns[c]: c for c in listed[over[:, row]].tolist()}
         used = {each: int(nodes.used[c, row]) for each, c in wrong.items()}
         has = {each: int(nodes.allocatable[c, row]) for each, c in wrong.items()}
-        message = f"Its pods ask for {amounts_text(used)}; it offers {amounts_text(has)}."
+        message = f"Its pods request {amounts_text(used)}; allocatable: {amounts_text(has)}."
         further = Contradiction(OVERFULL, tuple(sorted(wrong)), message)
         found[name] = (*found.get(name, ()), further)
     return found
@@ -65,7 +65,7 @@ class NodeReporter:
                 key = (name, each.reason, each.resources)
                 current.add(key)
                 if key not in self._told:
-                    # Nodes are referred to by name, as kubelets do it: kubectl looks for that.
+                    # Kubelets put the node's name into uid, and kubectl searches events by it.
                     node = ObjectReference(kind="Node", api_version="v1", name=name, uid=name)
                     self._events.event(node, "Warning", each.reason, each.message)
         self._told = current

@@ -341,7 +341,7 @@ class NodeTable:
         size = len(self.facts)
         added = max(16, size // 8)
         self.facts += [None] * added
-        # numpy.pad takes many times as long as these for arrays of this kind.
+        # numpy.pad takes many times as long for arrays of this shape.
         more = np.zeros((len(self.columns), added), dtype=np.int64)
         self.allocatable = np.hstack((self.allocatable, more))
         self.used = np.hstack((self.used, more))

@@ -107,8 +107,8 @@ class Notebook:
             except NotFound:
                 pass
             except KubeError as error:
-                log.warning("lodger not noted: %s", error, extra={"group": key})
-                continue  # the next decision asks for it again
+                log.warning("owner of backfilled gang not stored: %s", error, extra={"group": key})
+                continue  # the next cycle requests it again
             self._lodgers.pop(key)
             self._written.add(key)
 
@@ -123,7 +123,7 @@ class Notebook:
             self._wanted.pop(key, None)
             return True
         except KubeError as error:
-            log.warning("promise not noted: %s", error, extra={"group": key})
+            log.warning("reservation not stored: %s", error, extra={"group": key})
             return False
         if promise is None:
             self._noted.pop(key, None)

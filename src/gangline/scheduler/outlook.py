@@ -67,7 +67,7 @@ class Takings:
     ) -> None:
         self._tree = tree
         self._more, self._less = outlook
-        """What each queue will use besides what it uses, and what it will lose."""
+        """Amounts that each queue will use besides its usage, and that it will release."""
         self._queue = queue
         self._asked = asked
         self._claims: dict[str, bool] = {}
@@ -92,11 +92,11 @@ class Takings:
         shares.
         """
         mine, theirs = self._apart(other)
-        # What runs in the root itself, where no job belongs, owes nobody anything.
+        # Usage of the root itself, where no job belongs, is never reclaimed.
         if not theirs or not all(account.facts.reclaimable for account in theirs):
             return False
         for account in mine:
-            # What it is about to lose counts as long as it is there.
+            # Its own terminating pods count until they have ended.
             used = account.used + self._more[account.facts.name] + self._asked
             if (used > account.entitled * SLACK)[self._asked > 0].any():
                 return False
@@ -109,11 +109,11 @@ class Takings:
         relevant = (self._asked > 0) & (amount > 0)
         if not relevant.any():
             return False
-        # All of them, up to where the two queues meet, must have too much of the same: a queue
-        # within its part pays for no sibling, and siblings settle what is within the part of all.
+        # Every queue below the common ancestor must exceed its fair share of the same resource: a
+        # queue within its share pays for no sibling.
         over = relevant
         for account in self._apart(other)[1]:
-            # What is still to come counts once it is there.
+            # Pods that are expected to start count once they have started.
             left = account.used - self._less[account.facts.name]
             over = over & (left > account.entitled * SLACK)
             guarantee = self._tree.vector(dict(account.facts.guarantee))

@@ -52,7 +52,7 @@ def place_unit(trial: Trial, unit: Unit, pods: Sequence[PodFacts]) -> list[PodFa
     """
     if unit.network is None:
         if len(pods) == 1 and not (unit.places or unit.running or unit.parts or unit.roles):
-            # Whatever else there is to consider takes two pods, or somewhere to go back to.
+            # All other rules need two pods, or previous nodes.
             return list(trial.place(pods[0].shape, pods))
         return place_on_one_model(trial, unit, pods, _place_arranged)
     outer = trial.within
@@ -130,7 +130,7 @@ def place_part(
         return _place_anew(trial, unit, pods, frozenset())
     network = part.network
     if network is not None and network.hard and len(pods) < len(part.waiting):
-        # Where the others of it have just gone is known once they are there.
+        # Its other pods were placed in this cycle: their domain is known in the next one.
         return list(pods)
     return _place_small(trial, part_unit(unit, part, pods), pods)
 

@@ -63,7 +63,7 @@ class QueueReporter:
         self._written_at[name] = time.monotonic()
         body = {
             "metadata": {"uid": queue.metadata.uid},
-            # A merge patch must say zeros, and what is no longer there, to reset them.
+            # A merge patch resets a count or an amount only if it names it.
             "status": {
                 **{field: getattr(wanted, field) for field in _COUNTS.values()},
                 "state": wanted.state,

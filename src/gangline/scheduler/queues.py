@@ -41,17 +41,25 @@ def problems(queues: Mapping[str, QueueFacts]) -> dict[str, str]:
         if ROOT_QUEUE in (name, queue.parent or ROOT_QUEUE):
             continue
         if queue.parent not in queues:
-            found[name] = f"its parent {queue.parent!r} does not exist: it counts as top queue"
+            found[name] = (
+                f"its parent {queue.parent!r} does not exist: it is treated as a top-level queue"
+            )
         elif name in ancestors(queues, name):
-            found[name] = "it is its own ancestor: it counts as top queue"
+            found[name] = "it is its own ancestor: it is treated as a top-level queue"
     for name, queue in queues.items():
         if over := _above(queue.guarantee, queue.capability):
-            found.setdefault(name, f"its guarantee of {over} is above its capability, which counts")
+            found.setdefault(
+                name, f"its guarantee of {over} exceeds its capability, which takes precedence"
+            )
         if over := _above(queue.deserved, queue.capability):
-            found.setdefault(name, f"its deserved {over} is above its capability, which counts")
+            found.setdefault(
+                name, f"its deserved {over} exceeds its capability, which takes precedence"
+            )
         parent = queues.get(queue.parent)
         if parent is not None and (over := _above(queue.capability, parent.capability)):
-            why = f"its capability of {over} is above that of {parent.name!r}, which counts"
+            why = (
+                f"its capability of {over} exceeds that of {parent.name!r}, which takes precedence"
+            )
             found.setdefault(name, why)
         for why in _promised_twice(queue, [q for q in queues.values() if q.parent == name]):
             found.setdefault(name, why)
@@ -66,9 +74,9 @@ def _promised_twice(queue: QueueFacts, below: Iterable[QueueFacts]) -> Iterator[
         guaranteed.update(dict(each.guarantee))
         deserved.update(dict(each.deserved))
     if over := _above(tuple(sorted(guaranteed.items())), queue.capability):
-        yield f"the guarantees of the queues below it add up to more {over} than its capability"
+        yield f"the guarantees of its child queues exceed its capability of {over}"
     if over := _above(tuple(sorted(deserved.items())), queue.deserved):
-        yield f"the queues below it deserve more {over} than it does"
+        yield f"its child queues deserve more {over} than it does"
 
 
 def ancestors(queues: Mapping[str, QueueFacts], name: str) -> list[str]:
@@ -167,7 +175,7 @@ class QueueTree:
             )
         }
         if DEFAULT_QUEUE not in queues:
-            # Pods of their own belong to it, whether anybody has made it or not.
+            # Single pods belong to it, even if the object does not exist.
             queues = {**queues, DEFAULT_QUEUE: QueueFacts(DEFAULT_QUEUE)}
         self.root = Account(QueueFacts(ROOT_QUEUE))
         self.accounts = {ROOT_QUEUE: self.root}
@@ -285,7 +293,7 @@ class QueueTree:
         requested = np.minimum(requested, np.array([self._pool(child) for child in children]))
         deserved = np.array([self._deserved(each, total) for each in facts])
         floors = np.maximum(np.minimum(guarantee, ceilings), np.minimum(deserved, requested))
-        # Who states what it deserves is entitled to that; the rest is divided among the others.
+        # A stated deserved amount is the fair share; the other queues divide the rest.
         stated = np.array([bool(each.deserved) for each in facts])
         wants: Matrix = np.where(stated[:, None], floors, np.maximum(requested, floors))
         weights = np.array([float(max(1, each.weight)) for each in facts])

@@ -53,7 +53,7 @@ def traits_of_lacking(group: GroupFacts, members: Iterable[PodFacts]) -> frozens
     if there := _there(members):
         return frozenset(pod.traits for pod in there)
     asks = any(amount for name, amount in group.min_resources if name in (CPU, MEMORY))
-    # Without a class of its own a pod may get the one that is the default.
+    # Without a class the pod may get the default one: unknown.
     return frozenset((Traits(None, False if asks else None, group.priority_class or None, None),))
 
 
@@ -77,7 +77,7 @@ def exceeded(quotas: Iterable[QuotaFacts], asked: Request, pods: Iterable[Traits
                 left = max(0, hard - used.get(name, 0))
                 return (
                     f"quota {quota.key!r}{_scoped(quota)} has {_said(name, left)} left of "
-                    f"{_said(name, hard)}, and {_said(name, amount)} more must be made"
+                    f"{_said(name, hard)}, and {_said(name, amount)} more is needed"
                 )
     return ""
 

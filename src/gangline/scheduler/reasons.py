@@ -36,7 +36,7 @@ QUOTA_EXCEEDED = "QuotaExceeded"
 FORMING = frozenset({NOT_ENOUGH_PODS, NOT_ENOUGH_PODS_OF_ROLE, NO_SUCH_GROUP, QUOTA_EXCEEDED})
 """Reasons that apply to every gang while its objects are being created."""
 
-CLEARING = "Room is being made for it: it starts when the evicted pods have ended."
+CLEARING = "Pods are being evicted for it: it starts when they have ended."
 
 ONE_DOMAIN = "All of its pods must be within one network domain of its highest tier or below. "
 
@@ -114,7 +114,7 @@ def availability(nodes: int, refusals: Mapping[str, int], shortages: Mapping[str
     reasons = Counter(refusals)
     for resource, count in shortages.items():
         why = shortage(resource)
-        # A node that lacks two ports is one node without the ports.
+        # A node without two of the ports counts once.
         reasons[why] = max(reasons[why], count)
     listed = ", ".join(sorted(f"{count} {why}" for why, count in reasons.items()))
     return f"0/{nodes} nodes are available: {listed}."
@@ -161,12 +161,12 @@ class Limit:
 def over_limit(limit: Limit, users: Holders | None = None) -> str:
     figures = "; ".join(
         f"{_amount(name, limit.used[name])} of {_amount(name, most)} {name} in use, "
-        f"{_amount(name, limit.asked[name])} asked"
+        f"{_amount(name, limit.asked[name])} requested"
         for name, most in limit.most.items()
     )
     if any(limit.asked[name] > most for name, most in limit.most.items()):
-        return clipped(f"Queue {limit.queue!r} may never hold it ({figures}): raise its limit.")
-    kept = " One that came first waits for the same limit." if any(limit.held.values()) else ""
+        return clipped(f"Queue {limit.queue!r} can never run it ({figures}): raise its limit.")
+    kept = " An earlier gang waits for the same limit." if any(limit.held.values()) else ""
     return clipped(
         f"Queue {limit.queue!r} is at its limit ({figures}).{kept} It starts when jobs of the "
         f"queue end, or its limit is raised. {in_use(users) if users is not None else ''}".rstrip()
@@ -174,7 +174,7 @@ def over_limit(limit: Limit, users: Holders | None = None) -> str:
 
 
 def behind(queue: str, first: str) -> str:
-    return f"Queue {queue!r} is first in, first out: {first} goes first."
+    return f"Queue {queue!r} is first in, first out: {first} comes first."
 
 
 def _who(attempt: Attempt) -> str:
@@ -190,13 +190,13 @@ def _who(attempt: Attempt) -> str:
 def _why(attempt: Attempt) -> list[str]:
     room = attempt.room
     if not room.eligible:
-        return ["No node may take it: look at its node selector, affinity and tolerations."]
-    amounts = f"Asked: {amounts_text(room.asked)}; free on {_nodes(room.eligible)} that may take "
+        return ["No node accepts it: check its node selector, affinity and tolerations."]
+    amounts = f"Requested: {amounts_text(room.asked)}; free on {_nodes(room.eligible)} that accept "
     amounts += f"it: {amounts_text(room.free)}."
     if not attempt.possible:
         return [amounts, _never(attempt)]
     if attempt.held_for:
-        return [amounts, f"The room is held for {attempt.held_for}, which goes first."]
+        return [amounts, f"The resources are reserved for {attempt.held_for}, which comes first."]
     used = [in_use(attempt.holders)] if attempt.holders is not None else []
     return [amounts, _short(attempt), *(text for text in used if text)]
 
@@ -209,13 +209,13 @@ def in_use(holders: Holders) -> str:
         parts.append(f"pods without a gang {_amount(resource, holders.without_gang)}")
     if holders.others:
         parts.append(f"others {_amount(resource, holders.others)}")
-    return f"In use of {resource}: {', '.join(parts)}." if parts else ""
+    return f"Usage of {resource}: {', '.join(parts)}." if parts else ""
 
 
 def planned(plan: Plan) -> str:
     """Return the nodes that are reserved for a gang, and which gangs run there now."""
-    held = f"; there now: {_listed(plan.gangs)}" if plan.gangs else ""
-    return f"Room is planned for it on {_listed(plan.nodes)}{held}."
+    held = f"; running there now: {_listed(plan.gangs)}" if plan.gangs else ""
+    return f"Nodes are reserved for it: {_listed(plan.nodes)}{held}."
 
 
 @lru_cache(maxsize=16_384)
@@ -262,9 +262,9 @@ def _short(attempt: Attempt) -> str:
     largest = {name: room.largest[name] for name in wanted if name in room.largest}
     pods = max(1, attempt.missing - attempt.fitted)
     return (
-        f"There is enough in all but not on single nodes: a pod asks for {amounts_text(wanted)}, "
-        f"the most that one node has free is {amounts_text(largest)}. It starts when {pods} more "
-        f"of its pods {'finds' if pods == 1 else 'find'} a node with so much free."
+        "There is enough in total, but not on single nodes: "
+        f"a pod requests {amounts_text(wanted)}, the most that one node has free is {amounts_text(largest)}. It starts when {pods} more "
+        f"of its pods {'finds' if pods == 1 else 'find'} a node with that much free."
     )
 
 
@@ -277,14 +277,14 @@ def _taken_ports(attempt: Attempt) -> str:
 def _never(attempt: Attempt) -> str:
     room = attempt.room
     lacking = [
-        f"{_amount(name, asked)} {name} asked, {_amount(name, room.total[name])} there"
+        f"{_amount(name, asked)} {name} requested, {_amount(name, room.total[name])} in total"
         for name, asked in room.asked.items()
         if asked > room.total[name]
     ]
     ports = _taken_ports(attempt)
-    otherwise = f"ports {ports}" if ports else "there is enough in all, but not on single nodes"
+    otherwise = f"ports {ports}" if ports else "there is enough in total, but not on single nodes"
     why = f" ({'; '.join(lacking) or otherwise})"
-    return f"It would not fit even if all running gangs had ended{why}: add nodes, or ask for less."
+    return f"It would not fit even if all running gangs had ended{why}: add nodes, or request less."
 
 
 def is_amount(resource: str) -> bool:

@@ -9,7 +9,7 @@ from gangline.scheduler.model import GroupFacts, GroupKey, PartRule, PodFacts, V
 def no_such_group(key: GroupKey, pods: Iterable[PodFacts]) -> Verdict:
     message = (
         f"Pod group {key!r} does not exist: the pods wait until it is created, since only the "
-        "group says how many must start together."
+        "group states how many must start together."
     )
     return _verdict(reasons.NO_SUCH_GROUP, message, pods, key)
 
@@ -24,7 +24,7 @@ def no_such_queue(group: GroupFacts, pods: Iterable[PodFacts]) -> Verdict:
 
 def queue_not_leaf(group: GroupFacts, pods: Iterable[PodFacts]) -> Verdict:
     message = (
-        f"Queue {group.queue!r} has queues below it and takes no jobs itself: name one of those "
+        f"Queue {group.queue!r} has child queues and takes no jobs itself: name one of them "
         "in the group's spec.queue."
     )
     return _verdict(reasons.QUEUE_NOT_LEAF, message, pods, group.key)
@@ -38,8 +38,8 @@ def queue_closed(group: GroupFacts, queue: str, pods: Iterable[PodFacts]) -> Ver
 def over_quota(group: GroupFacts, figures: str, pods: Iterable[PodFacts]) -> Verdict:
     """A namespace's quota does not admit all pods that must start together."""
     message = (
-        f"The namespace does not let the whole gang be made: {figures}. It starts when others of "
-        "the namespace end, or the quota is raised."
+        f"The namespace's quota does not admit the complete gang: {figures}. "
+        "It starts when others of the namespace end, or the quota is raised."
     )
     return _verdict(reasons.QUOTA_EXCEEDED, message, pods, group.key)
 
@@ -64,7 +64,7 @@ def too_few_parts(
 ) -> Verdict:
     """Existing pods complete fewer subgroups than the minimum."""
     message = (
-        f"{able} of the {rule.minimum} small gangs {rule.name!r} that must start have their "
+        f"{able} of the {rule.minimum} subgroups {rule.name!r} that must start have their "
         f"{rule.size} pods: the others are still to be created."
     )
     return _verdict(reasons.NOT_ENOUGH_PODS, message, pods, group.key)

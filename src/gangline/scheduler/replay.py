@@ -113,7 +113,7 @@ async def observed(
         each.metadata.name: each.metadata.labels for each in await _optional(client, NAMESPACES)
     }
     for pod in (await client.list(IMAGED_PODS if images else LEAN_PODS)).items:
-        # As in the running scheduler: a pod that asks for what is no amount is left out.
+        # As in the running scheduler, a pod with an invalid quantity is left out.
         with suppress(QuantityError):
             state.set_pod(pod_facts(slim(pod), priorities, answers_to, namespaces))
     return state

@@ -128,7 +128,7 @@ class Reporter:
                 return await self._write_pod(subject)
             return await self._write_group(subject)
         except NotFound:
-            # It went away while we looked at it: there is nothing to say any more.
+            # The object was deleted meanwhile: there is nothing to report.
             self._written.pop(subject, None)
             return Done()
 
@@ -165,7 +165,7 @@ class Reporter:
         return written if version == group.metadata.resource_version else group.status
 
     async def _patch_group(self, group: PodGroup, status: PodGroupStatus) -> None:
-        # Zeros are left out on the wire elsewhere; a merge patch must say them to reset a count.
+        # Other encodings omit zeros; a merge patch must contain them to reset a count.
         body = {
             "metadata": {"uid": group.metadata.uid},
             "status": {
@@ -184,7 +184,7 @@ class Reporter:
         except NotFound:
             if not self._status_subresource:
                 raise
-            # Volcano's own definition has no status subresource: there the object is written.
+            # Volcano's own CRD has no status subresource: then the object itself is patched.
             await self._client.patch(POD_GROUPS, name, body, namespace)
             self._status_subresource = ""
 

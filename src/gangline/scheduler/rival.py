@@ -40,7 +40,7 @@ async def _deployment(client: Client) -> str:
     except Unreachable:
         raise
     except ApiError as error:
-        log.debug("deployments cannot be looked at: %s", error)
+        log.debug("cannot list deployments: %s", error)
         return ""
     for each in deployments:
         if each.spec.replicas != 0:
@@ -58,7 +58,7 @@ async def _lease(client: Client) -> str:
         except Unreachable:
             raise
         except ApiError as error:
-            log.debug("leases cannot be looked at: %s", error)
+            log.debug("cannot read leases: %s", error)
             return ""
         renewed = lease.spec.renew_time
         if renewed is not None and datetime.now(UTC) - renewed < _FRESH:

@@ -50,7 +50,7 @@ def score_rows(ground: Ground, demand: Demand, rows: Rows, liking_weight: float 
     not fit.
     """
     fits = ground.accepts.copy() if rows is None else ground.accepts[rows]
-    # Of some rows all resources are gathered at once: one step per resource would take longer.
+    # All resources of the rows are gathered in one step: one per resource takes longer.
     free = ground.free if rows is None else ground.free[:, rows]
     allocatable = ground.allocatable if rows is None else ground.allocatable[:, rows]
     score: Scores = np.zeros(len(fits))
@@ -99,7 +99,7 @@ def score_row(ground: Ground, demand: Demand, row: int, liking_weight: float = 0
         if left < 0:
             return -np.inf
         if weight:
-            # As floats, as arrays divide: of whole numbers Python would round the quotient once.
+            # Floats, as in arrays: Python rounds the quotient of integers differently.
             score += weight * (1.0 - float(left) / float(max(allocatable.item(column, row), 1)))
             weights += weight
     score *= ground.weights.packing / max(weights, 1e-9)

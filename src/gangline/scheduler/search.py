@@ -72,7 +72,7 @@ class _Search:
 
         Args:
             left: pods by kind.
-            first: index of the node that took the last pod of each kind: pods of a kind are equivalent,
+            first: index of the node that took the last pod of each kind. They are equivalent,
                 so the next one starts at this node.
         """
         if not left:

@@ -99,7 +99,7 @@ class SharedPlaces:
     def _use(self, user: tuple[int, int, bool], place: int, count: int) -> None:
         column, row, planned = user
         if planned and self._free[column, row] < _BETWEEN:
-            # What plans take is no amount here: it is worked out from the places that are left.
+            # A reservation has no amount here: it follows from the free attachments.
             self._free[column, row] = 0
         self._users[user] += count
         if self._users[user] > 0 and self._free[column, row] < _BETWEEN:

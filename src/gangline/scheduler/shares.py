@@ -43,7 +43,7 @@ def _level(total: Vector, weights: Vector, floors: Matrix, wants: Matrix) -> Vec
     given = floors.sum(axis=0) + np.concatenate(
         [np.zeros((1, len(total))), np.cumsum(slopes[:-1] * np.diff(bends, axis=0), axis=0)]
     )
-    # The last bend that what there is suffices for; before the first one only floors are paid.
+    # The last bend that the total suffices for; before the first one only floors are paid.
     last = np.maximum(np.count_nonzero(given <= total, axis=0) - 1, 0)
     here = np.arange(len(total))
     slope = np.maximum(slopes[last, here], 1e-12)

@@ -120,8 +120,8 @@ class Scheduler:
                 refused=self._changed.set,
             )
             await self._synced(learning)
-            # What was read is large and lives long: the collector would walk it in the middle of a
-            # decision, for longer than the decision takes.
+            # The cache is large and lives long. Without this the garbage collector traverses it
+            # during a cycle, for longer than the cycle takes.
             gc.freeze()
             await self._decide_on_changes(binder, evictor)
 
@@ -176,7 +176,7 @@ class Scheduler:
         BINDINGS.inc()
         announcer.bound(binding)
         self._reporter.bound(binding)
-        # The watch shows what is known since the decision: it will not tell that this has changed.
+        # The cache already assumes the node, so the watch will report no change.
         if binding.group is None:
             self._queue_reporter.changed(DEFAULT_QUEUE)
         else:
@@ -213,7 +213,7 @@ class Scheduler:
             except NotFound:
                 return False
             except KubeError as error:
-                log.debug("kinds cannot be looked at: %s", error)
+                log.debug("cannot discover kinds: %s", error)
                 await asyncio.sleep(QUEUE_RETRY_S)
             else:
                 return any(each["name"] == resource.plural for each in known["resources"])

@@ -66,7 +66,7 @@ def _on_few_nodes(
         room = (free // amounts).min(axis=0, initial=len(pods))
         left = list(pods)
         while left and room.any():
-            # Of equals the first is the best: rows come in that order.
+            # argmax takes the first of equal rows, and rows are sorted by score.
             best = int(np.minimum(room, len(left)).argmax())
             here, left = left[: room[best]], left[room[best] :]
             unfit += [pod for pod in here if not trial.put(pod, int(rows[best]))]

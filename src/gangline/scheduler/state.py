@@ -127,8 +127,8 @@ class ClusterState:
         assumed = self._assumed.get(pod.key)
         if known is not None and assumed is not None:
             if known.uid == pod.uid and pod.node is None:
-                # What arrives may be older than the binding: until the API server shows a node,
-                # what was decided holds.
+                # The event may be older than the binding. The assumption holds until the API
+                # server shows a node.
                 pod = replace(pod, node=assumed)
             else:
                 del self._assumed[pod.key]
@@ -137,7 +137,7 @@ class ClusterState:
         else:
             self._evicted.pop(pod.key, None)
         if known == pod:
-            # The API server shows what was assumed, or a change that no decision depends on.
+            # The API server confirms the assumption, or the change does not affect any cycle.
             return
         if known is not None:
             self._forget(known)
@@ -303,7 +303,7 @@ class ClusterState:
 
     def _enqueue(self, pod: PodFacts) -> None:
         self.waiting[pod.key] = pod
-        # Resources that are new get their columns now: a decision changes no array.
+        # New resources get their columns now: a cycle must not change the arrays.
         self.nodes.demand(pod.shape.request)
         self.waiting_shapes[pod.shape] += 1
         self.requested.charge(pod.group, pod.shape.request)
@@ -340,8 +340,8 @@ class ClusterState:
             _discard(self.waiting_members, pod.group, pod.key)
 
     def _charge(self, pod: PodFacts, sign: int) -> None:
-        # What other schedulers place outside of groups is nobody's in the queues: it only takes
-        # room away from all.
+        # Pods of other schedulers without a group are charged to no queue: they only
+        # reduce the capacity.
         if pod.ours or pod.group is not None:
             self.running.charge(pod.group, pod.shape.request, sign)
 

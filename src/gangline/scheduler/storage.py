@@ -242,7 +242,7 @@ class Storage:
     def _room_for(
         self, claim: ClaimFacts, made_by: ClassFacts, others: tuple[NodeTerm, ...] = ()
     ) -> list[Fence]:
-        """Return the terms of the nodes with capacity for a claim, or that need none (``others``)."""
+        """Return the terms of the nodes with capacity for a claim, and of ``others``."""
         terms = self.capacities.terms(made_by.driver, made_by.name, claim.size)
         if terms is None:
             return []
@@ -271,7 +271,7 @@ class Storage:
 
 
 def resource_of(claim: ClaimFacts) -> str:
-    """Name the free volumes that match a claim, as a resource of nodes: equivalent claims share it."""
+    """Name the free volumes that match a claim; equivalent claims share the resource."""
     modes = "+".join(sorted(claim.modes))
     kind = "block" if claim.block else "files"
     chosen = str(claim.selector).replace("/", "|")  # a slash would make it a device

@@ -191,7 +191,7 @@ class Trial:
             return None
         if self.nodes.in_tie_order:
             return row
-        # What is equally good comes after it, for argmax finds the first.
+        # Equal rows come after it: argmax returns the first.
         equal = np.flatnonzero(score[row:] == best)
         if len(equal) > 1:
             equal += row

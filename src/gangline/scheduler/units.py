@@ -102,7 +102,7 @@ class Unit(Struct, frozen=True, eq=False):
     """Keys of ``waiting``. Derived from the other fields, like ``needed`` and ``order``."""
 
     def __post_init__(self) -> None:
-        # Worked out once: every decision asks for them, and most units wait through many.
+        # Computed once: every cycle reads them, and most gangs stay pending for many cycles.
         of_roles = sum([count for _, count in self.missing_roles]) if self.missing_roles else 0
         order = (-self.priority, False, 0.0, self.created, self.name, self.group is None)
         structs.force_setattr(self, "needed", max(self.missing, of_roles, self.prefix))
@@ -373,7 +373,7 @@ def _indispensable_first(
 
 def _task_order(pod: PodFacts) -> tuple[int, list[str | int], str]:
     """Sort key of members: priority, then index (``worker-10`` comes after ``worker-9``)."""
-    # Text and digits take turns, so that numbers are only ever compared with numbers.
+    # Text and digits alternate, so numbers are compared only with numbers.
     parts: list[str | int] = list(_DIGITS.split(pod.key))
     parts[1::2] = map(int, parts[1::2])
     return (-pod.priority, parts, pod.key)

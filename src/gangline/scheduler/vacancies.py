@@ -58,7 +58,7 @@ def held_places(state: ClusterState, now: float) -> Iterator[HeldPlace]:
 def _kept_place(
     state: ClusterState, group: GroupFacts, name: PodKey, node: NodeName
 ) -> Placement | None:
-    """Return the placement to reserve on ``node`` for the pod of this name; None: none is needed."""
+    """Return the placement to reserve on ``node`` for the pod of this name, if any."""
     row = state.nodes.rows.get(node)
     if row is None:
         return None

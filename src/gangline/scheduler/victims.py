@@ -28,7 +28,7 @@ from gangline.scheduler.units import Unit
 
 PREEMPTED = "preempted by {} of higher priority"
 OUTSTAYED = "it was let into room planned for {} for as long as its like take, and is still there"
-RECLAIMED = "its queue gives back what it has above its share, to {}"
+RECLAIMED = "reclaimed for {}: its queue is above its fair share"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Candidates:
         for ordered in orders(bundles):
             found = cheapest_prefix(trial, unit, ordered)
             if found is None:
-                break  # not even all of them together make enough room
+                break  # not even all units together free enough resources
             chosen = without_the_needless(trial, *found)
             cost = self._cost(chosen)
             if best is None or cost < best[0]:

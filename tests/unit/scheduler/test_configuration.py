@@ -123,8 +123,8 @@ tiers:
   - {name: drf, enableJobOrder: false, enableHierarchy: false}
 """
     assert read_configuration(text).unheeded == (
-        "overcommit-factor of plugin 'overcommit': its rules hold as they are",
-        "enableTopologyAwarePreemption of action 'preempt': there is no such choice here",
+        "overcommit-factor of plugin 'overcommit': its rules always apply",
+        "enableTopologyAwarePreemption of action 'preempt': it is not supported",
     )
     assert read_configuration("").unheeded == ()
 

@@ -250,8 +250,8 @@ EVICTIONS = [
     ),
     pytest.param(
         evicting({"queue": "a"}, {"queue": "b"}, None, None, replace(A, reclaimable=False), B),
-        "gives nothing back",
-        id="a queue that gives nothing back",
+        "is not reclaimable",
+        id="a queue that is not reclaimable",
     ),
     pytest.param(
         evicting(
@@ -262,7 +262,7 @@ EVICTIONS = [
             replace(A, deserved=request(cpu=2, pods=0)),
             B,
         ),
-        "has not too much",
+        "is within its fair share",
         id="a queue within its part",
     ),
     pytest.param(

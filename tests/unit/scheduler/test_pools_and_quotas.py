@@ -107,7 +107,7 @@ def test_a_gang_that_its_namespace_may_not_make_whole_is_not_let_in() -> None:
     state.quotas["d"] = {"q": quota}
     verdict = decide(state).verdicts[0]
     assert verdict.reason == "QuotaExceeded"
-    assert "quota 'd/q' has pods 1 left of pods 3, and pods 2 more must be made" in verdict.message
+    assert "quota 'd/q' has pods 1 left of pods 3, and pods 2 more is needed" in verdict.message
     state.quotas["d"] = {
         "q": QuotaFacts("d/q", (("requests.cpu", 4000),), (("requests.cpu", 2000),))
     }

@@ -134,7 +134,7 @@ def test_a_job_above_its_queues_limit_says_so_and_holds_nothing() -> None:
     )
     decision = decide(state)
     assert placed(decision) == {"small-0": "n1"}
-    assert "may never hold it" in text(decision, "huge")
+    assert "can never run it" in text(decision, "huge")
 
 
 def test_the_first_that_a_limit_lets_wait_is_not_passed_by_smaller_ones() -> None:

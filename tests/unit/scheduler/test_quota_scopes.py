@@ -134,7 +134,7 @@ def test_a_gang_whose_pods_are_in_scope_is_held_back_and_told_of_the_scope() -> 
     assert why == "QuotaExceeded"
     assert (
         "quota 'd/q' (for pods in scope NotBestEffort, PriorityClass in (high,top)) "
-        "has pods 0 left of pods 2, and pods 2 more must be made"
+        "has pods 0 left of pods 2, and pods 2 more is needed"
     ) in message
 
 

@@ -43,7 +43,7 @@ def test_a_gang_is_told_what_is_short_and_who_uses_it() -> None:
     )
     assert f"It starts when {GPU} 2 more is freed or added." in message
     assert f"In use of {GPU}: d/big 6, d/small 3, pods without a gang 1." in message
-    assert "Room is planned for it on n1, n2; there now: d/big, d/small." in message
+    assert "Nodes are reserved for it: n1, n2; there now: d/big, d/small." in message
     assert message.endswith("First in queue 'default', waiting since 1970-01-01 00:01:30 UTC.")
 
 
@@ -61,9 +61,7 @@ def test_a_pod_whose_room_is_being_made_is_still_told_in_kubernetes_words_first(
     assert [eviction.pod for eviction in decision.evictions] == ["d/low-0"]
     message = told_pod(decision, "high-0")
     assert message.startswith("0/1 nodes are available: 1 Insufficient cpu.")
-    assert message.endswith(
-        "Room is being made for it: it starts when the evicted pods have ended."
-    )
+    assert message.endswith("Pods are being evicted for it: it starts when they have ended.")
 
 
 def test_places_in_line_are_counted_in_each_queue_and_rounded_when_many_wait() -> None:
@@ -105,7 +103,7 @@ def test_a_gang_that_would_fit_in_sum_is_told_how_many_pods_need_a_node() -> Non
         pod("b", cpu=1, on="n3", group="gb"),
     )
     message = told(decide(state), "job")
-    assert "It starts when 1 more of its pods finds a node with so much free." in message
+    assert "It starts when 1 more of its pods finds a node with that much free." in message
 
 
 def test_a_queue_at_its_limit_names_who_uses_it() -> None:

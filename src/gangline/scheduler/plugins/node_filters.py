@@ -59,7 +59,7 @@ def keeps_off(node: NodeFacts) -> bool:
 
 
 def _ready(constraints: Constraints, node: NodeFacts) -> str:
-    # A node may be NotReady before anybody has tainted it: a pod bound now would only be lost.
+    # A node may be NotReady before it is tainted: a pod bound now would be lost.
     if node.ready or _tolerated(NOT_READY_TAINT, constraints.tolerations):
         return ""
     return "node(s) were not ready"

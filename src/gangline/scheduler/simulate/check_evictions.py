@@ -46,11 +46,11 @@ def _exempt(state: ClusterState, decision: Decision) -> Iterator[str]:
         group = state.groups.get(pod.group) if pod.group is not None else None
         system = pod.priority >= _SYSTEM_PRIORITY or pod.key.startswith("kube-system/")
         if not pod.holds_room or pod.terminating or pod.uid != eviction.uid:
-            yield f"{pod.key} is evicted, and does not run or goes already"
+            yield f"{pod.key} is evicted, and does not run or is terminating"
         if not pod.preemptable or (group is not None and not group.preemptable):
             yield f"{pod.key} may not be evicted"
         if system or not (pod.ours or pod.group is not None):
-            yield f"{pod.key} is evicted and is not ours to evict"
+            yield f"{pod.key} is evicted and belongs to another scheduler"
 
 
 def _over_budget(state: ClusterState, decision: Decision) -> Iterator[str]:
@@ -105,16 +105,16 @@ def _in_vain(state: ClusterState, decision: Decision) -> Iterator[str]:
     for name in {eviction.beneficiary for eviction in decision.evictions}:
         promise = decision.promises.get(name)
         if promise is None:
-            yield f"pods are evicted for {name}, and nothing is kept for it"
+            yield f"pods are evicted for {name}, and it has no reservation"
             continue
         for pod_key, node in promise.places:
             request = dict(state.pods[pod_key].shape.request)
             left = free[str(node)]
             left.subtract(request)
-            # Nodes have one of each port, and do not say so.
+            # Nodes have one of each host port, without reporting it.
             asked = [resource for resource, amount in request.items() if amount]
             if any(left[each] + each.startswith(HOST_PORT) < 0 for each in asked):
-                yield f"pods are evicted for {name}, and {pod_key} has no room on {node} even so"
+                yield f"pods are evicted for {name}, and {pod_key} does not fit on {node} even so"
 
 
 def _without_right(
@@ -132,7 +132,7 @@ def _without_right(
         else [state.pods[PodKey(name)]]
     )
     if not all(pod.preempts for pod in waiting):
-        yield f"pods are evicted for {name}, which preempts nobody"
+        yield f"pods are evicted for {name}, which may not preempt"
     priority = group.priority if group is not None else waiting[0].priority
     queue = queue_of(state, waiting[0])
     assert queue is not None
@@ -147,7 +147,7 @@ def _without_right(
             if has >= priority:
                 yield f"{pod.key} is evicted for {name}, which has no higher priority"
         elif other is None or other not in books.of:
-            yield f"{pod.key} is evicted, and no queue pays for it"
+            yield f"{pod.key} is evicted, and is charged to no queue"
         else:
             yield from _not_owed(state, books, decision, (name, queue), (pod, other))
 
@@ -172,14 +172,14 @@ def _not_owed(
         if each in shared:
             continue
         if each in state.queues and not state.queues[each].reclaimable:
-            yield f"{pod.key} is evicted for {name}, and queue {each} gives nothing back"
+            yield f"{pod.key} is evicted for {name}, and queue {each} is not reclaimable"
         figures = books.of[each]
         has = {n: figures.used[n] + bound[each][n] for n in asked}
         if all(has[n] <= figures.entitled.get(n, 0) * (1 + TOLERANCE) for n in asked):
-            yield f"{pod.key} is evicted for {name}, and queue {each} has not too much"
+            yield f"{pod.key} is evicted for {name}, and queue {each} is within its fair share"
     for each in books.path(queue):
         figures = books.of[each]
         if each not in shared and all(
             figures.used[n] >= figures.entitled.get(n, 0) * (1 - TOLERANCE) for n in asked
         ):
-            yield f"{pod.key} is evicted for {name}, and queue {each} has its part already"
+            yield f"{pod.key} is evicted for {name}, and queue {each} has its fair share already"

@@ -56,10 +56,10 @@ def refusals(constraints: Constraints, node: NodeFacts) -> Iterator[str]:
     labels = dict(node.labels)
     for key, value in constraints.selector:
         if labels.get(key) != value:
-            yield f"it asks for nodes with {key}={value}"
+            yield f"it selects nodes with {key}={value}"
     terms = constraints.required
     if terms is not None and not any(meets(term, node) for term in terms):
-        yield "its node affinity forbids it"
+        yield "its node affinity excludes the node"
 
 
 def _tolerates(toleration: Toleration, taint: Taint) -> bool:
@@ -112,17 +112,17 @@ class Scene:
         if relations is not None:
             for term in relations.near:
                 if not term.weight and not self._finds_company(pod, term, node):
-                    yield "no pod is there that it has to be near to"
+                    yield "its affinity selects no pod there"
             for spread in relations.spread:
                 if spread.hard and not self._is_even(pod, spread, node):
-                    yield "pods are not spread evenly any more"
+                    yield "its topology spread is violated"
         for term in _apart(pod):
             if any(_means(pod, term, other) for other in self._within(node, term.topology_key)):
-                yield "a pod is there that it has to be apart from"
+                yield "its anti-affinity excludes a pod there"
         self._repelling |= bool(_apart(pod))
         for key, other in self._neighbours(node) if self._repelling else ():
             if any(t.topology_key == key and _means(other, t, pod) for t in _apart(other)):
-                yield f"{other.key} has to be apart from it"
+                yield f"{other.key} excludes it by anti-affinity"
 
     def _neighbours(self, node: NodeFacts) -> Iterator[tuple[str, PodFacts]]:
         for key, _ in node.labels:

@@ -48,7 +48,7 @@ def outside_pools(state: ClusterState, decision: Decision) -> Iterator[str]:
         group = state.groups.get(pod.group) if pod.group is not None else None
         queue = group.queue if group is not None else "default"
         if not within(fences_of(state, queue), node):
-            yield f"{pod.key} is put on {node.name}, outside of the node groups of queue {queue}"
+            yield f"{pod.key} is put on {node.name}, outside the node groups of queue {queue}"
         for key in pod.claims if state.storage.known else ():
             yield from _unreached(state, pod, key, node)
     if state.storage.known and state.storage.limits:
@@ -151,7 +151,7 @@ def _broken(state: ClusterState, group: GroupFacts, put: dict[PodKey, Binding]) 
             yield from _far_apart(state, scene, rule.network, pods, put)
     for rule in group.parts:
         if whole[rule.name] < rule.minimum:
-            yield f"{group.key} has {whole[rule.name]} of {rule.minimum} small gangs of {rule.name}"
+            yield f"{group.key} has {whole[rule.name]} of {rule.minimum} subgroups of {rule.name}"
 
 
 def _far_apart(
@@ -165,7 +165,7 @@ def _far_apart(
     nodes |= {str(pod.node) for pod in pods if pod.holds_room}
     nodes &= scene.nodes.keys()
     if not any(nodes <= each for each in permitted(state, scene, rule)):
-        yield f"{pods[0].group} has a small gang on {sorted(nodes)}, which no allowed domain holds"
+        yield f"{pods[0].group} has a subgroup on {sorted(nodes)}, which no allowed domain holds"
 
 
 def _small_gang(group: GroupFacts, pod: PodFacts) -> _SmallGang | None:

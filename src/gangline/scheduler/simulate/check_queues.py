@@ -210,7 +210,7 @@ def above_limits(state: ClusterState, decision: Decision) -> Iterator[str]:
         pod = state.pods[binding.pod]
         queue = queue_of(state, pod)
         if queue is None or queue not in books.of:
-            yield f"{pod.key} is bound and no queue pays for it"
+            yield f"{pod.key} is bound and charged to no queue"
             continue
         for name in books.path(queue):
             grown[name].update({n: amount for n, amount in pod.shape.request if amount})

@@ -21,7 +21,7 @@ def figures(outcome: Outcome) -> list[tuple[str, str]]:
         ("fairness between queues (1 is even)", f"{outcome.fairness:.3f}"),
         ("free devices of no use to the usual pod", f"{outcome.fragmented:.1%}"),
         ("pods evicted", str(outcome.evictions)),
-        ("work of pods done again", span(outcome.redone)),
+        ("repeated work of pods", span(outcome.redone)),
         ("jobs that never started", str(outcome.unstarted)),
         ("decisions", str(outcome.decisions)),
     ]

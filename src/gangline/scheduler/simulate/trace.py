@@ -102,9 +102,9 @@ def _job(row: object, where: str, number: int) -> Job:
     except (TypeError, ValueError) as error:
         raise TraceError(f"{where}: {error}") from error
     if job.arrival < 0 or job.duration < 0 or not 0 <= job.minimum <= job.size or job.size < 1:
-        raise TraceError(f"{where}: arrival, duration, size or minimum cannot be so")
+        raise TraceError(f"{where}: invalid arrival, duration, size or minimum")
     if not 0 <= job.checkpoint_every < math.inf:
-        raise TraceError(f"{where}: checkpoint_every cannot be so")
+        raise TraceError(f"{where}: invalid checkpoint_every")
     return job
 
 
@@ -120,5 +120,5 @@ def pod_request(cpu: object, memory: object, gpu: object) -> Request:
             raise QuantityError(written, "is not an amount", "write a number such as 2 or 500m")
         counts[name] = amount(name, written)
     if any(count < 0 for count in counts.values()):
-        raise ValueError("less than nothing is asked for")
+        raise ValueError("amounts must not be negative")
     return tuple(sorted((name, count) for name, count in counts.items() if count))

@@ -1,10 +1,9 @@
 """Volume attach limits, by CSI driver, as resources of nodes.
 
 Nodes publish the limits in their CSINode. A claim used by one pod takes one attachment. A claim
-used by
-several pods takes one on each of their nodes, however many of them run there: such a claim is a
-resource of its own (see ``shared_places``). Attachments of pods without a gang are assumed to last
-for ever, so that attachments of gangs that will end can be reserved.
+used by several pods takes one on each of their nodes, however many of them run there: such a claim
+is a resource of its own (see ``shared_places``). Attachments of pods without a gang are assumed to
+last for ever, so that attachments of gangs that will end can be reserved.
 """
 
 from collections import Counter, defaultdict

@@ -1,8 +1,7 @@
 """Backfill: start short gangs on nodes that are reserved for a larger gang.
 
 The first pending gang of a cycle gets a reservation. Its nodes stay usable until the reservation
-can
-start: the latest known end of the pods that have to end there. A gang may backfill if
+can start: the latest known end of the pods that have to end there. A gang may backfill if
 
 1. its run time is bounded (``activeDeadlineSeconds``, or the run-time annotation of its group), and
 2. it ends before the reservation can start.

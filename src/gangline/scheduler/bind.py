@@ -5,8 +5,7 @@ gang is completed rather than split. Only when the API server keeps refusing doe
 pending again. Its gang then comes first in the next cycle, since its other pods run already.
 
 Workers take bindings from one queue: a task per binding would cost a tenth of the binding. Slow
-work
-(volumes, retries) continues in a task of its own.
+work (volumes, retries) continues in a task of its own.
 """
 
 import asyncio
@@ -28,7 +27,8 @@ GIVE_UP_AFTER = 6
 """Attempts before the pod becomes pending again: its node may be the cause."""
 SETTLE_S, LONGEST_SETTLE_S = 1.0, 30.0
 """After a refusal the watch gets this long to show the cause before the pod becomes pending again.
-The wait doubles each time: a pod that the API server always refuses must not be tried without end."""
+The wait doubles each time, so that a pod which is always refused is not tried all the time.
+"""
 _FINAL = (NotFound, Conflict, Invalid, BadRequest, Forbidden)
 """Errors that a retry would only repeat."""
 

@@ -33,8 +33,7 @@ def cheapest_prefix(
     """Return the shortest sufficient prefix of the units; None: all of them are not sufficient.
 
     The search doubles the length, then bisects. Mostly a few of thousands are sufficient, and the
-    others
-    are never considered.
+    others are never considered.
     """
     freeing = _Freeing(trial, bundles)
 

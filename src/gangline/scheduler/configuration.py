@@ -41,8 +41,7 @@ BUILT_IN = frozenset(
     "resourcequota",
 }
 """Plug-ins whose rules always apply: naming or omitting them changes nothing. For ``drf`` that
-holds
-except for the scheduling order.
+holds except for the scheduling order.
 """
 
 UNSUPPORTED = {

@@ -1,8 +1,7 @@
 """Reads the arguments of Volcano's scoring plug-ins as score weights.
 
 Every argument of Volcano has an effect here, or is refused with the reason. The order of plug-ins
-and
-arguments in the file does not matter.
+and arguments in the file does not matter.
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping

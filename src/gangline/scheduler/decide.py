@@ -2,10 +2,9 @@
 
 A cycle serves pending gangs in scheduling order. Each gang is placed tentatively, completely or not
 at all. The first gang that stays pending gets a reservation on the nodes where it can start
-soonest.
-Later gangs run only where they leave the reservation untouched, or end before it starts (backfill).
-So a stream of small jobs cannot starve a large one, and idle nodes outside the reservation are
-used.
+soonest. Later gangs run only where they leave the reservation untouched, or end before it starts
+(backfill). So a stream of small jobs cannot starve a large one, and idle nodes outside the
+reservation are used.
 
 Invariants:
 
@@ -115,8 +114,8 @@ class _Pass:
         """Failures by equivalence key."""
         self._hopeless: dict[tuple[object, str, int], Failure] = {}
         """Failures by (equivalence key, queue, priority) of gangs for which neither placement nor
-        preemption
-        nor a reservation is possible in this cycle. Equivalent gangs fail without being tried.
+        preemption nor a reservation is possible in this cycle. Equivalent gangs fail without being
+        tried.
         """
         self._held: dict[str, list[Placement]] = {}
         """Reserved placements by the name of their gang."""
@@ -160,8 +159,7 @@ class _Pass:
         """Place a gang, or record why it is pending.
 
         A gang with a reservation of its own is tried with that reservation released. If it stays
-        pending, the
-        reservation is charged again, so that later gangs cannot use it.
+        pending, the reservation is charged again, so that later gangs cannot use it.
         """
         told = self._told(unit) if self._hopeless else None
         if told is not None and unit.name not in self._claims and unit.name not in self._places:

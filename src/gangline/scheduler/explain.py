@@ -1,8 +1,7 @@
 """Explains one gang or pod: repeats the cycle and lists what its result depends on.
 
 The cycle is the scheduler's own, on the same values. Its message is complemented by the amounts of
-the
-queues, the requests of the pods, and each node with the reason why it accepts or refuses them.
+the queues, the requests of the pods, and each node with the reason why it accepts or refuses them.
 """
 
 from collections import defaultdict

@@ -5,8 +5,7 @@ share is served first. A gang has no share before it starts, so shares of gangs 
 only, and shares of namespaces order complete gangs.
 
 A gang is charged only with usage of older gangs in its namespace. That usage shrinks as they
-finish,
-so a large gang cannot be starved by younger small ones.
+finish, so a large gang cannot be starved by younger small ones.
 """
 
 from bisect import bisect_left

@@ -258,8 +258,7 @@ class Feed:
         """Convert a pod to PodInfo. Returns None if a resource quantity cannot be parsed.
 
         The API server refuses such quantities. A changed pod, and the pods of one gang, mostly have
-        an
-        unchanged spec; converting it again would be most of the work.
+        an unchanged spec; converting it again would be most of the work.
         """
         like = None
         if old is not None and before is not None and alike(pod.spec, old.spec):

@@ -1,10 +1,8 @@
 """The status of a PodGroup: phase, counts and conditions.
 
 Phases are Volcano's: Pending (not admitted), Inqueue (admitted; controllers create its pods now),
-Running
-(its minimum has nodes), Unknown (members run, but the gang is incomplete and cannot be completed
-now),
-Completed (all pods have ended).
+Running (its minimum has nodes), Unknown (members run, but the gang is incomplete and cannot be
+completed now), Completed (all pods have ended).
 """
 
 from collections.abc import Collection

@@ -2,9 +2,8 @@
 
 ``volcano.sh/hierarchy: root/eng/dev`` with ``volcano.sh/hierarchy-weights: 1/2/8`` places a queue
 below ``root/eng``, which has weight 2 at the top level, and gives the queue weight 8 there. Inner
-nodes
-of the path become queues that have no Queue object. All other rules are those of queues with a
-``parent``.
+nodes of the path become queues that have no Queue object. All other rules are those of queues with
+a ``parent``.
 """
 
 import math

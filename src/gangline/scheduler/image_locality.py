@@ -1,8 +1,7 @@
 """Image locality: how much of a pod's images each node has already.
 
 The rule is kube-scheduler's ImageLocality. An image on a node counts with its size, in proportion
-to
-the number of nodes that have it, so that not all pods prefer the one node with a rare image.
+to the number of nodes that have it, so that not all pods prefer the one node with a rare image.
 """
 
 from collections.abc import Set
@@ -43,8 +42,7 @@ class ImageLocality:
     """Which rows have which images, and the resulting scores.
 
     Image positions are updated as nodes change. Scores are computed on demand, and cached until one
-    of
-    their images or the number of nodes changes.
+    of their images or the number of nodes changes.
     """
 
     def __init__(self) -> None:

@@ -170,8 +170,7 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False):
     """A pod: its shape, its gang, and its node.
 
     Each step of a pod's life creates a new one. A msgspec struct is created several times as fast
-    as
-    a dataclass, and the garbage collector does not track it (``gc=False``: it is never part of a
+    as a dataclass, and the garbage collector does not track it (``gc=False``: it is never part of a
     cycle).
     """
 

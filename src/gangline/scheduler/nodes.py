@@ -2,8 +2,7 @@
 
 Each resource is a column of the table and each node a row index, so that a pod is compared with all
 nodes in one array operation. Rows of removed nodes are reused; an empty row accepts no pod. All
-data
-is updated in place as nodes and pods change. A cycle copies only the free amounts.
+data is updated in place as nodes and pods change. A cycle copies only the free amounts.
 """
 
 from collections import Counter
@@ -67,8 +66,7 @@ class NodeTable:
         self._order = TieOrder(weights.seed)
         self.possible: dict[object, bool] = {}
         """Whether gangs would fit if all gangs had ended, by equivalence key. Dropped when nodes
-        change, or
-        pods that belong to no gang.
+        change, or pods that belong to no gang.
         """
         self._standing = Standing()
         self.popularity = Popularity()

@@ -47,8 +47,7 @@ def place_unit(trial: Trial, unit: Unit, pods: Sequence[PodFacts]) -> list[PodFa
 
     Pods return to their previous nodes unless that keeps the gang from being placed. A gang with a
     network rule is placed in the closest domain that holds all of it. Devices are of one model if
-    some
-    model holds as many pods.
+    some model holds as many pods.
     """
     if unit.network is None:
         if len(pods) == 1 and not (unit.places or unit.running or unit.parts or unit.roles):
@@ -270,8 +269,7 @@ class Planner:
     """Plans where gangs could start once running gangs have ended.
 
     Pods of no gang are assumed to run for ever, and so are the gang's own members. Nodes with the
-    most
-    free resources now come first: there a gang can start soonest.
+    most free resources now come first: there a gang can start soonest.
     """
 
     def __init__(self, nodes: NodeTable) -> None:
@@ -286,8 +284,7 @@ class Planner:
         """Return where a gang could start; None: nowhere.
 
         The plan keeps the nodes of an earlier reservation where that is still possible. A plan that
-        moved
-        whenever another node looks better might never come true.
+        moved whenever another node looks better might never come true.
         """
         drained = self._trial(unit)
         if promise is not None:

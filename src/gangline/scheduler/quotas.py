@@ -1,8 +1,7 @@
 """Resource quotas: whether the missing pods of a gang would be admitted.
 
 A quota may count some pods only (its scopes). Missing pods are assumed to equal the existing
-members;
-a gang without members is described by its group.
+members; a gang without members is described by its group.
 
 The API server charges pods to a quota when they are created, so existing pods are within it. A gang
 of which the quota admits only a part stays pending with that part, and its reason names the quota.

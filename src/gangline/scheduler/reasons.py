@@ -1,10 +1,8 @@
 """Messages of pending gangs and pods: sentences for people, Kubernetes' wording for programs.
 
 A pod's message starts like kube-scheduler's (``0/3 nodes are available: 3 Insufficient cpu.``),
-since
-autoscalers and people parse that. A gang's message states the request, the free amounts, the
-shortage
-and what would help.
+since autoscalers and people parse that. A gang's message states the request, the free amounts, the
+shortage and what would help.
 """
 
 from collections import Counter
@@ -263,7 +261,8 @@ def _short(attempt: Attempt) -> str:
     pods = max(1, attempt.missing - attempt.fitted)
     return (
         "There is enough in total, but not on single nodes: "
-        f"a pod requests {amounts_text(wanted)}, the most that one node has free is {amounts_text(largest)}. It starts when {pods} more "
+        f"a pod requests {amounts_text(wanted)}, "
+        f"the most that one node has free is {amounts_text(largest)}. It starts when {pods} more "
         f"of its pods {'finds' if pods == 1 else 'find'} a node with that much free."
     )
 

@@ -75,8 +75,7 @@ async def observed(
     """Read all objects that a cycle depends on.
 
     Kinds that the cluster does not serve, or that must not be read, count as empty; nodes and pods
-    must be
-    readable.
+    must be readable.
 
     Args:
         client: the API client.

@@ -1,9 +1,8 @@
 """Reports pending reasons: conditions of pod groups and pods, and events, written only on change.
 
 Each cycle replaces the table of reasons. A work queue holds the objects whose status may differ,
-and
-workers write them in the background. A new reason is written immediately. If only its numbers have
-changed, it is written after an interval (``SchedulerSettings.reworded_after_s``).
+and workers write them in the background. A new reason is written immediately. If only its numbers
+have changed, it is written after an interval (``SchedulerSettings.reworded_after_s``).
 """
 
 import time

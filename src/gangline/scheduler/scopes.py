@@ -1,8 +1,7 @@
 """Scopes of resource quotas: which pods a quota counts, with the rules of Kubernetes.
 
 Some attributes of pods that do not exist yet are unknown. An unknown attribute is never in scope:
-the
-API server decides when the pod is created.
+the API server decides when the pod is created.
 """
 
 from collections.abc import Iterable

@@ -1,8 +1,7 @@
 """Scores: on which rows a shape fits, and which of them are best.
 
 Scores of the cached cluster are kept for each shape. A changed node, or a changed pod on it, only
-costs
-its own row. Scratch allocations start from copies.
+costs its own row. Scratch allocations start from copies.
 """
 
 from collections.abc import Callable, Set
@@ -84,8 +83,7 @@ def score_row(ground: Ground, demand: Demand, row: int, liking_weight: float = 0
     """Return exactly what ``score_rows`` returns for one row, in a tenth of the time.
 
     An array operation costs the same for one row as for hundreds, and packing pod after pod asks
-    for one
-    row at a time.
+    for one row at a time.
     """
     if ground.common is not None or demand.balanced:
         rows = np.array([row], dtype=np.intp)

@@ -2,9 +2,8 @@
 
 Packing goes through the pods once and never revises a placement. That is nearly always optimal, and
 always for pods of one shape. A gang of several kinds of pods may still fit in another way. Where
-few
-nodes accept any of them, those ways are tried within fixed bounds, so that a gang that fits nowhere
-does not delay the cycle.
+few nodes accept any of them, those ways are tried within fixed bounds, so that a gang that fits
+nowhere does not delay the cycle.
 """
 
 from collections.abc import Hashable, Sequence

@@ -16,8 +16,8 @@ class SchedulerSettings:
 
     scheduler_names: frozenset[str] = frozenset({"gangline", "volcano"})
     """The scheduler serves pods with one of these names in ``schedulerName``. The embedded cluster,
-    which
-    has no other scheduler, adds ``default-scheduler``. ``volcano`` is removed where Volcano runs.
+    which has no other scheduler, adds ``default-scheduler``. ``volcano`` is removed where Volcano
+    runs.
     """
 
     bindings_at_once: int = 64
@@ -30,8 +30,7 @@ class SchedulerSettings:
 
     reworded_after_s: float = 10.0
     """Minimal interval between writes of a message whose numbers alone change. Free amounts change
-    with
-    every pod, and each write notifies all watchers.
+    with every pod, and each write notifies all watchers.
     """
 
     queue_status_every_s: float = 2.0
@@ -39,26 +38,23 @@ class SchedulerSettings:
 
     forming_s: float = 3.0
     """Delay before missing members are reported. They are missing in every gang while its pods are
-    being
-    created, and reporting it would cost more than creating them.
+    being created, and reporting it would cost more than creating them.
     """
 
     preempt: bool = True
     """Gangs may evict gangs of lower priority in their queue. On by default: without different
-    priorities it
-    has no effect.
+    priorities it has no effect.
     """
 
     reclaim: bool = True
     """Queues may reclaim what others use above their fair share. On by default: a cluster that is
-    divided
-    into queues expects it. ``reclaimable: false`` exempts a queue.
+    divided into queues expects it. ``reclaimable: false`` exempts a queue.
     """
 
     lodge: bool = False
     """Gangs may use planned room for as long as their like took, and are evicted if they outstay
-    that. Off, for nobody expects to be evicted for having come early; on pays where jobs of a
-    kind take equally long, and can go back to a checkpoint."""
+    that. Off, for nobody expects to be evicted for having come early; on pays where jobs of a kind
+    take equally long, and can go back to a checkpoint."""
 
     fairness: Fairness = BY_AGE
     """Which shares order the gangs of a queue."""

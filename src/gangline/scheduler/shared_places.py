@@ -2,11 +2,9 @@
 
 The first pod on a node attaches the claim for all of them. The free amount of a claim's column on a
 node encodes its state: ``ATTACHED_THERE`` if it is attached, ``CAN_BE_ATTACHED`` if the driver has
-a
-free attachment for it, 0 otherwise. Each pod takes one, which never changes one state into the
-next.
-Pods with several claims need all attachments together: how many such pods a node holds is a column
-of its own.
+a free attachment for it, 0 otherwise. Each pod takes one, which never changes one state into the
+next. Pods with several claims need all attachments together: how many such pods a node holds is a
+column of its own.
 """
 
 from collections import Counter

@@ -13,8 +13,8 @@ def water_fill(total: Vector, weights: Vector, floors: Matrix, wants: Matrix) ->
     """Divide ``total`` by weight: no queue gets more than it wants, or less than its floor.
 
     Each resource is divided by itself, and what one queue does not want goes to the others. Floors
-    come
-    first, even if their sum exceeds the total. A floor above what the queue wants counts as that.
+    come first, even if their sum exceeds the total. A floor above what the queue wants counts as
+    that.
     """
     if not len(weights):
         return np.zeros_like(wants)
@@ -30,8 +30,7 @@ def _level(total: Vector, weights: Vector, floors: Matrix, wants: Matrix) -> Vec
     """Return, for each resource, the water level after ``total`` has been poured in.
 
     The allocated amount is a piecewise linear function of the level. Its slope increases where a
-    queue's
-    floor is reached, and decreases where a queue has what it wants.
+    queue's floor is reached, and decreases where a queue has what it wants.
     """
     scale = weights[:, None]
     bends = np.concatenate([floors / scale, wants / scale])

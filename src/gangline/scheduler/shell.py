@@ -3,8 +3,7 @@ result.
 
 There is no period. A change sets a flag, and changes within a short interval share one cycle. The
 next cycle runs while the last result is still being applied. Cycles take at most half of the time,
-so
-that many changes cannot starve the other tasks of the process.
+so that many changes cannot starve the other tasks of the process.
 """
 
 import asyncio
@@ -129,8 +128,7 @@ class Scheduler:
         """Wait for the informers that a cycle needs; for optional kinds with a timeout.
 
         A member must not be placed alone because its group has not been read yet, nor be bound to a
-        node
-        whose storage is full.
+        node whose storage is full.
         """
         for required in self._feed.required:
             await required.synced()

@@ -2,8 +2,7 @@
 
 The cache is updated incrementally: each change costs only what it concerns. A pod whose binding the
 API server has not confirmed yet is *assumed*: its request counts on the chosen node, so that the
-next
-cycle does not allocate the same resources again.
+next cycle does not allocate the same resources again.
 """
 
 from collections import Counter, defaultdict
@@ -78,8 +77,7 @@ class ClusterState:
         self.storage = Storage()
         self.supplied: set[str] = set()
         """Counted resources (free volumes, attachments) that are current on all nodes. The empty
-        name is in
-        the set once those of all pending pods are.
+        name is in the set once those of all pending pods are.
         """
         self.memo: dict[GroupKey, object] = {}
         """Results of cycles that depend on a group and its members alone; dropped when one of them
@@ -94,8 +92,7 @@ class ClusterState:
         """Members that left their nodes without success, by gang."""
         self.former: dict[GroupKey, dict[PodKey, PodFacts]] = defaultdict(dict)
         """Deleted members of existing groups that had a node, the latest of each name. A recreated
-        pod of the
-        same name is expected to request the same.
+        pod of the same name is expected to request the same.
         """
         self.placed_members: dict[str, dict[PodKey, PodFacts]] = defaultdict(dict)
         """Pods that hold resources, by the name of their gang or their own key."""
@@ -256,8 +253,7 @@ class ClusterState:
         scheduler.
 
         A tainted node belongs to others (another team's pool, the control plane) unless a pod of
-        this
-        scheduler runs there or a pending pod tolerates the taint.
+        this scheduler runs there or a pending pod tolerates the taint.
         """
         usable, tainted = self.nodes.usable(), self.nodes.tainted()
         if not (usable & tainted).any():

@@ -1,11 +1,9 @@
 """Volumes: which nodes a pod's claims allow, and which volume a claim gets on a node.
 
 A bound claim restricts its pods to the nodes that reach its volume. A claim whose class waits for
-the
-first consumer (``WaitForFirstConsumer``) restricts them to nodes with a matching free volume, or
-where
-the class may provision one. Any other unbound claim keeps its pods pending. The messages are
-kube-scheduler's.
+the first consumer (``WaitForFirstConsumer``) restricts them to nodes with a matching free volume,
+or where the class may provision one. Any other unbound claim keeps its pods pending. The messages
+are kube-scheduler's.
 """
 
 from collections import Counter

@@ -1,8 +1,7 @@
 """The order of rows that breaks ties between equally good nodes; it does not depend on arrival.
 
 The order is by name. With a seed it is by a hash of seed and name, so that added or removed nodes
-do
-not change the order of the others.
+do not change the order of the others.
 """
 
 from collections.abc import Mapping

@@ -1,12 +1,10 @@
 """The scratch allocation: tentative placement of pods on nodes, with rollback.
 
 It works on its own copy of the free amounts. Pods of one shape are placed together: packing fills
-the
-best node before it considers the next one. A used node only gets better, so one comparison with all
-nodes serves all pods of the shape. Scores are cached for each shape, and only changed rows are
+the best node before it considers the next one. A used node only gets better, so one comparison with
+all nodes serves all pods of the shape. Scores are cached for each shape, and only changed rows are
 computed again, so a gang costs what it touches. Placements are recorded in a journal, so a gang
-that
-does not fit is rolled back completely.
+that does not fit is rolled back completely.
 """
 
 import sys
@@ -137,8 +135,7 @@ class Trial:
         """Place pods on the row of the last placement of their shape, if nothing has changed since.
 
         It was the best row then, and its score has only grown. Pods without a gang come one by one,
-        and
-        finding the best row for each of them took most of a cycle.
+        and finding the best row for each of them took most of a cycle.
         """
         last = self._filling
         if last is None or last.shape is not shape or last.within is not self.within:

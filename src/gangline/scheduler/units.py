@@ -49,8 +49,7 @@ ever.
 
 Order: TypeAlias = tuple[int, bool, float, datetime, str, bool]
 """Sort key within a queue: priority, minimum before extra pods (of these the smallest gang's),
-creation
-time, name (so that the order is total), and gangs before single pods of the same name.
+creation time, name (so that the order is total), and gangs before single pods of the same name.
 """
 
 

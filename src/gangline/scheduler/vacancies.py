@@ -1,11 +1,9 @@
 """Reservations for members that are about to be recreated.
 
 Some time passes between the end of a pod and the creation of its successor. If another pod takes
-the
-node in that interval, the complete gang stops. There are two kinds: a running gang that has lost a
-member (observed here, reserved for 30 seconds), and a gang that restarts (announced on its group,
-with
-the node of each pod and an expiry).
+the node in that interval, the complete gang stops. There are two kinds: a running gang that has
+lost a member (observed here, reserved for 30 seconds), and a gang that restarts (announced on its
+group, with the node of each pod and an expiry).
 """
 
 from collections.abc import Iterator

@@ -2,14 +2,12 @@
 
 *Preemption* works within a queue: a gang may evict gangs of lower priority. *Reclaim* works between
 queues: a queue that stays within its fair share may reclaim what others use above theirs. Both
-rules
-are strict orders, so an evicted gang can never evict the gang it was evicted for.
+rules are strict orders, so an evicted gang can never evict the gang it was evicted for.
 
 Victims are chosen as a set. Pods beyond their gang's minimum come before any gang is broken. Then
-the
-set with the fewest broken gangs, the least lost work and the fewest pods wins. Victims that are not
-needed in the end are spared. A broken gang is evicted completely, since the rest of it could not
-continue.
+the set with the fewest broken gangs, the least lost work and the fewest pods wins. Victims that are
+not needed in the end are spared. A broken gang is evicted completely, since the rest of it could
+not continue.
 """
 
 from collections import Counter

@@ -1,8 +1,7 @@
 """Balanced allocation: a node without free CPU cannot use its memory.
 
 The score is Kubernetes' ``NodeResourcesBalancedAllocation``: the deviation between the used
-fractions
-of CPU, memory and the devices that the pod requests.
+fractions of CPU, memory and the devices that the pod requests.
 """
 
 import numpy as np

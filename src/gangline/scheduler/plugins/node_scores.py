@@ -1,9 +1,8 @@
 """Node scores: which of the accepted nodes is best. Gangs are packed, and devices are not wasted.
 
 The total is a weighted sum; each score lies between 0 and 1. Packing keeps unused nodes free for
-the
-next gang. Pods without devices avoid nodes with devices, so that no device is unusable for lack of
-CPU.
+the next gang. Pods without devices avoid nodes with devices, so that no device is unusable for lack
+of CPU.
 """
 
 from dataclasses import dataclass

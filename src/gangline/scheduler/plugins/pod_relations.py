@@ -2,8 +2,7 @@
 allow.
 
 A topology domain is the set of nodes with one value of a label. Everything works on one count and
-one
-domain number for each row.
+one domain number for each row.
 """
 
 from dataclasses import dataclass

@@ -2,9 +2,8 @@
 
 Parameter servers and workers exchange gradients all the time, which is fastest within a node. Roles
 with *affinity* share nodes; a role with *anti-affinity* to itself is spread over nodes. Two
-parameter
-servers and four workers form two *buckets*: a server and two workers each. This is a preference and
-never keeps a gang pending.
+parameter servers and four workers form two *buckets*: a server and two workers each. This is a
+preference and never keeps a gang pending.
 """
 
 from collections import defaultdict

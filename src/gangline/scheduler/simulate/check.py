@@ -1,10 +1,8 @@
 """The decision oracle: an independent check of every result of a cycle.
 
 It uses plain sums over pods, not the scheduler's arrays, and implements the rules in the simplest
-way,
-so that an error of the scheduler is visible here. It shares the values of the cache with the
-scheduler,
-and no code that decides.
+way, so that an error of the scheduler is visible here. It shares the values of the cache with the
+scheduler, and no code that decides.
 """
 
 from collections import Counter, defaultdict

@@ -1,8 +1,7 @@
 """Synthetic traces with the shapes of published traces of large GPU clusters.
 
 Only shapes are used, not records. Most jobs are small and short, while few large and long ones use
-most
-of the time, and arrivals follow the day. Sources: Philly (Jeon et al., "Analysis of
+most of the time, and arrivals follow the day. Sources: Philly (Jeon et al., "Analysis of
 Large-Scale Multi-Tenant GPU Clusters for DNN Training Workloads", ATC 2019: 117,325 jobs in the
 published trace), Helios (Hu et al., "Characterization and Prediction of Deep Learning Workloads in
 Large-Scale GPU Datacenters", SC 2021: 1,580,464 GPU jobs in six months) and PAI (Weng et al.,

@@ -1,11 +1,9 @@
 """Job traces, as CSV or JSON.
 
 Columns (or keys) of a job: ``arrival`` (seconds), ``duration`` (seconds), ``size`` (pods).
-Optional:
-``name``, ``minimum`` (default: the size), ``cpu`` (1), ``memory`` (0) and ``gpu`` (0) of each pod,
-``queue`` (default), ``priority`` (0), ``fails_after`` (seconds of running after which it fails once
-and
-restarts), ``checkpoint_every`` (seconds of running between checkpoints; 0: none).
+Optional: ``name``, ``minimum`` (default: the size), ``cpu`` (1), ``memory`` (0) and ``gpu`` (0) of
+each pod, ``queue`` (default), ``priority`` (0), ``fails_after`` (seconds of running after which it
+fails once and restarts), ``checkpoint_every`` (seconds of running between checkpoints; 0: none).
 """
 
 import csv

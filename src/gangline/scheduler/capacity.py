@@ -49,5 +49,5 @@ class Capacities:
 
 def too_little(storage_class: str, size: int) -> str:
     """Return the message of nodes without enough capacity, in Kubernetes' style."""
-    wanted = Quantity(size * 10**9, Form.BINARY)
-    return f"node(s) did not have enough free storage ({wanted} free of class {storage_class!r})"
+    needed = Quantity(size * 10**9, Form.BINARY)
+    return f"node(s) did not have enough free storage ({needed} free of class {storage_class!r})"

@@ -22,9 +22,9 @@ def orders(bundles: list[Bundle]) -> Iterator[list[Bundle]]:
         return
     yield bundles
     safe = [bundle for bundle in bundles if not bundle.breaks]
-    whole = [bundle for bundle in bundles if bundle.breaks]
+    breaking = [bundle for bundle in bundles if bundle.breaks]
     size: Callable[[Bundle], tuple[object, ...]] = lambda b: (b.cost[:2], -len(b.pods), b.cost)  # noqa: E731
-    yield [*safe, *sorted(whole, key=size)]
+    yield [*safe, *sorted(breaking, key=size)]
 
 
 def cheapest_prefix(

@@ -212,11 +212,13 @@ def _fairness(named: Sequence[_Plugin]) -> Fairness:
 
 def _lodge(actions: Sequence[_Action]) -> bool:
     name, key = _LODGE
-    said = [each.arguments[key] for each in actions if each.name == name and key in each.arguments]
-    for value in said:
+    values = [
+        each.arguments[key] for each in actions if each.name == name and key in each.arguments
+    ]
+    for value in values:
         if not isinstance(value, bool):
             raise ConfigurationError(f"{key}: {value!r} is neither true nor false")
-    return any(said)
+    return any(values)
 
 
 def _check(plugin: _Plugin) -> None:

@@ -55,23 +55,23 @@ def configured_weights(plugins: Iterable[tuple[str, Arguments]]) -> Weights:
     Raises:
         ConfigurationError: an argument is unknown or has no effect, or a value is not a weight.
     """
-    said: dict[str, float] = {}
+    given: dict[str, float] = {}
     devices: dict[str, float] = {}
     for plugin, arguments in plugins:
         devices |= _devices(arguments) if plugin == "binpack" else {}
         for key, value in arguments.items():
             if _counts(plugin, key, value, devices):
-                said[key] = number(key, value)
-    weights = replace(Weights(), packing=_packing(said), resources=tuple(sorted(devices.items())))
-    for key in said.keys() - _PACKING:
-        weights = _CHANGES[key](weights, said[key])
+                given[key] = number(key, value)
+    weights = replace(Weights(), packing=_packing(given), resources=tuple(sorted(devices.items())))
+    for key in given.keys() - _PACKING:
+        weights = _CHANGES[key](weights, given[key])
     return weights
 
 
-def _packing(said: Mapping[str, float]) -> float:
+def _packing(given: Mapping[str, float]) -> float:
     """Return the packing weight: full nodes first, unless only empty nodes have a weight."""
-    full = [said[key] for key in ("binpack.weight", "mostrequested.weight") if key in said]
-    empty = said.get("leastrequested.weight", 0.0)
+    full = [given[key] for key in ("binpack.weight", "mostrequested.weight") if key in given]
+    empty = given.get("leastrequested.weight", 0.0)
     usual = 0.0 if empty else Weights().packing
     return (sum(full) if full else usual) - empty
 

@@ -161,10 +161,10 @@ class _Pass:
         A gang with a reservation of its own is tried with that reservation released. If it stays
         pending, the reservation is charged again, so that later gangs cannot use it.
         """
-        told = self._told(unit) if self._hopeless else None
-        if told is not None and unit.name not in self._claims and unit.name not in self._places:
+        known = self._told(unit) if self._hopeless else None
+        if known is not None and unit.name not in self._claims and unit.name not in self._places:
             if not self._slip_in(unit):
-                self._refuse(unit, reasons.NOT_ENOUGH_RESOURCES, told.gang, told.pod)
+                self._refuse(unit, reasons.NOT_ENOUGH_RESOURCES, known.gang, known.pod)
             return
         amount = self.tree.amount(unit.asked)
         if self._barred(unit, amount):
@@ -234,8 +234,8 @@ class _Pass:
         outlook = self._make_room(unit)
         if self._planned and not outlook and self.tree.is_open(unit.queue):
             self._hopeless[likeness, unit.queue, unit.priority] = failure
-        said = (failure.if_cleared if outlook == reasons.CLEARING else None) or failure
-        gang, pod = (reasons.clipped(told, outlook) for told in (said.gang, said.pod))
+        shown = (failure.if_cleared if outlook == reasons.CLEARING else None) or failure
+        gang, pod = (reasons.clipped(text, outlook) for text in (shown.gang, shown.pod))
         self._refuse(unit, reasons.NOT_ENOUGH_RESOURCES, gang, pod)
         self._note_first(unit)
         return False

@@ -54,7 +54,7 @@ class Diagnosis:
         shortages = self._trial.shortages(unfit.shape)
         wording = availability(self._trial, unfit, shortages)
         self._trial.rollback(mark)
-        room, held_for = self._without_holds(unit, held)
+        capacity, held_for = self._without_holds(unit, held)
         attempt = Attempt(
             waiting=len(unit.waiting),
             fitted=fitted,
@@ -63,10 +63,10 @@ class Diagnosis:
             unfit=unfit,
             kubernetes=wording,
             shortages=shortages,
-            room=room,
+            room=capacity,
             possible=self._planner.is_possible(unit),
             held_for=held_for,
-            holders=self._holders(unit, room, shortages),
+            holders=self._holders(unit, capacity, shortages),
         )
         near = reasons.ONE_DOMAIN if unit.network is not None and unit.network.hard else ""
         if attempt.possible:
@@ -115,11 +115,11 @@ class Diagnosis:
         """
         kept = [placement for placements in held.values() for placement in placements]
         self._trial.release(kept)
-        room = room_for(self._trial, unit)
-        enough = all(room.free.get(name, amount) >= amount for name, amount in unit.asked)
+        capacity = room_for(self._trial, unit)
+        enough = all(capacity.free.get(name, amount) >= amount for name, amount in unit.asked)
         held_for = ", ".join(held) if kept and enough and self._fits(unit) else ""
         self._trial.hold(kept)
-        return room, held_for
+        return capacity, held_for
 
     def _fits(self, unit: Unit) -> bool:
         """Return whether a gang would fit; the allocation is rolled back."""
@@ -129,9 +129,9 @@ class Diagnosis:
         self._trial.rollback(mark)
         return fits
 
-    def _holders(self, unit: Unit, room: Room, shortages: Mapping[str, int]) -> Holders | None:
+    def _holders(self, unit: Unit, capacity: Room, shortages: Mapping[str, int]) -> Holders | None:
         """Return the largest users of the scarce resource on the nodes that accept the gang."""
-        resource = _scarcest(room, shortages)
+        resource = _scarcest(capacity, shortages)
         if resource is None:
             return None
         nodes = self._state.nodes
@@ -170,16 +170,16 @@ def _holders(resource: str, used: Mapping[GroupKey, int], total: int, without_ga
     return Holders(resource, shown, without_gang, max(0, others))
 
 
-def _scarcest(room: Room, shortages: Mapping[str, int]) -> str | None:
+def _scarcest(capacity: Room, shortages: Mapping[str, int]) -> str | None:
     """Return the resource with the largest relative shortage; None: no amount is short."""
     short = {
-        name: (asked - room.free[name]) / asked
-        for name, asked in room.asked.items()
-        if asked > room.free[name]
+        name: (asked - capacity.free[name]) / asked
+        for name, asked in capacity.asked.items()
+        if asked > capacity.free[name]
     }
     if short:
         return min(short, key=lambda name: (-short[name], name))
-    counts = {name: count for name, count in shortages.items() if name in room.asked}
+    counts = {name: count for name, count in shortages.items() if name in capacity.asked}
     return min(counts, key=lambda name: (-counts[name], name)) if counts else None
 
 

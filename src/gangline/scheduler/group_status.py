@@ -64,13 +64,13 @@ def _conditions(
     now: datetime,
 ) -> list[PodGroupCondition]:
     if verdict is not None:
-        wanted = [
+        desired = [
             PodGroupCondition(UNSCHEDULABLE, "True", "", None, verdict.reason, verdict.message),
             PodGroupCondition(SCHEDULED, "False", "", None, verdict.reason, "The gang is pending."),
         ]
     elif _is_placed(group, members):
         message = "All pods that must start together have nodes."
-        wanted = [
+        desired = [
             PodGroupCondition(UNSCHEDULABLE, "False", "", None, SCHEDULED, message),
             PodGroupCondition(SCHEDULED, "True", "", None, SCHEDULED, message),
         ]
@@ -78,11 +78,11 @@ def _conditions(
         # It is not pending and not placed: its pods are still to be created, or were deleted.
         # Earlier conditions about its placement no longer hold.
         message = "The pods that must start together do not exist."
-        wanted = [
+        desired = [
             PodGroupCondition(known.type, "False", "", None, reasons.NOT_ENOUGH_PODS, message)
             for known in current
         ]
-    return [_dated(condition, current, now) for condition in wanted]
+    return [_dated(condition, current, now) for condition in desired]
 
 
 def _is_placed(group: GroupFacts, members: Collection[PodFacts]) -> bool:
@@ -91,15 +91,15 @@ def _is_placed(group: GroupFacts, members: Collection[PodFacts]) -> bool:
 
 
 def _dated(
-    wanted: PodGroupCondition, current: list[PodGroupCondition], now: datetime
+    desired: PodGroupCondition, current: list[PodGroupCondition], now: datetime
 ) -> PodGroupCondition:
     """Keep the transition time of a condition unless its status has changed."""
     for known in current:
-        if known.type == wanted.type and known.status == wanted.status:
+        if known.type == desired.type and known.status == desired.status:
             return msgspec.structs.replace(
-                wanted,
+                desired,
                 last_transition_time=known.last_transition_time,
                 transition_id=known.transition_id,
             )
     stamp = format(int(now.timestamp() * 1_000_000), "x")
-    return msgspec.structs.replace(wanted, last_transition_time=now, transition_id=stamp)
+    return msgspec.structs.replace(desired, last_transition_time=now, transition_id=stamp)

@@ -70,23 +70,23 @@ class ImageLocality:
             self._nodes += more
             self._scores.clear()
             return self._sizes.keys()
-        for wanted in [each for each in self._scores if not moved.isdisjoint(each)]:
-            del self._scores[wanted]
+        for names in [each for each in self._scores if not moved.isdisjoint(each)]:
+            del self._scores[names]
         return moved
 
-    def scores(self, wanted: Wanted, size: int) -> NDArray[np.float64]:
+    def scores(self, names: Wanted, size: int) -> NDArray[np.float64]:
         """Return a score for each of ``size`` rows; read-only."""
-        known = self._scores.get(wanted)
+        known = self._scores.get(names)
         if known is None:
             there = np.zeros(size)
-            for name in wanted:
+            for name in names:
                 if sizes := self._sizes.get(name):
                     rows = np.fromiter(sizes.keys(), np.intp, len(sizes))
                     amounts = np.fromiter(sizes.values(), np.float64, len(sizes))
                     there[rows] += amounts * (len(sizes) / self._nodes)
             if len(self._scores) >= MAX_KEPT:
                 self._scores.pop(next(iter(self._scores)))
-            known = self._scores[wanted] = locality(there, len(wanted))
+            known = self._scores[names] = locality(there, len(names))
         return known
 
     def _set(self, name: str, row: int, size: int | None) -> None:

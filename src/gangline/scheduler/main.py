@@ -32,8 +32,8 @@ async def run(
         # A copy that lost its lease starts with an empty cache when it leads again.
         await Scheduler(client, await beside_rivals(client, settings)).run()
 
-    for said in settings.unheeded:
-        log.warning("the configuration has a setting without effect: %s", said)
+    for setting in settings.unheeded:
+        log.warning("the configuration has a setting without effect: %s", setting)
     state = health or Health()
     # A standby copy is ready: a rollout that waits for it must not wait for the lease.
     state.ready = settings.leader_election

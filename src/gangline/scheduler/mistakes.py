@@ -36,12 +36,12 @@ _READ = {
 
 def mistakes_of_group(group: PodGroup) -> str:
     """Return which fields of a group cannot be read; empty: none."""
-    said = [
+    problems = [
         f"{name} {why}: {group.metadata.annotations[name][:LONGEST_QUOTED]!r}"
         for name, (read, why) in _READ.items()
         if group.metadata.annotations.get(name) and not read(group)
     ]
-    return "; ".join([*said, *_no_amounts({"minResources": group.spec.min_resources or {}})])
+    return "; ".join([*problems, *_no_amounts({"minResources": group.spec.min_resources or {}})])
 
 
 def mistakes_of_queue(queue: Queue) -> str:
@@ -79,12 +79,14 @@ class MistakeReporter:
     def _on_queue(self, old: Queue | None, new: Queue | None) -> None:
         self._tell(old, new, mistakes_of_queue(new) if new is not None else "")
 
-    def _tell(self, old: PodGroup | Queue | None, new: PodGroup | Queue | None, said: str) -> None:
+    def _tell(
+        self, old: PodGroup | Queue | None, new: PodGroup | Queue | None, problems: str
+    ) -> None:
         known = new or old
         assert known is not None
         uid = known.metadata.uid
-        if said and new is not None and self._told.get(uid) != said:
-            self._told[uid] = said
-            self._events.event(new, "Warning", UNREADABLE, f"{said}. It is ignored.")
-        elif not said:
+        if problems and new is not None and self._told.get(uid) != problems:
+            self._told[uid] = problems
+            self._events.event(new, "Warning", UNREADABLE, f"{problems}. It is ignored.")
+        elif not problems:
             self._told.pop(uid, None)

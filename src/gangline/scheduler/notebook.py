@@ -80,9 +80,9 @@ class Notebook:
             if key not in self._written and key in groups and groups[key].lodges_with != host:
                 self._lodgers[key] = host
                 self._changed.set()
-        wanted = {key: promises[key] for name in promises if (key := GroupKey(name)) in groups}
-        if wanted != self._wanted or self._noted.keys() - wanted.keys():
-            self._wanted = wanted
+        desired = {key: promises[key] for name in promises if (key := GroupKey(name)) in groups}
+        if desired != self._wanted or self._noted.keys() - desired.keys():
+            self._wanted = desired
             self._changed.set()
 
     async def run(self) -> None:

@@ -234,8 +234,8 @@ def _claims(pod: ObjectMeta, volumes: list[LeanVolume]) -> tuple[str, ...]:
 
 
 def _preemptable(metadata: ObjectMeta) -> bool:
-    said = metadata.annotations.get(PREEMPTABLE_KEY) or metadata.labels.get(PREEMPTABLE_KEY, "")
-    return said.lower() != "false"
+    value = metadata.annotations.get(PREEMPTABLE_KEY) or metadata.labels.get(PREEMPTABLE_KEY, "")
+    return value.lower() != "false"
 
 
 def run_time(group: PodGroup) -> float:

@@ -61,9 +61,11 @@ def volume_facts(volume: PersistentVolume) -> VolumeFacts:
 def class_facts(made_by: StorageClass) -> ClassFacts:
     terms = []
     for topology in made_by.allowed_topologies:
-        wanted = topology.get("matchLabelExpressions") or []
+        expressions = topology.get("matchLabelExpressions") or []
         terms.append(
-            NodeTerm(tuple(Expression(each["key"], "In", tuple(each["values"])) for each in wanted))
+            NodeTerm(
+                tuple(Expression(each["key"], "In", tuple(each["values"])) for each in expressions)
+            )
         )
     return ClassFacts(
         name=made_by.metadata.name,

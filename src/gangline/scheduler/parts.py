@@ -78,8 +78,8 @@ def enough_whole(
 ) -> bool:
     """Return whether enough subgroups are complete once ``placed`` have their nodes."""
     count = Counter(part_of(rules, pod) for pod in placed)
-    whole = Counter(part.key[0] for part in parts if count[part.key] >= part.missing)
-    return all(whole[rule.name] >= rule.minimum for rule in rules)
+    complete = Counter(part.key[0] for part in parts if count[part.key] >= part.missing)
+    return all(complete[rule.name] >= rule.minimum for rule in rules)
 
 
 def in_order(parts: Iterable[Part], waiting: Sequence[PodFacts]) -> tuple[PodFacts, ...]:

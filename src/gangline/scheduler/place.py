@@ -145,13 +145,13 @@ def _place_small(trial: Trial, small: Unit, pods: Sequence[PodFacts]) -> list[Po
 
 def _place_parts(trial: Trial, unit: Unit, pods: Sequence[PodFacts]) -> list[PodFacts]:
     """Place subgroups, each completely or not at all; then pods of no subgroup."""
-    wanted = {pod.key: pod for pod in pods}
+    remaining = {pod.key: pod for pod in pods}
     unfit: list[PodFacts] = []
     for part in unit.parts:
-        own = [pod for pod in part.waiting if wanted.pop(pod.key, None) is not None]
+        own = [pod for pod in part.waiting if remaining.pop(pod.key, None) is not None]
         if own:
             unfit += _place_small(trial, part_unit(unit, part, own), own)
-    return unfit + _place_anew(trial, unit, list(wanted.values()), frozenset())
+    return unfit + _place_anew(trial, unit, list(remaining.values()), frozenset())
 
 
 def _place_arranged(trial: Trial, unit: Unit, pods: Sequence[PodFacts]) -> list[PodFacts]:

@@ -57,17 +57,17 @@ class QueueReporter:
         if since < self._every_s:
             return After(self._every_s - since)
         self._tell_what_is_wrong(name)
-        wanted = self._status(name, queue.status)
-        if wanted == queue.status:
+        desired = self._status(name, queue.status)
+        if desired == queue.status:
             return Done()
         self._written_at[name] = time.monotonic()
         body = {
             "metadata": {"uid": queue.metadata.uid},
             # A merge patch resets a count or an amount only if it names it.
             "status": {
-                **{field: getattr(wanted, field) for field in _COUNTS.values()},
-                "state": wanted.state,
-                "allocated": dict.fromkeys(queue.status.allocated) | wanted.allocated,
+                **{field: getattr(desired, field) for field in _COUNTS.values()},
+                "state": desired.state,
+                "allocated": dict.fromkeys(queue.status.allocated) | desired.allocated,
             },
         }
         try:

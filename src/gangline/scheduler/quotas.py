@@ -64,14 +64,14 @@ def exceeded(quotas: Iterable[QuotaFacts], asked: Request, pods: Iterable[Traits
         asked: the total request of pods to be created.
         pods: known attributes of these pods; empty: they are in every scope.
     """
-    wanted, kinds = dict(asked), list(pods)
+    requested, kinds = dict(asked), list(pods)
     for quota in sorted(quotas, key=lambda quota: quota.key):
         if not includes(quota.scopes, kinds):
             continue
         used = dict(quota.used)
         for name, hard in quota.hard:
             resource = "pods" if name in _COUNTS else name.removeprefix(_REQUESTS)
-            amount = wanted.get(resource, 0)
+            amount = requested.get(resource, 0)
             if amount and used.get(name, 0) + amount > hard:
                 left = max(0, hard - used.get(name, 0))
                 return (

@@ -96,7 +96,7 @@ class Attempt:
     """The cause in Kubernetes' wording."""
     shortages: Mapping[str, int]
     """Number of nodes that lack each resource."""
-    room: Room
+    capacity: Room
     possible: bool
     """True if the gang would fit once all running gangs have ended."""
     held_for: str = ""
@@ -186,11 +186,12 @@ def _who(attempt: Attempt) -> str:
 
 
 def _why(attempt: Attempt) -> list[str]:
-    room = attempt.room
-    if not room.eligible:
+    capacity = attempt.room
+    if not capacity.eligible:
         return ["No node accepts it: check its node selector, affinity and tolerations."]
-    amounts = f"Requested: {amounts_text(room.asked)}; free on {_nodes(room.eligible)} that accept "
-    amounts += f"it: {amounts_text(room.free)}."
+    nodes = _nodes(capacity.eligible)
+    amounts = f"Requested: {amounts_text(capacity.asked)}; free on {nodes} that accept it: "
+    amounts += f"{amounts_text(capacity.free)}."
     if not attempt.possible:
         return [amounts, _never(attempt)]
     if attempt.held_for:
@@ -246,22 +247,22 @@ def _nodes(count: int) -> str:
 
 
 def _short(attempt: Attempt) -> str:
-    room = attempt.room
+    capacity = attempt.room
     lacking = {
-        name: asked - room.free[name]
-        for name, asked in room.asked.items()
-        if asked > room.free[name]
+        name: asked - capacity.free[name]
+        for name, asked in capacity.asked.items()
+        if asked > capacity.free[name]
     }
     if lacking:
         return f"It starts when {amounts_text(lacking)} more is freed or added."
     if ports := _taken_ports(attempt):
         return f"It starts when a node has these ports free: {ports}."
-    wanted = dict(attempt.unfit.shape.request)
-    largest = {name: room.largest[name] for name in wanted if name in room.largest}
+    requested = dict(attempt.unfit.shape.request)
+    largest = {name: capacity.largest[name] for name in requested if name in capacity.largest}
     pods = max(1, attempt.missing - attempt.fitted)
     return (
         "There is enough in total, but not on single nodes: "
-        f"a pod requests {amounts_text(wanted)}, "
+        f"a pod requests {amounts_text(requested)}, "
         f"the most that one node has free is {amounts_text(largest)}. It starts when {pods} more "
         f"of its pods {'finds' if pods == 1 else 'find'} a node with that much free."
     )
@@ -274,11 +275,11 @@ def _taken_ports(attempt: Attempt) -> str:
 
 
 def _never(attempt: Attempt) -> str:
-    room = attempt.room
+    capacity = attempt.room
     lacking = [
-        f"{_amount(name, asked)} {name} requested, {_amount(name, room.total[name])} in total"
-        for name, asked in room.asked.items()
-        if asked > room.total[name]
+        f"{_amount(name, asked)} {name} requested, {_amount(name, capacity.total[name])} in total"
+        for name, asked in capacity.asked.items()
+        if asked > capacity.total[name]
     ]
     ports = _taken_ports(attempt)
     otherwise = f"ports {ports}" if ports else "there is enough in total, but not on single nodes"

@@ -145,14 +145,14 @@ class Reporter:
         verdict = self._verdicts.get(key) or admission(self._feed.state, facts)
         members = self._feed.state.members.get(key, {}).values()
         current = self._current(key, group)
-        wanted = group_status(current, facts, list(members), verdict, _now())
-        if wanted == current:
+        desired = group_status(current, facts, list(members), verdict, _now())
+        if desired == current:
             return Done()
         reason = verdict.reason if verdict else ""
-        if _essence(wanted) == _essence(current) and (wait_s := self._too_soon(subject, reason)):
+        if _essence(desired) == _essence(current) and (wait_s := self._too_soon(subject, reason)):
             return After(wait_s)
-        await self._patch_group(group, wanted)
-        self._last_written[key] = (group.metadata.resource_version, wanted)
+        await self._patch_group(group, desired)
+        self._last_written[key] = (group.metadata.resource_version, desired)
         self._written[subject] = time.monotonic(), reason
         if verdict is not None:
             self._events.event(group, "Warning", UNSCHEDULABLE, verdict.message)
@@ -195,12 +195,19 @@ class Reporter:
         if message is None or pod is None or pod.spec.node_name:
             self._written.pop(subject, None)
             return Done()
-        told = [c for c in pod.status.conditions if c.type == POD_SCHEDULED]
-        if told and (told[0].reason, told[0].message) == (UNSCHEDULABLE, message.text):
+        conditions = [c for c in pod.status.conditions if c.type == POD_SCHEDULED]
+        if conditions and (conditions[0].reason, conditions[0].message) == (
+            UNSCHEDULABLE,
+            message.text,
+        ):
             return Done()
         if wait_s := self._still_forming(message.group) or self._too_soon(subject, message.reason):
             return After(wait_s)
-        since = told[0].last_transition_time if told and told[0].status == "False" else None
+        since = (
+            conditions[0].last_transition_time
+            if conditions and conditions[0].status == "False"
+            else None
+        )
         condition = Condition(
             type=POD_SCHEDULED,
             status="False",
@@ -224,8 +231,12 @@ class Reporter:
 
     def _too_soon(self, subject: Subject, reason: str) -> float:
         """Return the seconds to wait before a report with the same reason is written again."""
-        written_at, said = self._written.get(subject, (None, ""))
-        return self._left(written_at, self._settings.reworded_after_s) if said == reason else 0.0
+        written_at, last_reason = self._written.get(subject, (None, ""))
+        return (
+            self._left(written_at, self._settings.reworded_after_s)
+            if last_reason == reason
+            else 0.0
+        )
 
     @staticmethod
     def _left(since: float | None, span_s: float) -> float:

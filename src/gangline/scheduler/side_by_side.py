@@ -35,15 +35,15 @@ def place_side_by_side(
     weight = trial.nodes.weights.together
     if not weight or unit.places or unit.parts or unit.roles or len(pods) < 2:
         return place(trial, unit, pods)
-    mark, whole = trial.mark(), _whole(trial)
+    mark, unused = trial.mark(), _whole(trial)
     unfit = place(trial, unit, pods)
     if not is_satisfied(trial, unit, mark):
         return unfit
-    packed = _cost(trial, mark, whole, weight)
+    packed = _cost(trial, mark, unused, weight)
     trial.rollback(mark)
     left = _on_few_nodes(trial, order(trial.nodes, unit, pods))
     enough = len(left) <= len(unfit) and is_satisfied(trial, unit, mark)
-    if enough and _cost(trial, mark, whole, weight) < packed:
+    if enough and _cost(trial, mark, unused, weight) < packed:
         return left
     trial.rollback(mark)
     return place(trial, unit, pods)
@@ -63,14 +63,14 @@ def _on_few_nodes(
         amounts = np.array([[amount] for _, amount, _ in demand.parts])
         columns = np.array([column for column, _, _ in demand.parts], dtype=np.intp)
         free = trial.free[np.ix_(columns, rows)]
-        room = (free // amounts).min(axis=0, initial=len(pods))
+        capacity = (free // amounts).min(axis=0, initial=len(pods))
         left = list(pods)
-        while left and room.any():
+        while left and capacity.any():
             # argmax takes the first of equal rows, and rows are sorted by score.
-            best = int(np.minimum(room, len(left)).argmax())
-            here, left = left[: room[best]], left[room[best] :]
+            best = int(np.minimum(capacity, len(left)).argmax())
+            here, left = left[: capacity[best]], left[capacity[best] :]
             unfit += [pod for pod in here if not trial.put(pod, int(rows[best]))]
-            room[best] = 0
+            capacity[best] = 0
         unfit += left
     return unfit
 
@@ -78,13 +78,15 @@ def _on_few_nodes(
 def _whole(trial: Trial) -> NDArray[np.bool_]:
     """Return a mask of the rows whose devices are all free."""
     columns = [column for name, column in trial.nodes.columns.items() if is_device(name)]
-    whole: NDArray[np.bool_] = (trial.free[columns] == trial.nodes.allocatable[columns]).all(axis=0)
-    return whole
+    unused: NDArray[np.bool_] = (trial.free[columns] == trial.nodes.allocatable[columns]).all(
+        axis=0
+    )
+    return unused
 
 
-def _cost(trial: Trial, mark: int, whole: NDArray[np.bool_], weight: float) -> float:
+def _cost(trial: Trial, mark: int, unused: NDArray[np.bool_], weight: float) -> float:
     rows = {each.row for each in trial.since(mark) if each.demand.wants_device}
-    return weight * len(rows) + sum(bool(whole[row]) for row in rows)
+    return weight * len(rows) + sum(bool(unused[row]) for row in rows)
 
 
 def is_satisfied(trial: Trial, unit: Unit, mark: int) -> bool:

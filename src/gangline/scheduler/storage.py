@@ -254,13 +254,13 @@ class Storage:
 
     def _fitting(self, claim: ClaimFacts) -> list[VolumeFacts]:
         """Return the matching free volumes, or the one that is reserved for the claim."""
-        wanted = self._class_of(claim).name
+        class_name = self._class_of(claim).name
         return [
             volume
             for volume in self.volumes.values()
             if volume.usable
             and volume.claim in {"", claim.key}
-            and volume.storage_class == wanted
+            and volume.storage_class == class_name
             and volume.block == claim.block
             and claim.modes <= volume.modes
             and claim.size <= volume.size

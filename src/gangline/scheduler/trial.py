@@ -140,11 +140,11 @@ class Trial:
         last = self._filling
         if last is None or last.shape is not shape or last.within is not self.within:
             return pods
-        if last.touched != len(self._touched) or not (room := self._room(demand, last.row)):
+        if last.touched != len(self._touched) or not (fitting := self._room(demand, last.row)):
             return pods
-        self._spend(Placement(tuple(pods[:room]), last.row, demand))
+        self._spend(Placement(tuple(pods[:fitting]), last.row, demand))
         last.touched = len(self._touched)
-        return pods[room:]
+        return pods[fitting:]
 
     def relates(self, shape: Shape) -> bool:
         """Return whether inter-pod rules may apply to pods of this shape."""
@@ -209,8 +209,8 @@ class Trial:
             total.update(dict(pod.shape.request))
         request = tuple(sorted(total.items()))
         images = sorted(image for pod in pods for image in pod.shape.images)
-        whole = shape_of(request, pods[0].shape.constraints, *images)
-        score = score_rows(self._ground(whole), self.nodes.demand(request), None, LIKING_WEIGHT)
+        combined = shape_of(request, pods[0].shape.constraints, *images)
+        score = score_rows(self._ground(combined), self.nodes.demand(request), None, LIKING_WEIGHT)
         for constraints in {pod.shape.constraints for pod in pods}:
             score[~self.nodes.eligible(constraints).accepts] = -np.inf
         if self.within is not None:

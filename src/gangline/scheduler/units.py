@@ -357,12 +357,12 @@ def _indispensable_first(
     """Return the pods that the roles need, then those that the gang needs, then the rest."""
     if not roles:
         return tuple(waiting)
-    wanted = Counter(roles)
+    required = Counter(roles)
     needed: list[PodFacts] = []
     spare: list[PodFacts] = []
     for pod in waiting:
-        if wanted[pod.role] > 0:
-            wanted[pod.role] -= 1
+        if required[pod.role] > 0:
+            required[pod.role] -= 1
             needed.append(pod)
         else:
             spare.append(pod)

@@ -115,7 +115,7 @@ class Candidates:
 
     def _all_bundles(self, unit: Unit) -> list[Bundle]:
         safe: list[Bundle] = []
-        whole: list[Bundle] = []
+        breaking: list[Bundle] = []
         for gang in self._running():
             if gang.name in self._spent or not self._may_go(gang, unit):
                 continue
@@ -125,10 +125,10 @@ class Candidates:
             spared = {pod.key for pod in spare}
             core = tuple([pod for pod in gang.pods if pod.key not in spared])
             if core and all(pod.preemptable for pod in gang.pods):
-                whole.append(Bundle(gang, core, True, cost))
+                breaking.append(Bundle(gang, core, True, cost))
         safe.sort(key=lambda bundle: (bundle.cost, least_loss(bundle.pods[0])))
-        whole.sort(key=lambda bundle: bundle.cost)
-        return [*safe, *whole]
+        breaking.sort(key=lambda bundle: bundle.cost)
+        return [*safe, *breaking]
 
     def _order(self, gang: Gang) -> tuple[object, ...]:
         account = self._tree.accounts[gang.queue]

@@ -75,8 +75,8 @@ def meets(term: NodeTerm, node: NodeFacts) -> bool:
     if not term.labels and not term.fields:
         return False
     labels, fields = dict(node.labels), {"metadata.name": str(node.name)}
-    wanted = [(each, labels) for each in term.labels] + [(each, fields) for each in term.fields]
-    return all(_true(expression, there) for expression, there in wanted)
+    pairs = [(each, labels) for each in term.labels] + [(each, fields) for each in term.fields]
+    return all(_true(expression, there) for expression, there in pairs)
 
 
 def _true(expression: Expression, there: Mapping[str, str]) -> bool:

@@ -68,8 +68,8 @@ def _unreached(state: ClusterState, pod: PodFacts, key: str, node: NodeFacts) ->
 
 def _no_storage_for(state: ClusterState, claim: ClaimFacts, node: NodeFacts) -> bool:
     """Return whether a volume would have to be provisioned without enough storage capacity."""
-    said, driver = state.storage.capacities, _driver_of(state, claim.key)
-    if not said.known or driver not in said.publishing or not claim.size:
+    capacities, driver = state.storage.capacities, _driver_of(state, claim.key)
+    if not capacities.known or driver not in capacities.publishing or not claim.size:
         return False
     volumes = state.storage.volumes.values()
     if any(v.usable and v.claim in ("", claim.key) and _reaches(v.terms, node) for v in volumes):
@@ -81,7 +81,7 @@ def _no_storage_for(state: ClusterState, claim: ClaimFacts, node: NodeFacts) -> 
         and each.largest >= claim.size
         and each.nodes is not None
         and (each.nodes == NodeTerm() or meets(each.nodes, node))
-        for each in said.facts.values()
+        for each in capacities.facts.values()
     )
 
 
@@ -138,11 +138,11 @@ def _broken(state: ClusterState, group: GroupFacts, put: dict[PodKey, Binding]) 
         if (stays or pod.key in put) and (which := _small_gang(group, pod)) is not None:
             small[which].append(pod)
     rules = {rule.name: rule for rule in group.parts}
-    whole: Counter[str] = Counter()
+    complete: Counter[str] = Counter()
     scene = Scene(state)
     for (name, values), pods in sorted(small.items()):
         rule = rules[name]
-        whole[name] += len(pods) >= rule.size
+        complete[name] += len(pods) >= rule.size
         if not any(pod.key in put for pod in pods):
             continue
         if len(pods) < rule.size:
@@ -150,8 +150,9 @@ def _broken(state: ClusterState, group: GroupFacts, put: dict[PodKey, Binding]) 
         if rule.network is not None and rule.network.hard:
             yield from _far_apart(state, scene, rule.network, pods, put)
     for rule in group.parts:
-        if whole[rule.name] < rule.minimum:
-            yield f"{group.key} has {whole[rule.name]} of {rule.minimum} subgroups of {rule.name}"
+        if complete[rule.name] < rule.minimum:
+            count = complete[rule.name]
+            yield f"{group.key} has {count} of {rule.minimum} subgroups of {rule.name}"
 
 
 def _far_apart(

@@ -150,10 +150,10 @@ class Books:
         least, most = {}, {}
         for child in children:
             figures, facts = self.of[child], self._queues[child]
-            wanted = min(figures.requested[name], figures.ceiling[name], self._pools[child][name])
-            deserved = min(dict(facts.deserved).get(name, 0), total, wanted)
+            needed = min(figures.requested[name], figures.ceiling[name], self._pools[child][name])
+            deserved = min(dict(facts.deserved).get(name, 0), total, needed)
             least[child] = max(min(kept[child], figures.ceiling[name]), deserved)
-            most[child] = least[child] if facts.deserved else max(wanted, least[child])
+            most[child] = least[child] if facts.deserved else max(needed, least[child])
         if sum(most.values()) <= total:
             return most
         low, high = 0.0, max(most.values())

@@ -96,7 +96,7 @@ class Attempt:
     """The cause in Kubernetes' wording."""
     shortages: Mapping[str, int]
     """Number of nodes that lack each resource."""
-    capacity: Room
+    room: Room
     possible: bool
     """True if the gang would fit once all running gangs have ended."""
     held_for: str = ""

@@ -117,6 +117,8 @@ class ClusterState:
 
     def remove_node(self, name: NodeName) -> None:
         """Remove a node. Its pods stay known in case it comes back."""
+        self.nodes.remove(name)
+        self.boasting.discard(name)
 
     def set_pod(self, pod: PodFacts) -> None:
         """Add or change a pod. A pod of the same name with another uid replaces the old one."""

@@ -222,7 +222,7 @@ async def test_a_queue_says_what_it_holds_and_keeps_its_limit(cluster: Client) -
         await eventually(placed(cluster, "first", 2), "the first gang has nodes")
         await add_gang(cluster, "second", 1, queue="team")
         group = await eventually(waits_because(cluster, "second", "QueueLimit"), "it says why")
-        assert "2 of 2 cpu in use, 1 asked" in group.status.conditions[0].message
+        assert "2 of 2 cpu in use, 1 requested" in group.status.conditions[0].message
 
         async def told() -> bool:
             status = (await cluster.get(QUEUES, "team")).status

@@ -112,13 +112,13 @@ QUEUES = [
     pytest.param(
         [QueueFacts("q", guarantee=request(cpu=3, pods=0), capability=request(cpu=2, pods=0))],
         "q",
-        "guarantee of cpu is above its capability",
+        "guarantee of cpu exceeds its capability",
         id="a guarantee above the capability",
     ),
     pytest.param(
         [QueueFacts("q", deserved=request(cpu=3, pods=0), capability=request(cpu=2, pods=0))],
         "q",
-        "deserved cpu is above its capability",
+        "deserved cpu exceeds its capability",
         id="deserved above the capability",
     ),
     pytest.param(
@@ -127,7 +127,7 @@ QUEUES = [
             QueueFacts("q", parent="p", capability=request(cpu=3, pods=0)),
         ],
         "q",
-        "capability of cpu is above that of 'p'",
+        "capability of cpu exceeds that of 'p'",
         id="a capability above the parent's",
     ),
     pytest.param(
@@ -137,7 +137,7 @@ QUEUES = [
             QueueFacts("r", parent="p", guarantee=request(cpu=2, pods=0)),
         ],
         "p",
-        "guarantees of the queues below it add up to more cpu",
+        "guarantees of its child queues exceed its capability of cpu",
         id="guarantees of children above the parent",
     ),
     pytest.param(
@@ -147,7 +147,7 @@ QUEUES = [
             QueueFacts("r", parent="p", deserved=request(cpu=2, pods=0)),
         ],
         "p",
-        "queues below it deserve more cpu",
+        "child queues deserve more cpu",
         id="children deserve more than the parent",
     ),
 ]
@@ -165,7 +165,7 @@ def test_a_queue_that_contradicts_itself_or_others_is_named_and_others_go_on(
 @pytest.mark.parametrize(
     ("facts", "binds"),
     [
-        pytest.param({"minimum": -5}, {"a", "b"}, id="less than nothing must start"),
+        pytest.param({"minimum": -5}, {"a", "b"}, id="must not be negative must start"),
         pytest.param({"minimum": 3}, set(), id="more must start than there are"),
         pytest.param({"minimum": 10**9}, set(), id="absurdly many must start"),
         pytest.param({"min_task_member": (("w", -3),)}, {"a", "b"}, id="less than no role"),

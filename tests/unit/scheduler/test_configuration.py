@@ -72,7 +72,7 @@ def test_actions_and_arguments_are_taken_over() -> None:
         ),
         pytest.param(
             "tiers: [{plugins: [{name: nodeorder, arguments: {selectorspread.weight: 1}}]}]",
-            "selectorspread.weight does nothing here: pods say themselves",
+            "selectorspread.weight does nothing here: pods state how",
             id="an argument without effect",
         ),
         pytest.param(

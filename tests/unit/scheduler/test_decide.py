@@ -60,7 +60,7 @@ def test_two_gangs_for_the_room_of_one_do_not_take_half_each() -> None:
 def test_sums_do_not_count_where_no_single_node_has_room() -> None:
     decision = decide(cluster(node("a", cpu=3), node("b", cpu=3), *gang("job", 3, cpu=2)))
     assert not decision.bindings
-    assert "enough in all, but not on single nodes" in message(decision, "job")
+    assert "enough in total, but not on single nodes" in message(decision, "job")
 
 
 def test_fragmented_room_is_named_as_such() -> None:
@@ -72,7 +72,7 @@ def test_fragmented_room_is_named_as_such() -> None:
         pod("r1", cpu=2, group="runs", on="b"),
         *gang("job", 1, age=5, cpu=3),
     )
-    assert "enough in all but not on single nodes" in message(decide(state), "job")
+    assert "enough in total, but not on single nodes" in message(decide(state), "job")
 
 
 def test_first_come_is_first_served_among_equals() -> None:
@@ -299,7 +299,7 @@ def test_a_stream_of_small_jobs_does_not_pass_a_large_one() -> None:
     )
     decision = decide(state)
     assert not decision.bindings
-    assert "held for d/large" in message(decision, "small")
+    assert "reserved for d/large" in message(decision, "small")
 
 
 def test_room_that_the_first_in_line_cannot_use_is_used() -> None:
@@ -318,7 +318,7 @@ def test_a_gang_that_can_never_fit_holds_no_room() -> None:
     state = cluster(node("a", cpu=4), *gang("huge", 1, age=0, cpu=100), *gang("small", 1, age=1))
     decision = decide(state)
     assert placed(decide(state)) == {"small-worker-0": "a"}
-    assert "100 cpu asked, 4 there" in message(decision, "huge")
+    assert "100 cpu requested, 4 in total" in message(decision, "huge")
 
 
 def test_a_gang_behind_a_service_that_never_ends_holds_no_room() -> None:
@@ -401,7 +401,7 @@ def test_the_place_of_a_lost_member_is_held_until_it_is_made_anew() -> None:
     state = a_gang_that_lost_a_member()
     decision = decide(state, now=101.0)
     assert not decision.bindings
-    assert "held for d/broken" in message(decision, "other")
+    assert "reserved for d/broken" in message(decision, "other")
     state.set_pod(pod("b1", group="broken"))
     assert placed(decide(state, now=102.0)) == {"b1": "a"}
 

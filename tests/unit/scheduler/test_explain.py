@@ -52,7 +52,7 @@ def test_room_that_is_kept_for_another_is_told_apart() -> None:
     )
     told = explain_group(state, JOB, 0.0)
     assert [alike.why for alike in told.needs[0].nodes] == [KEPT]
-    assert "held for d/large" in told.message
+    assert "reserved for d/large" in told.message
     assert "1 before it" in told.message
     assert explain_group(state, GroupKey("d/large"), 0.0).planned == {"d/large-worker-0": "a"}
 

@@ -95,7 +95,7 @@ HAS = Job("a/has", 2, runs=2)
             [HAS, Job("a/new", at=1), Job("b/new", at=2)],
             ["a/new"],
             ["b/new"],
-            id="who uses less goes first",
+            id="who uses less comes first",
         ),
         pytest.param(
             9,

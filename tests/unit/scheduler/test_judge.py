@@ -103,7 +103,7 @@ PLACES = [
     pytest.param(
         [node("n", taints=(Taint("full", "", "NoExecute"),))], waiting(), "tolerate", id="tainted"
     ),
-    pytest.param([node("n")], waiting(on_label(pool="a")), "asks for nodes", id="selector"),
+    pytest.param([node("n")], waiting(on_label(pool="a")), "selects nodes", id="selector"),
     pytest.param(
         [node("n", labels={"gpus": "3"})],
         waiting(Constraints(required=(NodeTerm((Expression("gpus", "Gt", ("4",)),)),))),
@@ -114,25 +114,25 @@ PLACES = [
     pytest.param(
         [*zones(), pod("w", on="m", labels=LABELS)],
         waiting(related(near=(NEAR_WEB,))),
-        "near to",
+        "its affinity",
         id="affinity",
     ),
     pytest.param(
         [*zones(), pod("w", on="n", labels=LABELS)],
         waiting(related(apart=(NEAR_WEB,))),
-        "apart from",
+        "its anti-affinity",
         id="anti-affinity",
     ),
     pytest.param(
         [*zones(), pod("w", on="n", constraints=related(apart=(NEAR_WEB,)))],
         waiting(),
-        "d/w has to be apart",
+        "d/w excludes it",
         id="anti-affinity of the other",
     ),
     pytest.param(
         [*zones(), pod("w", on="n", labels=LABELS)],
         waiting(related(spread=(SpreadTerm(NEAR_WEB),))),
-        "evenly",
+        "topology spread",
         id="spread",
     ),
 ]
@@ -195,7 +195,7 @@ QUEUES = [
         id="what another is guaranteed",
     ),
     pytest.param([QueueFacts("q", open=False)], "q is closed", id="closed"),
-    pytest.param([], "no queue pays", id="missing"),
+    pytest.param([], "charged to no queue", id="missing"),
 ]
 
 
@@ -234,19 +234,23 @@ A, B = QueueFacts("a"), QueueFacts("b")
 EVICTIONS = [
     pytest.param(evicting(victims={"preemptable": False}), "may not be", id="protected pod"),
     pytest.param(evicting(low={"preemptable": False}), "may not be", id="protected gang"),
-    pytest.param(evicting(victims={"priority": 2 * 10**9}), "not ours", id="system priority"),
-    pytest.param(evicting(victims={"terminating": True}), "goes already", id="goes already"),
+    pytest.param(
+        evicting(victims={"priority": 2 * 10**9}), "another scheduler", id="system priority"
+    ),
+    pytest.param(evicting(victims={"terminating": True}), "is terminating", id="terminating"),
     pytest.param(evicting(high={"priority": 0}), "no higher priority", id="an equal"),
-    pytest.param(evicting(claimers={"preempts": False}), "preempts nobody", id="never"),
+    pytest.param(evicting(claimers={"preempts": False}), "may not preempt", id="never"),
     pytest.param(evicting(low={"minimum": 2}), "is broken", id="half of a gang"),
     pytest.param(
         evicting(low={"min_task_member": (("w", 2),)}, victims={"role": "w"}),
         "is broken",
         id="half of a role",
     ),
-    pytest.param(evicting(claimers={"cpu": 2}), "no room", id="too few"),
+    pytest.param(evicting(claimers={"cpu": 2}), "does not fit", id="too few"),
     pytest.param(
-        evicting(victims={"port": 80}, claimers={"port": 80}), "no room", id="a port taken still"
+        evicting(victims={"port": 80}, claimers={"port": 80}),
+        "does not fit",
+        id="a port taken still",
     ),
     pytest.param(
         evicting({"queue": "a"}, {"queue": "b"}, None, None, replace(A, reclaimable=False), B),
@@ -274,7 +278,7 @@ EVICTIONS = [
             A,
             replace(B, deserved=request(memory=1, pods=0)),
         ),
-        "has its part",
+        "has its fair share",
         id="a queue that deserves nothing",
     ),
 ]
@@ -294,7 +298,7 @@ def test_more_than_a_budget_allows_is_noticed() -> None:
 def test_an_eviction_for_whom_nothing_is_kept_is_noticed() -> None:
     state = evicting()
     wrong = replace(evict("low-0"), promises={})
-    assert any("nothing is kept" in fault for fault in faults(state, wrong))
+    assert any("no reservation" in fault for fault in faults(state, wrong))
 
 
 def test_groups_are_told_apart_by_their_namespaces() -> None:
@@ -313,7 +317,7 @@ def test_a_job_outside_of_its_queues_node_groups_is_noticed() -> None:
     nodes = (node("n"), node("m", labels={"pool": "a"}))
     below = QueueFacts("below", parent="q")
     state = cluster(*nodes, POOLED, below, group("g", 1, queue="below"), pod("p", group="g"))
-    assert "outside of the node groups" in next(faults(state, bind(("p", "n"), group="g")))
+    assert "outside the node groups" in next(faults(state, bind(("p", "n"), group="g")))
     assert not list(faults(state, bind(("p", "m"), group="g")))
 
 
@@ -345,7 +349,7 @@ def test_a_small_gang_that_is_torn_apart_is_noticed() -> None:
         return " ".join(faults(state, bind(*put, group="g")))
 
     assert "1 of 2 pods of s ('a',)" in said(("a0", "n"))
-    assert "0 of 1 small gangs" in said(("a0", "n"), ("b0", "n"))
+    assert "0 of 1 subgroups" in said(("a0", "n"), ("b0", "n"))
     assert "no allowed domain holds" in said(("a0", "n"), ("a1", "m"))
     assert not said(("a0", "n"), ("a1", "n"), ("b0", "m"), ("b1", "m"))
 

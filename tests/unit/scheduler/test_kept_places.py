@@ -44,7 +44,7 @@ def placed(decision: Decision) -> dict[str, str]:
 def test_nobody_else_gets_the_places_while_the_pods_are_gone() -> None:
     decision = decide(full_cluster_in_restart(), NOW)
     assert not decision.bindings
-    assert "held for d/job" in decision.verdicts[0].message
+    assert "reserved for d/job" in decision.verdicts[0].message
 
 
 def test_the_pods_go_back_to_their_nodes() -> None:

@@ -43,7 +43,7 @@ def test_a_node_whose_pods_ask_for_more_than_it_offers_is_noticed() -> None:
     state.set_node(node("n", gpu=6))
     assert told(state) == {"n": [(OVERFULL, (GPU,))]}
     assert (
-        "nvidia.com/gpu 8; it offers nvidia.com/gpu 6"
+        "nvidia.com/gpu 8; allocatable: nvidia.com/gpu 6"
         in contradictions(state)[node("n").name][0].message
     )
     assert [binding.node for binding in decide(state).bindings] == ["m"]

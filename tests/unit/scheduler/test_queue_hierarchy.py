@@ -42,7 +42,7 @@ def test_a_place_is_read_from_the_top_down(path: str, weights: str | None, place
         pytest.param("root/eng/dev", "1/2", id="too few weights"),
         pytest.param("root//dev", "1/2/3", id="a name is missing"),
         pytest.param("root/eng/dev", "1/many/3", id="no number"),
-        pytest.param("root/eng/dev", "1/-2/3", id="less than nothing"),
+        pytest.param("root/eng/dev", "1/-2/3", id="must not be negative"),
         pytest.param("root/eng/dev", "1/inf/3", id="endless"),
         pytest.param("root", "1", id="the root itself"),
     ],

@@ -111,7 +111,7 @@ def test_a_limit_holds_for_the_queue_and_all_above_it() -> None:
     )
     decision = decide(state)
     assert not decision.bindings
-    assert "Queue 'q3' is at its limit (3 of 4 cpu in use, 3 asked)" in text(decision, "wants")
+    assert "Queue 'q3' is at its limit (3 of 4 cpu in use, 3 requested)" in text(decision, "wants")
 
 
 def test_jobs_belong_in_leaves() -> None:
@@ -148,7 +148,7 @@ def test_the_first_that_a_limit_lets_wait_is_not_passed_by_smaller_ones() -> Non
     )
     decision = decide(state)
     assert placed(decision) == {"elsewhere-0": "n1"}
-    assert "One that came first waits" in text(decision, "small")
+    assert "An earlier gang waits" in text(decision, "small")
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_in_a_first_in_first_out_queue_nobody_passes() -> None:
     )
     decision = decide(state)
     assert placed(decision) == {"other-0": "n1"}
-    assert "d/big goes first" in text(decision, "small")
+    assert "d/big comes first" in text(decision, "small")
 
 
 @settings(deadline=None)

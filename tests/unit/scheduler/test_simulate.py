@@ -194,8 +194,8 @@ def test_traces_and_clusters_are_read(tmp_path: Path) -> None:
         pytest.param("arrival,duration\n1,x\n", "could not convert", id="not a number"),
         pytest.param("arrival\n1\n", "no duration", id="a column is missing"),
         pytest.param("arrival,duration,speed\n1,1,1\n", "unknown speed", id="an unknown column"),
-        pytest.param("arrival,duration,size\n1,1,0\n", "cannot be so", id="no pods"),
-        pytest.param("arrival,duration,gpu\n1,1,-1\n", "less than nothing", id="negative"),
+        pytest.param("arrival,duration,size\n1,1,0\n", "invalid", id="no pods"),
+        pytest.param("arrival,duration,gpu\n1,1,-1\n", "must not be negative", id="negative"),
         pytest.param(
             "arrival,duration,checkpoint_every\n1,1,-1\n", "checkpoint_every", id="checkpoints"
         ),

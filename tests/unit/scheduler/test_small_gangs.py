@@ -77,7 +77,7 @@ def test_what_lacks_pods_for_its_small_gangs_says_so() -> None:
     )
     verdict = decide(state).verdicts[0]
     assert verdict.reason == "NotEnoughTasks"
-    assert "1 of the 2 small gangs 'slices'" in verdict.message
+    assert "1 of the 2 subgroups 'slices'" in verdict.message
 
 
 def test_each_small_gang_is_within_one_network_domain_of_its_own() -> None:

@@ -189,7 +189,7 @@ def test_cleared_room_goes_to_whom_it_was_cleared_for() -> None:
     carried_out(state, decide(state, NOW))
     again = decide(state, NOW + 1)
     assert not again.evictions
-    assert "Room is being made for it" in again.verdicts[0].message
+    assert "Pods are being evicted for it" in again.verdicts[0].message
     for index in range(4):
         state.remove_pod(pod(f"low-{index}").key)
         if index < 3:

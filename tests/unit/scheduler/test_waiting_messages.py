@@ -42,8 +42,8 @@ def test_a_gang_is_told_what_is_short_and_who_uses_it() -> None:
         f"0/3 nodes are available: 3 Insufficient {GPU}."
     )
     assert f"It starts when {GPU} 2 more is freed or added." in message
-    assert f"In use of {GPU}: d/big 6, d/small 3, pods without a gang 1." in message
-    assert "Nodes are reserved for it: n1, n2; there now: d/big, d/small." in message
+    assert f"Usage of {GPU}: d/big 6, d/small 3, pods without a gang 1." in message
+    assert "Nodes are reserved for it: n1, n2; running there now: d/big, d/small." in message
     assert message.endswith("First in queue 'default', waiting since 1970-01-01 00:01:30 UTC.")
 
 
@@ -86,7 +86,7 @@ def test_only_nodes_that_may_take_it_count_for_who_uses_what() -> None:
         *gang("job", 1, cpu=2, constraints=on_label(zone="a")),
     )
     message = told(decide(state), "job")
-    assert "In use of cpu: d/here 3." in message
+    assert "Usage of cpu: d/here 3." in message
     assert "1 node(s) didn't match Pod's node affinity/selector" in message
 
 
@@ -116,8 +116,8 @@ def test_a_queue_at_its_limit_names_who_uses_it() -> None:
         pod("next-0", cpu=2, group="next", age=7, constraints=ANYWHERE),
     )
     message = told(decide(state), "next")
-    assert "3 of 4 cpu in use, 2 asked" in message
-    assert "In use of cpu: d/first 3." in message
+    assert "3 of 4 cpu in use, 2 requested" in message
+    assert "Usage of cpu: d/first 3." in message
     assert message.endswith("First in queue 'q', waiting since 1970-01-01 00:00:07 UTC.")
 
 
@@ -128,7 +128,7 @@ def test_who_others_are_evicted_for_is_not_told_that_he_would_never_fit() -> Non
     assert [eviction.pod for eviction in decision.evictions] == [alone.key]
     for message in (told(decision, "job"), told_pod(decision, "p")):
         assert "It starts when cpu 1 more is freed or added." in message
-        assert "Room is being made for it" in message
+        assert "Pods are being evicted for it" in message
         assert "would not fit" not in message
     without = cluster(node("n", cpu=4), alone, group("job", 1), pod("p", group="job"))
     assert "It would not fit even if all running gangs had ended" in told(decide(without), "job")

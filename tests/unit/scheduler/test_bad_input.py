@@ -1,4 +1,4 @@
-"""What cannot be, and is written all the same: it is named, it breaks nothing, others go on."""
+"""Invalid objects are reported, ignored, and do not affect other objects."""
 
 from collections.abc import Callable
 
@@ -87,7 +87,7 @@ def contradictory(draw: st.DrawFn) -> ClusterState:
     deadline=None, derandomize=True, max_examples=150, suppress_health_check=[HealthCheck.too_slow]
 )
 @given(contradictory())
-def test_whatever_queues_and_groups_say_decisions_are_right_and_everything_is_explained(
+def test_arbitrary_queues_and_groups_give_valid_and_explained_results(
     state: ClusterState,
 ) -> None:
     decision = decide(state)
@@ -269,7 +269,7 @@ def _all_at_once(state: ClusterState) -> None:
     "lose", [_lose_node, _lose_group, _lose_queue, _lose_pod, _lose_domain, _all_at_once]
 )
 @pytest.mark.parametrize("stage", ["waiting", "decided", "evicting", "promised"])
-def test_what_vanishes_between_decisions_harms_nobody_else(
+def test_objects_deleted_between_cycles_affect_no_other_gang(
     stage: str, lose: Callable[[ClusterState], None]
 ) -> None:
     state = cluster(node("n", cpu=2), node("m", cpu=2), QueueFacts("q"))

@@ -151,7 +151,7 @@ HAS = Job("a/has", 2, runs=2)
         ),
     ],
 )
-def test_the_namespace_with_the_smallest_share_goes_first(
+def test_namespace_with_the_smallest_share_is_served_first(
     cpu: int, jobs: list[Job], by_age: list[str], by_share: list[str]
 ) -> None:
     things = world(cpu, jobs, QueueFacts("q"))
@@ -167,7 +167,7 @@ def test_pods_without_a_gang_count_for_their_namespace_unless_others_placed_them
     assert served(cluster(*world(2, jobs, foreign)), NAMESPACES) == ["d/new"]
 
 
-def test_who_has_been_promised_room_keeps_it_against_smaller_shares() -> None:
+def test_reservation_outranks_smaller_shares() -> None:
     jobs = [Job("a/has", 1, runs=1), Job("b/has", 2, at=1, runs=2), Job("a/large", 4, at=2)]
     state = cluster(*world(5, jobs))
     first = decided(state, NAMESPACES)

@@ -1,4 +1,4 @@
-"""The judge of decisions: each rule that a decision may break is noticed, and named."""
+"""The oracle notices and names each rule that a result may violate."""
 
 from dataclasses import replace
 
@@ -139,9 +139,7 @@ PLACES = [
 
 
 @pytest.mark.parametrize(("world", "put", "says"), PLACES)
-def test_a_pod_where_it_may_not_be_is_noticed(
-    world: list[object], put: PodFacts, says: str
-) -> None:
+def test_forbidden_placement_is_a_violation(world: list[object], put: PodFacts, says: str) -> None:
     state = cluster(*world, put)  # type: ignore[arg-type]
     assert any(says in fault for fault in faults(state, bind(("p", "n"))))
 
@@ -224,7 +222,7 @@ def evicting(
 
 
 @pytest.mark.parametrize("claimers", [{}, {"port": 80}], ids=["room", "room and a port"])
-def test_an_eviction_that_is_right_is_not_noticed(claimers: dict[str, object]) -> None:
+def test_justified_eviction_is_no_violation(claimers: dict[str, object]) -> None:
     state = evicting(claimers=claimers)
     assert not list(faults(state, decide(state)))
     assert not list(faults(state, evict("low-1")))
@@ -285,7 +283,7 @@ EVICTIONS = [
 
 
 @pytest.mark.parametrize(("state", "says"), EVICTIONS)
-def test_an_eviction_that_may_not_be_is_noticed(state: ClusterState, says: str) -> None:
+def test_forbidden_eviction_is_a_violation(state: ClusterState, says: str) -> None:
     assert any(says in fault for fault in faults(state, evict("low-0")))
 
 
@@ -295,13 +293,13 @@ def test_more_than_a_budget_allows_is_noticed() -> None:
     assert any("0 may be" in fault for fault in faults(state, evict("low-0")))
 
 
-def test_an_eviction_for_whom_nothing_is_kept_is_noticed() -> None:
+def test_eviction_without_reservation_is_a_violation() -> None:
     state = evicting()
     wrong = replace(evict("low-0"), promises={})
     assert any("no reservation" in fault for fault in faults(state, wrong))
 
 
-def test_groups_are_told_apart_by_their_namespaces() -> None:
+def test_groups_of_one_name_in_two_namespaces_are_distinct() -> None:
     other: GroupFacts = replace(group("g", 1), key=GroupKey("e/g"))
     state = cluster(node("n"), other, group("g", 1), pod("p", group="g"))
     assert not list(faults(state, bind(("p", "n"), group="g")))
@@ -337,7 +335,7 @@ def test_a_volume_that_is_not_there_or_too_many_is_noticed() -> None:
     assert "attaches 1 volumes" in next(faults(state, bind(("p", "n"), ("q", "n"))))
 
 
-def test_a_small_gang_that_is_torn_apart_is_noticed() -> None:
+def test_incomplete_subgroup_is_a_violation() -> None:
     rule = PartRule("s", Selector(), size=2, minimum=1, keys=("k",), network=NetworkRule(tier=1))
     members = [pod(f"{k}{i}", group="g", labels=(("k", k),)) for k in "ab" for i in range(2)]
     state = cluster(node("n"), node("m"), group("g", parts=(rule,)), *members)
@@ -354,7 +352,7 @@ def test_a_small_gang_that_is_torn_apart_is_noticed() -> None:
     assert not said(("a0", "n"), ("a1", "n"), ("b0", "m"), ("b1", "m"))
 
 
-def test_nodes_of_a_pool_that_nobody_may_use_give_no_queue_a_claim() -> None:
+def test_unusable_node_groups_add_no_fair_share() -> None:
     """Of eight processors, four are behind a taint: half of the rest is two, which q2 uses."""
     tainted = node("t", cpu=4, taints=(Taint("team", "x", "NoSchedule"),))
     queues = (QueueFacts("q1"), QueueFacts("q2"))

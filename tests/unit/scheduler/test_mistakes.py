@@ -1,4 +1,4 @@
-"""What cannot be read on groups and queues is named, and nothing that can."""
+"""Unreadable fields of groups and queues are reported, and only these."""
 
 import msgspec
 import pytest

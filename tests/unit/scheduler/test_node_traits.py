@@ -1,4 +1,4 @@
-"""What is kept of nodes is what would be worked out anew, however they have changed."""
+"""Cached facts about nodes equal freshly computed ones after any change."""
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

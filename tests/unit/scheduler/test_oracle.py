@@ -1,4 +1,4 @@
-"""Against the truth: on small clusters all placements can be tried one by one."""
+"""Comparison with an exhaustive search of all placements on small clusters."""
 
 from collections.abc import Sequence
 from random import Random

@@ -1,7 +1,9 @@
-"""Against the truth, with constraints: every order and every node tried, on small clusters.
+"""Comparison with an exhaustive search with constraints: every order and every node, on small
+clusters.
 
-What is feasible is judged by the code that judges decisions, one pod after the other, so that the
-search and the scheduler have no rule in common.
+The oracle decides what is feasible, one pod after the other, so that the search and the scheduler
+share
+no rule.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""A simulation under a configuration of the scheduler: what changes, and what is no such file."""
+"""Simulation with a scheduler configuration: its effects, and its errors."""
 
 from pathlib import Path
 
@@ -71,7 +71,7 @@ def test_what_the_scheduler_would_refuse_is_refused(
     assert "scheduler.yaml" in told
 
 
-def test_what_makes_no_difference_in_a_simulation_is_said(simulated) -> None:
+def test_settings_without_effect_in_a_simulation_are_reported(simulated) -> None:
     switches = "enableHierarchy: true, enableNamespaceOrder: true, enablePreemptable: true"
     code, _, told = simulated(
         f"tiers: [{{plugins: [{{name: drf, {switches}}}, {{name: gang, arguments: {{a: 1}}}}, "

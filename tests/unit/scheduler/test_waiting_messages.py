@@ -1,4 +1,4 @@
-"""What a waiting gang is told: what is short, who has it, its place in line, what would help."""
+"""Messages of pending gangs: shortage, users, position in the queue, what would help."""
 
 from gangline.scheduler.model import Decision, QueueFacts
 from unit.scheduler.builders import (
@@ -24,7 +24,7 @@ def told_pod(decision: Decision, name: str) -> str:
     return next(text for key, text in messages.items() if key == f"d/{name}")
 
 
-def test_a_gang_is_told_what_is_short_and_who_uses_it() -> None:
+def test_message_names_the_shortage_and_the_users() -> None:
     state = cluster(
         node("n1", cpu=8, gpu=8),
         node("n2", cpu=8, gpu=8),
@@ -54,7 +54,7 @@ def test_the_message_of_a_pod_begins_as_kube_scheduler_puts_it() -> None:
     assert "waiting since" not in message
 
 
-def test_a_pod_whose_room_is_being_made_is_still_told_in_kubernetes_words_first() -> None:
+def test_message_of_a_preemptor_pod_starts_with_kubernetes_wording() -> None:
     low = [group("low", 1), pod("low-0", cpu=4, group="low", on="n1")]
     high = [group("high", 1, priority=5), pod("high-0", cpu=4, group="high", priority=5)]
     decision = decide(cluster(node("n1", cpu=4), *low, *high))
@@ -75,7 +75,7 @@ def test_places_in_line_are_counted_in_each_queue_and_rounded_when_many_wait() -
     assert "First in queue 'q'" in told(decision, "other")
 
 
-def test_only_nodes_that_may_take_it_count_for_who_uses_what() -> None:
+def test_users_are_counted_on_eligible_nodes_only() -> None:
     state = cluster(
         node("n1", cpu=4, labels={"zone": "a"}),
         node("n2", cpu=8),
@@ -90,7 +90,7 @@ def test_only_nodes_that_may_take_it_count_for_who_uses_what() -> None:
     assert "1 node(s) didn't match Pod's node affinity/selector" in message
 
 
-def test_a_gang_that_would_fit_in_sum_is_told_how_many_pods_need_a_node() -> None:
+def test_message_counts_the_pods_that_need_a_node() -> None:
     state = cluster(
         node("n1", cpu=3),
         node("n2", cpu=3),
@@ -106,7 +106,7 @@ def test_a_gang_that_would_fit_in_sum_is_told_how_many_pods_need_a_node() -> Non
     assert "It starts when 1 more of its pods finds a node with that much free." in message
 
 
-def test_a_queue_at_its_limit_names_who_uses_it() -> None:
+def test_message_of_a_queue_at_its_limit_names_the_users() -> None:
     state = cluster(
         node("n1", cpu=8),
         QueueFacts("q", capability=request(cpu=4, pods=0)),
@@ -121,7 +121,7 @@ def test_a_queue_at_its_limit_names_who_uses_it() -> None:
     assert message.endswith("First in queue 'q', waiting since 1970-01-01 00:00:07 UTC.")
 
 
-def test_who_others_are_evicted_for_is_not_told_that_he_would_never_fit() -> None:
+def test_message_of_a_preemptor_does_not_claim_it_never_fits() -> None:
     alone = pod("alone", cpu=4, on="n", ours=True)
     state = cluster(node("n", cpu=4), alone, group("job", 1, priority=5), pod("p", group="job"))
     decision = decide(state)

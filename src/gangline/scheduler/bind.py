@@ -73,6 +73,7 @@ class Binder:
     def bind(self, bindings: Iterable[Binding]) -> None:
         """Assume the pods on their nodes now, and bind them in the background."""
         for binding in bindings:
+            # Assumed before the first await: the next cycle must not see these resources as free.
             self._state.assume(binding.pod, binding.node)
             self.rush.begun()
             if self._prepare is not None and self._state.pods[binding.pod].claims:

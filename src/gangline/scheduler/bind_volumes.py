@@ -105,6 +105,7 @@ class VolumeBinder:
         """
         asked: set[str] = set()
         while True:
+            # Taken before the state is read, so that no change in between is missed.
             changed = self._changed
             pod = self._state.pods.get(binding.pod)
             if pod is None or pod.uid != binding.uid:

@@ -163,6 +163,7 @@ class _Pass:
         """
         known = self._told(unit) if self._hopeless else None
         if known is not None and unit.name not in self._claims and unit.name not in self._places:
+            # Nothing is left but backfill: its run time is not part of the equivalence key.
             if not self._slip_in(unit):
                 self._refuse(unit, reasons.NOT_ENOUGH_RESOURCES, known.gang, known.pod)
             return
@@ -263,6 +264,8 @@ class _Pass:
                 self._evict(unit, clearance)
                 return reasons.CLEARING
             self._spared.add(likes)
+        # Only the first pending gang of a cycle gets a reservation. More of them would delay each
+        # other, and leave fewer nodes for backfill.
         if not self._planned:
             plan = self._planner.plan(unit, self.state.promises.get(unit.name))
             if plan is not None:

@@ -52,6 +52,7 @@ class Evictor:
     async def _evict(self, eviction: Eviction) -> None:
         namespace, _, name = eviction.pod.partition("/")
         try:
+            # The condition first: after the eviction the pod may be deleted at any time.
             await self._say_why(name, namespace, eviction)
             await self._client.evict(name, namespace)
         except NotFound:

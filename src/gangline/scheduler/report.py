@@ -121,6 +121,7 @@ class Reporter:
             self.controller.queue.add(Subject(kind, key))
 
     async def _write(self, subject: Subject) -> Result:
+        # Before the desired status is computed: what is bound meanwhile saves this write.
         await self._rush.over(GIVES_WAY_S)
         try:
             if subject.kind == "Pod":

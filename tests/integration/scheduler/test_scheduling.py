@@ -1,4 +1,4 @@
-"""The scheduler on a real API server: gangs are placed, reasons are written, faults are survived."""
+"""The scheduler on a real API server: gangs are placed, reasons are written."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable

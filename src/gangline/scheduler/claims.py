@@ -53,7 +53,7 @@ def standing_claims(state: ClusterState, units: Iterable[Unit], now: float) -> C
                 Placement((p,), row, state.nodes.demand(p.shape.request)) for p in leaving
             )
     found: dict[str, list[Placement]] = {}
-    # In scheduling order: earlier gangs keep their nodes if the reservations no longer fit together.
+    # In scheduling order: earlier gangs keep their nodes if not all reservations fit any more.
     for unit in sorted((u for u in units if u.name in claiming), key=lambda unit: unit.order):
         mark = trial.mark()
         rows = {pod: state.nodes.rows.get(node) for pod, node in claiming[unit.name].places}

@@ -121,7 +121,7 @@ async def test_a_training_job_is_explained_by_its_name(
 async def test_explain_uses_the_schedulers_configuration(
     client: Client, api_server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By its ConfigMap, or by a file: without preemption nobody is evicted for the urgent pod."""
+    """From its ConfigMap, or a file: without preemption no pod is evicted for the urgent one."""
     await definitions.install(client)
     await add_node(client, "n", "4")
     await client.create(PRIORITY_CLASSES, {"metadata": {"name": "high"}, "value": 9})

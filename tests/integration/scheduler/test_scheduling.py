@@ -353,7 +353,7 @@ async def test_a_gang_of_higher_priority_pushes_out_what_it_needs(cluster: Clien
 
 
 async def test_restarted_scheduler_keeps_preemptor_reservations(cluster: Client) -> None:
-    """The evicted gang comes back while nobody schedules: it must not get the room again."""
+    """The evicted gang is recreated while no scheduler runs: it must not get the nodes again."""
     await add_node(cluster, "a")
     async with scheduling(cluster, PREEMPTING):
         await add_gang(cluster, "low", 2, cpu="2")

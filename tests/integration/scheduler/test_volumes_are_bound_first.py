@@ -34,7 +34,7 @@ async def eventually(claim: Callable[[], Awaitable[Any]]) -> Any:
 
 @pytest.fixture
 async def cluster(client: Client) -> AsyncIterator[Client]:
-    """Two nodes and a scheduler; nobody makes or binds volumes."""
+    """Two nodes and a scheduler; no controller provisions or binds volumes."""
     await definitions.install(client)
     for name in ("a", "b"):
         await client.create(NODES, {"metadata": {"name": name, "labels": {HOST: name}}})

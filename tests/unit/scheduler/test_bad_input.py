@@ -40,7 +40,7 @@ AMOUNTS = st.one_of(
 
 @st.composite
 def contradictory(draw: st.DrawFn) -> ClusterState:
-    """Draw queues that say anything of themselves and each other, and jobs in and outside them."""
+    """Draw arbitrary queues, and jobs in and outside them."""
     queues = [
         QueueFacts(
             name,

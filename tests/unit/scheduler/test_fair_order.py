@@ -176,7 +176,7 @@ def test_reservation_outranks_smaller_shares() -> None:
     state.promises = dict(first.promises)
     for each in Job("c/new", 1, at=3).facts():
         state.set_pod(each) if isinstance(each, PodFacts) else state.set_group(each)  # type: ignore[arg-type]
-    # There is room for it, and its namespace uses nothing at all.
+    # It fits, and its namespace has no usage.
     later = decided(state, NAMESPACES)
     assert not later.bindings
     assert list(later.promises) == ["a/large"]
@@ -263,7 +263,7 @@ def test_the_order_in_which_things_are_seen_changes_no_fair_decision(
 def test_a_large_gang_starts_however_many_small_ones_of_poorer_namespaces_come(
     things: list[Facts], length: int
 ) -> None:
-    """Each cycle the oldest that runs ends and two gangs come; nobody is ever passed for ever."""
+    """Each cycle the oldest running gang ends and two gangs arrive; no gang starves."""
     state = cluster(*things, *Job("a/large", 4, at=2).facts())
     state.set_node(node("n", cpu=12, memory=64))
     last = 0

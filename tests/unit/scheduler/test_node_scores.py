@@ -57,7 +57,7 @@ def test_pod_is_placed_where_it_balances_usage(cpu: int, memory: int, goes_to: s
 def test_each_pod_of_a_gang_is_weighed_with_those_before_it() -> None:
     nodes = [node(name, cpu=8, memory=8) for name in ("a", "b")]
     state = cluster(*nodes, *gang("g", 2, cpu=4), weights=EVEN)
-    # Both would fit on one node, whose memory could then be used by nobody.
+    # Both would fit on one node, whose memory would then be unusable.
     assert where(state) == {"a": 1, "b": 1}
     assert where(cluster(*nodes, *gang("g", 2, cpu=4))) == {"a": 2}
 

@@ -29,7 +29,7 @@ def facts(draw: st.DrawFn) -> NodeFacts:
 
 
 def traits(table: NodeTable) -> dict[str, tuple[object, ...]]:
-    """Return what holds of each node; numbers of labels stand for who has the same."""
+    """Return the facts about each node, with label values as numbers."""
     models = table.models()
     found = {}
     for name, row in table.rows.items():

@@ -189,7 +189,7 @@ def test_equivalent_specs_are_converted_to_one_shape() -> None:
         [True, True, False, False, False, False],
         [False, False, True, False, False, False],
         [False, False, False, True, False, False],
-        # What is wanted of other pods depends on more than the spec: it is always read anew.
+        # Inter-pod rules depend on more than the spec: they are always converted again.
         [False, False, False, False, False, False],
         [False, False, False, False, False, True],
     ]

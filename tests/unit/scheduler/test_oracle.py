@@ -60,7 +60,7 @@ def feasible(nodes: Sequence[NodeFacts], pods: Sequence[PodFacts]) -> bool:
 
 
 def placed(nodes: Sequence[NodeFacts], pods: Sequence[PodFacts]) -> bool:
-    """Say whether the scheduler places the gang; that it fits so is judged."""
+    """Return whether the scheduler places the gang; the oracle checks the result."""
     return GroupKey("d/g") in judged(cluster(*nodes, group("g", len(pods)), *pods)).placed
 
 

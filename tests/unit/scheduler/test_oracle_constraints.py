@@ -129,7 +129,7 @@ def _likeness(pods: Sequence[PodFacts], name: str) -> str:
 def _may_be(
     nodes: Sequence[NodeFacts], pods: Sequence[PodFacts], put: Sequence[tuple[str, str]]
 ) -> bool:
-    """Say whether the last one may be put there, the others being where they are put."""
+    """Return whether the last pod may be placed there, given the others."""
     before = dict(put[:-1])
     there = [each for each in pods if each.node is not None]
     running = [
@@ -150,7 +150,7 @@ def pod_on(each: PodFacts, on: str) -> PodFacts:
 
 
 def placed(nodes: Sequence[NodeFacts], pods: Sequence[PodFacts]) -> bool:
-    """Say whether the scheduler places the gang; what it decides is judged."""
+    """Return whether the scheduler places the gang; the oracle checks the result."""
     size = sum(each.node is None for each in pods)
     state = cluster(*nodes, group("g", size), *pods)
     decision = decide(state)

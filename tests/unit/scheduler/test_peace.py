@@ -16,7 +16,7 @@ CALM_AFTER = 900
 QUIET = 8
 """Cycles in which nothing happens, after which nothing will: of that the decisions are made."""
 SOON = 20
-"""Cycles within which nobody takes revenge."""
+"""Number of cycles within which evictions must not be mutual."""
 
 
 class World:

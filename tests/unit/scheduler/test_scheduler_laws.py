@@ -26,7 +26,7 @@ ZONES = ("a", "b")
 LAW = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 """A busy machine is no fault of the law."""
 IN_WORDS = settings(LAW, max_examples=40)
-"""For laws that the judge, who sees more worlds, looks at as well: here they are said plainly."""
+"""For invariants that the oracle also checks: here they are stated directly."""
 
 
 @st.composite

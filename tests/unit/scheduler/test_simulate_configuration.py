@@ -14,7 +14,7 @@ TRACE = """arrival,duration,size,cpu,priority,name
 
 @pytest.fixture
 def simulated(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    """Simulate two jobs of which only one has room at a time; return what is printed."""
+    """Simulate two jobs of which one fits at a time; return the output."""
     trace = tmp_path / "trace.csv"
     trace.write_text(TRACE)
     described = tmp_path / "cluster.yaml"

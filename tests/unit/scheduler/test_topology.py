@@ -26,7 +26,7 @@ from unit.scheduler.builders import judged as decide
 
 
 def roles_by_node(decision: Decision) -> dict[str, Counter[str]]:
-    """Say how many pods of each role each node gets."""
+    """Return the number of pods of each role on each node."""
     found: dict[str, Counter[str]] = defaultdict(Counter)
     for binding in decision.bindings:
         found[binding.node][binding.pod.removeprefix("d/").rstrip("0123456789-")] += 1

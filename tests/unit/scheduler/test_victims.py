@@ -285,7 +285,7 @@ def test_queues_below_one_queue_settle_among_themselves() -> None:
 
 
 def test_evictions_are_never_mutual() -> None:
-    """Run rounds over half an hour in which all who are evicted come back at once, and wait."""
+    """Run cycles over half an hour; evicted gangs are recreated immediately."""
     state = cluster(
         node("n", cpu=8),
         queue("q1", deserved=request(cpu=3, pods=0)),

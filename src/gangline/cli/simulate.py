@@ -27,7 +27,6 @@ class Flags(TypedDict):
     seed: int
     quantum: float
     learned: bool
-    check: bool
 
 
 @click.command("simulate")
@@ -60,14 +59,12 @@ class Flags(TypedDict):
     is_flag=True,
     help="Let jobs lodge in planned room for as long as their like took.",
 )
-@click.option("--check", is_flag=True, help="Have every decision judged independently (slower).")
 def simulate_command(trace: Path | None, **flags: Unpack[Flags]) -> None:
     """Run the scheduler over TRACE (CSV or JSON) and print what came of it.
 
     A trace has the columns arrival, duration and size, and may have name, minimum, cpu, memory,
     gpu, queue, priority, fails_after and checkpoint_every.
     """
-    from gangline.scheduler.simulate import check as judge  # noqa: PLC0415
     from gangline.scheduler.simulate import cluster as clusters  # noqa: PLC0415
     from gangline.scheduler.simulate.engine import Simulation  # noqa: PLC0415
     from gangline.scheduler.simulate.generate import SHAPES, generate  # noqa: PLC0415
@@ -93,9 +90,8 @@ def simulate_command(trace: Path | None, **flags: Unpack[Flags]) -> None:
         )
     except TraceError as error:
         raise click.UsageError(str(error)) from error
-    watchers = [judge.check] if flags["check"] else []
     quantum, weights = flags["quantum"], settings.weights
-    history = Simulation(cluster, arriving, settings.policy, watchers, quantum, weights).run()
+    history = Simulation(cluster, arriving, settings.policy, (), quantum, weights).run()
     found = outcome(history, cluster)
     click.echo(table(("WHAT", "FIGURE"), figures(found)))
     click.echo()

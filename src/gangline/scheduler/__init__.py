@@ -1,7 +1,7 @@
-"""Pods to nodes: whole gangs or nothing.
+"""The scheduler: places gangs of pods on nodes, completely or not at all.
 
-The observed cluster is a set of facts (``model``), read from API objects by ``observe`` and kept
-incrementally in arrays by ``state``. ``decide`` is the pure centre: what is waiting goes, in the
-order of ``units``, through trial placements (``trial``), and comes out as bindings or as verdicts
-with reasons (``reasons``). ``shell`` watches, and carries decisions out.
+Informers keep a cache of the cluster: small immutable values, and nodes as arrays. When something
+changes, a scheduling cycle reads the cache and returns bindings, evictions, reservations, and the
+reason why each other gang is pending. The cycle is a pure function of the cache and the time; the
+loop around it applies and reports its result.
 """

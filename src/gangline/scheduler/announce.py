@@ -1,8 +1,8 @@
-"""Tells of pods that got their nodes, when there is nothing more urgent to send.
+"""Reports results: conditions of pod groups and pods, and events, written only when they change.
 
-An event costs the API server and us as much as the binding that it tells of. So it waits until no
-binding is under way, or some seconds at most where there always is one; then events go one by one,
-each when the one before has gone, so that none is dropped for there being many.
+An event costs the API server and this process as much as the binding that it reports. Therefore
+events wait until no binding is in flight, for at most some seconds. They are sent one by one, so
+that the client never drops one for lack of a free slot.
 """
 
 import asyncio
@@ -18,16 +18,16 @@ log = logging.getLogger(__name__)
 
 LONGEST_WAIT_S = 5.0
 MOST_WAITING = 20_000
-"""Then further ones are dropped: the API server takes no events, or hardly any."""
+"""Further events are dropped: the API server accepts none, or hardly any."""
 
 
 class Announcer:
-    """Sends an event for each pod that is bound.
+    """Sends the Scheduled event of each bound pod.
 
     Args:
-        events: where they go.
-        resting: set while no binding is under way.
-        clock: seconds that only go forward.
+        events: sends the events.
+        resting: set while no binding is in flight.
+        clock: a monotonic clock in seconds.
     """
 
     def __init__(
@@ -37,11 +37,11 @@ class Announcer:
         self._bound: asyncio.Queue[tuple[float, Binding]] = asyncio.Queue(MOST_WAITING)
 
     def bound(self, binding: Binding) -> None:
-        """Note that a pod has its node; never waits."""
+        """Queue the event of a bound pod; never waits."""
         try:
             self._bound.put_nowait((self._clock(), binding))
         except asyncio.QueueFull:
-            log.debug("event dropped: too many wait", extra={"pod": binding.pod})
+            log.debug("event dropped: the queue is full", extra={"pod": binding.pod})
 
     async def run(self) -> None:
         """Send until cancelled."""

@@ -1,9 +1,9 @@
-"""How many volumes a node can attach, by storage driver, as resources of nodes. Pure.
+"""Volume attach limits, by CSI driver, as resources of nodes.
 
-Nodes say so in their CSINode. A claim that one pod uses takes one of these places. A claim that
-several use takes one on each of their nodes, however many of them are there: such a claim is a
-resource of its own (see ``shared_places``). What pods without a gang use is taken to be used for
-ever, so that places of gangs that will end can be planned for who waits.
+Nodes publish the limits in their CSINode. A claim used by one pod takes one attachment. A claim
+used by several pods takes one on each of their nodes, however many of them run there: such a claim
+is a resource of its own (see ``shared_places``). Attachments of pods without a gang are assumed to
+last for ever, so that attachments of gangs that will end can be reserved.
 """
 
 from collections import Counter, defaultdict
@@ -18,11 +18,11 @@ from gangline.scheduler.shared_places import ATTACHED_THERE, Taking, pods_taken
 from gangline.scheduler.storage import AttachedThere, ClaimFacts, Needs, Storage
 
 UNLIMITED = Stock(ATTACHED_THERE)
-"""Of whoever states no limit, as in Kubernetes."""
+"""The amount for drivers without a limit, as in Kubernetes."""
 
 
 def needs_of(storage: Storage, pod: PodFacts) -> Needs:
-    """Return what the claims of a pod that waits ask of its node."""
+    """Return what the claims of a pending pod require of its node, including attachments."""
     needs = storage.needs(pod)
     if not storage.limits or not pod.claims:
         return needs
@@ -32,7 +32,9 @@ def needs_of(storage: Storage, pod: PodFacts) -> Needs:
 def stocks(
     storage: Storage, pod: PodFacts, nodes: Iterable[NodeName], known: Container[str] = ()
 ) -> dict[str, dict[NodeName, Stock]]:
-    """Count on each node the places that a pod takes, by resource, but for those that are known."""
+    """Return the attachments that a pod needs, counted on each node by resource; ``known`` are
+    skipped.
+    """
     listed = list(nodes)
     taken = [_Place.read(name) for name, _ in _places(storage, pod)]
     taken += [_Place(place.driver) for place in taken]
@@ -46,10 +48,10 @@ def stocks(
 
 
 def takings(names: Iterable[str], columns: Mapping[str, int]) -> dict[int, Taking]:
-    """Say what columns stand for that depend on places.
+    """Return the columns that depend on attachments.
 
     Args:
-        names: resources, of which some are such.
+        names: resources.
         columns: the column of each resource.
     """
     found: dict[int, Taking] = {}
@@ -69,14 +71,16 @@ def takings(names: Iterable[str], columns: Mapping[str, int]) -> dict[int, Takin
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """What the name of a resource says, all in plain names."""
+    """A parsed resource name."""
 
     driver: str
     claims: tuple[str, ...] = ()
-    """Shared claims; none: it is places for claims that are not shared."""
+    """Shared claims; empty: attachments for claims that are not shared."""
     own: int = 0
     together: bool = False
-    """It is how many pods have room with these claims, and so many of their own."""
+    """True if the amount is the number of pods that these claims, and this number of own ones,
+    allow.
+    """
 
     def __str__(self) -> str:
         name = f"{ATTACHED}{self.driver}"
@@ -93,7 +97,7 @@ class _Place:
 
 
 def _places(storage: Storage, pod: PodFacts) -> Request:
-    """The places that a pod takes: one for each claim that is its own, one with the others else."""
+    """Return a pod's attachments: one for each own claim, or one with all shared claims."""
     limited = {driver for limits in storage.limits.values() for driver in limits}
     own: Counter[str] = Counter()
     shared: dict[str, list[str]] = defaultdict(list)
@@ -114,7 +118,7 @@ def _places(storage: Storage, pod: PodFacts) -> Request:
 
 
 def _stock(there: AttachedThere | None, place: _Place) -> Stock:
-    """What a node has of a resource, and how much is used now and when all gangs have ended."""
+    """Return the amount of a resource on a node, with its usage now and its lasting usage."""
     if there is None:
         return UNLIMITED
     if not place.claims:
@@ -127,7 +131,7 @@ def _stock(there: AttachedThere | None, place: _Place) -> Stock:
 
 
 def _level(place: _Place, most: int, attached: Set[str]) -> int:
-    """How much of shared claims a node has left, as ``shared_places`` understands it."""
+    """Return the free amount of shared claims on a node, in the encoding of ``shared_places``."""
     lacking = sum(claim not in attached for claim in place.claims)
     if not place.together and not lacking:
         return ATTACHED_THERE
@@ -135,7 +139,7 @@ def _level(place: _Place, most: int, attached: Set[str]) -> int:
 
 
 def _attached(storage: Storage, driver: str) -> dict[NodeName, AttachedThere]:
-    """What is attached to the nodes that a driver has a limit on; counted once for all who ask."""
+    """Return the attachments of a driver on limited nodes; counted once for all pods."""
     known = storage.attached.get(driver)
     if known is None:
         known = storage.attached[driver] = {
@@ -158,7 +162,7 @@ def _claims_of(storage: Storage, claims: Iterable[str], driver: str) -> Set[str]
 
 
 def _driver(storage: Storage, claim: ClaimFacts | None) -> str:
-    """Who attaches the volume of a claim; empty: nobody, or nobody knows."""
+    """Return the driver that attaches the volume of a claim; empty: none, or unknown."""
     if claim is None:
         return ""
     volume = storage.volumes.get(claim.volume)
@@ -167,5 +171,5 @@ def _driver(storage: Storage, claim: ClaimFacts | None) -> str:
 
 @lru_cache(maxsize=16_384)
 def _plain(name: str) -> str:
-    """Leave out what makes a resource a device, or divides its name."""
+    """Escape the characters that mark a device or separate parts of the name."""
     return name.replace("/", "|").replace(":", "|").replace("+", "|")

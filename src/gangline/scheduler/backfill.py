@@ -1,11 +1,12 @@
-"""When planned room can be had, as far as run times are known, so that short gangs use it before.
+"""Backfill: start short gangs on nodes that are reserved for a larger gang.
 
-A run time is known of pods with ``activeDeadlineSeconds``, which their kubelet ends, and of gangs
-whose group states one. Whoever surely ends before the first in line could start delays nobody.
+The first pending gang of a cycle gets a reservation. Its nodes stay usable until the reservation
+can start: the latest known end of the pods that have to end there. A gang may backfill if
 
-Else it may be learned, from those that were alike. That is no promise: who was let in on it is a
-*lodger*, and has to go as soon as the first in line could start without him. So even estimates
-that are all wrong put nobody off. A gang lodges once, and only one that may be evicted.
+1. its run time is bounded (``activeDeadlineSeconds``, or the run-time annotation of its group), and
+2. it ends before the reservation can start.
+
+Invariant: a backfilled gang never delays the reservation.
 """
 
 from collections.abc import Iterable
@@ -21,23 +22,23 @@ from gangline.scheduler.units import Unit
 
 
 def ends_at(state: ClusterState, pod: PodFacts, now: float, *, likely: bool = False) -> float:
-    """Return when a pod that runs will have ended; infinite where nobody knows.
+    """Return when a running pod will have ended at the latest; infinite: unknown.
 
     Args:
-        state: what is observed.
+        state: the cache.
         pod: the pod.
-        now: the time, in seconds since the epoch.
-        likely: what is only learned counts too.
+        now: the time in seconds since the epoch.
+        likely: True if learned run times count too.
     """
     if pod.terminating:
         return now
     group = state.groups.get(pod.group) if pod.group is not None else None
     limits = (pod.limit_s, group.run_time_s if group is not None else 0.0)
     limit = min((each for each in limits if each > 0), default=inf)
-    # One that has not started yet has all of its time before it.
+    # A pod that has not started yet has its full run time left.
     began = pod.started or now
     if likely and group is not None and (learned := state.run_times.estimate(group.family)):
-        # Of one that has run for longer than its like nothing is known.
+        # Nothing is known of a gang that has run for longer than the estimate.
         limit = min(limit, learned if began + learned > now else inf)
     return began + limit
 
@@ -50,14 +51,14 @@ def opens_at(
     *,
     likely: bool = False,
 ) -> float:
-    """Return the earliest time at which planned room can be free; nothing: nobody knows.
+    """Return the time in seconds when the planned nodes can be free; 0: unknown.
 
     Args:
-        state: what is observed.
-        trial: free amounts, from which the plan was taken already.
-        plan: the planned room.
-        now: the time, in seconds since the epoch.
-        likely: what is only learned counts too.
+        state: the cache.
+        trial: the scratch allocation, to which the plan was charged already.
+        plan: the reserved placements.
+        now: the time in seconds since the epoch.
+        likely: True if learned run times count too.
     """
     rows = {placement.row for placement in plan}
     latest = max((_row_opens(state, trial, row, now, likely) for row in rows), default=now)
@@ -65,7 +66,6 @@ def opens_at(
 
 
 def _row_opens(state: ClusterState, trial: Trial, row: int, now: float, likely: bool) -> float:
-    """When enough has ended on one row."""
     lacking = {
         name: -int(trial.free[column, row])
         for name, column in state.nodes.columns.items()
@@ -92,21 +92,21 @@ def _row_opens(state: ClusterState, trial: Trial, row: int, now: float, likely: 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Room that is planned for the first in line, and when it can be had at the earliest."""
+    """Reserved placements of the first pending gang, and when the reservation can start."""
 
     plan: tuple[Placement, ...] = ()
     opens: float = 0.0
     likely: float = 0.0
-    """The same with what is only learned; nothing: nobody lodges here."""
+    """The same with learned run times; 0: no gang may backfill on an estimate."""
     host: str = ""
-    """Whose room it is."""
+    """Name of the gang that owns the reservation."""
 
     def admits(self, unit: Unit, now: float) -> bool:
-        """Say whether a unit surely ends before the planned room can be used."""
+        """Return whether a gang certainly ends before the reservation can start."""
         return 0 < unit.limit_s <= self.opens - now
 
     def lodges(self, state: ClusterState, unit: Unit, now: float) -> bool:
-        """Say whether a unit most likely ends before that, and may be told to go if it does not."""
+        """Return whether a gang probably ends before that, and may be evicted if it does not."""
         if self.likely <= now or unit.group is None or unit.group in state.lodgers or unit.running:
             return False
         group = state.groups[unit.group]
@@ -122,10 +122,10 @@ class Window:
         )
 
     def place(self, trial: Trial, unit: Unit) -> list[Placement]:
-        """Place a unit also in the planned room.
+        """Place a gang, also on the reserved nodes.
 
         Returns:
-            Where its minimum goes; nothing: it does not fit.
+            The placements of its minimum; empty: it does not fit.
         """
         trial.release(self.plan)
         mark = trial.mark()

@@ -1,11 +1,11 @@
-"""Carries bindings out: a whole gang at once, and what fails again until it holds.
+"""The binder: binds complete gangs concurrently, and retries failed bindings.
 
-A pod stays assumed on its node while its binding is tried, so nobody takes its place, and the
-gang is completed rather than broken up. Only when the API server insists does the pod go back
-to waiting; its gang then comes first in the next decision, since the rest of it runs already.
+A pod stays assumed on its node while its binding is tried. So no other pod takes the node, and the
+gang is completed rather than split. Only when the API server keeps refusing does the pod become
+pending again. Its gang then comes first in the next cycle, since its other pods run already.
 
-Some workers take bindings from one line: a task for each would cost a tenth of the binding. What
-takes longer (volumes, failures) goes on in a task of its own.
+Workers take bindings from one queue: a task per binding would cost a tenth of the binding. Slow
+work (volumes, retries) continues in a task of its own.
 """
 
 import asyncio
@@ -24,27 +24,28 @@ log = logging.getLogger(__name__)
 
 FIRST_RETRY_S, LAST_RETRY_S = 0.1, 5.0
 GIVE_UP_AFTER = 6
-"""Attempts before the pod is decided again: its node may be at fault."""
+"""Attempts before the pod becomes pending again: its node may be the cause."""
 SETTLE_S, LONGEST_SETTLE_S = 1.0, 30.0
-"""After a refusal the watch is given this long to show why, before the pod waits again; longer
-each time, since a pod that the API server keeps refusing would else be decided without end."""
+"""After a refusal the watch gets this long to show the cause before the pod becomes pending again.
+The wait doubles each time, so that a pod which is always refused is not tried all the time.
+"""
 _FINAL = (NotFound, Conflict, Invalid, BadRequest, Forbidden)
-"""Refusals that another attempt would only repeat."""
+"""Errors that a retry would only repeat."""
 
 
 class _Outcome(Enum):
-    """What became of an attempt."""
+    """Result of one attempt."""
 
     BOUND = auto()
     AGAIN = auto()
-    """It failed, and another one may not."""
+    """It failed, and a retry may succeed."""
     REFUSED = auto()
 
 
 class Binder:
-    """Binds pods concurrently; the tasks live in the group that it is given."""
+    """Binds pods concurrently; its tasks run in the task group of the caller."""
 
-    def __init__(  # noqa: PLR0913 - who is told of what
+    def __init__(  # noqa: PLR0913 - callbacks
         self,
         client: Client,
         state: ClusterState,
@@ -63,15 +64,16 @@ class Binder:
         self._slots = asyncio.Semaphore(at_once)
         self._prepare, self._bound, self._released = prepare, bound, released
         self._line: deque[Binding] = deque()
-        """What is to be bound as soon as a worker is free."""
+        """Bindings that wait for a free worker."""
         self._workers = 0
         self.rush = rush or Rush()
         self._refused: dict[str, int] = {}
-        """How often in a row, by uid of the pod."""
+        """Number of consecutive refusals by uid of the pod."""
 
     def bind(self, bindings: Iterable[Binding]) -> None:
         """Assume the pods on their nodes now, and bind them in the background."""
         for binding in bindings:
+            # Assumed before the first await: the next cycle must not see these resources as free.
             self._state.assume(binding.pod, binding.node)
             self.rush.begun()
             if self._prepare is not None and self._state.pods[binding.pod].claims:
@@ -83,7 +85,7 @@ class Binder:
             self._tasks.create_task(self._work(), name="bind")
 
     async def _work(self) -> None:
-        """Try the bindings of the line once."""
+        """Try each binding of the queue once."""
         while self._line:
             binding = self._line.popleft()
             outcome = await self._attempt(binding, 1)
@@ -94,7 +96,7 @@ class Binder:
         self._workers -= 1
 
     def _persist(self, binding: Binding, attempt: int, outcome: _Outcome = _Outcome.AGAIN) -> None:
-        """Go on with a binding in a task of its own, after an attempt with this outcome."""
+        """Continue a binding in a task of its own, after an attempt with this outcome."""
         work = self._carry_out(binding, attempt, outcome)
         self._tasks.create_task(work, name=f"bind {binding.pod}")
 
@@ -115,10 +117,10 @@ class Binder:
             self._released()
 
     async def _attempt(self, binding: Binding, attempt: int) -> _Outcome:
-        """Bind a pod, once its volumes are there."""
+        """Bind a pod after its volumes are bound."""
         namespace, _, name = binding.pod.partition("/")
         try:
-            # What takes long is not done in a slot: other pods are bound meanwhile.
+            # Volumes are bound outside of the semaphore: other pods are bound meanwhile.
             if self._prepare is not None and not await self._prepare(binding):
                 return _Outcome.REFUSED
             async with self._slots:

@@ -1,4 +1,6 @@
-"""Sees to a pod's claims before it is bound: a volume is chosen, or made for its node, first."""
+"""Binds a pod's claims before the pod: reserves an existing volume, or has one provisioned for the
+node.
+"""
 
 import asyncio
 import logging
@@ -13,26 +15,26 @@ from gangline.scheduler.storage import ClaimFacts, VolumeFacts
 log = logging.getLogger(__name__)
 
 PATIENCE_S = 600.0
-"""How long a volume may take to be made and bound; as long as kube-scheduler waits."""
+"""Timeout for provisioning and binding a volume; kube-scheduler uses the same."""
 BOUND_BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"
 
 
 class VolumeBinder:
-    """Gives claims their volumes on the node that was decided."""
+    """Binds the claims of pods on the nodes that a cycle has chosen."""
 
     def __init__(self, client: Client, state: ClusterState) -> None:
         self._client, self._state = client, state
         self._changed = asyncio.Event()
 
     def changed(self) -> None:
-        """Look again: claims or volumes have changed."""
+        """Check again: claims or volumes have changed."""
         self._changed.set()
         self._changed = asyncio.Event()
 
     async def prepare(self, binding: Binding) -> bool:
-        """Return whether all claims of a pod have volumes now; waits until they have.
+        """Wait until all claims of a pod are bound; return whether they are.
 
-        False means that they will not have on this node: the pod is to be decided again.
+        False means that they cannot be bound on this node: the pod becomes pending again.
 
         Raises:
             KubeError: a claim or volume cannot be written.
@@ -51,7 +53,7 @@ class VolumeBinder:
             return False
 
     async def _choose(self, claim: ClaimFacts, binding: Binding) -> bool:
-        """Take a free volume for a claim, or ask for one to be made; False: neither can be."""
+        """Reserve a free volume for a claim, or request one; False: neither is possible."""
         row = self._state.nodes.rows.get(binding.node)
         node = self._state.nodes.facts[row] if row is not None else None
         if node is None:
@@ -70,9 +72,9 @@ class VolumeBinder:
         return True
 
     async def _take(self, volume: VolumeFacts, claim: ClaimFacts) -> bool:
-        """Keep a volume for a claim; the cluster's volume controller binds the two.
+        """Reserve a volume for a claim; the cluster's volume controller binds the two.
 
-        False: somebody else was faster.
+        Return False if another writer was faster.
         """
         namespace, _, name = claim.key.partition("/")
         current = await self._client.get(PERSISTENT_VOLUMES, volume.name)
@@ -87,7 +89,7 @@ class VolumeBinder:
             "uid": claim.uid,
         }
         body = {
-            # The volume must still be as we saw it.
+            # A conflict if another writer has changed the volume since.
             "metadata": {
                 "resourceVersion": current.metadata.resource_version,
                 "annotations": {BOUND_BY_CONTROLLER: "yes"},
@@ -98,9 +100,12 @@ class VolumeBinder:
         return True
 
     async def _bound(self, binding: Binding) -> bool:
-        """Wait until all claims of a pod are bound; False: the pod, or a claim's way, is gone."""
+        """Wait until all claims of a pod are bound; return False if the pod or the node selection
+        is gone.
+        """
         asked: set[str] = set()
         while True:
+            # Taken before the state is read, so that no change in between is missed.
             changed = self._changed
             pod = self._state.pods.get(binding.pod)
             if pod is None or pod.uid != binding.uid:
@@ -112,6 +117,6 @@ class VolumeBinder:
                 if claim.selected == binding.node:
                     asked.add(claim.key)
                 elif claim.key in asked:
-                    # Who makes volumes takes the node back where it cannot make one.
+                    # A provisioner removes the selected node if it cannot provision there.
                     return False
             await changed.wait()

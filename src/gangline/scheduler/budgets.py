@@ -1,4 +1,4 @@
-"""Disruption budgets: how many pods may be evicted now."""
+"""Pod disruption budgets: how many pods may be evicted now."""
 
 from dataclasses import dataclass
 
@@ -8,13 +8,11 @@ from gangline.scheduler.model import PodFacts
 
 @dataclass(frozen=True, slots=True)
 class BudgetFacts:
-    """A disruption budget: how many of the pods that it selects may be evicted now."""
-
     key: str
     namespace: str
     selector: Selector
     allowed: int = 0
 
     def covers(self, pod: PodFacts) -> bool:
-        """Say whether a pod is one of those it protects."""
+        """Return whether the budget selects the pod."""
         return pod.key.startswith(f"{self.namespace}/") and self.selector.matches(dict(pod.labels))

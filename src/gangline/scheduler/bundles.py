@@ -1,4 +1,4 @@
-"""Who could go: gangs that run, in bundles of pods that go together. Pure."""
+"""Running gangs as preemption candidates, in units of pods that are evicted together."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -13,8 +13,6 @@ SYSTEM_NAMESPACE = "kube-system"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gang:
-    """A gang that runs, as a candidate."""
-
     name: str
     queue: str
     priority: int
@@ -23,9 +21,9 @@ class Gang:
 
     @property
     def spare(self) -> tuple[PodFacts, ...]:
-        """Pods that it can do without, the newest of the lowest priority first."""
+        """Pods that the gang can run without: lowest priority first, then the newest."""
         if self.facts is None or self.facts.parts:
-            # A small gang within it would be left with too few.
+            # Evicting one pod would leave its subgroup incomplete.
             return ()
         allowed = len(self.pods) - self.facts.min_member
         if allowed <= 0:
@@ -42,7 +40,7 @@ class Gang:
         return tuple(spare)
 
     def lost_work(self, now: float) -> float:
-        """Pod-seconds that would be lost."""
+        """Pod-seconds of work since the last checkpoint, which an eviction would lose."""
         saved = self.facts.checkpointed if self.facts is not None else 0.0
         return sum(max(0.0, now - max(saved, _began(pod))) for pod in self.pods)
 
@@ -53,27 +51,28 @@ def _began(pod: PodFacts) -> float:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bundle:
-    """Pods that go together."""
+    """Pods that are evicted together."""
 
     gang: Gang
     pods: tuple[PodFacts, ...]
     breaks: bool
+    """True if the rest of the gang cannot continue: then all of its pods are evicted."""
     cost: tuple[object, ...]
 
 
 def least_loss(pod: PodFacts) -> tuple[int, float, str]:
-    """Return a sort key: the newest of the lowest priority go first."""
+    """Sort key: lowest priority first, then the newest."""
     return (pod.priority, -pod.created.timestamp(), pod.key)
 
 
 def may_be_evicted(pod: PodFacts) -> bool:
-    """Say whether a pod is neither the cluster's own nor somebody else's."""
+    """Return whether a pod is neither a system pod nor a pod of another scheduler."""
     system = pod.priority >= SYSTEM_PRIORITY or pod.key.startswith(f"{SYSTEM_NAMESPACE}/")
     return not system and (pod.ours or pod.group is not None)
 
 
 def victims_of(chosen: Iterable[Bundle]) -> tuple[PodFacts, ...]:
-    """All pods that go: of a gang that is broken, every one."""
+    """Return all pods that are evicted: of a broken gang, every pod."""
     pods: dict[str, PodFacts] = {}
     for bundle in chosen:
         for pod in bundle.gang.pods if bundle.breaks else bundle.pods:

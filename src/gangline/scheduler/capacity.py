@@ -1,8 +1,7 @@
-"""Where storage drivers say that there is room for a volume that is yet to be made. Pure.
+"""Storage capacity: where drivers can still provision a volume (CSIStorageCapacity).
 
-Of a driver that publishes how much is left (CSIStorageCapacity), a volume can only be made for
-nodes of a topology with room for all of it, as kube-scheduler has it. Others are taken to have
-room everywhere.
+A driver that publishes its capacity can provision a volume only for nodes of a topology with enough
+capacity for all of it, as in kube-scheduler. Other drivers are assumed to have capacity everywhere.
 """
 
 from dataclasses import dataclass, field
@@ -13,32 +12,32 @@ from gangline.scheduler.model import NodeTerm
 
 @dataclass(frozen=True, slots=True)
 class CapacityFacts:
-    """How much a driver has left for volumes of one class, in one part of the cluster."""
+    """The capacity of one storage class in one topology."""
 
     storage_class: str
     nodes: NodeTerm | None
-    """The nodes that reach it, all of them if nothing is said; None: no node does."""
+    """Term of the nodes that reach it, an empty term for all nodes; None: no node."""
     largest: int | None
-    """The largest volume that can be made, in bytes; None: that is not known."""
+    """Size in bytes of the largest volume that can be provisioned; None: unknown."""
 
     def holds(self, storage_class: str, size: int) -> bool:
-        """Say whether a volume of this class and size can be made there."""
         fits = self.largest is not None and self.largest >= size
         return fits and self.storage_class == storage_class and self.nodes is not None
 
 
 @dataclass(slots=True)
 class Capacities:
-    """What all drivers say."""
+    """The published capacity of all drivers."""
 
     known: bool = False
-    """Everything was read; until then, and where the cluster has no such kind, nothing counts."""
+    """True once everything was read; until then, and without the kinds, no capacity is considered.
+    """
     publishing: set[str] = field(default_factory=set)
-    """The drivers that say how much is left."""
+    """Drivers that publish their capacity."""
     facts: dict[str, CapacityFacts] = field(default_factory=dict)
 
     def terms(self, driver: str, storage_class: str, size: int) -> tuple[NodeTerm, ...] | None:
-        """Return the nodes that a volume can be made for; None: all."""
+        """Return the terms of the nodes for which a volume can be provisioned; None: all nodes."""
         if not (self.known and size and driver in self.publishing):
             return None
         found = {each.nodes for each in self.facts.values() if each.holds(storage_class, size)}
@@ -49,6 +48,6 @@ class Capacities:
 
 
 def too_little(storage_class: str, size: int) -> str:
-    """Say, after Kubernetes' words, what nodes have too little of."""
-    wanted = Quantity(size * 10**9, Form.BINARY)
-    return f"node(s) did not have enough free storage ({wanted} free of class {storage_class!r})"
+    """Return the message of nodes without enough capacity, in Kubernetes' style."""
+    needed = Quantity(size * 10**9, Form.BINARY)
+    return f"node(s) did not have enough free storage ({needed} free of class {storage_class!r})"

@@ -1,4 +1,9 @@
-"""Room that others were evicted from: kept for whom it was, until it can be used. Pure."""
+"""Reservations for preemptors: resources freed by an eviction stay reserved for the gang that
+caused it.
+
+They are valid for at most 10 minutes, and only while the gang still fits there once all terminating
+pods have ended.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,18 +16,18 @@ from gangline.scheduler.trial import Placement, Trial
 from gangline.scheduler.units import Unit
 
 CLAIM_S = 600.0
-"""How long cleared room is kept: evicted pods have their grace period, and to spare."""
+"""Validity of a preemptor's reservation: longer than the grace period of evicted pods."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """The claims that still stand, by the names of the units."""
+    """Valid reservations of preemptors, by the name of the gang."""
 
     placements: Mapping[str, list[Placement]]
     state: ClusterState
 
     def unit(self, unit: Unit) -> Unit:
-        """Return the unit with the places that it claims, if any."""
+        """Return the gang with its reserved nodes as previous nodes, if it has any."""
         if unit.name not in self.placements:
             return unit
         places = self.state.promises[unit.name].places
@@ -30,7 +35,7 @@ class Claims:
 
 
 def standing_claims(state: ClusterState, units: Iterable[Unit], now: float) -> Claims:
-    """Return the claims that can still come true once the evicted pods have ended."""
+    """Return the reservations that gangs can use once the evicted pods have ended."""
     claiming = {
         name: promise
         for name, promise in state.promises.items()
@@ -48,6 +53,7 @@ def standing_claims(state: ClusterState, units: Iterable[Unit], now: float) -> C
                 Placement((p,), row, state.nodes.demand(p.shape.request)) for p in leaving
             )
     found: dict[str, list[Placement]] = {}
+    # In scheduling order: earlier gangs keep their nodes if not all reservations fit any more.
     for unit in sorted((u for u in units if u.name in claiming), key=lambda unit: unit.order):
         mark = trial.mark()
         rows = {pod: state.nodes.rows.get(node) for pod, node in claiming[unit.name].places}

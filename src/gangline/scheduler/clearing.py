@@ -1,4 +1,4 @@
-"""How many have to go: the fewest of those that may, in whose room a unit can be placed. Pure."""
+"""The minimal set of victims: how many eviction units free enough resources for a gang."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,27 +13,27 @@ from gangline.scheduler.trial import Placement, Trial
 from gangline.scheduler.units import Unit
 
 _FIRST_GUESS = 4
-"""Bundles that are tried first."""
+"""Number of units that is tried first."""
 
 
 def orders(bundles: list[Bundle]) -> Iterator[list[Bundle]]:
-    """Ways to go through the candidates: by cost, and the largest of the cheapest kind first."""
+    """Yield orders of the candidates: by cost, and with the largest of the cheapest kind first."""
     if not bundles:
         return
     yield bundles
     safe = [bundle for bundle in bundles if not bundle.breaks]
-    whole = [bundle for bundle in bundles if bundle.breaks]
+    breaking = [bundle for bundle in bundles if bundle.breaks]
     size: Callable[[Bundle], tuple[object, ...]] = lambda b: (b.cost[:2], -len(b.pods), b.cost)  # noqa: E731
-    yield [*safe, *sorted(whole, key=size)]
+    yield [*safe, *sorted(breaking, key=size)]
 
 
 def cheapest_prefix(
     trial: Trial, unit: Unit, bundles: Sequence[Bundle]
 ) -> tuple[list[Bundle], list[Placement]] | None:
-    """Find how many of the first bundles have to go; None: all are not enough.
+    """Return the shortest sufficient prefix of the units; None: all of them are not sufficient.
 
-    By doubling, and by halving between the last two: mostly a few of thousands are enough, and the
-    others are never looked at.
+    The search doubles the length, then bisects. Mostly a few of thousands are sufficient, and the
+    others are never considered.
     """
     freeing = _Freeing(trial, bundles)
 
@@ -60,13 +60,13 @@ def cheapest_prefix(
 
 
 class _Freeing:
-    """The free amounts once the first so many bundles have gone."""
+    """The free amounts after the eviction of a prefix of the units."""
 
     def __init__(self, trial: Trial, bundles: Sequence[Bundle]) -> None:
         self._trial = trial
         self._bundles = bundles
         self._freed: list[list[tuple[int, int, int]]] = []
-        """Column, row and amount, of each bundle that was asked about so far."""
+        """Column, row and amount of each unit that was considered so far."""
 
     def free_after(self, count: int) -> Amounts:
         for bundle in self._bundles[len(self._freed) : count]:
@@ -88,7 +88,7 @@ class _Freeing:
 def without_the_needless(
     trial: Trial, bundles: list[Bundle], placements: Sequence[Placement]
 ) -> list[Bundle]:
-    """Spare, from the dearest on, whoever's room the placements do not need."""
+    """Reprieve victims, the most expensive first, whose resources the placements do not need."""
     short: dict[int, Counter[int]] = defaultdict(Counter)
     for placement in placements:
         for column, amount, _ in placement.demand.parts:
@@ -117,7 +117,6 @@ def _add(short: dict[int, Counter[int]], freed: Iterable[Placement], sign: int) 
 
 
 def _room_of(trial: Trial, bundle: Bundle) -> Iterator[Placement]:
-    """The room that a bundle's pods hold."""
     for pod in bundle.pods:
         row = trial.nodes.rows.get(pod.node or NodeName(""))
         if row is not None:

@@ -1,8 +1,8 @@
 """Reads Volcano's configuration file, so that a cluster can change schedulers and keep it.
 
-``actions``, ``tiers`` of ``plugins`` with ``arguments``: the names are Volcano's. What a name means
-here is in the tables below; a name that is in none of them is an error, never silently passed over.
-``seed`` is not Volcano's: it says which of equally good nodes goes first.
+``actions`` and ``tiers`` of ``plugins`` with ``arguments`` are Volcano's. The tables below map each
+name to a setting; a name in none of them is an error and never ignored. ``seed`` is not Volcano's:
+it selects the order of equally good nodes.
 """
 
 import re
@@ -28,7 +28,7 @@ __all__ = ["Configuration", "ConfigurationError", "read_configuration", "read_fi
 ACTIONS = frozenset(
     ("enqueue", "allocate", "backfill", "preempt", "reclaim", "gangpreempt", "gangreclaim")
 )
-"""Everything but eviction happens always: there is one decision, not a row of actions."""
+"""Actions except evictions are always enabled: there is one cycle, not a sequence of actions."""
 
 BUILT_IN = frozenset(
     ("gang", "priority", "conformance", "drf", "predicates", "proportion", "capacity")
@@ -40,21 +40,22 @@ BUILT_IN = frozenset(
     "nodegroup",
     "resourcequota",
 }
-"""Plugins whose rules always hold here: naming them changes nothing, nor does leaving them out. Of
-``drf`` that is so of everything but the order of service."""
+"""Plug-ins whose rules always apply: naming or omitting them changes nothing. For ``drf`` that
+holds except for the scheduling order.
+"""
 
 UNSUPPORTED = {
     "sla": "waiting is bounded by reservations",
     "tdm": "there are no revocable zones",
     "numaaware": "there is no NUMA placement",
     "deviceshare": "devices are not shared",
-    "usage": "real load is not looked at",
+    "usage": "real load is not measured",
     "resource-strategy-fit": "use binpack",
     "cdp": "there is no cool-down",
     "rescheduling": "running pods are not moved",
     "extender": "there are no extenders",
 }
-"""Plugins of Volcano that have no counterpart, and why."""
+"""Plug-ins of Volcano without a counterpart, and why."""
 
 
 _SWITCH = re.compile(r"enabled?[A-Z]")
@@ -62,7 +63,7 @@ _HEEDED = frozenset(("enableJobOrder", "enableNamespaceOrder", "enableHierarchy"
     "enablePreemptable",
     "enableReclaimable",
 }
-"""Switches of ``drf`` that make a difference, or say what is so anyway: its shares evict nobody."""
+"""Switches of ``drf`` that have an effect, or state the default: its shares cause no evictions."""
 
 
 _LODGE = ("backfill", "backfill.learned")
@@ -75,7 +76,7 @@ class _Plugin(msgspec.Struct):
     switches: dict[str, bool] = {}
 
     def says(self, switch: str) -> bool | None:
-        """Return what a switch is set to; None: it is not set."""
+        """Return the value of a switch; None: it is not set."""
         return self.switches.get(switch)
 
 
@@ -98,7 +99,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """What the file says, as far as it makes a difference."""
+    """The settings of a configuration file."""
 
     preempt: bool
     reclaim: bool
@@ -107,10 +108,10 @@ class Configuration:
     hierarchical: bool = False
     lodge: bool = False
     unheeded: tuple[str, ...] = ()
-    """What of it makes no difference, for the log."""
+    """Settings of the file without an effect, for the log."""
 
     def applied(self, settings: SchedulerSettings) -> SchedulerSettings:
-        """Return the settings with what the file says."""
+        """Return the settings, updated from the file."""
         return replace(
             settings,
             preempt=self.preempt,
@@ -127,7 +128,7 @@ def read_file(path: Path) -> Configuration:
     """Read a configuration file.
 
     Raises:
-        ConfigurationError: it is no such file, or names what does not exist; with its path.
+        ConfigurationError: the file cannot be read, or has unknown names; the message has its path.
     """
     try:
         return read_configuration(path.read_text(encoding="utf-8"))
@@ -139,7 +140,7 @@ def read_configuration(text: str) -> Configuration:
     """Read the text of a configuration file.
 
     Raises:
-        ConfigurationError: it is no such file, or names what does not exist.
+        ConfigurationError: the text cannot be parsed, or has unknown names.
     """
     try:
         raw = yaml.safe_load(text)
@@ -165,7 +166,7 @@ def read_configuration(text: str) -> Configuration:
         unheeded=(
             *(each for plugin in plugins for each in _unheeded(plugin)),
             *(
-                f"{key} of action {action.name!r}: there is no such choice here"
+                f"{key} of action {action.name!r}: it is not supported"
                 for action in written.configurations
                 for key in action.arguments
                 if (action.name, key) != _LODGE
@@ -180,7 +181,7 @@ def _weights(plugins: Sequence[_Plugin], seed: int) -> Weights:
 
 
 def _plugin(raw: dict[str, Any]) -> _Plugin:
-    """Read a plugin; its switches are whatever is called ``enable`` or ``enabled`` something."""
+    """Read a plug-in; keys that start with ``enable`` or ``enabled`` are its switches."""
     switches = {key: value for key, value in raw.items() if _SWITCH.match(key)}
     rest = {key: value for key, value in raw.items() if key not in switches}
     if unknown := sorted(rest.keys() - {"name", "arguments"}):
@@ -192,17 +193,17 @@ def _plugin(raw: dict[str, Any]) -> _Plugin:
 
 
 def _unheeded(plugin: _Plugin) -> Iterator[str]:
-    """Say what is asked of a plugin and makes no difference: its rules hold always."""
+    """Yield the settings of a plug-in that have no effect: its rules always apply."""
     if plugin.name in BUILT_IN:
         for key in plugin.arguments:
-            yield f"{key} of plugin {plugin.name!r}: its rules hold as they are"
+            yield f"{key} of plugin {plugin.name!r}: its rules always apply"
     for switch, on in plugin.switches.items():
         if not on and not (plugin.name == "drf" and switch in _HEEDED):
             yield f"{switch} of plugin {plugin.name!r}: its rules cannot be switched off"
 
 
 def _fairness(named: Sequence[_Plugin]) -> Fairness:
-    """Read whose shares count. Unless it says so, ``drf`` orders gangs, not namespaces."""
+    """Return which shares order gangs. By default ``drf`` orders gangs, not namespaces."""
     return Fairness(
         gangs=any(plugin.says("enableJobOrder") is not False for plugin in named),
         namespaces=any(plugin.says("enableNamespaceOrder") is True for plugin in named),
@@ -211,11 +212,13 @@ def _fairness(named: Sequence[_Plugin]) -> Fairness:
 
 def _lodge(actions: Sequence[_Action]) -> bool:
     name, key = _LODGE
-    said = [each.arguments[key] for each in actions if each.name == name and key in each.arguments]
-    for value in said:
+    values = [
+        each.arguments[key] for each in actions if each.name == name and key in each.arguments
+    ]
+    for value in values:
         if not isinstance(value, bool):
             raise ConfigurationError(f"{key}: {value!r} is neither true nor false")
-    return any(said)
+    return any(values)
 
 
 def _check(plugin: _Plugin) -> None:

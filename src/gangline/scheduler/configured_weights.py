@@ -1,7 +1,7 @@
-"""Reads the arguments of Volcano's scoring plugins: how much each consideration counts.
+"""Reads the arguments of Volcano's scoring plug-ins as score weights.
 
-Every argument that Volcano knows does something here or is refused with the reason why not. Files
-mean the same in whatever order they name plugins and arguments.
+Every argument of Volcano has an effect here, or is refused with the reason. The order of plug-ins
+and arguments in the file does not matter.
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping
@@ -21,7 +21,7 @@ class ConfigurationError(ValueError):
 
 _Change = Callable[[Weights, float], Weights]
 _PACKING = frozenset(("binpack.weight", "mostrequested.weight", "leastrequested.weight"))
-"""Of one consideration: what is said for full nodes, less what is said for empty ones."""
+"""One consideration: weights for full nodes minus weights for empty nodes."""
 _BINPACK: Mapping[str, _Change] = {
     "binpack.cpu": lambda weights, value: replace(weights, cpu=value),
     "binpack.memory": lambda weights, value: replace(weights, memory=value),
@@ -44,52 +44,54 @@ _KNOWN = {
     for plugin, changes, packs in (("binpack", _BINPACK, True), ("nodeorder", _NODE_ORDER, False))
 }
 _WITHOUT_EFFECT = {
-    "selectorspread.weight": "pods say themselves how they are spread (topologySpreadConstraints)",
+    "selectorspread.weight": "pods state how they are spread (topologySpreadConstraints)",
 }
-"""Arguments for which there is no score here, and why: only nothing can be asked of them."""
+"""Arguments without a score here, and why: only 0 is accepted."""
 
 
 def configured_weights(plugins: Iterable[tuple[str, Arguments]]) -> Weights:
-    """Return the weights that plugins of these names ask for with their arguments.
+    """Return the weights that the arguments of these plug-ins set.
 
     Raises:
-        ConfigurationError: there is no such argument, or it does nothing here, or is no weight.
+        ConfigurationError: an argument is unknown or has no effect, or a value is not a weight.
     """
-    said: dict[str, float] = {}
+    given: dict[str, float] = {}
     devices: dict[str, float] = {}
     for plugin, arguments in plugins:
         devices |= _devices(arguments) if plugin == "binpack" else {}
         for key, value in arguments.items():
             if _counts(plugin, key, value, devices):
-                said[key] = number(key, value)
-    weights = replace(Weights(), packing=_packing(said), resources=tuple(sorted(devices.items())))
-    for key in said.keys() - _PACKING:
-        weights = _CHANGES[key](weights, said[key])
+                given[key] = number(key, value)
+    weights = replace(Weights(), packing=_packing(given), resources=tuple(sorted(devices.items())))
+    for key in given.keys() - _PACKING:
+        weights = _CHANGES[key](weights, given[key])
     return weights
 
 
-def _packing(said: Mapping[str, float]) -> float:
-    """Full nodes first, unless only empty ones are asked for."""
-    full = [said[key] for key in ("binpack.weight", "mostrequested.weight") if key in said]
-    empty = said.get("leastrequested.weight", 0.0)
+def _packing(given: Mapping[str, float]) -> float:
+    """Return the packing weight: full nodes first, unless only empty nodes have a weight."""
+    full = [given[key] for key in ("binpack.weight", "mostrequested.weight") if key in given]
+    empty = given.get("leastrequested.weight", 0.0)
     usual = 0.0 if empty else Weights().packing
     return (sum(full) if full else usual) - empty
 
 
 def _devices(arguments: Arguments) -> dict[str, float]:
-    """Return the weights of the resources that ``binpack.resources`` lists."""
+    """Return the weights of the resources in ``binpack.resources``."""
     listed = str(arguments.get(_LISTED, "")).split(",")
     keys = {name: f"{_LISTED}.{name}" for name in map(str.strip, listed) if name}
     return {name: number(key, arguments[key]) for name, key in keys.items() if key in arguments}
 
 
 def _counts(plugin: str, key: str, value: object, devices: Container[str]) -> bool:
-    """Say whether an argument is a weight to take over; refuse it where there is no such one."""
+    """Return whether an argument is a weight; raise if it is unknown."""
     if plugin == "binpack" and (key == _LISTED or key.removeprefix(f"{_LISTED}.") in devices):
         return False
     if plugin == "nodeorder" and key in _WITHOUT_EFFECT:
         if number(key, value):
-            raise ConfigurationError(f"{key} does nothing here: {_WITHOUT_EFFECT[key]}; set it 0")
+            raise ConfigurationError(
+                f"{key} does nothing here: {_WITHOUT_EFFECT[key]}; set it to 0"
+            )
         return False
     if key not in _KNOWN[plugin]:
         names = ", ".join(sorted(_KNOWN[plugin]))
@@ -100,10 +102,10 @@ def _counts(plugin: str, key: str, value: object, devices: Container[str]) -> bo
 
 
 def number(key: str, value: object) -> float:
-    """Read a weight.
+    """Parse a weight.
 
     Raises:
-        ConfigurationError: it is none.
+        ConfigurationError: it is not a finite, non-negative number.
     """
     try:
         read = float(str(value))

@@ -1,9 +1,17 @@
-"""The centre: what is waiting and where there is room, to bindings and reasons. Pure.
+"""One scheduling cycle: from the cache to bindings, evictions, reservations and reasons.
 
-One pass over the units in their order. Each gang is placed on paper, whole or not at all. The
-first gang that has to wait keeps its place: room is planned for it on the nodes where it can
-start soonest, and who comes later runs only where that leaves the plan untouched. So a stream of
-small jobs cannot starve a large one, and idle nodes that the plan does not need are still used.
+A cycle serves pending gangs in scheduling order. Each gang is placed tentatively, completely or not
+at all. The first gang that stays pending gets a reservation on the nodes where it can start
+soonest. Later gangs run only where they leave the reservation untouched, or end before it starts
+(backfill). So a stream of small jobs cannot starve a large one, and idle nodes outside the
+reservation are used.
+
+Invariants:
+
+- The result depends on the cache and the time only, not on the order in which objects arrived.
+- Free resources only shrink during a cycle. Therefore equivalent gangs fail equally, and the
+  explanation of the first failure serves all of them.
+- Reservations are charged to the scratch allocation like placements, so no gang uses them twice.
 """
 
 from collections import Counter, deque
@@ -42,14 +50,12 @@ ANY_EVICTION = Policy()
 
 
 def decide(state: ClusterState, now: float, policy: Policy = ANY_EVICTION) -> Decision:
-    """Return the gangs to bind now, and why each other one waits.
-
-    The same state gives the same decision, in whatever order it was observed.
+    """Run one cycle: return the gangs to bind now, and why each other gang is pending.
 
     Args:
-        state: what is observed; it is not changed.
-        now: the time, in seconds since the epoch, as for the state's vacancies.
-        policy: which evictions are allowed, and whose shares the order goes by.
+        state: the cache; the cycle does not change it.
+        now: the time in seconds since the epoch, on the clock of the cache.
+        policy: which evictions are allowed, and which shares order gangs.
     """
     units, verdicts = waiting_units(state, now)
     claims = standing_claims(state, units, now)
@@ -69,7 +75,7 @@ def decide(state: ClusterState, now: float, policy: Policy = ANY_EVICTION) -> De
 
 
 class _Pass:
-    """One walk over the waiting units, and what it has decided so far."""
+    """The state of one cycle: what it has decided so far."""
 
     def __init__(
         self, state: ClusterState, units: Sequence[Unit], now: float, policy: Policy
@@ -91,33 +97,37 @@ class _Pass:
         self.promises: dict[str, Promise] = {}
         self.lodgers: dict[GroupKey, str] = {}
         self._lodging = policy.lodge and policy.preempt
-        """Who is let in on an estimate must be told to go if it is wrong."""
+        """Backfilling on an estimated run time requires preemption, to evict the gang if the
+        estimate is wrong.
+        """
         self._planner = Planner(state.nodes)
         self._diagnosis = Diagnosis(state, self.trial, self._planner)
         self._waiting: Counter[str] = Counter()
-        """How many units of each queue have had their turn in vain: they are before the next."""
+        """Gangs of each queue that were served and stay pending: they are before the next one."""
         self._candidates = Candidates(state, self.tree, policy, now)
         self._spared: set[object] = set()
-        """Likes of units for whom nobody is evicted."""
+        """Equivalence keys for which no victims were found."""
         self._planned = False
-        """Room is planned for the first that waits."""
+        """True once the first pending gang of the cycle has a reservation."""
         self._window = Window()
         self._failures: dict[object, Failure] = {}
-        """By likeness: free room only shrinks in a pass, so what is alike fails alike."""
+        """Failures by equivalence key."""
         self._hopeless: dict[tuple[object, str, int], Failure] = {}
-        """Of units for whom nothing more can be done, who no queue keeps waiting; and so it is for
-        all that are like them."""
+        """Failures by (equivalence key, queue, priority) of gangs for which neither placement nor
+        preemption nor a reservation is possible in this cycle. Equivalent gangs fail without being
+        tried.
+        """
         self._held: dict[str, list[Placement]] = {}
-        """By the name of whom the room is kept for."""
+        """Reserved placements by the name of their gang."""
         self._places: dict[str, dict[PodKey, Placement]] = {}
-        """What of it is kept for whom: a gang may use the room that is kept for itself."""
+        """Restart reservations by gang and pod: a gang may use its own."""
         self._claims: Mapping[str, list[Placement]] = {}
         self._first_in: dict[str, str] = {}
-        """Who waits in queues that nobody may pass in."""
+        """Head of line of each queue whose pending gangs block later ones."""
         self._surplus = Surplus(self.trial, self.tree, self.line, self.grants)
 
     def keep_claims(self, claims: "Claims", units: Iterable[Unit]) -> None:
-        """Hold the room that others were evicted from, for whom they were."""
+        """Reserve the resources that earlier evictions freed, for the gangs that caused them."""
         self._claims = claims.placements
         for name, placements in claims.placements.items():
             self._hold(placements, name)
@@ -126,13 +136,14 @@ class _Pass:
                 self._candidates.outlook.expect(unit.name, unit.queue, unit.asked)
 
     def keep(self, held: HeldPlace) -> None:
-        """Keep a place for a gang from the start, unless its room was cleared for somebody."""
+        """Reserve the node of a lost or restarting member, unless the gang has a preemptor
+        reservation.
+        """
         if held.group not in self._claims and self.trial.has_room(held.placement):
             self._hold([held.placement], held.group)
             self._places.setdefault(held.group, {})[held.pod] = held.placement
 
     def run(self) -> None:
-        """Serve everybody in turn."""
         while (turn := self.line.pop()) is not None:
             if turn.surplus:
                 self.verdicts += self._surplus.serve(turn)
@@ -145,11 +156,16 @@ class _Pass:
             self._held[name] = self._held.get(name, []) + placements
 
     def _serve(self, unit: Unit) -> None:
-        """Place a unit, or say why it waits and plan room for the first that does."""
-        told = self._told(unit) if self._hopeless else None
-        if told is not None and unit.name not in self._claims and unit.name not in self._places:
+        """Place a gang, or record why it is pending.
+
+        A gang with a reservation of its own is tried with that reservation released. If it stays
+        pending, the reservation is charged again, so that later gangs cannot use it.
+        """
+        known = self._told(unit) if self._hopeless else None
+        if known is not None and unit.name not in self._claims and unit.name not in self._places:
+            # Nothing is left but backfill: its run time is not part of the equivalence key.
             if not self._slip_in(unit):
-                self._refuse(unit, reasons.NOT_ENOUGH_RESOURCES, told.gang, told.pod)
+                self._refuse(unit, reasons.NOT_ENOUGH_RESOURCES, known.gang, known.pod)
             return
         amount = self.tree.amount(unit.asked)
         if self._barred(unit, amount):
@@ -168,11 +184,13 @@ class _Pass:
             self.promises[unit.name] = self.state.promises[unit.name]
 
     def _told(self, unit: Unit) -> Failure | None:
-        """Return why nothing can be done for units that are like this one; None: nobody knows."""
+        """Return the failure of an equivalent gang for which nothing more is possible; None:
+        unknown.
+        """
         return self._hopeless.get((self._likeness(unit), unit.queue, unit.priority))
 
     def _barred(self, unit: Unit, amount: Vector) -> bool:
-        """Refuse a unit that its queue lets wait, whatever room there is."""
+        """Record the reason if the limit or the FIFO order of the queue blocks a gang."""
         first = self._first_in.get(unit.queue)
         if first is not None and not unit.urgent:
             self._refuse(unit, reasons.QUEUE_LIMIT, reasons.behind(unit.queue, first))
@@ -186,7 +204,7 @@ class _Pass:
         if not account.held.any() and all(
             limit.asked[name] <= most for name, most in limit.most.items()
         ):
-            # Who comes later in the queue must not use up what ends before the first can start.
+            # Later gangs of the queue must not use what ends before the first can start.
             self.tree.hold(unit.queue, amount)
         self._note_first(unit)
         return True
@@ -196,12 +214,12 @@ class _Pass:
             self._first_in.setdefault(unit.queue, unit.name)
 
     def _try(self, unit: Unit) -> bool:
-        """Place a unit and return True, or say why it waits."""
+        """Place a gang and return True, or record why it is pending."""
         likeness = self._likeness(unit)
         failure = self._failures.get(likeness)
         if failure is None:
             mark = self.trial.mark()
-            # The minimum first, by itself: the order of service decides on pods beyond it.
+            # The minimum comes first, alone: the scheduling order decides on extra pods.
             for count in sorted({unit.needed, len(unit.waiting)}):
                 unfit = place_unit(self.trial, unit, unit.waiting[:count])
                 placements = self.trial.since(mark)
@@ -217,22 +235,25 @@ class _Pass:
         outlook = self._make_room(unit)
         if self._planned and not outlook and self.tree.is_open(unit.queue):
             self._hopeless[likeness, unit.queue, unit.priority] = failure
-        said = (failure.if_cleared if outlook == reasons.CLEARING else None) or failure
-        gang, pod = (reasons.clipped(told, outlook) for told in (said.gang, said.pod))
+        shown = (failure.if_cleared if outlook == reasons.CLEARING else None) or failure
+        gang, pod = (reasons.clipped(text, outlook) for text in (shown.gang, shown.pod))
         self._refuse(unit, reasons.NOT_ENOUGH_RESOURCES, gang, pod)
         self._note_first(unit)
         return False
 
     def _likeness(self, unit: Unit) -> object:
-        """What decides whether a unit fits; where pods keep others off, labels do so too."""
+        """Return the key by which gangs fit equally. Inter-pod rules depend on labels: then a gang
+        is unique.
+        """
         alone = unit.related or self.state.nodes.repelling
         return (unit.likeness, unit.name) if alone else unit.likeness
 
     def _make_room(self, unit: Unit) -> str:
-        """Evict others for a unit, if that is allowed and helps; else plan room for the first.
+        """Evict pods for a gang if that is allowed and sufficient; else reserve nodes for the first
+        one.
 
         Returns:
-            What that means to the unit, for its message.
+            The consequence for the gang, as a sentence of its message; empty: none.
         """
         if unit.name in self._claims:
             return reasons.CLEARING
@@ -243,6 +264,8 @@ class _Pass:
                 self._evict(unit, clearance)
                 return reasons.CLEARING
             self._spared.add(likes)
+        # Only the first pending gang of a cycle gets a reservation. More of them would delay each
+        # other, and leave fewer nodes for backfill.
         if not self._planned:
             plan = self._planner.plan(unit, self.state.promises.get(unit.name))
             if plan is not None:
@@ -253,7 +276,7 @@ class _Pass:
         return ""
 
     def _window_of(self, unit: Unit, plan: list[Placement]) -> Window:
-        """Find out until when others may use the room that is planned for a unit."""
+        """Return until when other gangs may use the nodes that are reserved for a gang."""
         opens = opens_at(self.state, self.trial, plan, self.now)
         likely = 0.0
         if self._lodging and unit.group is not None and all(pod.preempts for pod in unit.waiting):
@@ -261,7 +284,7 @@ class _Pass:
         return Window(tuple(plan), opens, likely, unit.name)
 
     def _slip_in(self, unit: Unit) -> bool:
-        """Place a unit in room that is planned for the first in line, if it ends in time."""
+        """Backfill: place a gang on reserved nodes if it ends before the reservation starts."""
         window = self._window
         sure = window.admits(unit, self.now)
         if not sure and not window.lodges(self.state, unit, self.now):
@@ -300,7 +323,9 @@ class _Pass:
             self.line.again(Turn(unit, True, deque(left), share=share))
 
     def _promise(self, unit: Unit, plan: list[Placement], cleared: bool = False) -> None:
-        """Keep the planned room for a unit until it can be used."""
+        """Reserve the planned nodes for a gang. A new plan keeps the age of the reservation it
+        replaces.
+        """
         self._hold(plan, unit.name)
         known = self.state.promises.get(unit.name)
         places = tuple((pod.key, self.state.nodes.name_of(p.row)) for p in plan for pod in p.pods)

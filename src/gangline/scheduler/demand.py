@@ -1,4 +1,4 @@
-"""What a pod asks for, ready to be compared with the arrays of nodes."""
+"""Requests as columns of the node table."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,36 +8,36 @@ from gangline.scheduler.model import Request
 from gangline.scheduler.plugins.node_scores import Weights, is_device
 
 ALWAYS_BALANCED: Request = (("cpu", 0), ("memory", 0))
-"""Resources whose balance counts for every pod that asks for any that does."""
+"""Resources whose balance is scored for every pod that requests any of the balanced ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """A request, ready to be compared with the arrays."""
+    """A request in columns of the node table."""
 
     parts: tuple[tuple[int, int, float], ...]
-    """Column, amount (more than nothing) and weight in packing, of each resource asked for."""
+    """Column, amount (above 0) and packing weight of each requested resource."""
     wants_device: bool
     balanced: tuple[tuple[int, int], ...] = ()
-    """Column and amount of the resources that are to be used evenly; empty: that is no matter."""
+    """Column and amount of the resources whose balance is scored; empty: no score."""
 
 
 class Stock(NamedTuple):
-    """What a node has of something that it does not report itself."""
+    """The amount of a resource that a node does not report itself."""
 
     has: int
     used: int = 0
     lasting: int = 0
-    """The part of what is used that need not ever end."""
+    """The part of the usage that may never end."""
 
 
 def columns_for(request: Request, weights: Weights) -> Request:
-    """Return what needs columns for a request to be compared with nodes."""
+    """Return the resources that need columns to compare a request with nodes."""
     return (*request, *ALWAYS_BALANCED) if weights.balance else request
 
 
 def demand_of(request: Request, columns: Mapping[str, int], weights: Weights) -> Demand:
-    """Return a request as arrays understand it; ``columns`` has all of ``columns_for``."""
+    """Return a request in columns; ``columns`` has all of ``columns_for``."""
     asked = {name: amount for name, amount in request if amount > 0}
     devices = [name for name in asked if is_device(name)]
     balanced = dict(ALWAYS_BALANCED) | {name: asked[name] for name in devices}

@@ -1,7 +1,7 @@
-"""Keeping a gang on nodes with devices of one model: it trains as slowly as its slowest device.
+"""Device models: a gang trains as slowly as its slowest device, so it prefers one model.
 
-A wish: a gang that no model takes whole is placed across models. Nodes say in a label what devices
-they have; nodes without the label are alike.
+This is a preference: a gang that no model can hold is placed across models. Nodes name their device
+model in a label; nodes without the label count as one model.
 """
 
 from collections import Counter
@@ -12,25 +12,24 @@ import numpy as np
 from gangline.scheduler.model import PodFacts, Shape
 from gangline.scheduler.node_traits import DeviceModels, Mask
 from gangline.scheduler.nodes import NodeTable
+from gangline.scheduler.side_by_side import Place, is_satisfied
 from gangline.scheduler.trial import Trial
 from gangline.scheduler.units import Unit
-
-Place = Callable[[Trial, Unit, Sequence[PodFacts]], list[PodFacts]]
 
 
 def place_on_one_model(
     trial: Trial, unit: Unit, pods: Sequence[PodFacts], place: Place
 ) -> list[PodFacts]:
-    """Place pods of a unit, on one model if as many find a node there; return those that do not.
+    """Place pods of a gang, on one model if that holds as many of them; return the rest.
 
     Args:
-        trial: what is on paper.
-        unit: the unit.
-        pods: those of its pods to place.
-        place: places them within the rows that the trial may use.
+        trial: the scratch allocation.
+        unit: the gang.
+        pods: the pods to place.
+        place: places pods on the rows that the allocation allows.
     """
     models = _models(trial.nodes)
-    # Where pods were before, or are to be by plan, counts for more.
+    # Previous and reserved nodes take precedence.
     if models is None or unit.places or len(pods) + len(unit.running) < 2:
         return place(trial, unit, pods)
     mark = trial.mark()
@@ -40,12 +39,12 @@ def place_on_one_model(
         if placement.demand.wants_device:
             placed[models.of[placement.row]] += placement.count
     candidates = _candidates(models, trial, unit, placed) if placed else []
-    if not candidates or not _satisfied(trial, unit, mark):
+    if not candidates or not is_satisfied(trial, unit, mark):
         return unfit
     for model in candidates:
         trial.rollback(mark)
         left = _place_within(trial, models.rows[model], lambda: place(trial, unit, pods))
-        if len(left) <= len(unfit) and _satisfied(trial, unit, mark):
+        if len(left) <= len(unfit) and is_satisfied(trial, unit, mark):
             return list(left)
     trial.rollback(mark)
     return place(trial, unit, pods)
@@ -54,14 +53,14 @@ def place_on_one_model(
 def place_like_the_others(
     trial: Trial, unit: Unit, shape: Shape, pods: Sequence[PodFacts], rows: Iterable[int]
 ) -> Sequence[PodFacts]:
-    """Place further pods of a gang, if they will go on the models that it has; return the rest.
+    """Place further pods of a gang, first on the models that it uses; return the rest.
 
     Args:
-        trial: what is on paper.
+        trial: the scratch allocation.
         unit: the gang.
         shape: the shape of the pods.
         pods: the pods.
-        rows: where the gang was given room a moment ago.
+        rows: rows of pods of the gang that were placed in this cycle.
     """
     models = _models(trial.nodes) if trial.nodes.demand(shape.request).wants_device else None
     if models is None:
@@ -89,7 +88,7 @@ def _models(nodes: NodeTable) -> DeviceModels | None:
 
 
 def _candidates(models: DeviceModels, trial: Trial, unit: Unit, placed: Counter[str]) -> list[str]:
-    """Return the models to try, where a gang has devices of several; the likeliest first."""
+    """Return the models to try if a gang has devices of several; the most used one first."""
     settled = _models_in_use(models, trial.nodes, unit.running)
     if len(settled | placed.keys()) < 2:
         return []
@@ -97,7 +96,6 @@ def _candidates(models: DeviceModels, trial: Trial, unit: Unit, placed: Counter[
 
 
 def _models_in_use(models: DeviceModels, nodes: NodeTable, pods: Collection[PodFacts]) -> Set[str]:
-    """Return the models that running pods have devices of."""
     return {
         models.of[row]
         for pod in pods
@@ -105,7 +103,3 @@ def _models_in_use(models: DeviceModels, nodes: NodeTable, pods: Collection[PodF
         and (row := nodes.rows.get(pod.node)) is not None
         and nodes.demand(pod.shape.request).wants_device
     }
-
-
-def _satisfied(trial: Trial, unit: Unit, mark: int) -> bool:
-    return unit.satisfied_by(pod for each in trial.since(mark) for pod in each.pods)

@@ -1,4 +1,4 @@
-"""Why a unit waits that a decision could not place: the facts for its messages. Pure."""
+"""Diagnosis: the facts for the messages of a gang that the cycle could not place."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,23 +17,23 @@ from gangline.scheduler.trial import Placement, Trial
 from gangline.scheduler.units import Unit
 
 SHOWN = 3
-"""How many gangs and nodes a message names."""
+"""Number of gangs and nodes that a message names."""
 _CANDIDATES = 8
-"""Large gangs that are looked at more closely: not all of their pods need be where it matters."""
+"""Number of large gangs that are examined: not all of their pods need be on the eligible nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why units that are alike wait, in words."""
+    """Messages of equivalent pending gangs."""
 
     gang: str
     pod: str
     if_cleared: "Failure | None" = None
-    """What is so instead if others can be evicted for it; None: the same."""
+    """The messages if pods are being evicted for the gang; None: the same."""
 
 
 class Diagnosis:
-    """Finds out why units wait, within one decision."""
+    """Explains failures within one cycle."""
 
     def __init__(self, state: ClusterState, trial: Trial, planner: Planner) -> None:
         self._state, self._trial, self._planner = state, trial, planner
@@ -42,19 +42,19 @@ class Diagnosis:
     def fail(
         self, unit: Unit, mark: int, unfit: PodFacts, held: Mapping[str, Sequence[Placement]]
     ) -> Failure:
-        """Take a trial back to ``mark``; return why the unit waits.
+        """Roll the allocation back to ``mark`` and return why the gang is pending.
 
         Args:
-            unit: what did not fit.
-            mark: where its trial began.
-            unfit: a pod of it that found no node.
-            held: the room that is kept, by the names of whom it is kept for.
+            unit: the gang that did not fit.
+            mark: the point where its placement began.
+            unfit: one of its pods that found no node.
+            held: reserved placements, by the name of their gang.
         """
         fitted = sum(len(placement.pods) for placement in self._trial.since(mark))
         shortages = self._trial.shortages(unfit.shape)
         wording = availability(self._trial, unfit, shortages)
         self._trial.rollback(mark)
-        room, held_for = self._without_holds(unit, held)
+        capacity, held_for = self._without_holds(unit, held)
         attempt = Attempt(
             waiting=len(unit.waiting),
             fitted=fitted,
@@ -63,20 +63,20 @@ class Diagnosis:
             unfit=unfit,
             kubernetes=wording,
             shortages=shortages,
-            room=room,
+            room=capacity,
             possible=self._planner.is_possible(unit),
             held_for=held_for,
-            holders=self._holders(unit, room, shortages),
+            holders=self._holders(unit, capacity, shortages),
         )
         near = reasons.ONE_DOMAIN if unit.network is not None and unit.network.hard else ""
         if attempt.possible:
             return _failure(attempt, near)
-        # Pods without a gang are taken to stay, but may be evicted.
+        # A plan assumes that single pods never end, but preemption may evict them.
         cleared = _failure(replace(attempt, possible=True), near)
         return replace(_failure(attempt, near), if_cleared=cleared)
 
     def plan(self, unit: Unit, placements: Iterable[Placement]) -> Plan:
-        """Return on which nodes room is planned for a unit, and who is there now."""
+        """Return the planned nodes of a gang, and the gangs that run there now."""
         nodes: list[NodeName] = []
         gangs: Counter[str] = Counter()
         for row in sorted({placement.row for placement in placements}):
@@ -93,7 +93,7 @@ class Diagnosis:
         return Plan(tuple(sorted(nodes)), tuple(ordered))
 
     def users(self, account: Account, resource: str) -> Holders:
-        """Return who uses most of a resource in a queue, or below it."""
+        """Return the largest users of a resource in a queue and its descendants."""
         known = self._users.get((account.facts.name, resource))
         if known is None:
             running = self._state.running
@@ -110,26 +110,28 @@ class Diagnosis:
     def _without_holds(
         self, unit: Unit, held: Mapping[str, Sequence[Placement]]
     ) -> tuple[Room, str]:
-        """Return the room there would be if none were kept, and for whom it is if that matters."""
+        """Return the capacity without reservations, and their owners if these alone keep the gang
+        pending.
+        """
         kept = [placement for placements in held.values() for placement in placements]
         self._trial.release(kept)
-        room = room_for(self._trial, unit)
-        enough = all(room.free.get(name, amount) >= amount for name, amount in unit.asked)
+        capacity = room_for(self._trial, unit)
+        enough = all(capacity.free.get(name, amount) >= amount for name, amount in unit.asked)
         held_for = ", ".join(held) if kept and enough and self._fits(unit) else ""
         self._trial.hold(kept)
-        return room, held_for
+        return capacity, held_for
 
     def _fits(self, unit: Unit) -> bool:
-        """Say whether a unit would fit; leave no trace."""
+        """Return whether a gang would fit; the allocation is rolled back."""
         mark = self._trial.mark()
         place_unit(self._trial, unit, unit.waiting)
         fits = unit.satisfied_by(pods_of(self._trial.since(mark)))
         self._trial.rollback(mark)
         return fits
 
-    def _holders(self, unit: Unit, room: Room, shortages: Mapping[str, int]) -> Holders | None:
-        """Return who uses most of what is short, on the nodes that may take the unit."""
-        resource = _scarcest(room, shortages)
+    def _holders(self, unit: Unit, capacity: Room, shortages: Mapping[str, int]) -> Holders | None:
+        """Return the largest users of the scarce resource on the nodes that accept the gang."""
+        resource = _scarcest(capacity, shortages)
         if resource is None:
             return None
         nodes = self._state.nodes
@@ -168,16 +170,16 @@ def _holders(resource: str, used: Mapping[GroupKey, int], total: int, without_ga
     return Holders(resource, shown, without_gang, max(0, others))
 
 
-def _scarcest(room: Room, shortages: Mapping[str, int]) -> str | None:
-    """The resource that is most in the way; None: it is none of which there are amounts."""
+def _scarcest(capacity: Room, shortages: Mapping[str, int]) -> str | None:
+    """Return the resource with the largest relative shortage; None: no amount is short."""
     short = {
-        name: (asked - room.free[name]) / asked
-        for name, asked in room.asked.items()
-        if asked > room.free[name]
+        name: (asked - capacity.free[name]) / asked
+        for name, asked in capacity.asked.items()
+        if asked > capacity.free[name]
     }
     if short:
         return min(short, key=lambda name: (-short[name], name))
-    counts = {name: count for name, count in shortages.items() if name in room.asked}
+    counts = {name: count for name, count in shortages.items() if name in capacity.asked}
     return min(counts, key=lambda name: (-counts[name], name)) if counts else None
 
 

@@ -1,6 +1,6 @@
-"""Network domains (HyperNodes): which nodes are how close together. Pure.
+"""Network topology domains (HyperNodes) as sets of nodes.
 
-A domain has a tier, 1 being the closest; its members are nodes, or domains of lower tiers.
+A domain has a tier, 1 being the closest. Its members are nodes, or domains of lower tiers.
 """
 
 import re
@@ -17,8 +17,6 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Domain:
-    """A domain and the rows of its nodes."""
-
     name: str
     tier: int
     rows: Mask
@@ -27,7 +25,7 @@ class Domain:
 def domains(
     hypernodes: Mapping[str, HyperNodeFacts], nodes: Iterable[NodeFacts | None]
 ) -> list[Domain]:
-    """Return all domains, the closest first. A circle of domains ends where it closes."""
+    """Return all domains, the closest tier first. A cycle of domains ends where it closes."""
     listed = list(nodes)
     masks: dict[str, Mask] = {}
 
@@ -65,7 +63,7 @@ def _selects(member: MemberFacts, node: NodeFacts) -> bool:
 
 
 def highest_tier(rule: NetworkRule, hypernodes: Mapping[str, HyperNodeFacts]) -> int:
-    """Return the highest tier that may separate a gang's pods."""
+    """Return the highest tier of a domain that may hold the gang."""
     tiers = [each.tier for each in hypernodes.values()]
     if rule.tier_name:
         named = [each.tier for each in hypernodes.values() if each.tier_name == rule.tier_name]

@@ -1,4 +1,4 @@
-"""What one set of constraints makes of the nodes, apart from room."""
+"""The evaluation of one set of constraints on all nodes, apart from free resources."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -9,21 +9,21 @@ from numpy.typing import NDArray
 
 @dataclass(slots=True)
 class Eligibility:
-    """Which nodes will do for one set of constraints, why the others do not, which are liked."""
+    """Which nodes accept one set of constraints, why the others refuse, and which are preferred."""
 
     accepts: NDArray[np.bool_]
     refusals: list[str]
     preference: NDArray[np.float64]
     prefers: bool
     discouraged: NDArray[np.int32]
-    """How many marks each node has that the pod would rather not put up with."""
+    """Number of untolerated PreferNoSchedule taints of each node."""
     discourages: bool = False
-    """Some node has, or had, such a mark."""
+    """True if some node has, or had, such a taint."""
     counts: Counter[str] = field(default_factory=Counter)
-    """How many nodes will not do, by reason."""
+    """Number of refusing nodes by message."""
 
     def note(self, row: int, why: str) -> None:
-        """Note why a row's node will not do (empty: it will, or there is none)."""
+        """Record a row's message; empty: the node accepts the pod, or the row is empty."""
         if former := self.refusals[row]:
             self.counts[former] -= 1
         if why:

@@ -1,7 +1,7 @@
-"""Carries evictions out: says why on the pod, then asks the API server to let it go.
+"""The evictor: writes the reason on the pod, then evicts it through the eviction API.
 
-The API server has the last word on disruption budgets. What it refuses is taken back, and the next
-decision looks for others.
+The API server has the final decision on disruption budgets. A refused eviction is undone, and the
+next cycle searches for other victims.
 """
 
 import asyncio
@@ -23,11 +23,11 @@ log = logging.getLogger(__name__)
 
 REASON = "PreemptionByScheduler"
 SETTLE_S = 5.0
-"""After a refusal the pod is left alone for so long: asking again at once would get the same."""
+"""Wait after a refusal: an immediate retry would be refused again."""
 
 
 class Evictor:
-    """Evicts pods concurrently; the tasks live in the group that it is given."""
+    """Evicts pods concurrently; its tasks run in the task group of the caller."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Evictor:
         self._evicted, self._refused = evicted, refused
 
     def evict(self, evictions: Iterable[Eviction]) -> None:
-        """Count the pods as going from now on, and evict them in the background."""
+        """Count the pods as terminating from now on, and evict them in the background."""
         for eviction in evictions:
             self._state.evict(eviction.pod, eviction.uid)
             self._tasks.create_task(self._evict(eviction), name=f"evict {eviction.pod}")
@@ -52,6 +52,7 @@ class Evictor:
     async def _evict(self, eviction: Eviction) -> None:
         namespace, _, name = eviction.pod.partition("/")
         try:
+            # The condition first: after the eviction the pod may be deleted at any time.
             await self._say_why(name, namespace, eviction)
             await self._client.evict(name, namespace)
         except NotFound:
@@ -75,7 +76,7 @@ class Evictor:
             message=f"Evicted: {eviction.reason}",
             last_transition_time=datetime.now(UTC).replace(microsecond=0),
         )
-        # The uid makes sure that a newer pod of the same name is not meant.
+        # The uid protects a newer pod of the same name.
         body = {"metadata": {"uid": eviction.uid}, "status": {"conditions": [condition]}}
         await self._client.patch(
             PODS, name, body, namespace, kind=PatchKind.STRATEGIC, subresource="status"

@@ -1,7 +1,7 @@
-"""Explains one gang or pod: replays the decision and lists what it came from. Pure.
+"""Explains one gang or pod: repeats the cycle and lists what its result depends on.
 
-The same decision as the scheduler's, on the same facts; beside its sentence stand the figures of
-the queues, what the pods ask for, and each node with the reason why it will or will not do.
+The cycle is the scheduler's own, on the same values. Its message is complemented by the amounts of
+the queues, the requests of the pods, and each node with the reason why it accepts or refuses them.
 """
 
 from collections import defaultdict
@@ -21,8 +21,8 @@ from gangline.scheduler.trial import Trial
 from gangline.scheduler.units import waiting_units
 from gangline.scheduler.victims import Policy
 
-ROOM = "has room"
-KEPT = "has room that is kept for others"
+ROOM = "has enough free resources"
+KEPT = "has enough free resources, reserved for others"
 
 WAITS, STARTS, PLACED, NOT_OURS, GATED, ENDED, EMPTY = (
     "waits",
@@ -37,17 +37,17 @@ WAITS, STARTS, PLACED, NOT_OURS, GATED, ENDED, EMPTY = (
 
 @dataclass(frozen=True, slots=True)
 class NodesAlike:
-    """Nodes of which the same is true for a pod."""
+    """Nodes with the same reason for a pod."""
 
     why: str
     nodes: tuple[str, ...]
     most_free: str = ""
-    """The most that one of them has free of what is asked."""
+    """The largest free amounts of the requested resources on one of these nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Waiting pods that are alike, and what each node is to them."""
+    """Pending pods of one role and shape, and the nodes by reason."""
 
     role: str
     pods: tuple[str, ...]
@@ -57,22 +57,22 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class QueueUse:
-    """What a queue has."""
+    """The amounts of a queue."""
 
     name: str
     used: str
     requested: str
-    """Used and waited for."""
+    """Usage and pending requests."""
     entitled: str
     most: str
-    """Its ceiling; empty: none."""
+    """Its limit; empty: none."""
     share: float
-    """How much of its entitlement it uses."""
+    """Used fraction of its fair share."""
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Everything about one gang or pod."""
+    """The explanation of one gang or pod."""
 
     kind: str
     """``PodGroup`` or ``Pod``."""
@@ -82,15 +82,15 @@ class Explanation:
     reason: str = ""
     message: str = ""
     queues: tuple[QueueUse, ...] = ()
-    """Its queue first, then those above."""
+    """Its queue, followed by the ancestors."""
     minimum: int = 1
-    """How many of its pods must run at once."""
+    """Number of its pods that must run together."""
     placed: Mapping[str, str] = field(default_factory=dict)
-    """The nodes of its pods that have one."""
+    """Nodes of its placed pods."""
     starting: Mapping[str, str] = field(default_factory=dict)
-    """The nodes that its pods get now."""
+    """Nodes that its pods get in this cycle."""
     planned: Mapping[str, str] = field(default_factory=dict)
-    """The nodes where room is planned, or made, for it."""
+    """Reserved nodes of its pods."""
     needs: tuple[Need, ...] = ()
     evicted_for_it: tuple[str, ...] = ()
 
@@ -98,7 +98,6 @@ class Explanation:
 def explain_group(
     state: ClusterState, key: GroupKey, now: float, policy: Policy = ANY_EVICTION
 ) -> Explanation:
-    """Explain a gang, by its group."""
     members = list(state.members.get(key, {}).values())
     facts = state.groups.get(key)
     queue = facts.queue if facts is not None else NOBODY
@@ -112,14 +111,14 @@ def explain_pod(
     """Explain a pod without a group.
 
     Raises:
-        KeyError: there is none of this name.
+        KeyError: the pod does not exist.
     """
     pod = state.pods[key]
     queue = state.running.queue_of(None)
     return _explain(state, "Pod", str(key), [pod], queue, 1, now, policy)
 
 
-def _explain(  # noqa: PLR0913, PLR0917 - who it is, and what it is asked of
+def _explain(  # noqa: PLR0913, PLR0917 - identity and context
     state: ClusterState,
     kind: str,
     name: str,
@@ -172,7 +171,7 @@ def _standing(
 
 
 def _told(decision: Decision, name: str, own: set[PodKey]) -> tuple[str, str]:
-    """The reason and the message of who waits: the gang's, else a pod's of it."""
+    """Return reason and message of a gang, or those of one of its pods."""
     for verdict in decision.verdicts:
         if verdict.group == name and verdict.message:
             return verdict.reason, verdict.message
@@ -184,7 +183,7 @@ def _told(decision: Decision, name: str, own: set[PodKey]) -> tuple[str, str]:
 
 
 def queue_uses(state: ClusterState, queue: str) -> tuple[QueueUse, ...]:
-    """Return the figures of a queue, then of those above it; nothing for one that is not there."""
+    """Return the amounts of a queue and its ancestors; empty if the queue does not exist."""
     tree = QueueTree(state.queues, state.nodes, state.running, state.requested, state.obtainable())
     account = tree.accounts.get(queue)
     if account is None or queue == ROOT_QUEUE:
@@ -209,7 +208,7 @@ def _amounts(tree: QueueTree, vector: Vector) -> str:
 
 
 def _kept(state: ClusterState, decision: Decision, name: str) -> Trial:
-    """The free amounts that are left when others have what was given or promised to them."""
+    """Return the free amounts after this cycle's bindings and the reservations of other gangs."""
     trial = Trial(state.nodes)
     given = [(binding.pod, binding.node) for binding in decision.bindings]
     for other, promise in decision.promises.items():
@@ -241,7 +240,7 @@ def _needs(state: ClusterState, waiting: Iterable[PodFacts], kept: Trial) -> tup
 def _nodes(
     state: ClusterState, pod: PodFacts, standing: Trial, kept: Trial
 ) -> Iterable[NodesAlike]:
-    """Group the nodes by what keeps a pod off them; those that would do come first."""
+    """Group the nodes by the reason that excludes a pod; accepting nodes come first."""
     nodes = state.nodes
     eligible = nodes.eligible(pod.shape.constraints)
     apart = related.reasons_by_row(nodes, pod) if related.is_related(nodes, pod) else {}

@@ -1,12 +1,11 @@
-"""Shares of gangs and of namespaces, for queues whose order of service goes by them. Pure.
+"""Fair shares of gangs and of namespaces within a queue.
 
-The measure is the *dominant share* (DRF): of the resource of which somebody uses the largest part,
-that part of what there is. Who has the smallest is next. A gang as such has none before it starts,
-so between gangs shares only decide on pods beyond a minimum; between namespaces they decide on
-whole gangs.
+The measure is the *dominant share* (DRF): the largest used fraction of any resource. The smallest
+share is served first. A gang has no share before it starts, so shares of gangs order extra pods
+only, and shares of namespaces order complete gangs.
 
-What counts against a gang is what gangs of its namespace use that came before it, not after: those
-end some time, and then nothing stands against it, however many small ones may have passed it.
+A gang is charged only with usage of older gangs in its namespace. That usage shrinks as they
+finish, so a large gang cannot be starved by younger small ones.
 """
 
 from bisect import bisect_left
@@ -26,45 +25,45 @@ from gangline.scheduler.units import Unit
 
 @dataclass(frozen=True, slots=True)
 class Fairness:
-    """Whose shares the order within a queue goes by."""
+    """Which shares order the gangs of a queue."""
 
     gangs: bool = False
-    """For pods beyond a minimum: what a gang uses already counts from the start."""
+    """Order extra pods by the share of their gang."""
     namespaces: bool = False
-    """For whole gangs of one priority."""
+    """Order gangs of one priority by the share of their namespace."""
 
 
 BY_AGE = Fairness()
-"""Who came first goes first."""
+"""The oldest gang comes first."""
 
 
 _Account: TypeAlias = tuple[str, str]
 """A queue and a namespace."""
 _Age: TypeAlias = tuple[datetime, str]
-"""When a gang came, and its name."""
+"""Creation time and name of a gang."""
 FIRST = -1.0
-"""Stands for the share of who has been promised room: it keeps its turn."""
+"""Share of a gang with a reservation: it comes first."""
 
 
 class NamespaceShares:
-    """How large a part of the cluster each namespace uses through each queue, as a unit sees it."""
+    """The share of each namespace in each queue, as charged to a gang."""
 
     def __init__(self, state: ClusterState, tree: QueueTree) -> None:
         self._state, self._tree = state, tree
         self._given: dict[_Account, Vector] = {}
-        """What the decision has given to namespaces so far."""
+        """Allocations of this cycle."""
         self._used: dict[_Account, tuple[list[_Age], list[Vector]]] | None = None
-        """Who runs, by age, and what each uses together with those before it."""
+        """Running gangs by age, with cumulative usage."""
 
     def lane(self, unit: Unit) -> str:
-        """Return in whose name a unit waits: its namespace's, or its own where it is promised room.
+        """Return the namespace of a gang, or its own name if it has a reservation.
 
-        A promise is made to one unit, which may not be the first of its namespace.
+        A reservation belongs to one gang, which need not be the first of its namespace.
         """
         return unit.name if unit.name in self._state.promises else _namespace(unit.name)
 
     def of(self, unit: Unit) -> float:
-        """Return the share that counts against a unit; it only grows as more is given."""
+        """Return the share charged to a gang; it only grows as the cycle allocates."""
         if unit.name in self._state.promises:
             return FIRST
         if self._used is None:
@@ -77,7 +76,7 @@ class NamespaceShares:
         return dominant_share(total, self._tree.total)
 
     def give(self, unit: Unit, amount: Vector) -> None:
-        """Count what the decision gives to a unit."""
+        """Add an allocation of this cycle."""
         account = (unit.queue, _namespace(unit.name))
         known = self._given.get(account)
         self._given[account] = amount if known is None else known + amount
@@ -97,7 +96,7 @@ class NamespaceShares:
         return result
 
     def _user(self, name: str, pod: PodFacts) -> tuple[str, datetime, Vector] | None:
-        """Return queue, age and use of a gang or pod that runs; None: nobody counts it."""
+        """Return queue, age and usage of a running gang or pod; None: it is charged to no queue."""
         state = self._state
         queue = state.running.queue_of(pod.group)
         if pod.group is None:

@@ -1,4 +1,4 @@
-"""From watches to facts: keeps the observed state as informers tell of changes."""
+"""Informers that keep the scheduler cache current."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -74,14 +74,14 @@ log = logging.getLogger(__name__)
 
 
 class Feed:
-    """The informers, and the state that they keep.
+    """The informers, and the cache that they update.
 
     Args:
-        changed: called when a decision may come out differently than before.
-        regrouped: called with a group about which something has changed.
-        clock: the time in seconds since the epoch, for what ages.
-        look_again: asks for a decision after so many seconds, though nothing may change.
-        promised: called with a promise that was noted on a group before.
+        changed: called when the next cycle may have another result.
+        regrouped: called with a group of which a member or the group itself has changed.
+        clock: the time in seconds since the epoch.
+        look_again: requests a cycle after a delay in seconds, even if nothing changes.
+        promised: called with a reservation that is stored on a group.
     """
 
     def __init__(
@@ -104,9 +104,9 @@ class Feed:
         self._priorities: dict[str, int] = {}
         self._nodes: dict[NodeName, NodeFacts] = {}
         self._last: tuple[LeanPodSpec, PodFacts] | None = None
-        """Of the pod that was read last."""
+        """Spec and value of the pod that was converted last."""
         self._images = bool(settings.weights.images)
-        """It counts which images nodes have."""
+        """True if image locality has a weight."""
         kept = slim_node_with_images if self._images else slim_node
         pods = IMAGED_PODS if self._images else LEAN_PODS
         self.pods: Informer[LeanPod] = Informer(client, pods, transform=slim)
@@ -119,9 +119,9 @@ class Feed:
         self.quotas: Informer[ResourceQuota] = Informer(client, RESOURCE_QUOTAS)
         self._namespace_informer: Informer[Namespace] = Informer(client, NAMESPACES)
         self._namespaces: dict[str, Mapping[str, str]] = {}
-        """The labels of namespaces, for pods that choose others by them."""
+        """Labels of namespaces, for pods that select others by them."""
         self._choosing: set[PodKey] = set()
-        """These pods."""
+        """Pods whose terms select namespaces by labels."""
         self._claims: Informer[PersistentVolumeClaim] = Informer(client, PERSISTENT_VOLUME_CLAIMS)
         self._volumes: Informer[PersistentVolume] = Informer(client, PERSISTENT_VOLUMES)
         self._storage_classes: Informer[StorageClass] = Informer(client, STORAGE_CLASSES)
@@ -141,39 +141,40 @@ class Feed:
 
     @property
     def required(self) -> tuple[Informer[LeanPod], Informer[Node], Informer[PriorityClass]]:
-        """What must have been read before the first decision."""
+        """Informers that must have synced before the first cycle."""
         return (self.pods, self._node_informer, self._classes)
 
     @property
     def optional(
         self,
     ) -> tuple[Informer[PodGroup], Informer[Queue], Informer[PodDisruptionBudget]]:
-        """Kinds that a cluster may not have (yet); pods of their own go on without."""
+        """Informers of kinds that a cluster may not serve (yet); single pods do not need them."""
         return (self.groups, self.queues, self._budgets)
 
     @property
     def additional(
         self,
     ) -> tuple[Informer[HyperNode], Informer[Namespace]]:
-        """Kinds that no decision waits for: a cluster may not have them, or not show them."""
+        """Informers that no cycle waits for: a cluster may not serve the kind, or not permit
+        reading it.
+        """
         return (self.hypernodes, self._namespace_informer)
 
     @property
     def storage(
         self,
     ) -> tuple[Informer[PersistentVolumeClaim], Informer[PersistentVolume], Informer[StorageClass]]:
-        """What claims to storage depend on; where it cannot be read, claims are not looked at."""
+        """Informers of claims and volumes; if one cannot sync, cycles ignore claims."""
         return (self._claims, self._volumes, self._storage_classes)
 
     async def learn_storage(self) -> None:
-        """Look at claims from when everything about them has been read."""
+        """Make cycles consider claims once all storage objects have been read."""
         for informer in self.storage:
             await informer.synced()
         self.state.storage.known = True
         self._storage_changed()
 
     def on_storage(self, listener: Callable[[], None]) -> None:
-        """Call ``listener`` when claims, volumes or classes have changed."""
         self._storage_listeners.append(listener)
 
     def _storage_changed(self) -> None:
@@ -200,7 +201,7 @@ class Feed:
         self._keep(self.state.storage.classes, _name_of(new or old), facts)
 
     def _keep(self, table: dict[str, F], key: str, facts: F | None) -> None:
-        """Note a fact about storage, and what follows if it is new."""
+        """Store a storage object, and notify listeners if it has changed."""
         if table.get(key) == facts:
             return
         if facts is None:
@@ -218,7 +219,7 @@ class Feed:
             self._changed()
             return
         facts = node_facts(new, images=self._images)
-        # Heartbeats change a node all the time, and nothing about what it can take.
+        # Heartbeats change the object frequently, but not its value.
         if self._nodes.get(facts.name) != facts:
             self._nodes[facts.name] = facts
             self.state.set_node(facts)
@@ -245,7 +246,7 @@ class Feed:
             self.state.vacate(before, self._clock(), HELD_S)
             self._look_again(HELD_S)
         if before is not None and before.claims:
-            # Whoever waits for its volumes need not, should it be gone.
+            # A volume binding of a deleted pod must stop waiting.
             self._tell_of_storage()
         self._changed()
         for group in {facts.group for facts in (before, after) if facts and facts.group}:
@@ -254,10 +255,10 @@ class Feed:
     def _readable(
         self, pod: LeanPod, old: LeanPod | None, before: PodFacts | None
     ) -> PodFacts | None:
-        """Read a pod; None if it asks for what is no amount (no API server lets that in).
+        """Convert a pod to PodInfo. Returns None if a resource quantity cannot be parsed.
 
-        Pods that change, and those of one gang, mostly ask for what was asked before: reading that
-        anew would be most of the work.
+        The API server refuses such quantities. A changed pod, and the pods of one gang, mostly have
+        an unchanged spec; converting it again would be most of the work.
         """
         like = None
         if old is not None and before is not None and alike(pod.spec, old.spec):
@@ -268,7 +269,7 @@ class Feed:
             facts = pod_facts(pod, self._priorities, self._answers_to, self._namespaces, like)
         except QuantityError as error:
             fields = {"namespace": pod.metadata.namespace, "pod": pod.metadata.name}
-            log.warning("pod left out: %s", error, extra=fields)
+            log.warning("pod ignored: %s", error, extra=fields)
             return None
         self._last = pod.spec, facts
         return facts
@@ -304,7 +305,7 @@ class Feed:
         if self._hierarchical:
             self._hierarchy.arrange(self.state.queues)
         if before == self.state.queues:
-            # What a queue holds is written on it all the time, by this scheduler itself.
+            # This scheduler writes the status of the queue frequently.
             return
         self.state.memo.clear()
         for key in self.state.groups:
@@ -384,7 +385,7 @@ def _key_of(known: Object | None) -> str:
 
 
 def _is_lost(before: PodFacts, after: PodFacts | None) -> bool:
-    """Say whether a pod that held room is gone without having succeeded."""
+    """Return whether a pod that held resources has ended without success."""
     if after is None:
         return True
     return after.uid != before.uid or after.phase == "Failed"

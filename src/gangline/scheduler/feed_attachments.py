@@ -1,4 +1,4 @@
-"""Follows how many volumes nodes can attach, where the cluster says so (CSINode)."""
+"""Informer of CSINode: how many volumes each node can attach."""
 
 from collections.abc import Callable
 
@@ -11,12 +11,12 @@ from gangline.scheduler.wire import CSI_NODES, CSINode
 
 
 class AttachmentFeed:
-    """Keeps the limits of the observed state.
+    """Keeps attach limits in the cache current.
 
     Args:
-        client: the cluster.
-        state: what is observed.
-        changed: called when a decision may come out differently than before.
+        client: the API client.
+        state: the cache.
+        changed: called when the next cycle may have another result.
     """
 
     def __init__(self, client: Client, state: ClusterState, changed: Callable[[], None]) -> None:

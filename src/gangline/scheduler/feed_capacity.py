@@ -1,4 +1,6 @@
-"""Follows how much storage drivers have left, where the cluster says so (CSIStorageCapacity)."""
+"""Informers of optional CSI kinds: attach limits (CSINode) and storage capacity
+(CSIStorageCapacity).
+"""
 
 from collections.abc import Callable
 
@@ -16,12 +18,12 @@ from gangline.scheduler.wire import (
 
 
 class CapacityFeed:
-    """Keeps what drivers say in the observed state.
+    """Keeps storage capacity in the cache current.
 
     Args:
-        client: the cluster.
-        state: what is observed.
-        changed: called when a decision may come out differently than before.
+        client: the API client.
+        state: the cache.
+        changed: called when the next cycle may have another result.
     """
 
     def __init__(self, client: Client, state: ClusterState, changed: Callable[[], None]) -> None:
@@ -33,12 +35,12 @@ class CapacityFeed:
             Informer(client, STORAGE_CAPACITIES),
             Informer(client, OLD_STORAGE_CAPACITIES),
         )
-        """Of the same kind, the newest first: a cluster has one of them, or none."""
+        """One informer per version, the newest first: a cluster serves one of them, or none."""
         for informer in self.versions:
             informer.add_listener(self._on_capacity)
 
     def learned(self) -> None:
-        """Heed what drivers say: everything has been read."""
+        """Make cycles consider storage capacity: everything has been read."""
         self._capacities.known = True
         self._tell()
 

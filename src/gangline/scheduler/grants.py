@@ -1,4 +1,4 @@
-"""What one decision has handed out so far: bindings, and what they add to the use of queues."""
+"""Allocations of one cycle: bindings, and what they add to the usage of queues."""
 
 from collections import Counter
 from collections.abc import Iterable, Set
@@ -13,7 +13,7 @@ from gangline.scheduler.units import Unit
 
 
 class Grants:
-    """Room that was given for good."""
+    """What the cycle has allocated for good."""
 
     def __init__(
         self, state: ClusterState, tree: QueueTree, shares: NamespaceShares | None = None
@@ -21,12 +21,12 @@ class Grants:
         self.bindings: list[Binding] = []
         self._state, self._tree, self._shares = state, tree, shares
         self._rows: dict[str, set[int]] = {}
-        """Where it has put gangs that must be close together, and pods with devices."""
+        """Rows of gangs that have a network rule, and of pods with devices."""
         self._given: dict[GroupKey, Counter[str]] = {}
-        """What it has given to gangs."""
+        """Allocated amounts by gang."""
 
     def bind(self, unit: Unit, placements: Iterable[Placement]) -> set[PodKey]:
-        """Give room to pods for good; return which."""
+        """Allocate placements for good; return the keys of the pods."""
         given: set[PodKey] = set()
         amounts: dict[str, int] = {}
         for placement in placements:
@@ -47,11 +47,11 @@ class Grants:
         return given
 
     def rows_of(self, unit: Unit) -> Set[int]:
-        """Return where it has put a gang, as far as that matters for others of it."""
+        """Return the rows of a gang, as far as they matter for its other pods."""
         return self._rows.get(unit.name, frozenset())
 
     def share_of(self, unit: Unit) -> float:
-        """Return how much of the cluster a gang uses, with what it was given."""
+        """Return the share of the cluster that a gang uses, including this cycle's allocations."""
         if unit.group is None:
             return 0.0
         used = self._state.running.by_group.get(unit.group, Counter())

@@ -1,8 +1,8 @@
-"""What a PodGroup's status says: phase, counts, and why it waits. Pure.
+"""The status of a PodGroup: phase, counts and conditions.
 
-Phases as Volcano's users know them: Pending (nothing promised), Inqueue (it may be placed; other
-controllers create its pods now), Running (its minimum has nodes), Unknown (members run but the
-gang is broken and cannot be completed now), Completed (all of its pods have ended).
+Phases are Volcano's: Pending (not admitted), Inqueue (admitted; controllers create its pods now),
+Running (its minimum has nodes), Unknown (members run, but the gang is incomplete and cannot be
+completed now), Completed (all pods have ended).
 """
 
 from collections.abc import Collection
@@ -32,7 +32,7 @@ def group_status(
     verdict: Verdict | None,
     now: datetime,
 ) -> PodGroupStatus:
-    """Return what the status should be; equal to ``current`` when there is nothing to write."""
+    """Return the desired status; equal to ``current`` if nothing has to be written."""
     return PodGroupStatus(
         phase=phase_of(current.phase, group, members, verdict),
         conditions=_conditions(current.conditions, group, members, verdict, now),
@@ -45,12 +45,11 @@ def group_status(
 def phase_of(
     current: str, group: GroupFacts, members: Collection[PodFacts], verdict: Verdict | None
 ) -> str:
-    """Return the phase of a group with these members."""
     placed = [pod for pod in members if pod.node is not None or pod.finished]
     if verdict is not None and any(pod.phase == "Running" for pod in placed):
         return UNKNOWN
     if len(placed) >= max(1, group.min_member):
-        # Members that are still to come keep a group from being complete: they will run.
+        # A member that is pending, or is being created, keeps the group from being Completed.
         return COMPLETED if all(pod.finished for pod in members) else RUNNING
     if verdict is not None and verdict.reason in _NOT_ADMITTED:
         return current if current == INQUEUE else PENDING
@@ -65,25 +64,25 @@ def _conditions(
     now: datetime,
 ) -> list[PodGroupCondition]:
     if verdict is not None:
-        wanted = [
+        desired = [
             PodGroupCondition(UNSCHEDULABLE, "True", "", None, verdict.reason, verdict.message),
-            PodGroupCondition(SCHEDULED, "False", "", None, verdict.reason, "The gang waits."),
+            PodGroupCondition(SCHEDULED, "False", "", None, verdict.reason, "The gang is pending."),
         ]
     elif _is_placed(group, members):
         message = "All pods that must start together have nodes."
-        wanted = [
+        desired = [
             PodGroupCondition(UNSCHEDULABLE, "False", "", None, SCHEDULED, message),
             PodGroupCondition(SCHEDULED, "True", "", None, SCHEDULED, message),
         ]
     else:
-        # Nothing keeps it waiting, and it is not placed: its pods are still to be created, or
-        # gone. What was said of its placement before does not hold any more.
-        message = "The pods that must start together are not there."
-        wanted = [
+        # It is not pending and not placed: its pods are still to be created, or were deleted.
+        # Earlier conditions about its placement no longer hold.
+        message = "The pods that must start together do not exist."
+        desired = [
             PodGroupCondition(known.type, "False", "", None, reasons.NOT_ENOUGH_PODS, message)
             for known in current
         ]
-    return [_dated(condition, current, now) for condition in wanted]
+    return [_dated(condition, current, now) for condition in desired]
 
 
 def _is_placed(group: GroupFacts, members: Collection[PodFacts]) -> bool:
@@ -92,15 +91,15 @@ def _is_placed(group: GroupFacts, members: Collection[PodFacts]) -> bool:
 
 
 def _dated(
-    wanted: PodGroupCondition, current: list[PodGroupCondition], now: datetime
+    desired: PodGroupCondition, current: list[PodGroupCondition], now: datetime
 ) -> PodGroupCondition:
-    """Carry over since when a condition holds, unless its status has changed."""
+    """Keep the transition time of a condition unless its status has changed."""
     for known in current:
-        if known.type == wanted.type and known.status == wanted.status:
+        if known.type == desired.type and known.status == desired.status:
             return msgspec.structs.replace(
-                wanted,
+                desired,
                 last_transition_time=known.last_transition_time,
                 transition_id=known.transition_id,
             )
     stamp = format(int(now.timestamp() * 1_000_000), "x")
-    return msgspec.structs.replace(wanted, last_transition_time=now, transition_id=stamp)
+    return msgspec.structs.replace(desired, last_transition_time=now, transition_id=stamp)

@@ -1,9 +1,9 @@
-"""Queues whose place is written in annotations, as Volcano's hierarchical DRF has it. Pure.
+"""Queue hierarchy from annotations, as in Volcano's hierarchical DRF.
 
-``volcano.sh/hierarchy: root/eng/dev`` with ``volcano.sh/hierarchy-weights: 1/2/8`` puts a queue
-below ``root/eng``, which weighs 2 beside others at the top, and gives the queue the weight 8 there.
-What is between the root and a queue becomes a queue that is nobody's object; then the rules are
-those of queues with a ``parent``.
+``volcano.sh/hierarchy: root/eng/dev`` with ``volcano.sh/hierarchy-weights: 1/2/8`` places a queue
+below ``root/eng``, which has weight 2 at the top level, and gives the queue weight 8 there. Inner
+nodes of the path become queues that have no Queue object. All other rules are those of queues with
+a ``parent``.
 """
 
 import math
@@ -22,16 +22,16 @@ SEPARATOR = "/"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a queue stands, from the top down."""
+    """Position of a queue in the hierarchy, from the top down."""
 
     above: tuple[tuple[str, float], ...]
-    """Names, each with those above it (``root/eng``), and weights."""
+    """Names, each with its ancestors (``root/eng``), and weights."""
     weight: float
-    """Of the queue itself, among those beside it."""
+    """Weight of the queue itself among its siblings."""
 
 
 def place_of(queue: Queue) -> Place | None:
-    """Return where a queue's annotations put it; None: they do not say so, or cannot be read."""
+    """Return a queue's position; None: its annotations state none, or cannot be parsed."""
     annotations = queue.metadata.annotations
     path = annotations.get(HIERARCHY_ANNOTATION, "").split(SEPARATOR)
     written = annotations.get(HIERARCHY_WEIGHTS_ANNOTATION)
@@ -47,18 +47,18 @@ def place_of(queue: Queue) -> Place | None:
 
 
 def unreadable(queue: Queue) -> str:
-    """Return what of a queue's place cannot be read, in words; empty: nothing."""
+    """Return the problem with a queue's hierarchy annotations; empty: none."""
     annotations = queue.metadata.annotations
     if not annotations.get(HIERARCHY_ANNOTATION) or place_of(queue) is not None:
         return ""
     return (
-        f"{HIERARCHY_ANNOTATION} and {HIERARCHY_WEIGHTS_ANNOTATION} do not say where it stands, "
-        "with one weight above nothing for each name"
+        f"{HIERARCHY_ANNOTATION} and {HIERARCHY_WEIGHTS_ANNOTATION} do not state its position "
+        "with one positive weight for each name"
     )
 
 
 def _weights(written: str) -> list[float]:
-    """Read weights, none of them less than 1; nothing: one cannot be read."""
+    """Parse weights, raised to at least 1; empty: one of them is invalid."""
     try:
         weights = [float(each) for each in written.split(SEPARATOR)]
     except ValueError:
@@ -69,13 +69,12 @@ def _weights(written: str) -> list[float]:
 
 
 class Hierarchy:
-    """The places of all queues that have one."""
+    """Positions of all queues that have one."""
 
     def __init__(self) -> None:
         self._places: dict[str, Place] = {}
 
     def note(self, queue: Queue) -> None:
-        """Note the place of a queue that is new or has changed."""
         place = place_of(queue)
         if place is None:
             self.forget(queue.metadata.name)
@@ -83,13 +82,12 @@ class Hierarchy:
             self._places[queue.metadata.name] = place
 
     def forget(self, name: str) -> None:
-        """Forget a queue that is gone."""
         self._places.pop(name, None)
 
     def arrange(self, queues: dict[str, QueueFacts]) -> None:
-        """Put queues where they say that they stand.
+        """Set parents and weights of queues by their positions.
 
-        Queues may differ about the weight of one above them: the first by name is believed.
+        If queues disagree about the weight of an ancestor, the first queue by name decides.
         """
         for name in [name for name in queues if SEPARATOR in name]:
             del queues[name]

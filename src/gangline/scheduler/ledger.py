@@ -1,4 +1,4 @@
-"""Who uses how much: amounts by gang and by queue, kept as pods come, go and change queues."""
+"""Usage by gang and by queue, updated as pods and groups change."""
 
 from collections import Counter, defaultdict
 from heapq import nlargest
@@ -6,25 +6,25 @@ from heapq import nlargest
 from gangline.scheduler.model import GroupKey, Request
 
 NOBODY = ""
-"""The queue of gangs whose group nobody has seen."""
+"""The queue of gangs whose group does not exist."""
 
 
 class Ledger:
-    """Amounts charged to gangs, and through them to queues."""
+    """Requested amounts charged to gangs, and through them to queues."""
 
     def __init__(self, alone_queue: str) -> None:
         self.by_group: dict[GroupKey, Counter[str]] = defaultdict(Counter)
         self.by_queue: dict[str, Counter[str]] = defaultdict(Counter)
         self._queue_of: dict[GroupKey, str] = {}
         self._alone_queue = alone_queue
-        """Who pays for pods without a group."""
+        """Queue that pods without a group are charged to."""
         self._largest: dict[tuple[str, int], list[tuple[int, GroupKey]]] = {}
-        """The largest entries as they were last asked for, the largest first."""
+        """Cached results of ``largest``, in descending order."""
         self._charged: set[GroupKey] = set()
-        """Gangs that have been charged since."""
+        """Gangs that were charged since these results were computed."""
 
     def charge(self, group: GroupKey | None, request: Request, sign: int = 1) -> None:
-        """Count a pod's request (``sign`` -1: no longer)."""
+        """Add a pod's request (``sign`` -1: subtract it)."""
         queue = self.by_queue[self.queue_of(group)]
         for resource, amount in request:
             queue[resource] += sign * amount
@@ -38,9 +38,9 @@ class Ledger:
             del self.by_group[group]
 
     def largest(self, resource: str, count: int) -> list[tuple[GroupKey, int]]:
-        """Return the gangs that use most of a resource, and how much; of equals the last names."""
+        """Return the gangs with the largest usage of a resource; ties go to the last name."""
         if self._charged:
-            # All gangs are gone through only where one that was among the largest has shrunk.
+            # All gangs are scanned only if one of the largest has shrunk.
             for key, known in list(self._largest.items()):
                 self._largest[key] = self._updated(*key, known)
                 if not self._largest[key]:
@@ -55,22 +55,22 @@ class Ledger:
     def _updated(
         self, resource: str, count: int, known: list[tuple[int, GroupKey]]
     ) -> list[tuple[int, GroupKey]]:
-        """Bring the largest up to date; nothing: who is among them cannot be told from these."""
+        """Return the updated result; empty if the cached one does not determine it."""
         kept = [entry for entry in known if entry[1] not in self._charged]
         charged = [(self.by_group[g][resource], g) for g in self._charged if g in self.by_group]
         ranked = nlargest(count, [*kept, *charged])
         if len(known) < count:
-            # They were all that there were.
+            # The cached result had all gangs.
             return ranked
-        # Whoever was not among them and was not charged is smaller than the last of them.
+        # A gang that is neither cached nor charged is smaller than the last cached one.
         return ranked if len(ranked) == count and ranked[-1] >= known[-1] else []
 
     def queue_of(self, group: GroupKey | None) -> str:
-        """Return who pays for a gang."""
+        """Return the queue that a gang is charged to."""
         return self._alone_queue if group is None else self._queue_of.get(group, NOBODY)
 
     def assign(self, group: GroupKey, queue: str) -> None:
-        """Let a queue pay for a gang, also for what was charged before."""
+        """Charge a gang to a queue, including its earlier usage."""
         former = self.queue_of(group)
         if former == queue:
             return
@@ -80,6 +80,6 @@ class Ledger:
         self.by_queue[queue].update(own)
 
     def release(self, group: GroupKey) -> None:
-        """Let nobody pay for a gang any more: its group is gone."""
+        """Charge a gang to no queue any more: its group was deleted."""
         self.assign(group, NOBODY)
         self._queue_of.pop(group, None)

@@ -1,4 +1,4 @@
-"""What a queue's ceiling leaves, in the figures that its messages are made of. Pure."""
+"""The amounts of a queue's limit, for its messages."""
 
 from gangline.scheduler.queues import Account, QueueTree
 from gangline.scheduler.reasons import Limit
@@ -6,7 +6,7 @@ from gangline.scheduler.shares import Vector
 
 
 def limit_of(tree: QueueTree, account: Account, amount: Vector) -> Limit:
-    """Return the figures of the resources for which a queue's ceiling is in the way."""
+    """Return the amounts of the resources for which a queue's limit blocks a request."""
     over = account.used + account.held + amount > account.ceiling
     short = {name: c for name, c in tree.columns.items() if amount[c] > 0 and over[c]}
     return Limit(

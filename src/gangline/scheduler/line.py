@@ -1,11 +1,14 @@
-"""The order of service: whose turn it is, as a decision hands room out.
+"""The scheduling order: which gang of which queue is served next.
 
-First come gangs that are urgent: they run and have lost a member, or restart as a whole. Then, from
-the root of the queues down, the queue that stays within what it is entitled to, has the higher
-priority, and uses the smaller part of its entitlement. Within a queue: higher priority, gangs that
-still need their minimum before pods beyond a minimum, of these the smallest gang's, who came first,
-and the name, so that the order is total. Where that is asked for, gangs of one priority go by the
-share of their namespace before they go by who came first.
+1. Urgent gangs: they run and have lost a member, or restart.
+2. From the root of the queue tree down: the queue that stays within its fair share, has the higher
+   priority, and uses the smaller part of its fair share.
+3. Within a queue: higher priority, minimums before extra pods (of these the smallest gang's),
+creation
+   time, and the name, so that the order is total. If namespaces share a queue fairly, gangs of one
+   priority are ordered by the share of their namespace before their creation time.
+
+Allocations of the cycle change shares, and with them the order: queues are ranked lazily.
 """
 
 from collections import deque
@@ -24,7 +27,7 @@ _ALONE: _Rank = (False, 0, 0.0, (), "")
 
 
 class Line:
-    """Turns in the order of service. What is handed out meanwhile changes the order."""
+    """Entries in scheduling order. Allocations of the cycle change the order."""
 
     def __init__(
         self,
@@ -33,13 +36,13 @@ class Line:
         share_of: Callable[[Unit], float] | None = None,
         shares: NamespaceShares | None = None,
     ) -> None:
-        """Line up.
+        """Build the order.
 
         Args:
-            units: who waits.
+            units: the pending gangs.
             tree: the queues.
-            share_of: how much a gang uses already, where that counts for pods beyond a minimum.
-            shares: the shares of namespaces, where the order within queues goes by them.
+            share_of: usage of a gang, if that orders extra pods.
+            shares: shares of namespaces, if these order gangs within queues.
         """
         self._tree, self._shares = tree, shares
         self._urgent: deque[Turn] = deque()
@@ -60,10 +63,10 @@ class Line:
         for line in self._lines.values():
             line.settle()
         self._open = False
-        """Queues are ranked once the urgent have been served, for that changes their use."""
+        """Queues are ranked after the urgent gangs were served, since those change the usage."""
 
     def pop(self) -> Turn | None:
-        """Return the next turn; None: nobody is left."""
+        """Return the next entry; None: no entry is left."""
         if self._urgent:
             return self._urgent.popleft()
         if not self._open:
@@ -71,7 +74,7 @@ class Line:
             for queue in self._lines:
                 self._enter(queue)
         if self._path and not any(self._below.values()) and self._lines[self._path[-1][1]]:
-            # Only the queue that was served last is busy: it is its turn again.
+            # Only the queue that was served last has entries.
             return self._lines[self._path[-1][1]].pop()
         self._settle()
         name = ROOT_QUEUE
@@ -83,7 +86,7 @@ class Line:
         return line.pop() if line else None
 
     def again(self, turn: Turn) -> None:
-        """Let a unit have another turn, for pods beyond its minimum."""
+        """Requeue a gang for its remaining extra pods."""
         line = self._line(turn.unit.queue)
         line.push((turn.key, turn))
         if not self._open:
@@ -100,11 +103,11 @@ class Line:
 
     @property
     def empty(self) -> bool:
-        """Nobody else is left."""
+        """True if no other entry is left."""
         return not self._urgent and not any(self._lines.values())
 
     def _enter(self, queue: str) -> None:
-        """Enter a queue that has become busy, and those above it that were idle."""
+        """Activate a queue that has entries again, and its idle ancestors."""
         self._settle()
         for account in self._tree.accounts[queue].path():
             parent = account.parent.facts.name if account.parent else ROOT_QUEUE
@@ -115,7 +118,7 @@ class Line:
                 return
 
     def _settle(self) -> None:
-        """Put the queue that was served last back in its new place."""
+        """Reinsert the queue that was served last at its new rank."""
         while self._path:
             parent, child = self._path.pop()
             if self._lines.get(child) or self._below.get(child):
@@ -126,7 +129,7 @@ class Line:
         heappush(siblings, (self._rank(child) if self._rivals(parent) else _ALONE, child))
 
     def _rivals(self, parent: str) -> bool:
-        """Say whether more than one queue below ``parent`` is busy: only then is there a choice."""
+        """Return whether ``parent`` has several children: only then is a rank needed."""
         return len(self._tree.accounts[parent].children) > 1
 
     def _rank(self, queue: str) -> _Rank:

@@ -20,22 +20,22 @@ async def run(
     stop: asyncio.Event,
     health: Health | None = None,
 ) -> None:
-    """Schedule pods until ``stop`` is set. What was not finished is found again at the next start.
+    """Schedule pods until ``stop`` is set. Unfinished work is found again at the next start.
 
     Raises:
-        ConfigError: metrics or health cannot be served where they should be.
-        ExceptionGroup: a task of the scheduler has failed; the caller decides what to do.
+        ConfigError: the address for metrics or probes cannot be used.
+        ExceptionGroup: a task of the scheduler has failed; the caller handles it.
     """
 
     async def lead() -> None:
         state.ready = True
-        # A copy that has lost its lease starts from nothing when it leads again.
+        # A copy that lost its lease starts with an empty cache when it leads again.
         await Scheduler(client, await beside_rivals(client, settings)).run()
 
-    for said in settings.unheeded:
-        log.warning("the configuration asks for what makes no difference: %s", said)
+    for setting in settings.unheeded:
+        log.warning("the configuration has a setting without effect: %s", setting)
     state = health or Health()
-    # Who stands by is ready: a rollout that waits for the new copy must not wait for the lease.
+    # A standby copy is ready: a rollout that waits for it must not wait for the lease.
     state.ready = settings.leader_election
     async with (
         serve(settings.metrics_address, settings.health_address, state),

@@ -1,12 +1,12 @@
-"""What the scheduler counts, in Prometheus' terms."""
+"""Prometheus metrics of the scheduler."""
 
 from prometheus_client import Counter, Gauge, Histogram
 
-BINDINGS = Counter("gangline_scheduler_bindings", "Pods that were given a node")
-EVICTIONS = Counter("gangline_scheduler_evictions", "Pods that were evicted for others")
-WAITING = Gauge("gangline_scheduler_waiting_pods", "Pods that wait for a node")
+BINDINGS = Counter("gangline_scheduler_bindings", "Pods bound to a node")
+EVICTIONS = Counter("gangline_scheduler_evictions", "Pods evicted for other pods")
+WAITING = Gauge("gangline_scheduler_waiting_pods", "Pending pods")
 DECISION_TIME = Histogram(
     "gangline_scheduler_decision_seconds",
-    "How long one decision took",
+    "Duration of one scheduling cycle",
     buckets=(0.0005, 0.001, 0.005, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0),
 )

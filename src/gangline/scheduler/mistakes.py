@@ -1,4 +1,7 @@
-"""Says in events what cannot be read on groups and queues: it counts for nothing, all goes on."""
+"""Warning events: unreadable fields of groups and queues, and contradictory nodes.
+
+An unreadable field is ignored; everything else of the object is used.
+"""
 
 from collections.abc import Iterator, Mapping
 
@@ -21,28 +24,28 @@ from gangline.scheduler.observe import checkpointed, kept_places, run_time
 
 UNREADABLE = "Unreadable"
 LONGEST_QUOTED = 80
-"""Letters of what cannot be read that are repeated."""
+"""Maximal characters of an unreadable value that are quoted."""
 
 _READ = {
-    RUN_TIME_ANNOTATION: (run_time, "is no number of seconds"),
-    CHECKPOINT_ANNOTATION: (checkpointed, "is no time (RFC 3339)"),
-    PLACES_ANNOTATION: (kept_places, "does not say which places to keep"),
-    RESERVED_ANNOTATION: (read_promise, "does not say which places are reserved"),
+    RUN_TIME_ANNOTATION: (run_time, "is not a number of seconds"),
+    CHECKPOINT_ANNOTATION: (checkpointed, "is not a time (RFC 3339)"),
+    PLACES_ANNOTATION: (kept_places, "does not list previous nodes"),
+    RESERVED_ANNOTATION: (read_promise, "does not list reserved nodes"),
 }
 
 
 def mistakes_of_group(group: PodGroup) -> str:
-    """Return what of a group cannot be read, in words; empty: nothing."""
-    said = [
+    """Return which fields of a group cannot be read; empty: none."""
+    problems = [
         f"{name} {why}: {group.metadata.annotations[name][:LONGEST_QUOTED]!r}"
         for name, (read, why) in _READ.items()
         if group.metadata.annotations.get(name) and not read(group)
     ]
-    return "; ".join([*said, *_no_amounts({"minResources": group.spec.min_resources or {}})])
+    return "; ".join([*problems, *_no_amounts({"minResources": group.spec.min_resources or {}})])
 
 
 def mistakes_of_queue(queue: Queue) -> str:
-    """Return what of a queue cannot be read, in words; empty: nothing."""
+    """Return which fields of a queue cannot be read; empty: none."""
     spec = queue.spec
     guarantee = spec.guarantee.resource if spec.guarantee else {}
     lists = {"capability": spec.capability, "deserved": spec.deserved, "guarantee": guarantee}
@@ -55,14 +58,14 @@ def _no_amounts(lists: Mapping[str, ResourceList]) -> Iterator[str]:
             try:
                 known = amount(name, written)
             except QuantityError:
-                yield f"{field} of {name} is no amount: {str(written)[:LONGEST_QUOTED]!r}"
+                yield f"{field} of {name} is not a quantity: {str(written)[:LONGEST_QUOTED]!r}"
             else:
                 if known < 0:
-                    yield f"{field} of {name} is less than nothing: {written}"
+                    yield f"{field} of {name} is negative: {written}"
 
 
 class MistakeReporter:
-    """Tells of mistakes, each once until it has gone."""
+    """Sends an event for each unreadable field, once until it is corrected."""
 
     def __init__(self, feed: Feed, events: EventRecorder) -> None:
         self._events = events
@@ -76,12 +79,14 @@ class MistakeReporter:
     def _on_queue(self, old: Queue | None, new: Queue | None) -> None:
         self._tell(old, new, mistakes_of_queue(new) if new is not None else "")
 
-    def _tell(self, old: PodGroup | Queue | None, new: PodGroup | Queue | None, said: str) -> None:
+    def _tell(
+        self, old: PodGroup | Queue | None, new: PodGroup | Queue | None, problems: str
+    ) -> None:
         known = new or old
         assert known is not None
         uid = known.metadata.uid
-        if said and new is not None and self._told.get(uid) != said:
-            self._told[uid] = said
-            self._events.event(new, "Warning", UNREADABLE, f"{said}. That counts for nothing.")
-        elif not said:
+        if problems and new is not None and self._told.get(uid) != problems:
+            self._told[uid] = problems
+            self._events.event(new, "Warning", UNREADABLE, f"{problems}. It is ignored.")
+        elif not problems:
             self._told.pop(uid, None)

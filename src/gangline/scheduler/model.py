@@ -1,8 +1,8 @@
-"""What the scheduler knows of nodes, pods, groups and queues: small immutable facts.
+"""Values of the scheduler: nodes, pods, pod groups and queues, and the result of a cycle.
 
-Facts hold what a decision depends on and nothing else, so that memory stays small with many pods
-and two equal facts mean that nothing has to be decided again. Amounts are whole numbers: CPU in
-thousandths, everything else in its own unit (bytes, devices, pods).
+Values are immutable and hold only what a scheduling decision depends on. So memory stays small with
+many pods, and two equal values mean that nothing has to be decided again. Amounts are integers: CPU
+in thousandths, everything else in its own unit (bytes, devices, pods).
 """
 
 from collections.abc import Mapping
@@ -26,25 +26,23 @@ GroupKey = NewType("GroupKey", str)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 HOST_PORT = "hostport:"
-"""Begins the name of a port (``hostport:tcp:8080``), a resource of which every node has one."""
+"""Prefix of a host port (``hostport:tcp:8080``), a resource of which every node has one."""
 
 VOLUME = "volume:"
-"""Begins the name of free volumes that fit a claim, a resource of the nodes that reach them."""
+"""Prefix of free volumes that match a claim, a resource of the nodes that reach them."""
 
 ATTACHED = "attach:"
-"""Begins the name of places for volumes that a storage driver attaches, a resource of nodes."""
+"""Prefix of attachable volumes of a storage driver, a resource of nodes."""
 
 NOT_SHARED = (HOST_PORT, VOLUME, ATTACHED)
-"""Resources that are no amounts to people, nor anything that queues divide."""
+"""Prefixes of internal resources: messages do not show them, and queues do not divide them."""
 
 Request = tuple[tuple[str, int], ...]
-"""Amounts asked for, sorted by resource: hashable, so that equal pods are recognised."""
+"""Requested amounts, sorted by resource: hashable, so that equal pods are recognised."""
 
 
 @dataclass(frozen=True, slots=True)
 class Taint:
-    """A mark on a node that keeps pods off unless they tolerate it."""
-
     key: str
     value: str
     effect: str
@@ -52,7 +50,7 @@ class Taint:
 
 @dataclass(frozen=True, slots=True)
 class Toleration:
-    """What a pod puts up with. An empty key with Exists tolerates everything."""
+    """A toleration. An empty key with the operator Exists tolerates every taint."""
 
     key: str = ""
     operator: str = "Equal"
@@ -62,8 +60,6 @@ class Toleration:
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """One condition on a node's labels or fields (In, NotIn, Exists, DoesNotExist, Gt, Lt)."""
-
     key: str
     operator: str
     values: tuple[str, ...] = ()
@@ -71,7 +67,9 @@ class Expression:
 
 @dataclass(frozen=True, slots=True)
 class NodeTerm:
-    """Conditions that must all hold. A term without any matches no node, as in Kubernetes."""
+    """Node conditions that must all hold. A term without conditions matches no node, as in
+    Kubernetes.
+    """
 
     labels: tuple[Expression, ...] = ()
     fields: tuple[Expression, ...] = ()
@@ -79,20 +77,20 @@ class NodeTerm:
 
 @dataclass(frozen=True, slots=True)
 class PodTerm:
-    """Other pods, and what counts as the same place: nodes with one value of a label."""
+    """Selects other pods within one topology domain: nodes with the same value of a label."""
 
     selector: Selector
     topology_key: str
     namespaces: tuple[str, ...] | None = ()
-    """Their namespaces; empty: that of the pod itself; None: all."""
+    """Namespaces of the selected pods. Empty: the namespace of the pod itself. None: all
+    namespaces.
+    """
     weight: int = 0
-    """How much it is liked; nothing for what must hold."""
+    """Weight of a preferred term; 0 if the term is required."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpreadTerm:
-    """How evenly pods are to be spread over places."""
-
     pods: PodTerm
     max_skew: int = 1
     min_domains: int = 1
@@ -101,7 +99,7 @@ class SpreadTerm:
 
 @dataclass(frozen=True, slots=True)
 class Relations:
-    """What a pod wants of other pods."""
+    """Inter-pod affinity, anti-affinity and topology spread of a pod."""
 
     near: tuple[PodTerm, ...] = ()
     apart: tuple[PodTerm, ...] = ()
@@ -110,33 +108,33 @@ class Relations:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Nodes that a pod is kept to for another reason than its own wishes."""
+    """Node terms that a pod must match besides its own, from the node groups of its queue or its
+    volumes.
+    """
 
     terms: tuple[NodeTerm, ...]
-    """Any of these must match."""
+    """A node must match at least one of these terms."""
     why: str
-    """What is said of the others, in Kubernetes' wording where it has one."""
+    """The message for other nodes, in Kubernetes' wording where it has one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Constraints:
-    """Where a pod may run, apart from room. Equal constraints share one evaluation."""
+    """Where a pod may run, apart from free resources. Equal constraints share one evaluation."""
 
     selector: tuple[tuple[str, str], ...] = ()
     required: tuple[NodeTerm, ...] | None = None
-    """Any of these terms must match; None: no requirement; empty: no node will do."""
+    """A node must match at least one term. None: no requirement. Empty: no node matches."""
     preferred: tuple[tuple[int, NodeTerm], ...] = ()
     tolerations: tuple[Toleration, ...] = ()
     relations: Relations | None = None
-    """None: where other pods are makes no difference to it."""
+    """None: the pod has no rules about other pods."""
     fences: tuple[Fence, ...] = ()
-    """All of these must be kept to."""
+    """A node must match all of these."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """A node: what it has, what it is called, and what keeps pods off it."""
-
     name: NodeName
     allocatable: Request
     labels: tuple[tuple[str, str], ...] = ()
@@ -144,35 +142,36 @@ class NodeFacts:
     unschedulable: bool = False
     ready: bool = True
     boasts: tuple[str, ...] = ()
-    """Resources of which it offers more to pods than it has."""
+    """Resources whose allocatable amount exceeds the capacity."""
     images: tuple[tuple[str, int], ...] = ()
-    """Names, sorted, of the images that it lists, with their bytes; empty if they do not count."""
+    """Image names, sorted, with their bytes. Empty if image locality has no weight."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shape:
-    """What a pod asks for and where it may run: pods of one shape are interchangeable.
+    """The request and the constraints of a pod: pods of one shape are interchangeable.
 
-    Made by ``shape_of`` only, one object for equal ones: tables find it by identity, at once.
+    Created by ``shape_of`` only, which returns one object for equal shapes: tables find it by
+    identity.
     """
 
     request: Request
     constraints: Constraints
     images: tuple[str, ...] = ()
-    """The image of each of its containers, sorted; empty if they do not count."""
+    """The image of each container, sorted. Empty if image locality has no weight."""
 
 
 @lru_cache(maxsize=16_384)
 def shape_of(request: Request, constraints: Constraints, *images: str) -> Shape:
-    """Return the shape of pods with this request, these constraints and these (sorted) images."""
     return Shape(request, constraints, images)
 
 
 class PodFacts(msgspec.Struct, frozen=True, gc=False):
-    """A pod: what it asks for, which gang it belongs to, and where it is.
+    """A pod: its shape, its gang, and its node.
 
-    There are many, and each step of a pod's life makes a new one: structs are made several times
-    as fast as dataclasses, and holding no cycles they are nothing to the garbage collector.
+    Each step of a pod's life creates a new one. A msgspec struct is created several times as fast
+    as a dataclass, and the garbage collector does not track it (``gc=False``: it is never part of a
+    cycle).
     """
 
     key: PodKey
@@ -187,35 +186,36 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False):
     terminating: bool = False
     gated: bool = False
     ours: bool = True
-    """Its schedulerName is one that this scheduler answers to."""
+    """True if its schedulerName is one that this scheduler serves."""
     labels: tuple[tuple[str, str], ...] = ()
     preemptable: bool = True
-    """It may be evicted for others."""
+    """True if the pod may be evicted for other pods."""
     preempts: bool = True
-    """Others may be evicted for it."""
+    """True if other pods may be evicted for this pod."""
     claims: tuple[str, ...] = ()
-    """Its claims to storage, as ``namespace/name``."""
+    """Keys (``namespace/name``) of its PersistentVolumeClaims."""
     limit_s: float = 0.0
-    """How long it may run at most; nothing: without end."""
+    """Maximum run time in seconds; 0: unlimited."""
     started: float = 0.0
-    """When its node took it up, in seconds since the epoch."""
+    """Start time on its node, in seconds since the epoch; 0: not started."""
     ended: float = 0.0
-    """When its last container ended, on the same clock."""
+    """End of its last container, in seconds since the epoch; 0: unknown."""
     traits: Traits = ORDINARY
 
     @property
     def finished(self) -> bool:
-        """It has ended: it holds no room and is never placed again."""
         return self.phase in {"Succeeded", "Failed"}
 
     @property
     def holds_room(self) -> bool:
-        """It takes room on its node, as the kubelet counts: until it has really ended."""
+        """True if the pod uses resources of its node, as the kubelet counts: until it has really
+        ended.
+        """
         return self.node is not None and not self.finished
 
     @property
     def waits(self) -> bool:
-        """It is for this scheduler to place."""
+        """True if this scheduler has to place the pod."""
         return (
             self.ours
             and self.node is None
@@ -225,42 +225,42 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where the pods of a gang that restarts as a whole were: their room is kept for them."""
+    """Nodes on which the pods of a restarting gang ran before. They are reserved for the gang."""
 
     until: float
-    """Seconds since the epoch; after it anybody may have the room."""
+    """Expiry, in seconds since the epoch: afterwards any pod may use the nodes."""
     nodes: tuple[tuple[PodKey, NodeName], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RoleWishes:
-    """Which roles of a gang would like to share nodes, and which not to."""
+    """Which roles of a gang prefer to share nodes, and which prefer not to."""
 
     together: tuple[tuple[str, ...], ...] = ()
     apart: tuple[tuple[str, ...], ...] = ()
-    """A role by itself: its pods are spread; several: they avoid each other."""
+    """A single role: its pods are spread. Several roles: they avoid each other."""
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkRule:
-    """How close together in the network the pods of a gang must, or would like to, be."""
+    """How close in the network the pods of a gang must be, or prefer to be."""
 
     hard: bool = True
     tier: int | None = None
-    """The highest tier that may separate them; None: any that exists."""
+    """Highest tier of a domain that holds the gang; None: any existing tier."""
     tier_name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class PartRule:
-    """Smaller gangs within a gang: which pods, how many each has, how many there must be."""
+    """A subGroupPolicy: which pods form subgroups, their size, and the minimal count."""
 
     name: str
     selector: Selector
     size: int = 1
     minimum: int = 0
     keys: tuple[str, ...] = ()
-    """Pods with equal values of these labels are one small gang."""
+    """Pods with equal values of these labels form one subgroup."""
     network: NetworkRule | None = None
 
 
@@ -276,8 +276,6 @@ class MemberFacts:
 
 @dataclass(frozen=True, slots=True)
 class HyperNodeFacts:
-    """A network domain."""
-
     name: str
     tier: int
     tier_name: str = ""
@@ -286,7 +284,7 @@ class HyperNodeFacts:
 
 @dataclass(frozen=True, slots=True)
 class GroupFacts:
-    """A pod group: how many members must run at once, and its place in the order."""
+    """A pod group: how many members must start together, and what orders it."""
 
     key: GroupKey
     uid: str = ""
@@ -297,17 +295,17 @@ class GroupFacts:
     priority_class: str = ""
     created: datetime = EPOCH
     min_resources: Request = ()
-    """What its minimum of pods asks for together, as far as its maker said so."""
+    """Total request of its minimal members, if the creator of the group states it."""
     places: Places | None = None
     preemptable: bool = True
-    """Its pods may be evicted for others."""
+    """True if its pods may be evicted for other pods."""
     roles: RoleWishes | None = None
     network: NetworkRule | None = None
     parts: tuple[PartRule, ...] = ()
     run_time_s: float = 0.0
-    """How long it says that it runs at most; nothing: it does not say."""
+    """Maximum run time in seconds that the group states; 0: not stated."""
     checkpointed: float = 0.0
-    """When it last saved its work, in seconds since the epoch."""
+    """Time of its last checkpoint, in seconds since the epoch; 0: unknown."""
     family: str = ""
     """Gangs that run about equally long (see ``run_times``)."""
     lodges_with: str = ""
@@ -316,45 +314,45 @@ class GroupFacts:
 
 @dataclass(frozen=True, slots=True)
 class QueueFacts:
-    """A queue: whether it takes new gangs, and how much it may have."""
+    """A queue: its place in the tree, its limits and shares, and whether it is open."""
 
     name: str
     open: bool = True
     weight: float = 1
     capability: Request = ()
-    """The most it may use of the resources named."""
+    """Maximal usage of the named resources."""
     deserved: Request = ()
-    """What it may have back; by weight when nothing is stated."""
+    """Fair share that the queue may reclaim; if empty, the share follows from the weight."""
     guarantee: Request = ()
-    """What others may never use."""
+    """Amounts that other queues never use."""
     reclaimable: bool = True
-    """Others may take back what it has too much."""
+    """True if other queues may reclaim what it uses above its fair share."""
     priority: int = 0
     parent: str = ""
     fifo: bool = False
-    """Nobody passes one that waits."""
+    """True if a pending gang blocks later gangs of the queue."""
     fences: tuple[Fence, ...] = ()
-    """Nodes that its jobs are kept to."""
+    """Node terms that its pods must match."""
     preferred: tuple[tuple[int, NodeTerm], ...] = ()
-    """Nodes that they would like, and how much."""
+    """Node terms that its pods prefer, with weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """A decision: this pod leaves its node for somebody else."""
+    """Part of a cycle's result: this pod is evicted for a gang."""
 
     pod: PodKey
     uid: str
     node: NodeName
     group: GroupKey | None
     beneficiary: str
-    """Who gets the room."""
+    """Name of the gang that gets the resources."""
     reason: str
-    """For people: by which rule."""
+    """The rule that allows the eviction, as a text for people."""
 
 
 class Binding(msgspec.Struct, frozen=True, gc=False):
-    """A decision: this pod runs on this node."""
+    """Part of a cycle's result: this pod runs on this node."""
 
     pod: PodKey
     uid: str
@@ -363,38 +361,39 @@ class Binding(msgspec.Struct, frozen=True, gc=False):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """Why a gang, or a pod of its own, waits: for the group's and the pods' conditions."""
+    """Why a gang, or a single pod, is pending: the text of conditions of the group and its pods."""
 
     reason: str
-    """One of the reasons in ``reasons``, in CamelCase."""
+    """One of the CamelCase reasons in ``reasons``."""
     message: str
     pods: tuple[tuple[PodKey, str], ...] = ()
-    """Each waiting pod with its own message in Kubernetes' wording."""
+    """Each pending pod with its own message in Kubernetes' wording."""
     group: GroupKey | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """Room on nodes that somebody who waits will get. It stays the same until it can be used."""
+    """Nodes reserved for a pending gang. A reservation stays the same until it can be used."""
 
     places: tuple[tuple[PodKey, NodeName], ...]
     cleared: bool = False
-    """Others were evicted to make it: nobody may take it, whoever is first in line."""
+    """True if pods were evicted for it: then no other gang may use the nodes, whatever its order.
+    """
     since: float = 0.0
-    """Seconds since the epoch."""
+    """Creation time in seconds since the epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do now: whole gangs to bind, and the reasons of those that wait."""
+    """The result of a cycle: bindings of complete gangs, evictions, reasons."""
 
     bindings: tuple[Binding, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
     placed: frozenset[GroupKey] = field(default_factory=frozenset)
-    """Groups whose gang is complete with these bindings."""
+    """Groups whose minimum is complete with these bindings."""
     evictions: tuple[Eviction, ...] = ()
-    """Pods to evict, whole sets at once."""
+    """Pods to evict; victim sets are complete."""
     promises: Mapping[str, Promise] = field(default_factory=dict)
-    """Room that is planned for units that wait, by their names."""
+    """Reservations by the name of their gang."""
     lodgers: Mapping[GroupKey, str] = field(default_factory=dict)
     """Gangs that are let into planned room for as long as their like take, and whose room it is."""

@@ -1,4 +1,4 @@
-"""Says, in an event on the node, when what a node says of itself cannot be."""
+"""Warning events about nodes whose reported amounts contradict each other."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ OVERFULL = "UsedOverAllocatable"
 
 @dataclass(frozen=True, slots=True)
 class Contradiction:
-    """What cannot be, of which resources."""
+    """A contradiction in a node's amounts."""
 
     reason: str
     resources: tuple[str, ...]
@@ -25,7 +25,7 @@ class Contradiction:
 
 
 def contradictions(state: ClusterState) -> Mapping[NodeName, tuple[Contradiction, ...]]:
-    """Return the nodes that say more than can be, with what is wrong; the others are absent."""
+    """Return the contradictory nodes with what is wrong."""
     nodes = state.nodes
     columns = {c: name for name, c in nodes.columns.items() if not name.startswith(NOT_SHARED)}
     listed = np.array(sorted(columns), dtype=np.intp)
@@ -34,7 +34,7 @@ def contradictions(state: ClusterState) -> Mapping[NodeName, tuple[Contradiction
         node = nodes.facts[nodes.rows[name]]
         assert node is not None
         resources = ", ".join(node.boasts)
-        message = f"It offers more to pods than it says that it has: {resources}."
+        message = f"Its allocatable amounts exceed its capacity: {resources}."
         found[name] = (Contradiction(BOASTS, node.boasts, message),)
     over = nodes.used[listed] > nodes.allocatable[listed]
     for row in np.flatnonzero(over.any(axis=0)).tolist():
@@ -44,28 +44,28 @@ def contradictions(state: ClusterState) -> Mapping[NodeName, tuple[Contradiction
         wrong = {columns[c]: c for c in listed[over[:, row]].tolist()}
         used = {each: int(nodes.used[c, row]) for each, c in wrong.items()}
         has = {each: int(nodes.allocatable[c, row]) for each, c in wrong.items()}
-        message = f"Its pods ask for {amounts_text(used)}; it offers {amounts_text(has)}."
+        message = f"Its pods request {amounts_text(used)}; allocatable: {amounts_text(has)}."
         further = Contradiction(OVERFULL, tuple(sorted(wrong)), message)
         found[name] = (*found.get(name, ()), further)
     return found
 
 
 class NodeReporter:
-    """Tells of contradictions, each once until it has gone."""
+    """Sends an event for each contradiction, once until it is resolved."""
 
     def __init__(self, state: ClusterState, events: EventRecorder) -> None:
         self._state, self._events = state, events
         self._told: set[tuple[NodeName, str, tuple[str, ...]]] = set()
 
     def look(self) -> None:
-        """Look at all nodes; never waits."""
+        """Check all nodes; never waits."""
         current = set()
         for name, wrong in contradictions(self._state).items():
             for each in wrong:
                 key = (name, each.reason, each.resources)
                 current.add(key)
                 if key not in self._told:
-                    # Nodes are referred to by name, as kubelets do it: kubectl looks for that.
+                    # Kubelets put the node's name into uid, and kubectl searches events by it.
                     node = ObjectReference(kind="Node", api_version="v1", name=name, uid=name)
                     self._events.event(node, "Warning", each.reason, each.message)
         self._told = current

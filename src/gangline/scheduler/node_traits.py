@@ -1,6 +1,7 @@
-"""What is so of nodes as they stand, whoever asks: worked out once, kept until nodes change. Pure.
+"""Facts about nodes that are derived once and cached until nodes change, and requests as array
+columns.
 
-Each trait has a place for each row; rows without a node have none of them.
+Each mask has an element for each row; elements of empty rows are False.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,7 @@ MODEL_LABELS = (
     "amd.com/gpu.product-name",
     "cloud.google.com/gke-accelerator",
 )
-"""Where nodes say what devices they have; the first that any node has counts."""
+"""Labels that name the device model; the first one that any node has is used."""
 
 Mask = NDArray[np.bool_]
 Facts = Sequence[NodeFacts | None]
@@ -26,18 +27,18 @@ Facts = Sequence[NodeFacts | None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceModels:
-    """The models of the nodes' devices, where there are several."""
+    """The device models of the nodes, if there are several."""
 
     of: Sequence[str]
-    """The model of each row; empty: its node does not say."""
+    """The model of each row; empty: its node does not name one."""
     there: frozenset[str]
-    """Those that some node has devices of."""
+    """Models of which some node has devices."""
     rows: Mapping[str, Mask]
-    """By model: the rows of it, and those without any devices."""
+    """By model: the rows of this model, and the rows without devices."""
 
 
 def models_of(facts: Facts, has_devices: Mask) -> DeviceModels | None:
-    """Return the models that nodes say their devices are of; None: all are of one."""
+    """Return the device models that nodes name; None: all devices are of one model."""
     label = next((label for label in MODEL_LABELS if _is_said(label, facts)), None)
     if label is None:
         return None
@@ -76,7 +77,7 @@ def _with(trait: Mask | None, row: int, value: bool) -> Mask | None:
 
 
 class NodeTraits:
-    """The traits of a table of nodes, by row."""
+    """Cached masks of a node table, by row."""
 
     def __init__(self) -> None:
         self._parts: dict[str, NDArray[np.intp]] = {}
@@ -87,15 +88,14 @@ class NodeTraits:
         self._models_known = False
 
     def forget(self) -> None:
-        """Work everything out anew: there are more rows."""
+        """Drop everything: rows were added."""
         self._parts.clear()
         self._usable = self._tainted = self._has_devices = None
         self._models_known = False
 
     def changed(self, row: int, before: NodeFacts | None, after: NodeFacts | None) -> None:
-        """Take over what a change of one row's node means.
-
-        Whoever has a trait's array keeps it as it was.
+        """Update the masks for a changed row. Masks are copied on change, so callers keep the old
+        ones.
         """
         self._usable = _with(self._usable, row, _is_usable(after))
         self._tainted = _with(self._tainted, row, _is_tainted(after))
@@ -107,7 +107,7 @@ class NodeTraits:
             self._models_known = False
 
     def parts(self, label: str, rows: Mapping[NodeName, int], facts: Facts) -> NDArray[np.intp]:
-        """Number each row by the value of its node's label; -1 without one."""
+        """Return the topology domain number of each row by a node label; -1 without the label."""
         known = self._parts.get(label)
         if known is None:
             values: dict[str, int] = {}
@@ -121,25 +121,21 @@ class NodeTraits:
         return known
 
     def usable(self, facts: Facts) -> Mask:
-        """Say of each row whether its node takes pods at all: it is ready and not cordoned."""
         if self._usable is None:
             self._usable = np.array([_is_usable(node) for node in facts], dtype=bool)
         return self._usable
 
     def tainted(self, facts: Facts) -> Mask:
-        """Say of each row whether its node keeps off pods that do not tolerate something."""
         if self._tainted is None:
             self._tainted = np.array([_is_tainted(node) for node in facts], dtype=bool)
         return self._tainted
 
     def has_devices(self, facts: Facts) -> Mask:
-        """Say of each row whether the node has any extended resource."""
         if self._has_devices is None:
             self._has_devices = np.array([_has_devices(node) for node in facts], dtype=bool)
         return self._has_devices
 
     def models(self, facts: Facts) -> DeviceModels | None:
-        """Return the models of the nodes' devices; None: all are of one."""
         if not self._models_known:
             self._models = models_of(facts, self.has_devices(facts))
             self._models_known = True

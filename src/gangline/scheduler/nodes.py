@@ -1,8 +1,8 @@
-"""Nodes as arrays: what each has, what is used, and which pods it takes.
+"""The node table: allocatable and used amounts as arrays, and which nodes accept which pods.
 
-One array for each resource, with a place (row) for each node, so that a pod is compared with all
-nodes at once. Rows of removed nodes are used again; no pod is accepted on an empty row. Everything
-is updated in place as nodes and pods change; a decision copies nothing but the free amounts.
+Each resource is a column of the table and each node a row index, so that a pod is compared with all
+nodes in one array operation. Rows of removed nodes are reused; an empty row accepts no pod. All
+data is updated in place as nodes and pods change. A cycle copies only the free amounts.
 """
 
 from collections import Counter
@@ -37,11 +37,11 @@ from gangline.scheduler.tie_order import TieOrder
 
 DEFAULT_WEIGHTS = Weights()
 MAX_CONSTRAINTS = 1024
-"""Evaluations kept, one for each distinct set of constraints; then the oldest goes."""
+"""Cached evaluations, one for each distinct set of constraints; the oldest is dropped."""
 
 
 class NodeTable:
-    """All nodes. Amounts used are those of the pods that hold room, whoever placed them."""
+    """All nodes. Used amounts include the pods of all schedulers."""
 
     def __init__(self, weights: Weights = DEFAULT_WEIGHTS) -> None:
         self.weights = weights
@@ -51,11 +51,11 @@ class NodeTable:
         self.allocatable: Amounts = np.zeros((0, 0), dtype=np.int64)
         self.used: Amounts = np.zeros((0, 0), dtype=np.int64)
         self.lasting: Amounts = np.zeros((0, 0), dtype=np.int64)
-        """The part of ``used`` that need not ever end: pods that belong to no gang."""
+        """The part of ``used`` that may never end: pods that belong to no gang."""
         self.occupants: Mapping[NodeName, Mapping[PodKey, PodFacts]] = {}
-        """The pods on each node; kept by whoever keeps the table."""
+        """Pods by node; the owner of the table keeps this mapping."""
         self.repelling: dict[Pods, Counter[int]] = {}
-        """Pods that others on these rows must be apart from, and how many want that."""
+        """Anti-affinity terms of running pods, with the number of their owners on each row."""
         self._counts: dict[Pods, NDArray[np.int64]] = {}
         self.hypernodes: dict[str, HyperNodeFacts] = {}
         """Network domains as they are described."""
@@ -65,30 +65,30 @@ class NodeTable:
         self._demands: dict[Request, Demand] = {}
         self._order = TieOrder(weights.seed)
         self.possible: dict[object, bool] = {}
-        """Whether units would fit if all gangs had ended, by what decides it; dropped when nodes,
-        or pods that need not end, change."""
+        """Whether gangs would fit if all gangs had ended, by equivalence key. Dropped when nodes
+        change, or pods that belong to no gang.
+        """
         self._standing = Standing()
         self.popularity = Popularity()
-        """What pods that wait or run ask for."""
+        """Counts of requests of pending and running pods."""
         self._traits = NodeTraits()
         self._images = ImageLocality() if weights.images else None
-        """None: where images are does not count."""
+        """None: image locality has no weight."""
         self._port_columns: list[int] = []
         self._supplied: set[int] = set()
         self.takings: dict[int, Taking] = {}
-        """The columns of claims that take places for volumes together."""
+        """Columns of claims whose attachments are counted together."""
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def name_of(self, row: int) -> NodeName:
-        """Return the name of the node on a row that has one."""
         node = self.facts[row]
         assert node is not None
         return node.name
 
     def set(self, node: NodeFacts) -> None:
-        """Add a node or take over what has changed of it. Its used amounts stay."""
+        """Add or change a node. Its used amounts stay."""
         row = self.rows.get(node.name)
         if row is None:
             row = self._new_row(node.name)
@@ -106,7 +106,6 @@ class NodeTable:
             self._evaluate(constraints, eligible, row)
 
     def remove(self, name: NodeName) -> None:
-        """Forget a node and what was used on it."""
         row = self.rows.pop(name, None)
         if row is None:
             return
@@ -129,7 +128,7 @@ class NodeTable:
         self._order.forget()
 
     def occupy(self, pod: PodFacts, sign: int = 1) -> None:
-        """Count a pod's request as used on its node (``sign`` -1: no longer)."""
+        """Charge a pod's request to its node (``sign`` -1: release it)."""
         row = self.rows.get(pod.node) if pod.node is not None else None
         if row is None:
             return
@@ -143,7 +142,9 @@ class NodeTable:
                 self.lasting[column, row] += sign * amount
 
     def demand(self, request: Request) -> Demand:
-        """Return a request as arrays; resources that no node has get a column of zeros."""
+        """Return a request in columns of the table; resources that no node has get a column of
+        zeros.
+        """
         demand = self._demands.get(request)
         if demand is None:
             self._ensure_columns(columns_for(request, self.weights))
@@ -154,10 +155,7 @@ class NodeTable:
         return demand
 
     def supply(self, resource: str, stocks: Mapping[NodeName, Stock]) -> None:
-        """State what nodes have of a resource that they do not report themselves.
-
-        It holds for a node until the node changes.
-        """
+        """Set amounts of a resource that nodes do not report themselves, until a node changes."""
         self._ensure_columns(((resource, 0),))
         column = self.columns[resource]
         self._supplied.add(column)
@@ -177,7 +175,7 @@ class NodeTable:
             self.possible.clear()
 
     def eligible(self, constraints: Constraints) -> Eligibility:
-        """Return which nodes will do for ``constraints``; evaluated once, then kept up to date."""
+        """Return which nodes accept ``constraints``; evaluated once, then kept current."""
         eligible = self._eligible.get(constraints)
         if eligible is None:
             size = len(self.facts)
@@ -196,15 +194,15 @@ class NodeTable:
         return eligible
 
     def refusals(self, constraints: Constraints) -> Counter[str]:
-        """Count, by reason, the nodes that will not do."""
+        """Return the number of refusing nodes by message."""
         return +self.eligible(constraints).counts
 
     def parts(self, label: str) -> NDArray[np.intp]:
-        """Number each row by the value of its node's label; -1 without one."""
+        """Return the topology domain number of each row by a node label; -1 without the label."""
         return self._traits.parts(label, self.rows, self.facts)
 
     def count(self, meant: Pods) -> NDArray[np.int64]:
-        """Count, on each row, the pods meant; counted once, then kept up to date."""
+        """Return the number of selected pods on each row; counted once, then updated."""
         known = self._counts.get(meant)
         if known is None:
             known = np.zeros(len(self.facts), dtype=np.int64)
@@ -216,7 +214,7 @@ class NodeTable:
         return known
 
     def _relate(self, pod: PodFacts, row: int, sign: int) -> None:
-        """Keep count of a pod for those that want to be near to or apart from it."""
+        """Update the inter-pod counts for a pod."""
         for meant, counts in self._counts.items():
             if meant.matches(pod):
                 counts[row] += sign
@@ -232,50 +230,47 @@ class NodeTable:
                     del self.repelling[owner]
 
     def rank(self) -> NDArray[np.intp]:
-        """Return each row's place in the order that breaks ties, whatever came first."""
+        """Return each row's rank in the order that breaks ties; it does not depend on arrival."""
         return self._order.rank(self.rows, len(self.facts))
 
     @property
     def in_tie_order(self) -> bool:
-        """Whether the first of equal rows is also the first in the order that breaks ties."""
+        """True if the first of equal rows is also the first in the order that breaks ties."""
         return self._order.is_row_order(self.rows, len(self.facts))
 
     def set_hypernode(self, hypernode: HyperNodeFacts) -> None:
-        """Add or change a network domain."""
         self.hypernodes[hypernode.name] = hypernode
         self.possible.clear()
         self._domains = None
 
     def remove_hypernode(self, name: str) -> None:
-        """Forget a network domain."""
         self.hypernodes.pop(name, None)
         self.possible.clear()
         self._domains = None
 
     def domains(self) -> list[Domain]:
-        """Return the network domains, the closest first."""
+        """Return the network domains, the closest tier first."""
         if self._domains is None:
             self._domains = domains(self.hypernodes, self.facts)
         return self._domains
 
     def usable(self) -> NDArray[np.bool_]:
-        """Say of each row whether its node takes pods at all: it is ready and not cordoned."""
+        """Return a mask of the rows whose nodes are ready and not cordoned."""
         return self._traits.usable(self.facts)
 
     def tainted(self) -> NDArray[np.bool_]:
-        """Say of each row whether its node keeps off pods that do not tolerate something."""
+        """Return a mask of the rows whose nodes have a NoSchedule or NoExecute taint."""
         return self._traits.tainted(self.facts)
 
     def has_devices(self) -> NDArray[np.bool_]:
-        """Say of each row whether the node has any extended resource."""
+        """Return a mask of the rows whose nodes have an extended resource."""
         return self._traits.has_devices(self.facts)
 
     def models(self) -> DeviceModels | None:
-        """Return the models of the nodes' devices; None: all are of one."""
+        """Return the device models of the nodes; None: all devices are of one model."""
         return self._traits.models(self.facts)
 
     def ground(self, shape: Shape, free: Amounts) -> Ground:
-        """Return what the scores of a shape depend on, with these free amounts."""
         eligible = self.eligible(shape.constraints)
         return Ground(
             free,
@@ -292,12 +287,7 @@ class NodeTable:
         )
 
     def scores(self, shape: Shape, free: Amounts) -> Scores:
-        """Return how well each row suits a shape as things stand; not to be written to.
-
-        Args:
-            shape: the shape.
-            free: the free amounts as things stand.
-        """
+        """Return the score of each row for a shape with the current free amounts; read-only."""
         demand = self.demand(shape.request)
 
         if self.weights.fragments:
@@ -309,7 +299,7 @@ class NodeTable:
         return self._standing.of(shape, compute)
 
     def _usual(self) -> CommonPods | None:
-        """The usual pods; when they change, so does every score."""
+        """Return the usual pods; when they change, all scores change."""
         common, changed = self.popularity.common(self.columns, self._ensure_columns)
         if changed:
             self._standing.clear()
@@ -328,7 +318,6 @@ class NodeTable:
         eligible.discouraged[row] = marks
 
     def _replace(self, row: int, node: NodeFacts | None) -> None:
-        """Take over what is so of a row's node from now on."""
         self._traits.changed(row, self.facts[row], node)
         if self._images is not None and (moved := self._images.changed(row, self.facts[row], node)):
             self._standing.forget(moved)
@@ -343,14 +332,14 @@ class NodeTable:
         return row
 
     def _grow_rows(self) -> None:
-        """Add an eighth to the rows, so that adding nodes one by one costs little each.
+        """Add an eighth to the rows, so that adding nodes one by one has a small amortised cost.
 
-        More would cost every decision, which looks at all rows, whether there are nodes on them.
+        A larger reserve would slow down every cycle, since array operations cover empty rows too.
         """
         size = len(self.facts)
         added = max(16, size // 8)
         self.facts += [None] * added
-        # numpy.pad takes many times as long as these for arrays of this kind.
+        # numpy.pad takes many times as long for arrays of this shape.
         more = np.zeros((len(self.columns), added), dtype=np.int64)
         self.allocatable = np.hstack((self.allocatable, more))
         self.used = np.hstack((self.used, more))

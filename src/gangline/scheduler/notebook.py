@@ -1,4 +1,4 @@
-"""Notes promises on their PodGroups, so that a scheduler that is restarted keeps them."""
+"""Stores reservations as PodGroup annotations, so that a restarted scheduler keeps them."""
 
 import asyncio
 import logging
@@ -24,7 +24,7 @@ RETRY_S = 5.0
 
 
 def read_promise(group: PodGroup) -> Promise | None:
-    """Read what was promised to a group; None: nothing, or nothing that can be read."""
+    """Return the reservation stored on a group; None: none, or one that cannot be parsed."""
     written = group.metadata.annotations.get(RESERVED_ANNOTATION)
     if not written:
         return None
@@ -42,7 +42,7 @@ def read_promise(group: PodGroup) -> Promise | None:
 
 
 def write_promise(promise: Promise) -> str:
-    """Write a promise as an annotation's value."""
+    """Return the annotation value of a reservation."""
     reserved = ReservedPlaces(
         since=datetime.fromtimestamp(promise.since, UTC),
         nodes={pod.partition("/")[2]: node for pod, node in promise.places},
@@ -52,20 +52,20 @@ def write_promise(promise: Promise) -> str:
 
 
 class Notebook:
-    """Writes what has changed, one group after the other, in the background."""
+    """Writes changed reservations in the background, one group after the other."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._noted: dict[GroupKey, Promise] = {}
         self._wanted: dict[GroupKey, Promise] = {}
         self._lodgers: dict[GroupKey, str] = {}
-        """Who is in whose room, and it has not been written."""
+        """Backfilled gangs whose owner has not been written."""
         self._written: set[GroupKey] = set()
-        """Of whom it has, though it may not have been seen yet."""
+        """Backfilled gangs that were written, though the watch may not show it yet."""
         self._changed = asyncio.Event()
 
     def found(self, group: GroupKey, promise: Promise) -> None:
-        """Take over a note that somebody wrote before."""
+        """Take over a reservation that is stored already."""
         self._noted[group] = promise
 
     def note(
@@ -74,15 +74,15 @@ class Notebook:
         lodgers: Mapping[GroupKey, str],
         groups: Mapping[GroupKey, GroupFacts],
     ) -> None:
-        """Let exactly these promises be noted, as far as they are to groups, and who lodges."""
+        """Store exactly these reservations of groups, and the owners of backfilled gangs."""
         self._written &= lodgers.keys()
         for key, host in lodgers.items():
             if key not in self._written and key in groups and groups[key].lodges_with != host:
                 self._lodgers[key] = host
                 self._changed.set()
-        wanted = {key: promises[key] for name in promises if (key := GroupKey(name)) in groups}
-        if wanted != self._wanted or self._noted.keys() - wanted.keys():
-            self._wanted = wanted
+        desired = {key: promises[key] for name in promises if (key := GroupKey(name)) in groups}
+        if desired != self._wanted or self._noted.keys() - desired.keys():
+            self._wanted = desired
             self._changed.set()
 
     async def run(self) -> None:
@@ -98,7 +98,7 @@ class Notebook:
                     self._changed.set()
 
     async def _write_lodgers(self) -> None:
-        """Write who is in whose room: it stays so, and a scheduler that is restarted must know."""
+        """Write the owners of backfilled gangs, which a restarted scheduler must know."""
         for key, host in list(self._lodgers.items()):
             namespace, _, name = key.partition("/")
             body = {"metadata": {"annotations": {LODGES_ANNOTATION: host}}}
@@ -107,8 +107,8 @@ class Notebook:
             except NotFound:
                 pass
             except KubeError as error:
-                log.warning("lodger not noted: %s", error, extra={"group": key})
-                continue  # the next decision asks for it again
+                log.warning("owner of backfilled gang not stored: %s", error, extra={"group": key})
+                continue  # the next cycle requests it again
             self._lodgers.pop(key)
             self._written.add(key)
 
@@ -123,7 +123,7 @@ class Notebook:
             self._wanted.pop(key, None)
             return True
         except KubeError as error:
-            log.warning("promise not noted: %s", error, extra={"group": key})
+            log.warning("reservation not stored: %s", error, extra={"group": key})
             return False
         if promise is None:
             self._noted.pop(key, None)

@@ -1,4 +1,4 @@
-"""API objects to facts: reads what a decision depends on, in the units of ``model``."""
+"""Converts API objects to scheduler values: nodes, pods, groups, queues and HyperNodes."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -50,12 +50,12 @@ from gangline.scheduler.wire import (
 
 DEFAULT_SCHEDULER = "default-scheduler"
 MOST = 2**50
-"""More than any node has of anything: a pebibyte, or a thousand million processors."""
+"""Larger amounts are clamped, so that sums cannot overflow: a pebibyte, or 2**50 units."""
 _CLOSED = frozenset({"Closed", "Closing"})
 
 
 def node_facts(node: Node, *, images: bool = False) -> model.NodeFacts:
-    """Read a node; which images it has only where that counts."""
+    """Convert a node; its images only if image locality has a weight."""
     ready = [condition for condition in node.status.conditions if condition.type == "Ready"]
     has = dict(_readable(node.status.capacity))
     offers = _readable(node.status.allocatable or node.status.capacity)
@@ -80,17 +80,17 @@ def pod_facts(
     namespaces: Namespaces = NO_NAMESPACES,
     like: model.PodFacts | None = None,
 ) -> model.PodFacts:
-    """Read a pod.
+    """Convert a pod.
 
     Args:
         pod: the pod.
         priorities: the values of priority classes.
-        answers_to: the scheduler names that are ours.
-        namespaces: the labels of namespaces; none: they are not known.
-        like: one that asks for the same, where the caller knows one (see ``alike``).
+        answers_to: the scheduler names that this scheduler serves.
+        namespaces: the labels of namespaces; empty: unknown.
+        like: a pod with an equivalent spec, if the caller knows one (see ``alike``).
 
     Raises:
-        QuantityError: it asks for what is no amount.
+        QuantityError: a resource quantity cannot be parsed.
     """
     metadata, spec = pod.metadata, pod.spec
     if like is not None:
@@ -130,16 +130,15 @@ def pod_facts(
 
 
 def alike(spec: LeanPodSpec, known: LeanPodSpec) -> bool:
-    """Say whether pods with these specs surely have one shape, wherever they are.
+    """Return whether pods with these specs certainly have one shape, on whatever node.
 
-    What a pod wants of other pods may also depend on its labels, and on namespaces.
+    Inter-pod rules also depend on the pod's labels, and on namespaces.
     """
     wants_nothing = spec.affinity is None and not spec.topology_spread_constraints
     return wants_nothing and structs.replace(spec, node_name=known.node_name) == known
 
 
 def group_facts(group: PodGroup, priorities: Mapping[str, int]) -> model.GroupFacts:
-    """Read a pod group."""
     spec = group.spec
     return model.GroupFacts(
         key=GroupKey(_key(group.metadata)),
@@ -167,7 +166,7 @@ def group_facts(group: PodGroup, priorities: Mapping[str, int]) -> model.GroupFa
 
 
 def budget_facts(budget: PodDisruptionBudget) -> BudgetFacts:
-    """Read a disruption budget. One whose selector cannot be read protects nothing."""
+    """Convert a disruption budget. A selector that cannot be parsed selects no pods."""
     try:
         selector = from_object(budget.spec.selector)
     except SelectorError:
@@ -188,7 +187,7 @@ def _network(topology: NetworkTopology | None) -> model.NetworkRule | None:
 
 
 def _part_rule(policy: SubGroupPolicy) -> model.PartRule:
-    """Read a rule for smaller gangs. One whose selector cannot be read means no pods."""
+    """Convert a subgroup policy. A selector that cannot be parsed selects no pods."""
     try:
         selector = from_object(policy.label_selector) if policy.label_selector else Selector()
     except SelectorError:
@@ -204,7 +203,6 @@ def _part_rule(policy: SubGroupPolicy) -> model.PartRule:
 
 
 def hypernode_facts(hypernode: HyperNode) -> model.HyperNodeFacts:
-    """Read a network domain."""
     return model.HyperNodeFacts(
         name=hypernode.metadata.name,
         tier=hypernode.spec.tier,
@@ -224,7 +222,7 @@ def hypernode_facts(hypernode: HyperNode) -> model.HyperNodeFacts:
 
 
 def _claims(pod: ObjectMeta, volumes: list[LeanVolume]) -> tuple[str, ...]:
-    """The keys of a pod's claims; one that is made with the pod is named after both."""
+    """Return the keys of a pod's claims; an ephemeral claim is named after pod and volume."""
     names = {
         volume.persistent_volume_claim.claim_name
         if volume.persistent_volume_claim is not None
@@ -236,12 +234,12 @@ def _claims(pod: ObjectMeta, volumes: list[LeanVolume]) -> tuple[str, ...]:
 
 
 def _preemptable(metadata: ObjectMeta) -> bool:
-    said = metadata.annotations.get(PREEMPTABLE_KEY) or metadata.labels.get(PREEMPTABLE_KEY, "")
-    return said.lower() != "false"
+    value = metadata.annotations.get(PREEMPTABLE_KEY) or metadata.labels.get(PREEMPTABLE_KEY, "")
+    return value.lower() != "false"
 
 
 def run_time(group: PodGroup) -> float:
-    """Return the seconds that a group states; nothing if that is no such number."""
+    """Return the run time in seconds that a group states; 0: none, or invalid."""
     try:
         seconds = float(group.metadata.annotations.get(RUN_TIME_ANNOTATION, "0"))
     except ValueError:
@@ -250,7 +248,7 @@ def run_time(group: PodGroup) -> float:
 
 
 def _ended(pod: LeanPod) -> float:
-    """When the last container of a pod that has ended did so; nothing: it is not known."""
+    """Return when the last container of an ended pod finished; 0: unknown."""
     if pod.status.phase not in {"Succeeded", "Failed"}:
         return 0.0
     states = [status.state.terminated for status in pod.status.container_statuses]
@@ -268,7 +266,7 @@ def _family(group: PodGroup) -> str:
 
 
 def checkpointed(group: PodGroup) -> float:
-    """Return when a group last saved its work; nothing if it does not say so readably."""
+    """Return the time of a group's last checkpoint; 0: none, or invalid."""
     written = group.metadata.annotations.get(CHECKPOINT_ANNOTATION, "")
     try:
         when = datetime.fromisoformat(written)
@@ -278,7 +276,7 @@ def checkpointed(group: PodGroup) -> float:
 
 
 def kept_places(group: PodGroup) -> model.Places | None:
-    """Read the places kept for a gang; None: there are none, or what is written is not readable."""
+    """Return the previous nodes of a restarting gang; None: none, or they cannot be parsed."""
     written = group.metadata.annotations.get(PLACES_ANNOTATION)
     if not written:
         return None
@@ -298,7 +296,7 @@ def kept_places(group: PodGroup) -> model.Places | None:
 
 
 def queue_facts(queue: Queue) -> model.QueueFacts:
-    """Read a queue. One that has no state yet is open; amounts that cannot be read are left out."""
+    """Convert a queue. Without a state it is open; amounts that cannot be parsed are left out."""
     spec = queue.spec
     return model.QueueFacts(
         name=queue.metadata.name,
@@ -325,7 +323,6 @@ def _readable(written: ResourceList) -> Request:
 
 
 def _host_ports(spec: LeanPodSpec) -> dict[str, int]:
-    """The ports of its node that a pod takes."""
     return {
         f"{model.HOST_PORT}{(port.protocol or 'TCP').lower()}:{port.host_port}": 1
         for container in spec.containers
@@ -335,7 +332,7 @@ def _host_ports(spec: LeanPodSpec) -> dict[str, int]:
 
 
 def _facts_of(counts: Mapping[str, int]) -> Request:
-    """Amounts, sorted; absurd ones are cut to what sums of many still hold without overflow."""
+    """Return sorted amounts, clamped so that sums of many cannot overflow."""
     return tuple(sorted((name, min(MOST, max(0, count))) for name, count in counts.items()))
 
 
@@ -358,7 +355,6 @@ def _constraints(
 
 
 def node_term(term: NodeSelectorTerm) -> model.NodeTerm:
-    """Read conditions on a node."""
     return model.NodeTerm(
         labels=tuple(map(_expression, term.match_expressions)),
         fields=tuple(map(_expression, term.match_fields)),

@@ -1,6 +1,6 @@
-"""Images from API objects to facts: which ones nodes have, and which ones pods are made from.
+"""Converts images of nodes and pods.
 
-Nodes list many images, mostly the same ones: what is kept of them is kept once for all nodes.
+Nodes list many images, mostly the same ones: equal entries are interned across nodes.
 """
 
 from functools import lru_cache
@@ -12,26 +12,26 @@ from gangline.scheduler.image_locality import Wanted, normalised
 from gangline.scheduler.wire import ImagedPodSpec, LeanPodSpec
 
 MOST_BYTES = 2**50
-"""More than any image has."""
+"""Larger sizes are clamped."""
 _Listed = tuple[tuple[str, int], ...]
-"""Names of images with their bytes."""
+"""Image names with their bytes."""
 
 
 def slim_node(node: Node) -> Node:
-    """Drop what heartbeats and image lists bring: nodes are many and images are long."""
+    """Drop image lists and what heartbeats change: they are long, and there are many nodes."""
     status = replace(node.status, images=[], volumes_in_use=[], volumes_attached=[])
     return replace(node, status=status)
 
 
 def slim_node_with_images(node: Node) -> Node:
-    """Drop what heartbeats bring, and keep images that other nodes have too only once."""
+    """Drop what heartbeats change, and intern the images."""
     images = [_shared(tuple(image.names), image.size_bytes) for image in node.status.images]
     slim = slim_node(node)
     return replace(slim, status=replace(slim.status, images=images))
 
 
 def node_images(node: Node) -> _Listed:
-    """Return the images that a node lists, by each of their names."""
+    """Return the images of a node, by each of their names."""
     sizes: dict[str, tuple[str, int]] = {}
     for image in node.status.images:
         for entry in _entries(tuple(image.names), image.size_bytes):
@@ -40,7 +40,7 @@ def node_images(node: Node) -> _Listed:
 
 
 def pod_images(spec: LeanPodSpec) -> Wanted:
-    """Return the images of a pod's containers; nothing where they were not read."""
+    """Return the images of a pod's containers; empty if they were not read."""
     if not isinstance(spec, ImagedPodSpec):
         return ()
     containers = (*spec.init_containers, *spec.containers)

@@ -1,4 +1,4 @@
-"""Pools and quotas from API objects to facts: node groups of queues, and namespaces' quotas."""
+"""Converts node groups of queues, and resource quotas."""
 
 from contextlib import suppress
 
@@ -20,11 +20,11 @@ from gangline.scheduler.wire import (
 
 OUTSIDE = "node(s) didn't match the node groups of the queue"
 LIKED = 50
-"""How much the node groups that a queue prefers, or would rather avoid, count: of 100."""
+"""Weight, of 100, of the node groups that a queue prefers or prefers to avoid."""
 
 
 def node_group_fences(affinity: QueueAffinity | None) -> tuple[Fence, ...]:
-    """Return the nodes that a queue's jobs are kept to: groups to use, and groups to avoid."""
+    """Return the node terms of a queue: node groups to use, and node groups to avoid."""
     if affinity is None:
         return ()
     found = []
@@ -35,7 +35,7 @@ def node_group_fences(affinity: QueueAffinity | None) -> tuple[Fence, ...]:
 
 
 def node_group_wishes(affinity: QueueAffinity | None) -> tuple[tuple[int, NodeTerm], ...]:
-    """Return the nodes that a queue's jobs would like, with weights."""
+    """Return the preferred node terms of a queue, with weights."""
     if affinity is None:
         return ()
     return tuple(
@@ -46,7 +46,6 @@ def node_group_wishes(affinity: QueueAffinity | None) -> tuple[tuple[int, NodeTe
 
 
 def quota_facts(quota: ResourceQuota) -> QuotaFacts:
-    """Read a quota."""
     hard = quota.status.hard or quota.spec.hard
     key = f"{quota.metadata.namespace}/{quota.metadata.name}"
     chosen = quota.spec.scope_selector
@@ -56,10 +55,10 @@ def quota_facts(quota: ResourceQuota) -> QuotaFacts:
 
 
 def pod_traits(spec: LeanPodSpec) -> Traits:
-    """Read what of a pod quotas look at.
+    """Return the quota attributes of a pod.
 
     Raises:
-        QuantityError: it asks for what is no amount.
+        QuantityError: a resource quantity cannot be parsed.
     """
     containers = [each.resources for each in (*spec.containers, *spec.init_containers)]
     asked = [*containers, spec.resources] if spec.resources is not None else containers
@@ -84,7 +83,7 @@ _OPERATORS = {"In": "in", "NotIn": "notin", "Exists": "exists", "DoesNotExist": 
 
 
 def _scope(written: QuotaScope) -> Scope:
-    """Read a scope. One that cannot be read is for no pods: no API server lets it in."""
+    """Convert a scope. One that cannot be parsed selects no pods: no API server admits it."""
     if written.scope_name != PRIORITY_CLASS:
         return Scope(written.scope_name)
     operator = _OPERATORS.get(written.operator)
@@ -95,7 +94,7 @@ def _scope(written: QuotaScope) -> Scope:
 
 
 def _asks_for_something(resources: LeanResources) -> bool:
-    """Say whether CPU or memory is asked for, which makes a pod more than best effort."""
+    """Return whether CPU or memory is requested: then the pod is not best effort."""
     both = (resources.requests, resources.limits)
     return any(
         name in written and amount(name, written[name]) > 0
@@ -105,7 +104,7 @@ def _asks_for_something(resources: LeanResources) -> bool:
 
 
 def _amounts(written: dict[str, int | float | str]) -> tuple[tuple[str, int], ...]:
-    """Amounts by the quota's own names, in the units of requests (CPU in thousandths)."""
+    """Return amounts by the quota's own names, in the units of requests (CPU in thousandths)."""
     found = {}
     for name, quantity in written.items():
         with suppress(QuantityError):

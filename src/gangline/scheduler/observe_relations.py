@@ -1,4 +1,4 @@
-"""What pods want of other pods, from API objects to facts."""
+"""Converts placement rules: inter-pod affinity, node groups of queues, quotas and images."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeAlias
@@ -10,18 +10,18 @@ from gangline.scheduler.model import PodTerm, Relations, SpreadTerm
 from gangline.scheduler.wire import LeanPodSpec
 
 Namespaces: TypeAlias = Mapping[str, Mapping[str, str]]
-"""The labels of namespaces, by name."""
+"""Labels of namespaces, by name."""
 NO_NAMESPACES: Namespaces = {}
 _NOWHERE = ("",)
-"""The namespaces of a term that chooses some by labels that none has."""
+"""Namespaces of a term whose namespace selector matches none."""
 
 
 def relations(
     spec: LeanPodSpec, labels: Mapping[str, str], namespaces: Namespaces = NO_NAMESPACES
 ) -> Relations | None:
-    """Read what a pod with these labels wants of others; None: nothing.
+    """Return the inter-pod rules of a pod with these labels; None: it has none.
 
-    Where namespaces are chosen by their labels and these are not known, all are meant.
+    A namespace selector selects all namespaces while their labels are unknown.
     """
     affinity = spec.affinity
     found = Relations(
@@ -33,17 +33,17 @@ def relations(
 
 
 def chooses_namespaces(spec: LeanPodSpec) -> bool:
-    """Say whether some of what a pod wants depends on the labels of namespaces."""
+    """Return whether a term of the pod has a namespace selector."""
     return any(term.namespace_selector is not None for term in _written(spec))
 
 
 def names_namespaces(spec: LeanPodSpec) -> bool:
-    """Say whether some of what a pod wants is said of namespaces, by name or by their labels."""
+    """Return whether a term of the pod names or selects namespaces."""
     return any(term.namespaces or term.namespace_selector is not None for term in _written(spec))
 
 
 def _written(spec: LeanPodSpec) -> Iterator[PodAffinityTerm]:
-    """All that a pod wants of others, required or liked."""
+    """Yield all inter-pod terms, required and preferred."""
     affinity = spec.affinity
     for each in (affinity.pod_affinity, affinity.pod_anti_affinity) if affinity else ():
         if each is not None:
@@ -83,7 +83,7 @@ def _term(
 
 
 def _namespaces(term: PodAffinityTerm, namespaces: Namespaces) -> tuple[str, ...] | None:
-    """The namespaces that a term means: listed, chosen by labels, or both; None: all."""
+    """Return the namespaces of a term: named, selected, or both; None: all."""
     if term.namespace_selector is None:
         return tuple(sorted(term.namespaces))
     selector = _selector(term.namespace_selector, {}, ())
@@ -106,7 +106,7 @@ def _spread(constraint: TopologySpreadConstraint, labels: Mapping[str, str]) -> 
 def _selector(
     written: LabelSelector | None, labels: Mapping[str, str], equal: Iterable[str]
 ) -> Selector:
-    """Read a selector; one that cannot be read means no pods."""
+    """Convert a selector; one that cannot be parsed selects no pods."""
     try:
         selector = from_object(written)
     except SelectorError:

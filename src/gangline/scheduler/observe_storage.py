@@ -1,4 +1,4 @@
-"""Claims, volumes and storage classes from API objects to facts."""
+"""Converts claims, volumes, storage classes and CSI objects."""
 
 from collections.abc import Iterable
 
@@ -14,16 +14,15 @@ from gangline.scheduler.storage import ClaimFacts, ClassFacts, VolumeFacts
 from gangline.scheduler.wire import CSIDriver, CSINode, CSIStorageCapacity
 
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
-"""Annotation of a claim: the node that its volume is to be made for."""
+"""Annotation of a claim: the node for which its volume is provisioned."""
 _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 _NO_PROVISIONER = "kubernetes.io/no-provisioner"
 _ZONES = ("topology.kubernetes.io/zone", "topology.kubernetes.io/region")
 _SEVERAL = "__"
-"""Between the zones of one volume."""
+"""Separates the zones of one volume."""
 
 
 def claim_facts(claim: PersistentVolumeClaim) -> ClaimFacts:
-    """Read a claim."""
     metadata, spec = claim.metadata, claim.spec
     bound = claim.status.phase == "Bound"
     return ClaimFacts(
@@ -42,7 +41,6 @@ def claim_facts(claim: PersistentVolumeClaim) -> ClaimFacts:
 
 
 def volume_facts(volume: PersistentVolume) -> VolumeFacts:
-    """Read a volume."""
     spec = volume.spec
     owner = spec.claim_ref
     return VolumeFacts(
@@ -61,12 +59,13 @@ def volume_facts(volume: PersistentVolume) -> VolumeFacts:
 
 
 def class_facts(made_by: StorageClass) -> ClassFacts:
-    """Read a storage class."""
     terms = []
     for topology in made_by.allowed_topologies:
-        wanted = topology.get("matchLabelExpressions") or []
+        expressions = topology.get("matchLabelExpressions") or []
         terms.append(
-            NodeTerm(tuple(Expression(each["key"], "In", tuple(each["values"])) for each in wanted))
+            NodeTerm(
+                tuple(Expression(each["key"], "In", tuple(each["values"])) for each in expressions)
+            )
         )
     return ClassFacts(
         name=made_by.metadata.name,
@@ -79,7 +78,7 @@ def class_facts(made_by: StorageClass) -> ClassFacts:
 
 
 def attach_limits(node: CSINode) -> dict[str, int]:
-    """Read how many volumes each driver can attach to a node; those that say nothing are absent."""
+    """Return the attach limits of a node by driver; drivers without a limit are absent."""
     return {
         driver.name: max(0, driver.allocatable.count)
         for driver in node.spec.drivers
@@ -88,7 +87,7 @@ def attach_limits(node: CSINode) -> dict[str, int]:
 
 
 def capacity_facts(capacity: CSIStorageCapacity) -> CapacityFacts:
-    """Read how much a driver has left. What cannot be read is as good as nothing."""
+    """Convert a storage capacity. A size that cannot be parsed counts as 0."""
     largest = capacity.maximum_volume_size
     if largest is None:
         largest = capacity.capacity
@@ -102,7 +101,6 @@ def capacity_facts(capacity: CSIStorageCapacity) -> CapacityFacts:
 def read_capacities(
     drivers: Iterable[CSIDriver], capacities: Iterable[CSIStorageCapacity]
 ) -> Capacities:
-    """Read what all drivers say."""
     return Capacities(
         known=True,
         publishing={each.metadata.name for each in drivers if publishes(each)},
@@ -114,7 +112,7 @@ def read_capacities(
 
 
 def publishes(driver: CSIDriver) -> bool:
-    """Say whether a driver wants what it has left to be looked at."""
+    """Return whether a driver wants its storage capacity to be considered."""
     return driver.spec.storage_capacity is True
 
 
@@ -129,7 +127,7 @@ _EXPRESSIONS = {
 
 
 def _nodes_of(topology: LabelSelector | None) -> NodeTerm | None:
-    """The nodes that labels choose; None: none at all."""
+    """Return the term that selects the topology's nodes; None: it selects none."""
     if topology is None:
         return None
     try:
@@ -142,7 +140,7 @@ def _nodes_of(topology: LabelSelector | None) -> NodeTerm | None:
 
 
 def _reached_from(volume: PersistentVolume) -> tuple[NodeTerm, ...] | None:
-    """The nodes that reach a volume: by its node affinity, and within its zone."""
+    """Return the terms of the nodes that reach a volume: its node affinity, within its zone."""
     affinity = volume.spec.node_affinity
     required: NodeSelector | None = affinity.required if affinity else None
     zone = tuple(

@@ -1,8 +1,8 @@
-"""Who may take back from whom, between queues. Pure.
+"""Reclaim between queues: which queue may evict pods of which other queue.
 
-Who asks counts what has been cleared for others of his queue already, and who gives counts what
-has been taken from him already, though neither is done yet. Else several who ask at once would each
-take what only one of them may, and be made to give it back.
+Evictions that were decided but have not finished count as done. The reclaiming queue is charged for
+the pods that will start, the other queue is credited with the pods that will end. Without this,
+concurrent claims would each evict what only one of them is entitled to.
 """
 
 from collections import Counter, defaultdict
@@ -15,32 +15,32 @@ from gangline.scheduler.queues import Account, QueueTree
 from gangline.scheduler.shares import Vector
 
 SLACK = 1 + 1e-9
-"""Shares are fractions: so much above one is not above it."""
+"""Tolerance: shares are floating-point fractions."""
 
 
 class Outlook:
-    """What queues will use besides what they use, and what they are about to lose."""
+    """What queues will use besides their usage, and what they are about to release."""
 
     def __init__(self, tree: QueueTree) -> None:
         self.tree = tree
         self._expected: dict[str, tuple[str, Request]] = {}
-        """By name of who will start: his queue, and what he asks for."""
+        """Queue and request of each gang that will start, by its name."""
         self._leaving: dict[str, Counter[str]] = defaultdict(Counter)
 
     def expect(self, name: str, queue: str, asked: Request) -> None:
-        """Count somebody as using what is being cleared for him."""
+        """Charge a gang's queue for the resources that are being freed for it."""
         self._expected[name] = (queue, asked)
 
     def arrived(self, name: str) -> None:
-        """Count him no more: he has started, and what he uses is seen."""
+        """Remove the charge: the gang has started, and its usage is known."""
         self._expected.pop(name, None)
 
     def leave(self, queue: str, pod: PodFacts) -> None:
-        """Count a pod as gone."""
+        """Count a pod as ended."""
         self._leaving[queue].update(dict(pod.shape.request))
 
     def takings(self, queue: str, asked: Request) -> "Takings":
-        """Return what a queue may take back for somebody who asks for so much."""
+        """Return what a queue may reclaim for this request."""
         more = {name: np.zeros(len(self.tree.columns)) for name in self.tree.accounts}
         less = {name: np.zeros(len(self.tree.columns)) for name in self.tree.accounts}
         for own, request in self._expected.values():
@@ -56,7 +56,7 @@ class Outlook:
 
 
 class Takings:
-    """What one queue takes back from others, bundle by bundle."""
+    """What one queue reclaims from others, one eviction unit after the other."""
 
     def __init__(
         self,
@@ -67,47 +67,53 @@ class Takings:
     ) -> None:
         self._tree = tree
         self._more, self._less = outlook
-        """What each queue will use besides what it uses, and what it will lose."""
+        """Amounts that each queue will use besides its usage, and that it will release."""
         self._queue = queue
         self._asked = asked
         self._claims: dict[str, bool] = {}
 
     def may_have(self, other: str, pods: Iterable[PodFacts]) -> bool:
-        """Say whether these pods of another queue may go: it has too much, and owes it."""
+        """Return whether these pods of another queue may be evicted: it exceeds its fair share and
+        owes it.
+        """
         if other not in self._claims:
             self._claims[other] = self._claim(other)
         return self._claims[other] and self._gives(other, self._amount(pods))
 
     def take(self, other: str, pods: Iterable[PodFacts]) -> None:
-        """Count pods of another queue as gone."""
+        """Count pods of another queue as evicted."""
         amount = self._amount(pods)
         for account in self._tree.accounts[other].path():
             name = account.facts.name
             self._less[name] = self._less[name] + amount
 
     def _claim(self, other: str) -> bool:
-        """Say whether the queue, and those above it up to where the two meet, may claim."""
+        """Return whether the queue and its ancestors, up to the common one, stay within their fair
+        shares.
+        """
         mine, theirs = self._apart(other)
-        # What runs in the root itself, where no job belongs, owes nobody anything.
+        # Usage of the root itself, where no job belongs, is never reclaimed.
         if not theirs or not all(account.facts.reclaimable for account in theirs):
             return False
         for account in mine:
-            # What it is about to lose counts as long as it is there.
+            # Its own terminating pods count until they have ended.
             used = account.used + self._more[account.facts.name] + self._asked
             if (used > account.entitled * SLACK)[self._asked > 0].any():
                 return False
         return True
 
     def _gives(self, other: str, amount: Vector) -> bool:
-        """Say whether a queue has too much, and keeps its guarantee without so much."""
+        """Return whether a queue exceeds its fair share, and keeps its guarantee without these
+        pods.
+        """
         relevant = (self._asked > 0) & (amount > 0)
         if not relevant.any():
             return False
-        # All of them, up to where the two queues meet, must have too much of the same: a queue
-        # within its part pays for no sibling, and siblings settle what is within the part of all.
+        # Every queue below the common ancestor must exceed its fair share of the same resource: a
+        # queue within its share pays for no sibling.
         over = relevant
         for account in self._apart(other)[1]:
-            # What is still to come counts once it is there.
+            # Pods that are expected to start count once they have started.
             left = account.used - self._less[account.facts.name]
             over = over & (left > account.entitled * SLACK)
             guarantee = self._tree.vector(dict(account.facts.guarantee))
@@ -122,7 +128,7 @@ class Takings:
         return self._tree.vector(total)
 
     def _apart(self, other: str) -> tuple[list[Account], list[Account]]:
-        """Return the paths of the two queues, up to where they meet."""
+        """Return the paths of the two queues below their common ancestor."""
         mine = list(self._tree.accounts[self._queue].path())
         theirs = list(self._tree.accounts[other].path())
         shared = {account.facts.name for account in mine} & {a.facts.name for a in theirs}

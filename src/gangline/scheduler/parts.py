@@ -1,7 +1,7 @@
-"""Small gangs within a gang (``subGroupPolicy``): which pods are one, and how many are whole.
+"""Subgroups of a gang (``subGroupPolicy``): which pods form one, and how many are complete.
 
-A small gang is whole with ``size`` of its pods; fewer are never placed. The gang may start when
-``minimum`` small gangs of each rule are whole. A pod belongs to the first rule that means it.
+A subgroup is complete with ``size`` pods; fewer are never placed. The gang may start when
+``minimum`` subgroups of each rule are complete. A pod belongs to the first rule that selects it.
 """
 
 from collections import Counter, defaultdict
@@ -11,30 +11,30 @@ from dataclasses import dataclass
 from gangline.scheduler.model import NetworkRule, PartRule, PodFacts, PodKey
 
 PartKey = tuple[str, tuple[str, ...]]
-"""The name of the rule, and the values of the labels that tell its small gangs apart."""
+"""The name of the rule, and the label values that distinguish its subgroups."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A small gang: its pods that wait, and what it has already."""
+    """A subgroup: its pending pods, and its members that count already."""
 
     key: PartKey
     size: int
     waiting: tuple[PodFacts, ...] = ()
     running: tuple[PodFacts, ...] = ()
-    """Those that hold room already."""
+    """Members that hold resources."""
     settled: int = 0
-    """Those that count already: they run, or have succeeded."""
+    """Number of members that count already: they run or have succeeded."""
     network: NetworkRule | None = None
 
     @property
     def missing(self) -> int:
-        """How many more of its pods make it whole."""
+        """Number of pods that are missing for a complete subgroup."""
         return max(0, self.size - self.settled)
 
     @property
     def name(self) -> str:
-        """What to call it to people."""
+        """Name of the subgroup in messages."""
         rule, values = self.key
         return "/".join((rule, *values))
 
@@ -42,7 +42,7 @@ class Part:
 def divide(
     rules: Sequence[PartRule], settled: Iterable[PodFacts], waiting: Iterable[PodFacts]
 ) -> tuple[Part, ...]:
-    """Return the small gangs of a gang, those first that have begun, then by name."""
+    """Return the subgroups of a gang: those with running members first, then by name."""
     had: dict[PartKey, list[PodFacts]] = defaultdict(list)
     wait: dict[PartKey, list[PodFacts]] = defaultdict(list)
     for pods, found in ((settled, had), (waiting, wait)):
@@ -65,7 +65,7 @@ def divide(
 
 
 def part_of(rules: Sequence[PartRule], pod: PodFacts) -> PartKey | None:
-    """Return the small gang that a pod belongs to; None: to none."""
+    """Return the key of a pod's subgroup; None: it belongs to no subgroup."""
     labels = dict(pod.labels)
     for rule in rules:
         if rule.selector.matches(labels):
@@ -76,16 +76,16 @@ def part_of(rules: Sequence[PartRule], pod: PodFacts) -> PartKey | None:
 def enough_whole(
     rules: Sequence[PartRule], parts: Iterable[Part], placed: Iterable[PodFacts]
 ) -> bool:
-    """Say whether enough small gangs are whole once ``placed`` have their nodes."""
+    """Return whether enough subgroups are complete once ``placed`` have their nodes."""
     count = Counter(part_of(rules, pod) for pod in placed)
-    whole = Counter(part.key[0] for part in parts if count[part.key] >= part.missing)
-    return all(whole[rule.name] >= rule.minimum for rule in rules)
+    complete = Counter(part.key[0] for part in parts if count[part.key] >= part.missing)
+    return all(complete[rule.name] >= rule.minimum for rule in rules)
 
 
 def in_order(parts: Iterable[Part], waiting: Sequence[PodFacts]) -> tuple[PodFacts, ...]:
-    """Return the pods that wait, one small gang after the other, those of none last.
+    """Return the pending pods, one subgroup after the other; pods of no subgroup come last.
 
-    Small gangs that cannot become whole with the pods that exist come after the others.
+    Subgroups that existing pods cannot complete come after those that they can.
     """
     listed = list(parts)
     listed.sort(key=lambda part: len(part.waiting) < part.missing)
@@ -95,7 +95,9 @@ def in_order(parts: Iterable[Part], waiting: Sequence[PodFacts]) -> tuple[PodFac
 
 
 def lacking(rules: Sequence[PartRule], parts: Iterable[Part]) -> tuple[PartRule, int] | None:
-    """Return a rule of which fewer small gangs can become whole than must be, and how many can."""
+    """Return the first rule that existing pods cannot satisfy, and how many subgroups they
+    complete.
+    """
     listed = list(parts)
     for rule in rules:
         able = sum(

@@ -1,4 +1,10 @@
-"""Placing a unit as a whole on paper, and planning where it could start later. Pure."""
+"""Placing one gang, tentatively, and planning where it could start later.
+
+A gang is placed in the closest allowed network domain, on one device model if possible, on its
+previous nodes, then by role buckets, then by packing, then by backtracking. Each step that does not
+satisfy the gang is rolled back. Everything works on a scratch allocation and leaves the cache
+alone.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
@@ -24,7 +30,7 @@ _NOWHERE = NodeName("")
 
 
 def by_shape(pods: Iterable[PodFacts]) -> dict[Shape, list[PodFacts]]:
-    """Put pods that are alike together, in the order of their first."""
+    """Group pods by shape, in the order of each shape's first pod."""
     alike: dict[Shape, list[PodFacts]] = {}
     for pod in pods:
         alike.setdefault(pod.shape, []).append(pod)
@@ -32,21 +38,20 @@ def by_shape(pods: Iterable[PodFacts]) -> dict[Shape, list[PodFacts]]:
 
 
 def pods_of(placements: Iterable[Placement]) -> Iterator[PodFacts]:
-    """Return the pods that are placed."""
     for placement in placements:
         yield from placement.pods
 
 
 def place_unit(trial: Trial, unit: Unit, pods: Sequence[PodFacts]) -> list[PodFacts]:
-    """Place as many of these pods of the unit as will go; return those that found no node.
+    """Place as many of these pods as possible; return those that found no node.
 
-    Pods that were somewhere before go back there, unless that keeps the gang from being placed. A
-    gang that has to be close together is placed in the closest network domain that takes it whole.
-    Devices are of one model if some model takes as many pods.
+    Pods return to their previous nodes unless that keeps the gang from being placed. A gang with a
+    network rule is placed in the closest domain that holds all of it. Devices are of one model if
+    some model holds as many pods.
     """
     if unit.network is None:
         if len(pods) == 1 and not (unit.places or unit.running or unit.parts or unit.roles):
-            # Whatever else there is to consider takes two pods, or somewhere to go back to.
+            # All other rules need two pods, or previous nodes.
             return list(trial.place(pods[0].shape, pods))
         return place_on_one_model(trial, unit, pods, _place_arranged)
     outer = trial.within
@@ -64,7 +69,7 @@ def place_unit(trial: Trial, unit: Unit, pods: Sequence[PodFacts]) -> list[PodFa
 
 
 def rows_near(nodes: NodeTable, unit: Unit, placed: Iterable[int]) -> NDArray[np.bool_] | None:
-    """Return the rows where further pods of a gang may go, given where it is; None: anywhere."""
+    """Return the rows that the network rule allows for further pods of a gang; None: all rows."""
     if unit.network is None or not unit.network.hard:
         return None
     within = np.zeros(len(nodes.facts), dtype=bool)
@@ -76,7 +81,7 @@ def rows_near(nodes: NodeTable, unit: Unit, placed: Iterable[int]) -> NDArray[np
 def _allowed_domains(
     nodes: NodeTable, unit: Unit, rule: NetworkRule, placed: Iterable[int] = ()
 ) -> list[Domain]:
-    """The closest domains first, of these the fullest, that hold all members so far."""
+    """Return the domains that contain all placed members: closest tier first, then fullest."""
     highest = highest_tier(rule, nodes.hypernodes)
     known = (nodes.rows.get(pod.node or _NOWHERE) for pod in unit.running)
     running = [*placed, *(row for row in known if row is not None)]
@@ -91,7 +96,7 @@ def _allowed_domains(
 
 
 def part_unit(unit: Unit, part: Part, pods: Sequence[PodFacts]) -> Unit:
-    """Return a small gang as a unit: these pods of it are still to be placed."""
+    """Return a subgroup as a gang with these pods to place."""
     placed = len(part.waiting) - len(pods)
     return replace(
         unit,
@@ -107,7 +112,7 @@ def part_unit(unit: Unit, part: Part, pods: Sequence[PodFacts]) -> Unit:
 
 
 def next_part(unit: Unit, left: Iterable[PodFacts]) -> tuple[Part | None, list[PodFacts]]:
-    """Return the small gang of the first pod and those of ``left`` in it; None: it is in none."""
+    """Return the subgroup of the first pod and its pods in ``left``; None: no subgroup."""
     pods = list(left)
     key = part_of(unit.rules, pods[0])
     part = next((part for part in unit.parts if part.key == key), None)
@@ -119,12 +124,12 @@ def next_part(unit: Unit, left: Iterable[PodFacts]) -> tuple[Part | None, list[P
 def place_part(
     trial: Trial, unit: Unit, part: Part | None, pods: Sequence[PodFacts]
 ) -> list[PodFacts]:
-    """Place pods of a small gang, as many as make it whole or none; return those left over."""
+    """Place a complete subgroup, or none of it; return the pods that remain."""
     if part is None:
         return _place_anew(trial, unit, pods, frozenset())
     network = part.network
     if network is not None and network.hard and len(pods) < len(part.waiting):
-        # Where the others of it have just gone is known once they are there.
+        # Its other pods were placed in this cycle: their domain is known in the next one.
         return list(pods)
     return _place_small(trial, part_unit(unit, part, pods), pods)
 
@@ -139,14 +144,14 @@ def _place_small(trial: Trial, small: Unit, pods: Sequence[PodFacts]) -> list[Po
 
 
 def _place_parts(trial: Trial, unit: Unit, pods: Sequence[PodFacts]) -> list[PodFacts]:
-    """Place small gangs one after the other, each whole or not at all; then pods of none."""
-    wanted = {pod.key: pod for pod in pods}
+    """Place subgroups, each completely or not at all; then pods of no subgroup."""
+    remaining = {pod.key: pod for pod in pods}
     unfit: list[PodFacts] = []
     for part in unit.parts:
-        own = [pod for pod in part.waiting if wanted.pop(pod.key, None) is not None]
+        own = [pod for pod in part.waiting if remaining.pop(pod.key, None) is not None]
         if own:
             unfit += _place_small(trial, part_unit(unit, part, own), own)
-    return unfit + _place_anew(trial, unit, list(wanted.values()), frozenset())
+    return unfit + _place_anew(trial, unit, list(remaining.values()), frozenset())
 
 
 def _place_arranged(trial: Trial, unit: Unit, pods: Sequence[PodFacts]) -> list[PodFacts]:
@@ -175,7 +180,7 @@ def _place_anywhere(trial: Trial, unit: Unit, pods: Sequence[PodFacts]) -> list[
 
 
 def _put_together(trial: Trial, unit: Unit, pods: Sequence[PodFacts]) -> set[PodKey]:
-    """Put pods whose roles belong together on one node each; return those that fit so."""
+    """Place pods of affine roles on one node each; return the placed pods."""
     if unit.roles is None:
         return set()
     taken: dict[int, set[str]] = {}
@@ -199,9 +204,8 @@ def _put_together(trial: Trial, unit: Unit, pods: Sequence[PodFacts]) -> set[Pod
 
 
 def _put_in_one_domain(trial: Trial, pods: Sequence[PodFacts], avoid: Set[int]) -> set[int]:
-    """Put pods that no single node takes into the closest network domain that does; return where.
-
-    On one rack the next best to one node is had.
+    """Place pods that no single node holds in the closest network domain that does; return the
+    rows.
     """
     outer = trial.within
     for domain in trial.nodes.domains():
@@ -230,7 +234,7 @@ def _place_anew(
 
 
 def _put_back(trial: Trial, unit: Unit, pods: Sequence[PodFacts]) -> set[PodKey]:
-    """Put pods where they were; return those that fit there."""
+    """Place pods on their previous nodes; return the placed pods."""
     if not unit.places:
         return set()
     rows = {name: trial.nodes.rows.get(node) for name, node in unit.places}
@@ -242,7 +246,7 @@ def _put_back(trial: Trial, unit: Unit, pods: Sequence[PodFacts]) -> set[PodKey]
 def placing_order(
     nodes: NodeTable, unit: Unit, pods: Sequence[PodFacts]
 ) -> list[tuple[Shape, list[PodFacts]]]:
-    """Put pods that have the least choice first, then large ones; spare pods after all others."""
+    """Return pods by shape: fewest eligible nodes first, then largest; extra pods last."""
     ordered: list[tuple[Shape, list[PodFacts]]] = []
     for part in (pods[: unit.needed], pods[unit.needed :]):
         alike = list(by_shape(part).items())
@@ -253,7 +257,7 @@ def placing_order(
 
 
 def _choice(nodes: NodeTable, shape: Shape) -> tuple[int, float]:
-    """How many nodes may take a pod, and (negative, so that large sorts first) its size."""
+    """Sort key: the number of eligible nodes, and the negative size of the request."""
     size = 0.0
     for column, amount, weight in nodes.demand(shape.request).parts:
         if weight:
@@ -262,23 +266,25 @@ def _choice(nodes: NodeTable, shape: Shape) -> tuple[int, float]:
 
 
 class Planner:
-    """Plans where units could start once running gangs have ended.
+    """Plans where gangs could start once running gangs have ended.
 
-    Pods of their own (no gang) are taken to run for ever, and so are a unit's own members. Nodes
-    that have most room now come first: there a unit can start soonest.
+    Pods of no gang are assumed to run for ever, and so are the gang's own members. Nodes with the
+    most free resources now come first: there a gang can start soonest.
     """
 
     def __init__(self, nodes: NodeTable) -> None:
         self._nodes = nodes
         self._liking: NDArray[np.float64] | None = None
         self._drained: Trial | None = None
-        """For units without members that run already: the same for all of them."""
+        """The allocation without running gangs, shared by all pending gangs that have no running
+        members.
+        """
 
     def plan(self, unit: Unit, promise: Promise | None = None) -> list[Placement] | None:
-        """Return where a unit could start; None: nowhere.
+        """Return where a gang could start; None: nowhere.
 
-        What was promised before stays, as far as it still can be kept: a plan that moved whenever
-        another node looks better might never come true.
+        The plan keeps the nodes of an earlier reservation where that is still possible. A plan that
+        moved whenever another node looks better might never come true.
         """
         drained = self._trial(unit)
         if promise is not None:
@@ -292,7 +298,7 @@ class Planner:
         return None
 
     def is_possible(self, unit: Unit) -> bool:
-        """Say whether a unit could start at all once running gangs have ended."""
+        """Return whether a gang could start at all once running gangs have ended."""
         nodes = self._nodes
         if unit.running or unit.related or nodes.repelling:
             return self.plan(unit) is not None
@@ -325,12 +331,12 @@ class Planner:
 
 
 def availability(trial: Trial, pod: PodFacts, shortages: Mapping[str, int] | None = None) -> str:
-    """Say in Kubernetes' words why no node takes ``pod`` now.
+    """Return, in Kubernetes' wording, why no node accepts ``pod`` now.
 
     Args:
-        trial: the room that is left.
+        trial: the allocation with the free amounts.
         pod: the pod.
-        shortages: those of its shape, where the caller knows them.
+        shortages: the shortages of its shape, if the caller knows them.
     """
     nodes = trial.nodes
     shape = pod.shape
@@ -343,7 +349,7 @@ def availability(trial: Trial, pod: PodFacts, shortages: Mapping[str, int] | Non
 
 
 def room_for(trial: Trial, unit: Unit) -> Room:
-    """Add up what a unit asks for and what the nodes have that may take any of its pods."""
+    """Return the request of a gang and the resources of the nodes that accept any of its pods."""
     nodes = trial.nodes
     total = reasons.total_request(unit.waiting)
     asked = {name: amount for name, amount in total.items() if reasons.is_amount(name)}

@@ -1,4 +1,4 @@
-"""Writes on queues what they hold, and says what is wrong with them. Only when it changes."""
+"""Writes queue statuses, and events about configuration problems of queues, only on change."""
 
 import time
 from collections import Counter
@@ -22,7 +22,7 @@ INVALID = "InvalidQueue"
 
 
 class QueueReporter:
-    """Keeps the status of queues in line with what runs and waits in them."""
+    """Keeps queue statuses consistent with the groups and the usage of each queue."""
 
     def __init__(self, client: Client, feed: Feed, events: EventRecorder, every_s: float) -> None:
         self._client, self._feed, self._events = client, feed, events
@@ -34,7 +34,7 @@ class QueueReporter:
         self.controller: Controller[str] = Controller("scheduler-queues", self._write, workers=1)
 
     def changed(self, queue: str) -> None:
-        """Look at a queue again: something in it has changed."""
+        """Check a queue: its groups or its usage have changed."""
         self.controller.queue.add(queue)
 
     def _on_queue(self, old: Queue | None, new: Queue | None) -> None:
@@ -43,7 +43,7 @@ class QueueReporter:
                 self.changed(queue.metadata.name)
 
     def _on_group(self, old: PodGroup | None, new: PodGroup | None) -> None:
-        """Look at the queue of a group, and at the one that it was in."""
+        """Check the queue of a group, and its former queue."""
         for group in (old, new):
             if group is not None:
                 self.changed(group.spec.queue or DEFAULT_QUEUE)
@@ -57,17 +57,17 @@ class QueueReporter:
         if since < self._every_s:
             return After(self._every_s - since)
         self._tell_what_is_wrong(name)
-        wanted = self._status(name, queue.status)
-        if wanted == queue.status:
+        desired = self._status(name, queue.status)
+        if desired == queue.status:
             return Done()
         self._written_at[name] = time.monotonic()
         body = {
             "metadata": {"uid": queue.metadata.uid},
-            # A merge patch must say zeros, and what is no longer there, to reset them.
+            # A merge patch resets a count or an amount only if it names it.
             "status": {
-                **{field: getattr(wanted, field) for field in _COUNTS.values()},
-                "state": wanted.state,
-                "allocated": dict.fromkeys(queue.status.allocated) | wanted.allocated,
+                **{field: getattr(desired, field) for field in _COUNTS.values()},
+                "state": desired.state,
+                "allocated": dict.fromkeys(queue.status.allocated) | desired.allocated,
             },
         }
         try:
@@ -104,7 +104,7 @@ class QueueReporter:
 
 
 def _state(current: str, held: int) -> str:
-    """A queue that is being closed is closed once nothing is left in it."""
+    """Return the state of a queue; a closing queue is closed once no group is left in it."""
     if current in {CLOSING, CLOSED}:
         return CLOSING if held else CLOSED
     return current or OPEN

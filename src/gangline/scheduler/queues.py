@@ -1,9 +1,8 @@
-"""Queues: who may use how much, who has how much, and whose turn it is. Pure.
+"""The queue tree: limits, fair shares and usage of queues.
 
-Queues form a tree; jobs are in its leaves. Each queue has a *ceiling* (what it may use at most:
-its capability, and what the guarantees of others leave) and an *entitlement* (what it may have
-back: its deserved amount where it states one, else its part by weight of what others leave over).
-What nobody claims may be borrowed up to the ceiling.
+Jobs run in the leaves of the tree. A queue's *limit* is its capability, reduced by what the
+guarantees of other queues leave. Its *fair share* is its ``deserved`` amount, or its weighted part
+of what the other queues leave. A queue may borrow what no other queue requests, up to its limit.
 """
 
 from collections import Counter
@@ -29,29 +28,37 @@ from gangline.scheduler.nodes import NodeTable
 from gangline.scheduler.shares import Matrix, Vector, dominant_share, water_fill
 
 Pool: TypeAlias = tuple[tuple[Fence, ...], tuple[tuple[int, NodeTerm], ...]]
-"""Nodes that jobs are kept to, and nodes that they would like, with weights."""
+"""Node terms that jobs must match, and terms that they prefer, with weights."""
 UNCOUNTED = "pods"
-"""Not shared between queues: nobody runs out of names."""
+"""Pod slots are not divided between queues."""
 
 
 def problems(queues: Mapping[str, QueueFacts]) -> dict[str, str]:
-    """Return what is wrong with queues, in words, by name."""
+    """Return what is wrong with the configuration of queues, by name."""
     found = {}
     for name, queue in queues.items():
         if ROOT_QUEUE in (name, queue.parent or ROOT_QUEUE):
             continue
         if queue.parent not in queues:
-            found[name] = f"its parent {queue.parent!r} does not exist: it counts as top queue"
+            found[name] = (
+                f"its parent {queue.parent!r} does not exist: it is treated as a top-level queue"
+            )
         elif name in ancestors(queues, name):
-            found[name] = "it is its own ancestor: it counts as top queue"
+            found[name] = "it is its own ancestor: it is treated as a top-level queue"
     for name, queue in queues.items():
         if over := _above(queue.guarantee, queue.capability):
-            found.setdefault(name, f"its guarantee of {over} is above its capability, which counts")
+            found.setdefault(
+                name, f"its guarantee of {over} exceeds its capability, which takes precedence"
+            )
         if over := _above(queue.deserved, queue.capability):
-            found.setdefault(name, f"its deserved {over} is above its capability, which counts")
+            found.setdefault(
+                name, f"its deserved {over} exceeds its capability, which takes precedence"
+            )
         parent = queues.get(queue.parent)
         if parent is not None and (over := _above(queue.capability, parent.capability)):
-            why = f"its capability of {over} is above that of {parent.name!r}, which counts"
+            why = (
+                f"its capability of {over} exceeds that of {parent.name!r}, which takes precedence"
+            )
             found.setdefault(name, why)
         for why in _promised_twice(queue, [q for q in queues.values() if q.parent == name]):
             found.setdefault(name, why)
@@ -59,20 +66,20 @@ def problems(queues: Mapping[str, QueueFacts]) -> dict[str, str]:
 
 
 def _promised_twice(queue: QueueFacts, below: Iterable[QueueFacts]) -> Iterator[str]:
-    """Say what the queues below one are promised beyond what it has itself."""
+    """Yield what the children of a queue are granted beyond the queue's own amounts."""
     guaranteed: Counter[str] = Counter()
     deserved: Counter[str] = Counter()
     for each in below:
         guaranteed.update(dict(each.guarantee))
         deserved.update(dict(each.deserved))
     if over := _above(tuple(sorted(guaranteed.items())), queue.capability):
-        yield f"the guarantees of the queues below it add up to more {over} than its capability"
+        yield f"the guarantees of its child queues exceed its capability of {over}"
     if over := _above(tuple(sorted(deserved.items())), queue.deserved):
-        yield f"the queues below it deserve more {over} than it does"
+        yield f"its child queues deserve more {over} than it does"
 
 
 def ancestors(queues: Mapping[str, QueueFacts], name: str) -> list[str]:
-    """Return the queues above one that exist, the nearest first; in a circle each but once."""
+    """Return the existing ancestors of a queue, the nearest first; in a cycle each one once."""
     above: list[str] = []
     parent = queues[name].parent
     while parent in queues and parent not in above:
@@ -82,7 +89,7 @@ def ancestors(queues: Mapping[str, QueueFacts], name: str) -> list[str]:
 
 
 def pool_of(queues: Mapping[str, QueueFacts], name: str) -> Pool:
-    """Return the nodes that a queue's jobs are kept to and would like: its own, or of one above."""
+    """Return the node terms of a queue: its own, or those of the nearest ancestor that has any."""
     if name in queues:
         for each in (name, *ancestors(queues, name)):
             queue = queues[each]
@@ -101,44 +108,44 @@ _ANY = (Toleration(operator="Exists"),)
 
 @dataclass(slots=True)
 class Account:
-    """One queue in the tree, with its figures."""
+    """One queue in the tree, with its amounts."""
 
     facts: QueueFacts
     parent: "Account | None" = None
     children: list["Account"] = field(default_factory=list)
     used: Vector = field(default_factory=lambda: np.zeros(0))
     requested: Vector = field(default_factory=lambda: np.zeros(0))
-    """Used and waited for."""
+    """Usage plus pending requests."""
     held: Vector = field(default_factory=lambda: np.zeros(0))
-    """Kept within the ceiling for the first that the ceiling lets wait."""
+    """Reserved within the limit for the first gang that the limit blocks."""
     ceiling: Vector = field(default_factory=lambda: np.zeros(0))
     entitled: Vector = field(default_factory=lambda: np.zeros(0))
 
     limited: bool = False
-    """Its ceiling is finite for some resource."""
+    """True if its limit is finite for some resource."""
 
     _share: float | None = None
 
     @property
     def share(self) -> float:
-        """How much of its entitlement it uses."""
+        """Dominant share of its fair share that the queue uses."""
         if self._share is None:
             self._share = dominant_share(self.used, self.entitled)
         return self._share
 
     def use(self, amount: Vector) -> None:
-        """Count more (or, of a negative amount, less) as used."""
+        """Add to the usage; a negative amount reduces it."""
         self.used = self.used + amount
         self._share = None
 
     def borrows(self, amount: Vector) -> bool:
-        """Say whether it would use more than it is entitled to with so much more."""
+        """Return whether the usage would exceed the fair share with this additional amount."""
         asked = amount > 0
         over = self.used + amount > self.entitled * (1 + 1e-9)
         return bool(over[asked].any())
 
     def path(self) -> Iterator["Account"]:
-        """Return the queue and all above it but the root."""
+        """Return the queue and its ancestors, without the root."""
         account: Account | None = self
         while account is not None and account.parent is not None:
             yield account
@@ -146,7 +153,7 @@ class Account:
 
 
 class QueueTree:
-    """All queues at one moment, and what a decision adds to their use."""
+    """All queues at one moment, and what a cycle adds to their usage."""
 
     def __init__(
         self,
@@ -158,7 +165,7 @@ class QueueTree:
     ) -> None:
         self._nodes = nodes
         self._usable = nodes.usable() if obtainable is None else obtainable
-        """Rows of the nodes that count as there."""
+        """Rows of the nodes that count as capacity."""
         self._queues = queues
         self.columns = {
             name: column
@@ -167,7 +174,7 @@ class QueueTree:
             )
         }
         if DEFAULT_QUEUE not in queues:
-            # Pods of their own belong to it, whether anybody has made it or not.
+            # Single pods belong to it, even if the object does not exist.
             queues = {**queues, DEFAULT_QUEUE: QueueFacts(DEFAULT_QUEUE)}
         self.root = Account(QueueFacts(ROOT_QUEUE))
         self.accounts = {ROOT_QUEUE: self.root}
@@ -189,25 +196,25 @@ class QueueTree:
         return result
 
     def amount(self, request: Request) -> Vector:
-        """Return a request in this tree's columns. The same request gives the same array."""
+        """Return a request in this tree's columns. Equal requests give the same array."""
         known = self._amounts_of.get(request)
         if known is None:
             known = self._amounts_of[request] = self.vector(dict(request))
         return known
 
     def use(self, name: str, amount: Vector, sign: int = 1) -> None:
-        """Count what a decision gives to a queue (``sign`` -1: takes from it)."""
+        """Add what a cycle allocates to a queue (``sign`` -1: subtract it)."""
         change = amount if sign == 1 else sign * amount
         for account in self.accounts[name].path():
             account.use(change)
 
     def hold(self, name: str, amount: Vector) -> None:
-        """Keep so much of the ceilings of a queue, and of those above it, for one that waits."""
+        """Reserve an amount within the limits of a queue and its ancestors, for a blocked gang."""
         for account in self.accounts[name].path():
             account.held = account.held + amount
 
     def blocking(self, name: str, amount: Vector) -> Account | None:
-        """Return the queue whose ceiling does not allow so much more; None: all do."""
+        """Return the queue whose limit does not allow an additional amount; None: all allow it."""
         for account in self.accounts[name].path():
             if not account.limited:
                 continue
@@ -217,18 +224,18 @@ class QueueTree:
         return None
 
     def is_open(self, name: str) -> bool:
-        """Say whether a queue lets nobody wait: it has no limit, and is not first in, first out."""
+        """Return whether a queue blocks no gang: it has no limit and is not FIFO."""
         path = list(self.accounts[name].path())
         return not path[0].facts.fifo and not any(account.limited for account in path)
 
     def allowed(self, name: str, one: Vector, count: int) -> int:
-        """Return how many such amounts the ceilings of a queue allow, at least one."""
+        """Return how many of these amounts the limits of a queue allow, at least one."""
         while count > 1 and self.blocking(name, one * count) is not None:
             count //= 2
         return count
 
     def borrows(self, name: str, amount: Vector) -> bool:
-        """Say whether a queue, or one above it, would use more than it is entitled to."""
+        """Return whether a queue, or an ancestor, would exceed its fair share."""
         return any(account.borrows(amount) for account in self.accounts[name].path())
 
     def _link(self, queues: Mapping[str, QueueFacts]) -> None:
@@ -242,7 +249,7 @@ class QueueTree:
             account.parent.children.append(account)
 
     def _count(self, account: Account, running: Ledger, waiting: Ledger) -> None:
-        """Add up what is used and requested in a queue and below."""
+        """Sum up usage and requests of a queue and its descendants."""
         name = account.facts.name
         account.used = self.vector(running.by_queue.get(name, {}))
         account.requested = account.used + self.vector(waiting.by_queue.get(name, {}))
@@ -253,7 +260,9 @@ class QueueTree:
             account.requested = account.requested + child.requested
 
     def _obtainable(self, nodes: NodeTable, running: Ledger) -> Vector:
-        """What queues can have: usable nodes, less what runs outside of all queues."""
+        """Return what queues can use: the capacity of usable nodes, less usage outside of all
+        queues.
+        """
         charged = Counter[str]()
         for queue, amounts in running.by_queue.items():
             if queue in self.accounts and queue != ROOT_QUEUE:
@@ -268,7 +277,7 @@ class QueueTree:
         return result
 
     def _divide(self, parent: Account, total: Vector) -> None:
-        """Give the queues below ``parent`` their ceilings and entitlements."""
+        """Compute limits and fair shares of the children of ``parent``."""
         children = parent.children
         if not children:
             return
@@ -283,7 +292,7 @@ class QueueTree:
         requested = np.minimum(requested, np.array([self._pool(child) for child in children]))
         deserved = np.array([self._deserved(each, total) for each in facts])
         floors = np.maximum(np.minimum(guarantee, ceilings), np.minimum(deserved, requested))
-        # Who states what it deserves is entitled to that; the rest is divided among the others.
+        # A stated deserved amount is the fair share; the other queues divide the rest.
         stated = np.array([bool(each.deserved) for each in facts])
         wants: Matrix = np.where(stated[:, None], floors, np.maximum(requested, floors))
         weights = np.array([float(max(1, each.weight)) for each in facts])
@@ -294,7 +303,7 @@ class QueueTree:
             self._divide(child, np.minimum(entitled[index], total))
 
     def _pool(self, account: Account) -> Vector:
-        """What there is on the nodes that a queue's jobs are kept to."""
+        """Return the capacity of the nodes that match a queue's node terms."""
         fences, _ = pool_of(self._queues, account.facts.name)
         if not fences:
             return np.full(len(self.columns), np.inf)
@@ -307,7 +316,9 @@ class QueueTree:
         return self.vector(dict(request))
 
     def _limit(self, queue: QueueFacts) -> Vector:
-        """A capability; what it does not name is not limited, nor is cpu or memory of nothing."""
+        """Return a capability. Resources that it does not name are unlimited, and so are 0 cpu and
+        memory.
+        """
         limit = np.full(len(self.columns), np.inf)
         for name, amount in queue.capability:
             column = self.columns.get(name)

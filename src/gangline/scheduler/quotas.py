@@ -1,11 +1,11 @@
-"""Namespace quotas: whether the pods that a gang still lacks may be made at all. Pure.
+"""Resource quotas: whether the missing pods of a gang would be admitted.
 
-A quota may be for some pods only (its scopes). Those that a gang lacks are taken to be like all
-those that it has; as long as it has none, what its group says of them counts.
+A quota may count some pods only (its scopes). Missing pods are assumed to equal the existing
+members; a gang without members is described by its group.
 
-The API server counts pods against a quota when they are made, so pods that exist are within it. A
-gang of which only a part may be made waits with that part, and is told why; where its pods are
-made only once it is let in, none is.
+The API server charges pods to a quota when they are created, so existing pods are within it. A gang
+of which the quota admits only a part stays pending with that part, and its reason names the quota.
+Controllers that create pods after admission then create none of them.
 """
 
 from collections.abc import Iterable
@@ -21,20 +21,20 @@ _REQUESTS = "requests."
 
 @dataclass(frozen=True, slots=True)
 class QuotaFacts:
-    """A namespace's quota: the most that its pods may ask for together, and what they do."""
+    """A namespace's quota: its limits, its usage, and its scopes."""
 
     key: str
     hard: Request
     used: Request = ()
     scopes: tuple[Scope, ...] = ()
-    """It is for pods that are in all of these."""
+    """The quota counts pods that are in all of these scopes."""
 
 
 def lacking_request(group: GroupFacts, members: Iterable[PodFacts]) -> Request:
-    """Return what the pods of a gang's minimum that do not exist would ask for, with their number.
+    """Return the total request of the missing pods of a gang's minimum, with their number.
 
-    By what its maker says its minimum asks for; else the pods that are missing are taken to be
-    like one that exists.
+    It follows from ``minResources`` of the group; else missing pods are assumed to equal an
+    existing one.
     """
     there = _there(members)
     lacking = group.min_member - len(there)
@@ -48,35 +48,35 @@ def lacking_request(group: GroupFacts, members: Iterable[PodFacts]) -> Request:
 
 
 def traits_of_lacking(group: GroupFacts, members: Iterable[PodFacts]) -> frozenset[Traits]:
-    """Return what quotas will see in the pods of a gang that do not exist, as far as is known."""
+    """Return the known quota attributes of a gang's missing pods."""
     if there := _there(members):
         return frozenset(pod.traits for pod in there)
     asks = any(amount for name, amount in group.min_resources if name in (CPU, MEMORY))
-    # Without a class of its own a pod may get the one that is the default.
+    # Without a class the pod may get the default one: unknown.
     return frozenset((Traits(None, False if asks else None, group.priority_class or None, None),))
 
 
 def exceeded(quotas: Iterable[QuotaFacts], asked: Request, pods: Iterable[Traits] = ()) -> str:
-    """Say which quota has no room for so much more; empty: all have.
+    """Return which quota would be exceeded; empty: none.
 
     Args:
         quotas: the quotas of the namespace.
-        asked: what pods that are yet to be made ask for together.
-        pods: what is known of these pods; nothing: they are in every scope.
+        asked: the total request of pods to be created.
+        pods: known attributes of these pods; empty: they are in every scope.
     """
-    wanted, kinds = dict(asked), list(pods)
+    requested, kinds = dict(asked), list(pods)
     for quota in sorted(quotas, key=lambda quota: quota.key):
         if not includes(quota.scopes, kinds):
             continue
         used = dict(quota.used)
         for name, hard in quota.hard:
             resource = "pods" if name in _COUNTS else name.removeprefix(_REQUESTS)
-            amount = wanted.get(resource, 0)
+            amount = requested.get(resource, 0)
             if amount and used.get(name, 0) + amount > hard:
                 left = max(0, hard - used.get(name, 0))
                 return (
                     f"quota {quota.key!r}{_scoped(quota)} has {_said(name, left)} left of "
-                    f"{_said(name, hard)}, and {_said(name, amount)} more must be made"
+                    f"{_said(name, hard)}, and {_said(name, amount)} more is needed"
                 )
     return ""
 

@@ -1,8 +1,8 @@
-"""Why something waits, in words: for people, and in Kubernetes' wording for programs.
+"""Messages of pending gangs and pods: sentences for people, Kubernetes' wording for programs.
 
-A pod's message begins as kube-scheduler's does (``0/3 nodes are available: 3 Insufficient cpu.``),
-since autoscalers and people read that. A gang's message says what is asked, what is there, what
-is short by how much, and what would help.
+A pod's message starts like kube-scheduler's (``0/3 nodes are available: 3 Insufficient cpu.``),
+since autoscalers and people parse that. A gang's message states the request, the free amounts, the
+shortage and what would help.
 """
 
 from collections import Counter
@@ -32,16 +32,16 @@ QUEUE_LIMIT = "QueueLimit"
 QUOTA_EXCEEDED = "QuotaExceeded"
 
 FORMING = frozenset({NOT_ENOUGH_PODS, NOT_ENOUGH_PODS_OF_ROLE, NO_SUCH_GROUP, QUOTA_EXCEEDED})
-"""What is so of every gang while its parts are created one after the other."""
+"""Reasons that apply to every gang while its objects are being created."""
 
-CLEARING = "Room is being made for it: it starts when the evicted pods have ended."
+CLEARING = "Pods are being evicted for it: it starts when they have ended."
 
 ONE_DOMAIN = "All of its pods must be within one network domain of its highest tier or below. "
 
 MAX_MESSAGE = 1024
-"""Characters of a message: events allow no more."""
+"""Maximal characters of a message: the limit of events."""
 _EXACT = 10
-"""Places in line that are told exactly."""
+"""Positions below this number are exact, others are rounded."""
 _SHOWN_NAMES = 3
 _NO_NODES = "no nodes available to schedule pods"
 _SHOWN_FIRST = ("cpu", "memory")
@@ -51,32 +51,32 @@ _BYTES = frozenset({"memory", "ephemeral-storage"})
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """The room for a gang, over the nodes that may take its pods."""
+    """Resources for a gang, summed over the nodes that accept its pods."""
 
     asked: Mapping[str, int]
-    """What its waiting pods ask for together."""
+    """Total request of its pending pods."""
     free: Mapping[str, int]
     largest: Mapping[str, int]
-    """The most that one node has free."""
+    """The most that a single node has free."""
     total: Mapping[str, int]
     eligible: int
-    """How many nodes may take its pods, apart from room."""
+    """Number of nodes that accept its pods, apart from free resources."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holders:
-    """Who uses a resource, where it is short."""
+    """The users of a scarce resource."""
 
     resource: str
     gangs: tuple[tuple[str, int], ...] = ()
-    """Those that use most of it."""
+    """The largest users."""
     without_gang: int = 0
     others: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Where room is planned for the first in line, and which gangs are there now."""
+    """The reserved nodes of the first pending gang, and the gangs that run there."""
 
     nodes: tuple[str, ...]
     gangs: tuple[str, ...] = ()
@@ -84,7 +84,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A trial that failed: what a gang's messages are made of."""
+    """A failed placement: the input of a gang's messages."""
 
     waiting: int
     fitted: int
@@ -93,33 +93,33 @@ class Attempt:
     unfit: PodFacts
     """A pod that found no node."""
     kubernetes: str
-    """Why, in Kubernetes' wording."""
+    """The cause in Kubernetes' wording."""
     shortages: Mapping[str, int]
-    """On how many nodes it lacks what."""
+    """Number of nodes that lack each resource."""
     room: Room
     possible: bool
-    """It would fit if every gang that runs had ended."""
+    """True if the gang would fit once all running gangs have ended."""
     held_for: str = ""
-    """Who came first and holds the room, where that alone keeps it waiting."""
+    """Gangs with reservations, if these alone keep it pending."""
     holders: Holders | None = None
-    """Who uses what is short."""
+    """The users of the scarce resource."""
 
 
 def availability(nodes: int, refusals: Mapping[str, int], shortages: Mapping[str, int]) -> str:
-    """Say in Kubernetes' words why no node takes a pod."""
+    """Return, in Kubernetes' wording, why no node accepts a pod."""
     if not nodes:
         return _NO_NODES
     reasons = Counter(refusals)
     for resource, count in shortages.items():
         why = shortage(resource)
-        # A node that lacks two ports is one node without the ports.
+        # A node without two of the ports counts once.
         reasons[why] = max(reasons[why], count)
     listed = ", ".join(sorted(f"{count} {why}" for why, count in reasons.items()))
     return f"0/{nodes} nodes are available: {listed}."
 
 
 def shortage(resource: str) -> str:
-    """Say in Kubernetes' words that a node has too little of something."""
+    """Return, in Kubernetes' wording, that a node has too little of a resource."""
     if resource.startswith(VOLUME):
         return NO_VOLUMES
     if resource.startswith(ATTACHED):
@@ -130,43 +130,41 @@ def shortage(resource: str) -> str:
 
 
 def explain_gang(attempt: Attempt) -> str:
-    """Say why a gang waits, with numbers, and what would help."""
+    """Return the message of a pending gang: causes with numbers, and what would help."""
     return clipped(" ".join([_who(attempt), attempt.kubernetes, *_why(attempt)]))
 
 
 def explain_pod(attempt: Attempt) -> str:
-    """Say the same of one of its pods, Kubernetes' words first."""
+    """Return the message of one of its pods: Kubernetes' wording first."""
     gang = [_who(attempt)] if attempt.waiting > 1 or attempt.running else []
     return clipped(" ".join([attempt.kubernetes, *gang, *_why(attempt)]))
 
 
 def explain_surplus(message: str) -> str:
-    """Say why a pod waits whose gang runs without it."""
     return clipped(f"{message} The gang has its minimum and runs without this pod.")
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What a queue may use at most, of the resources that are short."""
+    """The limit of a queue, for the resources that are short."""
 
     queue: str
     used: Mapping[str, int]
     held: Mapping[str, int]
-    """Of it, kept for one that came first."""
+    """The part of it that is reserved for an earlier gang."""
     most: Mapping[str, int]
     asked: Mapping[str, int]
 
 
 def over_limit(limit: Limit, users: Holders | None = None) -> str:
-    """Say that a queue's ceiling lets something wait."""
     figures = "; ".join(
         f"{_amount(name, limit.used[name])} of {_amount(name, most)} {name} in use, "
-        f"{_amount(name, limit.asked[name])} asked"
+        f"{_amount(name, limit.asked[name])} requested"
         for name, most in limit.most.items()
     )
     if any(limit.asked[name] > most for name, most in limit.most.items()):
-        return clipped(f"Queue {limit.queue!r} may never hold it ({figures}): raise its limit.")
-    kept = " One that came first waits for the same limit." if any(limit.held.values()) else ""
+        return clipped(f"Queue {limit.queue!r} can never run it ({figures}): raise its limit.")
+    kept = " An earlier gang waits for the same limit." if any(limit.held.values()) else ""
     return clipped(
         f"Queue {limit.queue!r} is at its limit ({figures}).{kept} It starts when jobs of the "
         f"queue end, or its limit is raised. {in_use(users) if users is not None else ''}".rstrip()
@@ -174,8 +172,7 @@ def over_limit(limit: Limit, users: Holders | None = None) -> str:
 
 
 def behind(queue: str, first: str) -> str:
-    """Say that something waits its turn in a queue that nobody may pass in."""
-    return f"Queue {queue!r} is first in, first out: {first} goes first."
+    return f"Queue {queue!r} is first in, first out: {first} comes first."
 
 
 def _who(attempt: Attempt) -> str:
@@ -189,40 +186,40 @@ def _who(attempt: Attempt) -> str:
 
 
 def _why(attempt: Attempt) -> list[str]:
-    """Return the sentences on what is short and what would help."""
-    room = attempt.room
-    if not room.eligible:
-        return ["No node may take it: look at its node selector, affinity and tolerations."]
-    amounts = f"Asked: {amounts_text(room.asked)}; free on {_nodes(room.eligible)} that may take "
-    amounts += f"it: {amounts_text(room.free)}."
+    capacity = attempt.room
+    if not capacity.eligible:
+        return ["No node accepts it: check its node selector, affinity and tolerations."]
+    nodes = _nodes(capacity.eligible)
+    amounts = f"Requested: {amounts_text(capacity.asked)}; free on {nodes} that accept it: "
+    amounts += f"{amounts_text(capacity.free)}."
     if not attempt.possible:
         return [amounts, _never(attempt)]
     if attempt.held_for:
-        return [amounts, f"The room is held for {attempt.held_for}, which goes first."]
+        return [amounts, f"The resources are reserved for {attempt.held_for}, which comes first."]
     used = [in_use(attempt.holders)] if attempt.holders is not None else []
     return [amounts, _short(attempt), *(text for text in used if text)]
 
 
 def in_use(holders: Holders) -> str:
-    """Say who uses a resource; empty: nobody."""
+    """Return the users of a resource; empty: none."""
     resource = holders.resource
     parts = [f"{name} {_amount(resource, amount)}" for name, amount in holders.gangs]
     if holders.without_gang:
         parts.append(f"pods without a gang {_amount(resource, holders.without_gang)}")
     if holders.others:
         parts.append(f"others {_amount(resource, holders.others)}")
-    return f"In use of {resource}: {', '.join(parts)}." if parts else ""
+    return f"Usage of {resource}: {', '.join(parts)}." if parts else ""
 
 
 def planned(plan: Plan) -> str:
-    """Say where room is planned for the first in line, and whose end it waits for."""
-    held = f"; there now: {_listed(plan.gangs)}" if plan.gangs else ""
-    return f"Room is planned for it on {_listed(plan.nodes)}{held}."
+    """Return the nodes that are reserved for a gang, and which gangs run there now."""
+    held = f"; running there now: {_listed(plan.gangs)}" if plan.gangs else ""
+    return f"Nodes are reserved for it: {_listed(plan.nodes)}{held}."
 
 
 @lru_cache(maxsize=16_384)
 def standing(queue: str, before: int, since: datetime) -> str:
-    """Say how many are before a gang in its queue, and since when it waits.
+    """Return a gang's position in its queue, and since when it is pending.
 
     Large numbers are rounded: they change all the time, and each change would be written.
     """
@@ -250,52 +247,53 @@ def _nodes(count: int) -> str:
 
 
 def _short(attempt: Attempt) -> str:
-    room = attempt.room
+    capacity = attempt.room
     lacking = {
-        name: asked - room.free[name]
-        for name, asked in room.asked.items()
-        if asked > room.free[name]
+        name: asked - capacity.free[name]
+        for name, asked in capacity.asked.items()
+        if asked > capacity.free[name]
     }
     if lacking:
         return f"It starts when {amounts_text(lacking)} more is freed or added."
     if ports := _taken_ports(attempt):
         return f"It starts when a node has these ports free: {ports}."
-    wanted = dict(attempt.unfit.shape.request)
-    largest = {name: room.largest[name] for name in wanted if name in room.largest}
+    requested = dict(attempt.unfit.shape.request)
+    largest = {name: capacity.largest[name] for name in requested if name in capacity.largest}
     pods = max(1, attempt.missing - attempt.fitted)
     return (
-        f"There is enough in all but not on single nodes: a pod asks for {amounts_text(wanted)}, "
+        "There is enough in total, but not on single nodes: "
+        f"a pod requests {amounts_text(requested)}, "
         f"the most that one node has free is {amounts_text(largest)}. It starts when {pods} more "
-        f"of its pods {'finds' if pods == 1 else 'find'} a node with so much free."
+        f"of its pods {'finds' if pods == 1 else 'find'} a node with that much free."
     )
 
 
 def _taken_ports(attempt: Attempt) -> str:
-    """The ports that some node would have had, were they free."""
+    """Return the host ports that are in use on some eligible node."""
     taken = sorted(name for name in attempt.shortages if name.startswith(HOST_PORT))
     return ", ".join(name.removeprefix(HOST_PORT) for name in taken)
 
 
 def _never(attempt: Attempt) -> str:
-    room = attempt.room
+    capacity = attempt.room
     lacking = [
-        f"{_amount(name, asked)} {name} asked, {_amount(name, room.total[name])} there"
-        for name, asked in room.asked.items()
-        if asked > room.total[name]
+        f"{_amount(name, asked)} {name} requested, {_amount(name, capacity.total[name])} in total"
+        for name, asked in capacity.asked.items()
+        if asked > capacity.total[name]
     ]
     ports = _taken_ports(attempt)
-    otherwise = f"ports {ports}" if ports else "there is enough in all, but not on single nodes"
+    otherwise = f"ports {ports}" if ports else "there is enough in total, but not on single nodes"
     why = f" ({'; '.join(lacking) or otherwise})"
-    return f"It would not fit even if all running gangs had ended{why}: add nodes, or ask for less."
+    return f"It would not fit even if all running gangs had ended{why}: add nodes, or request less."
 
 
 def is_amount(resource: str) -> bool:
-    """Say whether a resource is an amount to people, rather than pods or ports."""
+    """Return whether messages show amounts of a resource: not for pod slots, ports and volumes."""
     return resource != PODS and not resource.startswith(NOT_SHARED)
 
 
 def amounts_text(amounts: Mapping[str, int]) -> str:
-    """Return amounts for people: ``cpu 2, memory 4Gi, nvidia.com/gpu 8``."""
+    """Format amounts: ``cpu 2, memory 4Gi, nvidia.com/gpu 8``."""
     names = [name for name in amounts if is_amount(name) and amounts[name]]
     names.sort(key=lambda name: (name not in _SHOWN_FIRST, name))
     return ", ".join(f"{name} {_amount(name, amounts[name])}" for name in names) or "nothing"
@@ -312,14 +310,13 @@ def _amount(resource: str, amount: int) -> str:
 
 
 def clipped(message: str, last: str = "") -> str:
-    """Cut a message to what conditions and events hold; ``last`` is added to it, whole."""
+    """Cut a message to the limit of conditions and events; ``last`` is appended uncut."""
     most = MAX_MESSAGE - (len(last) + 1 if last else 0)
     cut = message if len(message) <= most else message[: most - 1] + "…"
     return f"{cut} {last}" if last else cut
 
 
 def total_request(pods: Sequence[PodFacts]) -> Counter[str]:
-    """Add up what pods ask for."""
     total: Counter[str] = Counter()
     for pod in pods:
         total.update(dict(pod.shape.request))

@@ -1,4 +1,4 @@
-"""Why something cannot even be tried, in words: its group, its queue, or pods are not there."""
+"""Reasons of gangs that cannot be tried: the group, the queue or some pods are missing."""
 
 from collections.abc import Iterable
 
@@ -7,16 +7,14 @@ from gangline.scheduler.model import GroupFacts, GroupKey, PartRule, PodFacts, V
 
 
 def no_such_group(key: GroupKey, pods: Iterable[PodFacts]) -> Verdict:
-    """The pods name a group that does not exist."""
     message = (
         f"Pod group {key!r} does not exist: the pods wait until it is created, since only the "
-        "group says how many must start together."
+        "group states how many must start together."
     )
     return _verdict(reasons.NO_SUCH_GROUP, message, pods, key)
 
 
 def no_such_queue(group: GroupFacts, pods: Iterable[PodFacts]) -> Verdict:
-    """The group names a queue that does not exist."""
     message = (
         f"Queue {group.queue!r} does not exist: create it, or name an existing one in the "
         "group's spec.queue."
@@ -25,31 +23,28 @@ def no_such_queue(group: GroupFacts, pods: Iterable[PodFacts]) -> Verdict:
 
 
 def queue_not_leaf(group: GroupFacts, pods: Iterable[PodFacts]) -> Verdict:
-    """The group's queue is there for other queues."""
     message = (
-        f"Queue {group.queue!r} has queues below it and takes no jobs itself: name one of those "
+        f"Queue {group.queue!r} has child queues and takes no jobs itself: name one of them "
         "in the group's spec.queue."
     )
     return _verdict(reasons.QUEUE_NOT_LEAF, message, pods, group.key)
 
 
 def queue_closed(group: GroupFacts, queue: str, pods: Iterable[PodFacts]) -> Verdict:
-    """The group's queue, or one above it, takes nothing new."""
     message = f"Queue {queue!r} is closed: open it, or move the job to another queue."
     return _verdict(reasons.QUEUE_CLOSED, message, pods, group.key)
 
 
 def over_quota(group: GroupFacts, figures: str, pods: Iterable[PodFacts]) -> Verdict:
-    """A namespace's quota does not let all pods that must start together be made."""
+    """A namespace's quota does not admit all pods that must start together."""
     message = (
-        f"The namespace does not let the whole gang be made: {figures}. It starts when others of "
-        "the namespace end, or the quota is raised."
+        f"The namespace's quota does not admit the complete gang: {figures}. "
+        "It starts when others of the namespace end, or the quota is raised."
     )
     return _verdict(reasons.QUOTA_EXCEEDED, message, pods, group.key)
 
 
 def too_few_pods(group: GroupFacts, there: int, pods: Iterable[PodFacts]) -> Verdict:
-    """Fewer members exist than must start together."""
     message = (
         f"{there} of the {group.min_member} pods that must start together exist: "
         f"{group.min_member - there} still to be created."
@@ -60,7 +55,6 @@ def too_few_pods(group: GroupFacts, there: int, pods: Iterable[PodFacts]) -> Ver
 def too_few_of_role(
     group: GroupFacts, role: str, lacking: int, pods: Iterable[PodFacts]
 ) -> Verdict:
-    """A role has fewer members than its minimum."""
     message = f"The gang lacks {lacking} pod(s) of the role {role!r}: still to be created."
     return _verdict(reasons.NOT_ENOUGH_PODS_OF_ROLE, message, pods, group.key)
 
@@ -68,9 +62,9 @@ def too_few_of_role(
 def too_few_parts(
     group: GroupFacts, rule: PartRule, able: int, pods: Iterable[PodFacts]
 ) -> Verdict:
-    """Fewer small gangs can be whole than must be."""
+    """Existing pods complete fewer subgroups than the minimum."""
     message = (
-        f"{able} of the {rule.minimum} small gangs {rule.name!r} that must start have their "
+        f"{able} of the {rule.minimum} subgroups {rule.name!r} that must start have their "
         f"{rule.size} pods: the others are still to be created."
     )
     return _verdict(reasons.NOT_ENOUGH_PODS, message, pods, group.key)

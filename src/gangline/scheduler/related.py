@@ -1,4 +1,4 @@
-"""Where other pods let a pod go, with those that a trial has placed on paper. Pure."""
+"""Inter-pod rules applied to the node table, including tentatively placed pods."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -12,21 +12,21 @@ from gangline.scheduler.plugins.node_scores import Scores
 from gangline.scheduler.plugins.pod_relations import Counts, Mask, Pods
 
 Placed = Sequence[tuple[PodFacts, int]]
-"""Pods on paper and their rows."""
+"""Tentatively placed pods and their rows."""
 
 FULL_WEIGHT = 100
-"""The weight that Kubernetes allows at most."""
+"""The maximal weight in Kubernetes."""
 
 
 def is_related(nodes: NodeTable, pod: PodFacts) -> bool:
-    """Say whether it makes a difference to a pod where others are."""
+    """Return whether inter-pod rules apply to a pod."""
     if pod.shape.constraints.relations is not None:
         return True
     return any(owner.matches(pod) for owner in nodes.repelling)
 
 
 def allowed(nodes: NodeTable, pod: PodFacts, placed: Placed) -> Mask:
-    """Return the rows where other pods let this one go."""
+    """Return a mask of the rows that inter-pod rules allow."""
     mask = np.ones(len(nodes.facts), dtype=bool)
     for _, rows in _rules(nodes, pod, placed):
         mask &= rows
@@ -34,7 +34,7 @@ def allowed(nodes: NodeTable, pod: PodFacts, placed: Placed) -> Mask:
 
 
 def refusals(nodes: NodeTable, pod: PodFacts, placed: Placed) -> Counter[str]:
-    """Count the rows that other pods keep a pod off, by the first reason in Kubernetes' words."""
+    """Return the number of rows that inter-pod rules exclude, by the first message of each."""
     found: Counter[str] = Counter()
     left = nodes.eligible(pod.shape.constraints).accepts.copy()
     for why, rows in _rules(nodes, pod, placed):
@@ -44,7 +44,7 @@ def refusals(nodes: NodeTable, pod: PodFacts, placed: Placed) -> Counter[str]:
 
 
 def reasons_by_row(nodes: NodeTable, pod: PodFacts) -> dict[int, str]:
-    """Return why other pods that run keep a pod off rows, by row."""
+    """Return why running pods keep a pod off rows, by row."""
     found: dict[int, str] = {}
     for why, rows in _rules(nodes, pod, ()):
         for row in np.flatnonzero(~rows).tolist():
@@ -53,7 +53,7 @@ def reasons_by_row(nodes: NodeTable, pod: PodFacts) -> dict[int, str]:
 
 
 def liking(nodes: NodeTable, pod: PodFacts, placed: Placed) -> Scores:
-    """Return how much a pod likes each row for the pods there, by the weights of the nodes."""
+    """Return the weighted score of preferred inter-pod rules for each row."""
     score: Scores = np.zeros(len(nodes.facts))
     relations = pod.shape.constraints.relations
     if relations is None:
@@ -96,7 +96,7 @@ def _rules(nodes: NodeTable, pod: PodFacts, placed: Placed) -> Iterator[tuple[st
 def _seen(
     nodes: NodeTable, pod: PodFacts, term: PodTerm, placed: Placed
 ) -> tuple[Counts, pod_relations.Parts]:
-    """Count the pods that a term means, on each row, and number the rows by place."""
+    """Count the pods that a term selects on each row; return the counts and the domain numbers."""
     meant = _meant(pod, term)
     counts = nodes.count(meant).copy()
     for other, row in placed:
@@ -106,7 +106,9 @@ def _seen(
 
 
 def _repelling(nodes: NodeTable, pod: PodFacts, placed: Placed) -> Iterator[tuple[Pods, Counts]]:
-    """The pods that want to be apart from this one, and where they are."""
+    """Yield the anti-affinity terms of other pods that select this pod, and the rows of their
+    owners.
+    """
     found: dict[Pods, Counts] = {}
     for owner, rows in nodes.repelling.items():
         if owner.matches(pod):

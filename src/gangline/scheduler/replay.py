@@ -1,4 +1,4 @@
-"""Reads a live cluster once, into the state that decisions are made from: to replay a decision."""
+"""Reads a live cluster once into a scheduler cache, to repeat a cycle for ``gangline explain``."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -72,16 +72,16 @@ async def observed(
     weights: Weights = DEFAULT_WEIGHTS,
     hierarchical: bool = False,
 ) -> ClusterState:
-    """Read nodes, pods, groups, queues and what else decisions depend on.
+    """Read all objects that a cycle depends on.
 
-    Kinds that the cluster does not know, or that one may not read, count as empty; nodes and pods
+    Kinds that the cluster does not serve, or that must not be read, count as empty; nodes and pods
     must be readable.
 
     Args:
-        client: the cluster.
-        answers_to: the scheduler names whose pods are to be placed.
-        weights: how much each consideration counts in the choice of nodes.
-        hierarchical: whether queues stand where their annotations say.
+        client: the API client.
+        answers_to: the scheduler names whose pods are scheduled.
+        weights: weights of the scores.
+        hierarchical: True if queues take their parents from annotations.
 
     Raises:
         ApiError: nodes or pods cannot be read.
@@ -112,7 +112,7 @@ async def observed(
         each.metadata.name: each.metadata.labels for each in await _optional(client, NAMESPACES)
     }
     for pod in (await client.list(IMAGED_PODS if images else LEAN_PODS)).items:
-        # As in the running scheduler: a pod that asks for what is no amount is left out.
+        # As in the running scheduler, a pod with an invalid quantity is left out.
         with suppress(QuantityError):
             state.set_pod(pod_facts(slim(pod), priorities, answers_to, namespaces))
     return state
@@ -121,10 +121,10 @@ async def observed(
 async def configured(client: Client) -> SchedulerSettings:
     """Return the settings of the scheduler that was deployed by ``deploy/scheduler``.
 
-    Where its ConfigMap is not there, or may not be read, the defaults hold.
+    Without its ConfigMap, or without the permission to read it, these are the defaults.
 
     Raises:
-        ConfigurationError: what it says cannot be read.
+        ConfigurationError: the configuration cannot be read.
     """
     try:
         found = await client.get(CONFIG_MAPS, CONFIG_MAP, CONFIG_NAMESPACE)
@@ -134,7 +134,7 @@ async def configured(client: Client) -> SchedulerSettings:
 
 
 async def _read_storage(client: Client, storage: Storage) -> None:
-    """Read claims, volumes and classes; where not all of them may be read, claims do not count."""
+    """Read claims, volumes and classes; if one kind must not be read, the cycle ignores claims."""
     try:
         claims = (await client.list(PERSISTENT_VOLUME_CLAIMS)).items
         volumes = (await client.list(PERSISTENT_VOLUMES)).items

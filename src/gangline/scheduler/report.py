@@ -1,8 +1,8 @@
-"""Writes reasons where people look: on PodGroups, on pods, and as events. Only when they change.
+"""Reports pending reasons: conditions of pod groups and pods, and events, written only on change.
 
-What should be said is a table that each decision replaces; a queue of what may differ from it is
-worked off in the background. A reason that is new is written at once; one whose numbers alone
-have changed is written again after a while (see ``SchedulerSettings.reworded_after_s``).
+Each cycle replaces the table of reasons. A work queue holds the objects whose status may differ,
+and workers write them in the background. A new reason is written immediately. If only its numbers
+have changed, it is written after an interval (``SchedulerSettings.reworded_after_s``).
 """
 
 import time
@@ -36,12 +36,13 @@ POD_SCHEDULED = "PodScheduled"
 FAILED_SCHEDULING = "FailedScheduling"
 
 GIVES_WAY_S = 5.0
-"""How long after the first of them bindings still come before what is written about them. A status
-costs the API server more than a binding does, and what is bound meanwhile saves further ones."""
+"""Maximal delay of status writes behind bindings. A status write costs the API server more than a
+binding, and pods bound meanwhile save further ones.
+"""
 
 
 class Subject(NamedTuple):
-    """What something is to be written about."""
+    """The object that a report is about."""
 
     kind: str
     """``PodGroup`` or ``Pod``."""
@@ -49,7 +50,7 @@ class Subject(NamedTuple):
 
 
 class Message(NamedTuple):
-    """What is to be said about a pod."""
+    """The report about a pending pod."""
 
     reason: str
     text: str
@@ -57,7 +58,7 @@ class Message(NamedTuple):
 
 
 class Reporter:
-    """Keeps conditions in line with the last decision."""
+    """Writes the reasons of the last cycle to conditions and events."""
 
     def __init__(
         self,
@@ -76,7 +77,7 @@ class Reporter:
         self._messages: dict[PodKey, Message] = {}
         self._forming_since: dict[GroupKey, float] = {}
         self._written: dict[Subject, tuple[float, str]] = {}
-        """When something was last said about a subject, and for which reason."""
+        """Time and reason of the last report about an object."""
         self._last_written: dict[GroupKey, tuple[str, PodGroupStatus]] = {}
         self._status_subresource = "status"
         self.controller: Controller[Subject] = Controller(
@@ -84,7 +85,7 @@ class Reporter:
         )
 
     def take(self, decision: Decision) -> None:
-        """Replace what should be said by what a decision says; write where that differs."""
+        """Replace the reasons by those of a cycle, and queue the objects whose report differs."""
         verdicts = {v.group: v for v in decision.verdicts if v.group is not None}
         messages = {
             key: Message(verdict.reason, text, verdict.group)
@@ -104,15 +105,14 @@ class Reporter:
         self._verdicts, self._messages = verdicts, messages
 
     def regrouped(self, group: GroupKey) -> None:
-        """Look at a group's status again: it, or a member, has changed."""
+        """Check a group's status: the group or a member has changed."""
         self._add("PodGroup", [group])
 
     def bound(self, binding: Binding) -> None:
-        """Forget what was said of a pod that has its node now."""
+        """Forget the report about a pod that is bound now."""
         self._written.pop(Subject("Pod", binding.pod), None)
 
     def evicted(self, eviction: Eviction) -> None:
-        """Tell of a pod that had to leave."""
         pod = _pod_reference(eviction.pod, eviction.uid)
         self._events.event(pod, "Normal", "Preempted", f"Evicted: {eviction.reason}")
 
@@ -121,13 +121,14 @@ class Reporter:
             self.controller.queue.add(Subject(kind, key))
 
     async def _write(self, subject: Subject) -> Result:
+        # Before the desired status is computed: what is bound meanwhile saves this write.
         await self._rush.over(GIVES_WAY_S)
         try:
             if subject.kind == "Pod":
                 return await self._write_pod(subject)
             return await self._write_group(subject)
         except NotFound:
-            # It went away while we looked at it: there is nothing to say any more.
+            # The object was deleted meanwhile: there is nothing to report.
             self._written.pop(subject, None)
             return Done()
 
@@ -145,26 +146,26 @@ class Reporter:
         verdict = self._verdicts.get(key) or admission(self._feed.state, facts)
         members = self._feed.state.members.get(key, {}).values()
         current = self._current(key, group)
-        wanted = group_status(current, facts, list(members), verdict, _now())
-        if wanted == current:
+        desired = group_status(current, facts, list(members), verdict, _now())
+        if desired == current:
             return Done()
         reason = verdict.reason if verdict else ""
-        if _essence(wanted) == _essence(current) and (wait_s := self._too_soon(subject, reason)):
+        if _essence(desired) == _essence(current) and (wait_s := self._too_soon(subject, reason)):
             return After(wait_s)
-        await self._patch_group(group, wanted)
-        self._last_written[key] = (group.metadata.resource_version, wanted)
+        await self._patch_group(group, desired)
+        self._last_written[key] = (group.metadata.resource_version, desired)
         self._written[subject] = time.monotonic(), reason
         if verdict is not None:
             self._events.event(group, "Warning", UNSCHEDULABLE, verdict.message)
         return Done()
 
     def _current(self, key: GroupKey, group: PodGroup) -> PodGroupStatus:
-        """The status as we know it: what we wrote, until the watch shows something newer."""
+        """Return the known status: the written one, until the watch shows a newer one."""
         version, written = self._last_written.get(key, ("", group.status))
         return written if version == group.metadata.resource_version else group.status
 
     async def _patch_group(self, group: PodGroup, status: PodGroupStatus) -> None:
-        # Zeros are left out on the wire elsewhere; a merge patch must say them to reset a count.
+        # Other encodings omit zeros; a merge patch must contain them to reset a count.
         body = {
             "metadata": {"uid": group.metadata.uid},
             "status": {
@@ -183,7 +184,7 @@ class Reporter:
         except NotFound:
             if not self._status_subresource:
                 raise
-            # Volcano's own definition has no status subresource: there the object is written.
+            # Volcano's own CRD has no status subresource: then the object itself is patched.
             await self._client.patch(POD_GROUPS, name, body, namespace)
             self._status_subresource = ""
 
@@ -195,12 +196,19 @@ class Reporter:
         if message is None or pod is None or pod.spec.node_name:
             self._written.pop(subject, None)
             return Done()
-        told = [c for c in pod.status.conditions if c.type == POD_SCHEDULED]
-        if told and (told[0].reason, told[0].message) == (UNSCHEDULABLE, message.text):
+        conditions = [c for c in pod.status.conditions if c.type == POD_SCHEDULED]
+        if conditions and (conditions[0].reason, conditions[0].message) == (
+            UNSCHEDULABLE,
+            message.text,
+        ):
             return Done()
         if wait_s := self._still_forming(message.group) or self._too_soon(subject, message.reason):
             return After(wait_s)
-        since = told[0].last_transition_time if told and told[0].status == "False" else None
+        since = (
+            conditions[0].last_transition_time
+            if conditions and conditions[0].status == "False"
+            else None
+        )
         condition = Condition(
             type=POD_SCHEDULED,
             status="False",
@@ -218,14 +226,18 @@ class Reporter:
         return Done()
 
     def _still_forming(self, group: GroupKey | None) -> float:
-        """How long to wait before it is said that members of a gang are missing."""
+        """Return the seconds to wait before missing members are reported."""
         since = self._forming_since.get(group) if group is not None else None
         return self._left(since, self._settings.forming_s)
 
     def _too_soon(self, subject: Subject, reason: str) -> float:
-        """How long to wait before something that was just said is said in other numbers."""
-        written_at, said = self._written.get(subject, (None, ""))
-        return self._left(written_at, self._settings.reworded_after_s) if said == reason else 0.0
+        """Return the seconds to wait before a report with the same reason is written again."""
+        written_at, last_reason = self._written.get(subject, (None, ""))
+        return (
+            self._left(written_at, self._settings.reworded_after_s)
+            if last_reason == reason
+            else 0.0
+        )
 
     @staticmethod
     def _left(since: float | None, span_s: float) -> float:
@@ -237,7 +249,7 @@ def _differing(old: Mapping[K, object], new: Mapping[K, object]) -> set[K]:
 
 
 def _essence(status: PodGroupStatus) -> tuple[object, ...]:
-    """A status without what changes all the time: the numbers in messages."""
+    """Return a status without the numbers in messages, which change all the time."""
     reasons = [(c.type, c.status, c.reason) for c in status.conditions]
     return (status.phase, status.running, status.succeeded, status.failed, *reasons)
 

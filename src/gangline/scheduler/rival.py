@@ -1,4 +1,4 @@
-"""Whether Volcano's own scheduler runs in the cluster: pods that name it are then left to it."""
+"""Detects Volcano's own scheduler: then pods that name it are left to it."""
 
 import logging
 from dataclasses import replace
@@ -16,11 +16,11 @@ _NAMESPACE = "volcano-system"
 _LABEL = "app=volcano-scheduler"
 _LEASES = ("volcano", "vc-scheduler")
 _FRESH = timedelta(minutes=1)
-"""A lease that was renewed within this time is held by somebody who lives."""
+"""A lease that was renewed within this time belongs to a running scheduler."""
 
 
 async def beside_rivals(client: Client, settings: SchedulerSettings) -> SchedulerSettings:
-    """Return the settings without the name ``volcano`` where Volcano itself answers to it."""
+    """Return the settings without the scheduler name ``volcano`` if Volcano itself serves it."""
     if VOLCANO not in settings.scheduler_names:
         return settings
     found = await _deployment(client) or await _lease(client)
@@ -34,13 +34,13 @@ async def beside_rivals(client: Client, settings: SchedulerSettings) -> Schedule
 
 
 async def _deployment(client: Client) -> str:
-    """The deployment of Volcano's scheduler; empty: none that is meant to run, or none to see."""
+    """Return the deployment of Volcano's scheduler; empty: none, or it may not be listed."""
     try:
         deployments = (await client.list(DEPLOYMENTS, labels=_LABEL)).items
     except Unreachable:
         raise
     except ApiError as error:
-        log.debug("deployments cannot be looked at: %s", error)
+        log.debug("cannot list deployments: %s", error)
         return ""
     for each in deployments:
         if each.spec.replicas != 0:
@@ -49,7 +49,7 @@ async def _deployment(client: Client) -> str:
 
 
 async def _lease(client: Client) -> str:
-    """The lease that Volcano's scheduler holds; empty: none, or none to see."""
+    """Return the lease that Volcano's scheduler renews; empty: none, or it may not be read."""
     for name in _LEASES:
         try:
             lease = await client.get(LEASES, name, _NAMESPACE)
@@ -58,7 +58,7 @@ async def _lease(client: Client) -> str:
         except Unreachable:
             raise
         except ApiError as error:
-            log.debug("leases cannot be looked at: %s", error)
+            log.debug("cannot read leases: %s", error)
             return ""
         renewed = lease.spec.renew_time
         if renewed is not None and datetime.now(UTC) - renewed < _FRESH:

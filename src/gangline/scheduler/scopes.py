@@ -1,7 +1,7 @@
-"""Which pods a namespace's quota is for, as Kubernetes tells them apart. Pure.
+"""Scopes of resource quotas: which pods a quota counts, with the rules of Kubernetes.
 
-Of pods that do not exist yet not everything is known. What is not known puts nobody in scope: the
-API server has the last word when they are made.
+Some attributes of pods that do not exist yet are unknown. An unknown attribute is never in scope:
+the API server decides when the pod is created.
 """
 
 from collections.abc import Iterable
@@ -15,15 +15,15 @@ PRIORITY_CLASS = "PriorityClass"
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What of a pod quotas look at. None: it is not known."""
+    """Attributes of a pod that quota scopes select by. None: unknown."""
 
     terminating: bool | None = False
-    """It has ``activeDeadlineSeconds``."""
+    """True if the pod has ``activeDeadlineSeconds``."""
     best_effort: bool | None = False
-    """It asks for no CPU and no memory."""
+    """True if the pod requests neither CPU nor memory."""
     priority_class: str | None = ""
     crosses_namespaces: bool | None = False
-    """It wants to be near to, or apart from, pods of namespaces that it names."""
+    """True if the pod's affinity terms name namespaces or select them."""
 
 
 ORDINARY = Traits()
@@ -36,20 +36,22 @@ def traits_of(
     priority_class: str | None,
     crosses_namespaces: bool | None,
 ) -> Traits:
-    """Return one object for equal traits: there are many pods."""
+    """Return one object for equal attributes: there are many pods."""
     return Traits(terminating, best_effort, priority_class, crosses_namespaces)
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """One condition on the pods that a quota is for."""
+    """One condition on the pods that a quota counts."""
 
     name: str
     classes: Selector = EVERYTHING
-    """Which priority classes; for the scope of that name only."""
+    """Selects priority classes; used by the scope PriorityClass only."""
 
     def includes(self, pod: Traits) -> bool:
-        """Say whether a pod is surely one of them. A scope that is unknown is for other kinds."""
+        """Return whether a pod is certainly in scope. Unknown scopes are for other kinds of
+        objects.
+        """
         match self.name:
             case "Terminating":
                 return pod.terminating is True
@@ -67,11 +69,11 @@ class Scope:
         return False
 
     def __str__(self) -> str:
-        """Name it as kubectl's user wrote it."""
+        """Return the scope as the user wrote it for kubectl."""
         return str(self.classes) if self.name == PRIORITY_CLASS else self.name
 
 
 def includes(scopes: Iterable[Scope], pods: Iterable[Traits]) -> bool:
-    """Say whether all of these pods surely are in all of these scopes."""
+    """Return whether all pods are certainly in all scopes."""
     listed = list(pods)
     return all(scope.includes(pod) for scope in scopes for pod in listed)

@@ -1,7 +1,7 @@
-"""How well rows suit a shape: which fit, and which are best. Pure.
+"""Scores: on which rows a shape fits, and which of them are best.
 
-The scores of the cluster as it stands are kept for each shape; a change of a node, or of the pods
-on it, only costs its own row. Decisions start from copies of them.
+Scores of the cached cluster are kept for each shape. A changed node, or a changed pod on it, only
+costs its own row. Scratch allocations start from copies.
 """
 
 from collections.abc import Callable, Set
@@ -18,7 +18,7 @@ from gangline.scheduler.plugins.fragments import CommonPods
 from gangline.scheduler.plugins.node_scores import Amounts, Scores, Weights
 
 Rows = NDArray[np.intp] | None
-"""None: all rows, which are then looked at where they are."""
+"""None: all rows, without indexing."""
 MAX_SHAPES = 512
 LONGEST_LOG = 100_000
 T = TypeVar("T", bound=np.generic)
@@ -26,7 +26,7 @@ T = TypeVar("T", bound=np.generic)
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """What scores depend on besides the shape's request."""
+    """What scores depend on besides the request."""
 
     free: Amounts
     allocatable: Amounts
@@ -35,19 +35,21 @@ class Ground:
     preference: NDArray[np.float64] | None
     weights: Weights
     discouraged: NDArray[np.int32] | None = None
-    """How many marks (``PreferNoSchedule``) a pod would rather not put up with; None: nowhere."""
+    """Number of untolerated PreferNoSchedule taints by row; None: there are none."""
     common: CommonPods | None = None
-    """The usual pods, if it counts what is left over for them."""
+    """The usual pods, if fragmentation has a weight."""
     liking: NDArray[np.float64] | None = None
-    """What is added to each row's score, for plans that look at more than packing."""
+    """Added to each row's score, for plans that consider more than packing."""
     images: NDArray[np.float64] | None = None
-    """How much of a pod's images is there (see ``image_locality``); None: that is no matter."""
+    """Image locality by row (see ``image_locality``); None: it has no weight."""
 
 
 def score_rows(ground: Ground, demand: Demand, rows: Rows, liking_weight: float = 0.0) -> Scores:
-    """Prefer the row that is fullest afterwards; minus infinity where a pod does not fit."""
+    """Score rows by packing: the fullest after the placement is best; minus infinity where it does
+    not fit.
+    """
     fits = ground.accepts.copy() if rows is None else ground.accepts[rows]
-    # Of some rows all resources are gathered at once: one step per resource would take longer.
+    # All resources of the rows are gathered in one step: one per resource takes longer.
     free = ground.free if rows is None else ground.free[:, rows]
     allocatable = ground.allocatable if rows is None else ground.allocatable[:, rows]
     score: Scores = np.zeros(len(fits))
@@ -78,10 +80,10 @@ def score_rows(ground: Ground, demand: Demand, rows: Rows, liking_weight: float 
 
 
 def score_row(ground: Ground, demand: Demand, row: int, liking_weight: float = 0.0) -> float:
-    """Return what ``score_rows`` gives for one row, to the bit, in a tenth of the time.
+    """Return exactly what ``score_rows`` returns for one row, in a tenth of the time.
 
-    Each step on arrays costs the same for one row as for hundreds; packing pod after pod asks for
-    one row at a time.
+    An array operation costs the same for one row as for hundreds, and packing pod after pod asks
+    for one row at a time.
     """
     if ground.common is not None or demand.balanced:
         rows = np.array([row], dtype=np.intp)
@@ -95,7 +97,7 @@ def score_row(ground: Ground, demand: Demand, row: int, liking_weight: float = 0
         if left < 0:
             return -np.inf
         if weight:
-            # As floats, as arrays divide: of whole numbers Python would round the quotient once.
+            # Floats, as in arrays: Python rounds the quotient of integers differently.
             score += weight * (1.0 - float(left) / float(max(allocatable.item(column, row), 1)))
             weights += weight
     score *= ground.weights.packing / max(weights, 1e-9)
@@ -113,7 +115,7 @@ def score_row(ground: Ground, demand: Demand, row: int, liking_weight: float = 0
 
 
 def _even(demand: Demand, free: Amounts, allocatable: Amounts) -> Scores:
-    """How evenly the resources would be used with the pod."""
+    """Return the balance of resources with the pod."""
     columns = [column for column, _ in demand.balanced]
     amounts = np.array([amount for _, amount in demand.balanced], dtype=np.int64)
     return evenness(free[columns] - amounts[:, None], allocatable[columns])
@@ -132,30 +134,29 @@ def _on(values: NDArray[T], rows: Rows) -> NDArray[T]:
 
 
 class Standing:
-    """The scores of the cluster as it stands, by shape."""
+    """Scores of the cached cluster, by shape."""
 
     def __init__(self) -> None:
         self._scores: dict[Shape, tuple[Scores, int]] = {}
         self._touched: list[int] = []
 
     def touch(self, row: int) -> None:
-        """Note that a row's scores may have changed."""
+        """Record that a row's scores may have changed."""
         self._touched.append(row)
         if len(self._touched) > LONGEST_LOG:
             self.clear()
 
     def clear(self) -> None:
-        """Forget all scores."""
         self._scores.clear()
         self._touched.clear()
 
     def forget(self, images: Set[str]) -> None:
-        """Forget the scores of pods with any of these images, which count otherwise everywhere."""
+        """Drop the scores of pods with any of these images."""
         for shape in [each for each in self._scores if not images.isdisjoint(each.images)]:
             del self._scores[shape]
 
     def of(self, shape: Shape, compute: Callable[[Rows], Scores]) -> Scores:
-        """Return the scores of a shape, brought up to date; the caller copies before writing."""
+        """Return the current scores of a shape; the caller copies before writing."""
         known = self._scores.get(shape)
         if known is None:
             if len(self._scores) >= MAX_SHAPES:

@@ -1,9 +1,9 @@
-"""Trying more than one way to place a gang, where packing it the usual way has failed. Pure.
+"""Backtracking search for a gang that packing could not place.
 
-Packing goes through the pods once and never takes anything back: nearly always right, and always
-for pods that are alike. A gang of several kinds of pods may still fit in another way. Where few
-nodes are left that take any of them, such ways are tried one by one, within bounds: a gang that
-fits nowhere must not hold up a decision.
+Packing goes through the pods once and never revises a placement. That is nearly always optimal, and
+always for pods of one shape. A gang of several kinds of pods may still fit in another way. Where
+few nodes accept any of them, those ways are tried within fixed bounds, so that a gang that fits
+nowhere does not delay the cycle.
 """
 
 from collections.abc import Hashable, Sequence
@@ -16,19 +16,20 @@ from gangline.scheduler.units import Unit
 
 MOST_PODS = 12
 MOST_NODES = 16
-"""With room for any of the pods: more offer so many ways that packing finds one."""
+"""Bound on nodes with free resources for any of the pods: with more, packing finds a way."""
 STEPS = 300
-"""Pods put on nodes, in all."""
+"""Maximal number of placements that are tried."""
 ROWS_SEEN = 20_000
-"""The same for pods that look at others, times the nodes of the cluster: each step of theirs looks
-at all of them."""
+"""Maximal number of tried placements times nodes, for pods with inter-pod rules: each of their
+placements compares all nodes.
+"""
 
 Kind = tuple[Hashable, ...]
-"""Pods that are alike, also to others."""
+"""Pods that are equivalent, also to the rules of other pods."""
 
 
 def place_by_search(trial: Trial, unit: Unit, pods: Sequence[PodFacts]) -> bool:
-    """Place all of these pods in some way, or none of them; say which."""
+    """Place all of these pods or none of them; return whether they are placed."""
     if not 2 <= len(pods) <= MOST_PODS or len(pods) > unit.needed:
         return False
     kinds: dict[Kind, list[PodFacts]] = {}
@@ -62,16 +63,16 @@ class _Search:
         self._trial = trial
         self._rows = rows
         self._related = related
-        """The order of the pods makes a difference."""
+        """True if the order of the pods matters."""
         self._steps = steps
 
     def extend(self, left: dict[Kind, list[PodFacts]], first: dict[Kind, int]) -> bool:
-        """Place what is left.
+        """Place the remaining pods.
 
         Args:
             left: pods by kind.
-            first: how many of the kind's nodes its pods have been through: they are alike, so that
-                the next goes where the last went, or further on.
+            first: index of the node that took the last pod of each kind. They are equivalent,
+                so the next one starts at this node.
         """
         if not left:
             return True

@@ -1,4 +1,4 @@
-"""The scheduler's settings, built once by who starts it."""
+"""Settings of the scheduler."""
 
 import socket
 from dataclasses import dataclass, field
@@ -12,70 +12,77 @@ from gangline.scheduler.victims import Policy
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSettings:
-    """What the scheduler may be told. The defaults suit a real cluster."""
+    """Settings of the scheduler. The defaults suit a real cluster."""
 
     scheduler_names: frozenset[str] = frozenset({"gangline", "volcano"})
-    """Pods with one of these in ``schedulerName`` are ours. The embedded cluster, which has no
-    other scheduler, adds ``default-scheduler``. ``volcano`` is left out where Volcano runs."""
+    """The scheduler serves pods with one of these names in ``schedulerName``. The embedded cluster,
+    which has no other scheduler, adds ``default-scheduler``. ``volcano`` is removed where Volcano
+    runs.
+    """
 
     bindings_at_once: int = 64
-    """Bindings under way at the same time: more load the API server, fewer slow large gangs."""
+    """Maximal bindings in flight: more of them load the API server, fewer of them slow down large
+    gangs.
+    """
 
     status_writers: int = 8
-    """Workers that write conditions. They never hold up a decision."""
+    """Number of workers that write conditions. They never delay a cycle."""
 
     reworded_after_s: float = 10.0
-    """A reason whose numbers alone have changed is written again after so long, not before: free
-    amounts change with every pod, and each rewriting wakes everybody who watches."""
+    """Minimal interval between writes of a message whose numbers alone change. Free amounts change
+    with every pod, and each write notifies all watchers.
+    """
 
     queue_status_every_s: float = 2.0
-    """What a queue holds is written at most so often: it changes with every pod."""
+    """Minimal interval between status writes of a queue: its usage changes with every pod."""
 
     forming_s: float = 3.0
-    """That members are still missing is said only after so long: it is so of every gang while its
-    pods are created, and saying it would cost more than creating them."""
+    """Delay before missing members are reported. They are missing in every gang while its pods are
+    being created, and reporting it would cost more than creating them.
+    """
 
     preempt: bool = True
-    """Gangs may push out others of lower priority in their queue. On, for who gives priorities
-    means them; nobody is pushed out while all priorities are equal."""
+    """Gangs may evict gangs of lower priority in their queue. On by default: without different
+    priorities it has no effect.
+    """
 
     reclaim: bool = True
-    """Queues may take back what others use above their share. On, for who divides a cluster into
-    queues means that too; ``reclaimable: false`` on a queue exempts it."""
+    """Queues may reclaim what others use above their fair share. On by default: a cluster that is
+    divided into queues expects it. ``reclaimable: false`` exempts a queue.
+    """
 
     lodge: bool = False
     """Gangs may use planned room for as long as their like took, and are evicted if they outstay
-    that. Off, for nobody expects to be evicted for having come early; on pays where jobs of a
-    kind take equally long, and can go back to a checkpoint."""
+    that. Off, for nobody expects to be evicted for having come early; on pays where jobs of a kind
+    take equally long, and can go back to a checkpoint."""
 
     fairness: Fairness = BY_AGE
-    """Whose shares the order within a queue goes by."""
+    """Which shares order the gangs of a queue."""
 
     hierarchical: bool = False
-    """Queues stand where their annotations say (``volcano.sh/hierarchy``)."""
+    """Queues take their parents and weights from annotations (``volcano.sh/hierarchy``)."""
 
     unheeded: tuple[str, ...] = ()
-    """What was asked for and makes no difference: it is said in the log."""
+    """Requested settings that have no effect: they are logged."""
 
     weights: Weights = field(default_factory=Weights)
-    """How much each consideration counts in the choice between nodes that will do."""
+    """Weights of the scores that rank eligible nodes."""
 
     metrics_address: Address | None = None
-    """Where metrics are served; None: nowhere."""
+    """Address of the metrics server; None: no metrics."""
 
     health_address: Address | None = None
-    """Where probes are answered; None: nowhere."""
+    """Address of the probes; None: no probes."""
 
     leader_election: bool = False
-    """Needed as soon as two copies run: only one of them decides."""
+    """Required if two copies run: only the leader schedules."""
 
     leader_election_name: str = "gangline-scheduler"
     leader_election_namespace: str = "kube-system"
 
     identity: str = field(default_factory=lambda: f"{socket.gethostname()}_{uuid4().hex[:8]}")
-    """Who this copy is, among those that stand for election."""
+    """Name of this copy in the leader election."""
 
     @property
     def policy(self) -> Policy:
-        """What decisions may do."""
         return Policy(self.preempt, self.reclaim, self.fairness, self.lodge)

@@ -1,9 +1,10 @@
-"""Claims that several pods use, on paper: the first on a node takes one place there for all.
+"""Volume attachments of claims that several pods share, in a scratch allocation.
 
-How such a claim stands on a node is told by how much of it is free: ``ATTACHED_THERE`` while it is
-attached, ``CAN_BE_ATTACHED`` while a place is left for it, nothing else. Pods that use it take one
-each, which is never enough to take it from one of these to the next. Pods that have several claims
-need places for all of them at once: how many such pods a node takes is a column of its own.
+The first pod on a node attaches the claim for all of them. The free amount of a claim's column on a
+node encodes its state: ``ATTACHED_THERE`` if it is attached, ``CAN_BE_ATTACHED`` if the driver has
+a free attachment for it, 0 otherwise. Each pod takes one, which never changes one state into the
+next. Pods with several claims need all attachments together: how many such pods a node holds is a
+column of its own.
 """
 
 from collections import Counter
@@ -19,23 +20,25 @@ _BETWEEN = (CAN_BE_ATTACHED + ATTACHED_THERE) // 2
 
 @dataclass(frozen=True, slots=True)
 class Taking:
-    """What a column that depends on places stands for."""
+    """A column whose free amount depends on the attachments of a driver."""
 
     place: int
-    """The column of these places."""
+    """The column of the driver's attachments."""
     shared: tuple[int, ...] = ()
-    """The columns of the shared claims that are used together; none: it is one of these itself."""
+    """Columns of the shared claims that are used together; empty: the column is one of these
+    itself.
+    """
     own: int = 0
-    """How many claims of its own each pod has beside them."""
+    """Number of unshared claims of each pod."""
 
 
 def pods_taken(free: int, lacking: int, own: int) -> int:
-    """Say how many pods a node takes that need places together.
+    """Return how many pods with these claims a node holds.
 
     Args:
-        free: free places.
-        lacking: the claims that they share and that are not attached there.
-        own: how many claims of its own each pod has.
+        free: free attachments.
+        lacking: shared claims that are not attached to the node.
+        own: unshared claims of each pod.
     """
     left = free - lacking
     if not own:
@@ -44,11 +47,11 @@ def pods_taken(free: int, lacking: int, own: int) -> int:
 
 
 class SharedPlaces:
-    """Keeps count of them while free amounts are spent.
+    """Updates attachment columns while free amounts are spent.
 
     Args:
-        free: the free amounts, by column and row; they are changed.
-        takings: the columns that depend on places.
+        free: the free amounts by column and row; changed in place.
+        takings: the columns that depend on attachments.
     """
 
     def __init__(self, free: Amounts, takings: Mapping[int, Taking]) -> None:
@@ -56,18 +59,19 @@ class SharedPlaces:
         self._takings = takings
         self._places = {taking.place for taking in takings.values()}
         self._users: Counter[tuple[int, int, bool]] = Counter()
-        """Of shared claims on paper, by column, row, and whether it is a plan only."""
+        """Tentative users of shared claims, by column, row, and whether the use is only reserved.
+        """
         self._charged: set[tuple[int, int, bool]] = set()
-        """For what of that places were taken."""
+        """Uses for which an attachment was taken."""
 
     def settle(self, row: int, columns: Iterable[int], count: int, planned: bool) -> None:
-        """Bring a row up to date after columns were spent on it.
+        """Update a row after columns were charged on it.
 
         Args:
             row: the row.
-            columns: the columns.
-            count: how many pods use them; below nothing: so many do no more.
-            planned: not yet: places are set aside, but nothing is attached there for others.
+            columns: the charged columns.
+            count: number of pods; negative: they are released.
+            planned: True for a reservation: it takes attachments that other pods cannot share yet.
         """
         touched = set()
         for column in columns:
@@ -93,7 +97,7 @@ class SharedPlaces:
     def _use(self, user: tuple[int, int, bool], place: int, count: int) -> None:
         column, row, planned = user
         if planned and self._free[column, row] < _BETWEEN:
-            # What plans take is no amount here: it is worked out from the places that are left.
+            # A reservation has no amount here: it follows from the free attachments.
             self._free[column, row] = 0
         self._users[user] += count
         if self._users[user] > 0 and self._free[column, row] < _BETWEEN:

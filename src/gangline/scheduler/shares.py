@@ -1,4 +1,4 @@
-"""Fair shares of amounts among those who ask. Pure arithmetic on arrays."""
+"""Fair shares: divides amounts by weight among queues (water filling), and dominant shares."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -6,14 +6,15 @@ from numpy.typing import NDArray
 Vector = NDArray[np.float64]
 """An amount of each resource."""
 Matrix = NDArray[np.float64]
-"""One row for each who asks."""
+"""One row for each queue."""
 
 
 def water_fill(total: Vector, weights: Vector, floors: Matrix, wants: Matrix) -> Matrix:
-    """Divide ``total`` by weight: nobody gets more than wanted, or less than its floor.
+    """Divide ``total`` by weight: no queue gets more than it wants, or less than its floor.
 
-    For each resource by itself: what one does not want goes to the others. Floors are paid first,
-    also where they add up to more than there is; a floor above the want counts as far as wanted.
+    Each resource is divided by itself, and what one queue does not want goes to the others. Floors
+    come first, even if their sum exceeds the total. A floor above what the queue wants counts as
+    that.
     """
     if not len(weights):
         return np.zeros_like(wants)
@@ -26,10 +27,10 @@ def water_fill(total: Vector, weights: Vector, floors: Matrix, wants: Matrix) ->
 
 
 def _level(total: Vector, weights: Vector, floors: Matrix, wants: Matrix) -> Vector:
-    """Return, for each resource, how high the water stands when ``total`` has been poured in.
+    """Return, for each resource, the water level after ``total`` has been poured in.
 
-    What is given out grows with the level in straight lines; it bends where somebody's floor is
-    reached (from there on it grows for him too) and where somebody has what he wants.
+    The allocated amount is a piecewise linear function of the level. Its slope increases where a
+    queue's floor is reached, and decreases where a queue has what it wants.
     """
     scale = weights[:, None]
     bends = np.concatenate([floors / scale, wants / scale])
@@ -41,7 +42,7 @@ def _level(total: Vector, weights: Vector, floors: Matrix, wants: Matrix) -> Vec
     given = floors.sum(axis=0) + np.concatenate(
         [np.zeros((1, len(total))), np.cumsum(slopes[:-1] * np.diff(bends, axis=0), axis=0)]
     )
-    # The last bend that what there is suffices for; before the first one only floors are paid.
+    # The last bend that the total suffices for; before the first one only floors are paid.
     last = np.maximum(np.count_nonzero(given <= total, axis=0) - 1, 0)
     here = np.arange(len(total))
     slope = np.maximum(slopes[last, here], 1e-12)
@@ -50,7 +51,7 @@ def _level(total: Vector, weights: Vector, floors: Matrix, wants: Matrix) -> Vec
 
 
 def dominant_share(used: Vector, entitled: Vector) -> float:
-    """Return the largest part that is used of any resource; of what one may not have: infinite."""
+    """Return the largest used fraction of any resource; infinite if the fair share of it is 0."""
     relevant = used > 0
     if not relevant.any():
         return 0.0

@@ -1,8 +1,9 @@
-"""The shell around the decision: watch, decide when something has changed, carry out.
+"""The scheduling loop: watches the cluster, runs a cycle when something changes, applies the
+result.
 
-There is no period. A change sets a flag; changes that come together are decided together; while a
-decision is carried out the next one is made already. Decisions take at most half of the time, so
-that a storm of changes cannot starve the process of everything else it does.
+There is no period. A change sets a flag, and changes within a short interval share one cycle. The
+next cycle runs while the last result is still being applied. Cycles take at most half of the time,
+so that many changes cannot starve the other tasks of the process.
 """
 
 import asyncio
@@ -44,15 +45,15 @@ log = logging.getLogger(__name__)
 K = TypeVar("K", bound=Object)
 
 COALESCE_S = 0.002
-"""Pods of one gang are created one after the other: wait this long for the rest."""
+"""Wait for further changes: the pods of one gang are created one after the other."""
 QUEUE_RETRY_S = 5.0
 OPTIONAL_KINDS_S = 3.0
-"""How long the first decision waits for pod groups and queues, which a cluster may not know."""
+"""How long the first cycle waits for pod groups and queues, which a cluster may not serve."""
 COMPONENT = "gangline-scheduler"
 
 
 class Scheduler:
-    """Schedules the pods of one cluster until cancelled. Not started twice."""
+    """Schedules the pods of one cluster until cancelled. An instance runs once."""
 
     def __init__(self, client: Client, settings: SchedulerSettings) -> None:
         self._client = client
@@ -79,7 +80,7 @@ class Scheduler:
         )
 
     async def run(self) -> None:
-        """Watch, decide, carry out."""
+        """Watch, run cycles, and apply their results."""
         async with self._events, asyncio.TaskGroup() as tasks:
             feed = self._feed
             for informer in (*feed.required, *feed.optional, *feed.storage, *feed.additional):
@@ -118,16 +119,16 @@ class Scheduler:
                 refused=self._changed.set,
             )
             await self._synced(learning)
-            # What was read is large and lives long: the collector would walk it in the middle of a
-            # decision, for longer than the decision takes.
+            # The cache is large and lives long. Without this the garbage collector traverses it
+            # during a cycle, for longer than the cycle takes.
             gc.freeze()
             await self._decide_on_changes(binder, evictor)
 
     async def _synced(self, learning: Iterable[asyncio.Task[object]]) -> None:
-        """Wait for what a decision needs; for groups and queues only as long as they may be there.
+        """Wait for the informers that a cycle needs; for optional kinds with a timeout.
 
-        A gang must not be taken for a stray before its group has been read, nor be given a node
-        whose storage has no room for it.
+        A member must not be placed alone because its group has not been read yet, nor be bound to a
+        node whose storage is full.
         """
         for required in self._feed.required:
             await required.synced()
@@ -173,27 +174,27 @@ class Scheduler:
         BINDINGS.inc()
         announcer.bound(binding)
         self._reporter.bound(binding)
-        # The watch shows what is known since the decision: it will not tell that this has changed.
+        # The cache already assumes the node, so the watch will report no change.
         if binding.group is None:
             self._queue_reporter.changed(DEFAULT_QUEUE)
         else:
             self._regrouped(binding.group)
 
     async def _follow_capacity(self, tasks: asyncio.TaskGroup, capacity: CapacityFeed) -> None:
-        """Follow what storage drivers say; what only some of the kinds say counts for nothing."""
+        """Run the informers of storage capacity. It is used only if all of its kinds are served."""
         drivers = await self._follow_if_known(tasks, capacity.drivers)
         if await self._follow_if_known(tasks, *capacity.versions) and drivers:
             capacity.learned()
 
     async def _follow_if_known(self, tasks: asyncio.TaskGroup, *versions: Informer[K]) -> bool:
-        """Follow a kind of Kubernetes' own in the first version that the API server knows, if any.
+        """Run the informer of the first version of a kind that the API server serves.
 
         Args:
-            tasks: where it is followed.
-            versions: who follows it in each version, the one that is liked most first.
+            tasks: the task group that runs it.
+            versions: informers of each version, the preferred one first.
 
         Returns:
-            Whether there is one; its objects have been read then.
+            Whether one is served; its objects have been read then.
         """
         for informer in versions:
             if await self._is_known(informer.resource):
@@ -210,13 +211,13 @@ class Scheduler:
             except NotFound:
                 return False
             except KubeError as error:
-                log.debug("kinds cannot be looked at: %s", error)
+                log.debug("cannot discover kinds: %s", error)
                 await asyncio.sleep(QUEUE_RETRY_S)
             else:
                 return any(each["name"] == resource.plural for each in known["resources"])
 
     async def _ensure_default_queue(self) -> None:
-        """Create the default queue if there is none; without the kind, wait for the kind."""
+        """Create the default queue if it does not exist; retry while the kind is not served."""
         queue = Queue(metadata=ObjectMeta(name=DEFAULT_QUEUE), spec=QueueSpec(weight=1))
         while True:
             try:

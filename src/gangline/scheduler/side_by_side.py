@@ -1,8 +1,8 @@
-"""Putting a gang's pods with devices on few nodes, where devices reach each other fastest.
+"""Colocation: places a gang's pods with devices on few nodes, where devices communicate fastest.
 
-Packing fills what is left over on nodes first, which keeps whole nodes free and spreads a gang that
-would fit on fewer. Where that is asked for, both ways are worked out, and the cheaper is taken:
-each node of the gang's costs its weight, and each node that was whole before costs one.
+Packing fills partly used nodes first. That keeps unused nodes free, and may spread a gang that fits
+on fewer nodes. If the weight is set, both placements are computed and the cheaper one is taken:
+each node of the gang costs the weight, and each node that was unused before costs one.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,27 +23,27 @@ Order = Callable[[NodeTable, Unit, Sequence[PodFacts]], list[tuple[Shape, list[P
 def place_side_by_side(
     trial: Trial, unit: Unit, pods: Sequence[PodFacts], place: Place, order: Order
 ) -> list[PodFacts]:
-    """Place pods of a unit, on fewer nodes than packing does if that is worth it; return the rest.
+    """Place pods of a gang, on fewer nodes than packing if that costs less; return the rest.
 
     Args:
-        trial: what is on paper.
-        unit: the unit.
-        pods: those of its pods to place.
-        place: places them as packing has it.
-        order: puts them into the order in which they are placed.
+        trial: the scratch allocation.
+        unit: the gang.
+        pods: the pods to place.
+        place: places pods by packing.
+        order: groups and sorts pods for placing.
     """
     weight = trial.nodes.weights.together
     if not weight or unit.places or unit.parts or unit.roles or len(pods) < 2:
         return place(trial, unit, pods)
-    mark, whole = trial.mark(), _whole(trial)
+    mark, unused = trial.mark(), _whole(trial)
     unfit = place(trial, unit, pods)
-    if not _satisfied(trial, unit, mark):
+    if not is_satisfied(trial, unit, mark):
         return unfit
-    packed = _cost(trial, mark, whole, weight)
+    packed = _cost(trial, mark, unused, weight)
     trial.rollback(mark)
     left = _on_few_nodes(trial, order(trial.nodes, unit, pods))
-    enough = len(left) <= len(unfit) and _satisfied(trial, unit, mark)
-    if enough and _cost(trial, mark, whole, weight) < packed:
+    enough = len(left) <= len(unfit) and is_satisfied(trial, unit, mark)
+    if enough and _cost(trial, mark, unused, weight) < packed:
         return left
     trial.rollback(mark)
     return place(trial, unit, pods)
@@ -52,7 +52,7 @@ def place_side_by_side(
 def _on_few_nodes(
     trial: Trial, alike: Sequence[tuple[Shape, Sequence[PodFacts]]]
 ) -> list[PodFacts]:
-    """Take the node that holds most of the pods, then the one that holds most of the rest."""
+    """Fill the node that holds most of the pods, then the one that holds most of the rest."""
     unfit: list[PodFacts] = []
     for shape, pods in alike:
         demand = trial.nodes.demand(shape.request)
@@ -63,29 +63,32 @@ def _on_few_nodes(
         amounts = np.array([[amount] for _, amount, _ in demand.parts])
         columns = np.array([column for column, _, _ in demand.parts], dtype=np.intp)
         free = trial.free[np.ix_(columns, rows)]
-        room = (free // amounts).min(axis=0, initial=len(pods))
+        capacity = (free // amounts).min(axis=0, initial=len(pods))
         left = list(pods)
-        while left and room.any():
-            # Of equals the first is the best: rows come in that order.
-            best = int(np.minimum(room, len(left)).argmax())
-            here, left = left[: room[best]], left[room[best] :]
+        while left and capacity.any():
+            # argmax takes the first of equal rows, and rows are sorted by score.
+            best = int(np.minimum(capacity, len(left)).argmax())
+            here, left = left[: capacity[best]], left[capacity[best] :]
             unfit += [pod for pod in here if not trial.put(pod, int(rows[best]))]
-            room[best] = 0
+            capacity[best] = 0
         unfit += left
     return unfit
 
 
 def _whole(trial: Trial) -> NDArray[np.bool_]:
-    """Return the rows whose devices are all free."""
+    """Return a mask of the rows whose devices are all free."""
     columns = [column for name, column in trial.nodes.columns.items() if is_device(name)]
-    whole: NDArray[np.bool_] = (trial.free[columns] == trial.nodes.allocatable[columns]).all(axis=0)
-    return whole
+    unused: NDArray[np.bool_] = (trial.free[columns] == trial.nodes.allocatable[columns]).all(
+        axis=0
+    )
+    return unused
 
 
-def _cost(trial: Trial, mark: int, whole: NDArray[np.bool_], weight: float) -> float:
+def _cost(trial: Trial, mark: int, unused: NDArray[np.bool_], weight: float) -> float:
     rows = {each.row for each in trial.since(mark) if each.demand.wants_device}
-    return weight * len(rows) + sum(bool(whole[row]) for row in rows)
+    return weight * len(rows) + sum(bool(unused[row]) for row in rows)
 
 
-def _satisfied(trial: Trial, unit: Unit, mark: int) -> bool:
+def is_satisfied(trial: Trial, unit: Unit, mark: int) -> bool:
+    """Return whether the gang may start with the placements since ``mark``."""
     return unit.satisfied_by(pod for each in trial.since(mark) for pod in each.pods)

@@ -1,8 +1,8 @@
-"""The observed cluster: nodes as arrays, pods by node and by gang, groups and queues.
+"""The scheduler cache: nodes as arrays, pods by node and by gang, groups and queues.
 
-Kept incrementally: each change costs what it concerns. A pod that was decided but whose binding
-the API server has not confirmed is *assumed*: it counts where it is going, so that the next
-decision does not give its room away.
+The cache is updated incrementally: each change costs only what it concerns. A pod whose binding the
+API server has not confirmed yet is *assumed*: its request counts on the chosen node, so that the
+next cycle does not allocate the same resources again.
 """
 
 from collections import Counter, defaultdict
@@ -39,71 +39,74 @@ K = TypeVar("K", bound=str)
 
 @dataclass(frozen=True, slots=True)
 class Vacancy:
-    """A member that a gang has lost, on the node where it was."""
+    """A member that a gang has lost, with the node it ran on."""
 
     pod: PodFacts
     at: float
-    """When, on the clock of whoever keeps the state (seconds)."""
+    """Time of the loss, in seconds on the clock of the cache."""
 
 
 class ClusterState:
-    """What is known now. Only the shell and tests change it; decisions read it."""
+    """What is known now. Only informers, the loop and tests change it; a cycle reads it."""
 
     def __init__(self, weights: Weights = DEFAULT_WEIGHTS) -> None:
         self.nodes = NodeTable(weights)
         self.boasting: set[NodeName] = set()
-        """Nodes that offer more than they have."""
+        """Nodes whose allocatable amounts exceed their capacity."""
         self.pods: dict[PodKey, PodFacts] = {}
         self.waiting: dict[PodKey, PodFacts] = {}
-        """Pods that are for this scheduler to place."""
+        """Pods that this scheduler has to place."""
         self.waiting_shapes: Counter[Shape] = Counter()
         self.waiting_alone: dict[PodKey, PodFacts] = {}
-        """Those of them without a group."""
+        """Pending pods without a group."""
         self.waiting_members: dict[GroupKey, dict[PodKey, PodFacts]] = defaultdict(dict)
-        """Those of them in gangs."""
+        """Pending pods of gangs, by group."""
         self.running = Ledger(DEFAULT_QUEUE)
-        """What gangs and queues use."""
+        """Usage of gangs and queues."""
         self.requested = Ledger(DEFAULT_QUEUE)
-        """What they wait for."""
+        """Requests of pending pods, by gang and queue."""
         self.budgets: dict[str, BudgetFacts] = {}
         self.quotas: dict[str, dict[str, QuotaFacts]] = {}
         """Quotas by namespace and name."""
         self.promises: dict[str, Promise] = {}
-        """Room that is planned for units that wait, by their names."""
+        """Reservations by the name of their gang."""
         self.run_times = RunTimes()
         """How long gangs of each family ran."""
         self.lodgers: dict[GroupKey, str] = {}
         """Gangs that were let into planned room on an estimate alone, and whose room it is."""
         self.storage = Storage()
         self.supplied: set[str] = set()
-        """Free volumes that are counted on the nodes as they are now; with an empty name once all
-        that are asked for have been."""
+        """Counted resources (free volumes, attachments) that are current on all nodes. The empty
+        name is in the set once those of all pending pods are.
+        """
         self.memo: dict[GroupKey, object] = {}
-        """What decisions have worked out from a group and its members alone; it is dropped when
-        these change."""
+        """Results of cycles that depend on a group and its members alone; dropped when one of them
+        changes.
+        """
         self.members: dict[GroupKey, dict[PodKey, PodFacts]] = defaultdict(dict)
         self.groups: dict[GroupKey, GroupFacts] = {}
         self.restarting: set[GroupKey] = set()
-        """Groups that announce places to be kept."""
+        """Groups that announce previous nodes."""
         self.queues: dict[str, QueueFacts] = {}
         self.vacated: dict[GroupKey, list[Vacancy]] = defaultdict(list)
-        """Members that left their nodes without having succeeded, by their gang."""
+        """Members that left their nodes without success, by gang."""
         self.former: dict[GroupKey, dict[PodKey, PodFacts]] = defaultdict(dict)
-        """Members of existing groups that had a node and are gone, the latest of each name: what
-        one of that name will ask for when it is made anew."""
+        """Deleted members of existing groups that had a node, the latest of each name. A recreated
+        pod of the same name is expected to request the same.
+        """
         self.placed_members: dict[str, dict[PodKey, PodFacts]] = defaultdict(dict)
-        """Pods that hold room, by the name of their gang or by their own."""
+        """Pods that hold resources, by the name of their gang or their own key."""
         self._on_node: dict[NodeName, dict[PodKey, PodFacts]] = defaultdict(dict)
         self.nodes.occupants = self._on_node
         self._assumed: dict[PodKey, NodeName] = {}
         self._lowest_alone = 2**31
         self._group_priorities: Counter[int] = Counter()
-        """How many groups have each priority."""
+        """Number of groups of each priority."""
         self._evicted: dict[PodKey, str] = {}
-        """Pods that were told to go, with their uids, until the API server shows it."""
+        """Pods being evicted, with their uids, until the API server shows the deletion."""
 
     def set_node(self, node: NodeFacts) -> None:
-        """Add or change a node; pods that were already seen on it are counted."""
+        """Add or change a node. Pods that were seen on it before it was known are counted."""
         known = node.name in self.nodes.rows
         self.supplied.clear()
         self.nodes.set(node)
@@ -113,18 +116,18 @@ class ClusterState:
                 self.nodes.occupy(pod)
 
     def remove_node(self, name: NodeName) -> None:
-        """Forget a node. Its pods stay known, should it come back."""
+        """Remove a node. Its pods stay known in case it comes back."""
         self.nodes.remove(name)
         self.boasting.discard(name)
 
     def set_pod(self, pod: PodFacts) -> None:
-        """Add or change a pod. A pod of the same name but another uid replaces the old one."""
+        """Add or change a pod. A pod of the same name with another uid replaces the old one."""
         known = self.pods.get(pod.key)
         assumed = self._assumed.get(pod.key)
         if known is not None and assumed is not None:
             if known.uid == pod.uid and pod.node is None:
-                # What arrives may be older than the binding: until the API server shows a node,
-                # what was decided holds.
+                # The event may be older than the binding. The assumption holds until the API
+                # server shows a node.
                 pod = replace(pod, node=assumed)
             else:
                 del self._assumed[pod.key]
@@ -133,14 +136,13 @@ class ClusterState:
         else:
             self._evicted.pop(pod.key, None)
         if known == pod:
-            # The API server shows what was assumed, or a change that no decision depends on.
+            # The API server confirms the assumption, or the change does not affect any cycle.
             return
         if known is not None:
             self._forget(known)
         self._remember(pod)
 
     def remove_pod(self, key: PodKey) -> None:
-        """Forget a pod that is gone."""
         self._assumed.pop(key, None)
         self._evicted.pop(key, None)
         known = self.pods.get(key)
@@ -150,7 +152,6 @@ class ClusterState:
                 self.former[known.group][key] = known
 
     def set_group(self, group: GroupFacts) -> None:
-        """Add or change a group."""
         self._count_priority(self.groups.get(group.key), -1)
         self.groups[group.key] = group
         self._count_priority(group, 1)
@@ -167,7 +168,7 @@ class ClusterState:
             self._learn(pod)
 
     def remove_group(self, key: GroupKey) -> None:
-        """Forget a group and the members that it had. Pods that name it stay known."""
+        """Remove a group. Its pods stay known."""
         self._count_priority(self.groups.pop(key, None), -1)
         self.memo.pop(key, None)
         self.promises.pop(key, None)
@@ -179,7 +180,7 @@ class ClusterState:
         self.lodgers.pop(key, None)
 
     def _learn(self, pod: PodFacts) -> None:
-        """Note how long a member ran that has ended."""
+        """Record the run time of an ended member."""
         group = self.groups.get(pod.group) if pod.group is not None else None
         if group is not None and pod.finished and 0 < pod.started < pod.ended:
             whole = pod.phase == "Succeeded"
@@ -193,7 +194,7 @@ class ClusterState:
                 del self._group_priorities[group.priority]
 
     def vacate(self, pod: PodFacts, at: float, keep_s: float) -> None:
-        """Note that a member of a gang is gone from its node; forget those of long ago."""
+        """Record that a gang lost a member; losses older than ``keep_s`` seconds are dropped."""
         if pod.group is not None:
             recent = [lost for lost in self.vacated[pod.group] if at - lost.at < keep_s]
             self.vacated[pod.group] = [*recent, Vacancy(pod, at)]
@@ -206,7 +207,7 @@ class ClusterState:
         self._remember(replace(pod, node=node))
 
     def unassume(self, key: PodKey, uid: str) -> None:
-        """Take an assumption back: the binding has failed, the pod waits again."""
+        """Undo an assumption: the binding failed, the pod is pending again."""
         pod = self.pods.get(key)
         if pod is None or pod.uid != uid or self._assumed.pop(key, None) is None:
             return
@@ -214,14 +215,14 @@ class ClusterState:
         self._remember(replace(pod, node=None))
 
     def evict(self, key: PodKey, uid: str) -> None:
-        """Count a pod as going, from the moment it is decided."""
+        """Count a pod as terminating from the moment the eviction is decided."""
         pod = self.pods.get(key)
         if pod is not None and pod.uid == uid:
             self._evicted[key] = uid
             self.set_pod(pod)
 
     def pardon(self, key: PodKey, uid: str) -> None:
-        """Take an eviction back: the API server does not allow it."""
+        """Undo an eviction that the API server refused."""
         pod = self.pods.get(key)
         if self._evicted.get(key) != uid or pod is None:
             return
@@ -230,7 +231,7 @@ class ClusterState:
         self._remember(replace(pod, terminating=False))
 
     def storage_changed(self) -> None:
-        """Work out again what waits for claims, after claims, volumes or classes have changed."""
+        """Drop cached results of pods with claims when storage objects change."""
         self.supplied.clear()
         self.storage.attached.clear()
         for claim in self.storage.waiting:
@@ -250,10 +251,11 @@ class ClusterState:
             self._look_again(claim)
 
     def obtainable(self) -> NDArray[np.bool_]:
-        """Say of each row whether queues can have its node: it is usable, and open to somebody.
+        """Return a mask of the rows whose nodes queues can use: usable, and open to a pod of this
+        scheduler.
 
-        A node with a taint is another's (a pool of a team, the control plane) unless a pod of ours
-        runs there or one that waits tolerates the taint.
+        A tainted node belongs to others (another team's pool, the control plane) unless a pod of
+        this scheduler runs there or a pending pod tolerates the taint.
         """
         usable, tainted = self.nodes.usable(), self.nodes.tainted()
         if not (usable & tainted).any():
@@ -268,15 +270,13 @@ class ClusterState:
         return mask
 
     def pods_on(self, node: NodeName) -> Iterable[PodFacts]:
-        """Return the pods that hold room on a node."""
         return self._on_node.get(node, {}).values()
 
     def lowest_priority(self) -> int:
-        """Return the lowest priority that anything running may have."""
+        """Return a lower bound of the priorities of running pods."""
         return min(min(self._group_priorities, default=0), self._lowest_alone)
 
     def is_assumed(self, key: PodKey) -> bool:
-        """Say whether a pod's binding is under way."""
         return key in self._assumed
 
     def _remember(self, pod: PodFacts) -> None:
@@ -301,7 +301,7 @@ class ClusterState:
 
     def _enqueue(self, pod: PodFacts) -> None:
         self.waiting[pod.key] = pod
-        # Resources that are new get their columns now: a decision changes no array.
+        # New resources get their columns now: a cycle must not change the arrays.
         self.nodes.demand(pod.shape.request)
         self.waiting_shapes[pod.shape] += 1
         self.requested.charge(pod.group, pod.shape.request)
@@ -338,14 +338,13 @@ class ClusterState:
             _discard(self.waiting_members, pod.group, pod.key)
 
     def _charge(self, pod: PodFacts, sign: int) -> None:
-        # What other schedulers place outside of groups is nobody's in the queues: it only takes
-        # room away from all.
+        # Pods of other schedulers without a group are charged to no queue: they only
+        # reduce the capacity.
         if pod.ours or pod.group is not None:
             self.running.charge(pod.group, pod.shape.request, sign)
 
 
 def _discard(index: dict[K, dict[PodKey, PodFacts]], key: K, pod: PodKey) -> None:
-    """Take a pod out of an index, and the entry with its last pod."""
     entry = index.get(key)
     if entry is not None:
         entry.pop(pod, None)

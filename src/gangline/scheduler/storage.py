@@ -1,9 +1,9 @@
-"""Volumes: to which nodes a pod's claims keep it, and which volume a claim gets on a node. Pure.
+"""Volumes: which nodes a pod's claims allow, and which volume a claim gets on a node.
 
-A claim that is bound keeps its pods to the nodes that reach its volume. One whose class waits for
-the first pod (``WaitForFirstConsumer``) keeps them to nodes where a free volume is that fits, or
-where the class may make one. Any other claim without a volume keeps them waiting. The words are
-kube-scheduler's.
+A bound claim restricts its pods to the nodes that reach its volume. A claim whose class waits for
+the first consumer (``WaitForFirstConsumer``) restricts them to nodes with a matching free volume,
+or where the class may provision one. Any other unbound claim keeps its pods pending. The messages
+are kube-scheduler's.
 """
 
 from collections import Counter
@@ -37,15 +37,13 @@ ONCE_PER_POD = "ReadWriteOncePod"
 
 @dataclass(frozen=True, slots=True)
 class ClaimFacts:
-    """A claim to storage."""
-
     key: str
     """``namespace/name``."""
     uid: str = ""
     volume: str = ""
-    """Its volume, once it has one for good."""
+    """Name of its volume once the claim is bound."""
     promised: bool = False
-    """It names a volume that is not yet bound to it."""
+    """True if the claim names a volume that is not bound to it yet."""
     storage_class: str | None = None
     """None: the default class."""
     modes: frozenset[str] = frozenset()
@@ -53,68 +51,63 @@ class ClaimFacts:
     block: bool = False
     selector: Selector = EVERYTHING
     selected: str = ""
-    """The node that its volume is being made for."""
+    """Node for which its volume is being provisioned."""
     going: bool = False
-    """It is being deleted."""
+    """True while it is being deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class VolumeFacts:
-    """A volume."""
-
     name: str
     terms: tuple[NodeTerm, ...] | None = None
-    """The nodes that reach it; None: all."""
+    """Terms of the nodes that reach it; None: all nodes."""
     storage_class: str = ""
     modes: frozenset[str] = frozenset()
     size: int = 0
     block: bool = False
     labels: tuple[tuple[str, str], ...] = ()
     claim: str = ""
-    """``namespace/name`` of the claim it is kept for; empty: it is free."""
+    """Key of the claim that the volume is bound to or reserved for; empty: it is free."""
     usable: bool = True
     driver: str = ""
-    """Who attaches it to nodes; empty: nobody."""
+    """CSI driver that attaches it; empty: none."""
 
     def reached_by(self, node: NodeFacts) -> bool:
-        """Say whether a node reaches it."""
         labels = dict(node.labels)
         return self.terms is None or any(matches(t, labels, node.name) for t in self.terms)
 
 
 @dataclass(frozen=True, slots=True)
 class ClassFacts:
-    """A storage class."""
-
     name: str
     waits: bool = False
-    """Volumes are bound when a pod needs them."""
+    """True if volumes are bound when the first pod uses the claim."""
     provisions: bool = True
     terms: tuple[NodeTerm, ...] = ()
-    """Where volumes may be made; empty: anywhere."""
+    """Terms of the nodes for which volumes may be provisioned; empty: all nodes."""
     default: bool = False
     driver: str = ""
-    """Who makes volumes of it, and attaches them."""
+    """CSI driver that provisions and attaches its volumes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a pod's claims ask of its node."""
+    """What a pod's claims require of its node."""
 
     fences: tuple[Fence, ...] = ()
     request: Request = ()
-    """Free volumes that it takes there."""
+    """Free volumes that the pod takes, as a request."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttachedThere:
-    """What a storage driver has attached to a node, in plain names."""
+    """Claims that a driver has attached to a node, with escaped names."""
 
     most: int
-    """So many can be."""
+    """Attach limit."""
     now: Set[str]
     lasting: Set[str]
-    """The part that need not ever be detached."""
+    """The part that may never be detached."""
 
 
 @dataclass(slots=True)
@@ -125,21 +118,21 @@ class Storage:
     volumes: dict[str, VolumeFacts] = field(default_factory=dict)
     classes: dict[str, ClassFacts] = field(default_factory=dict)
     known: bool = False
-    """Everything was read; until then claims are not looked at."""
+    """True once everything was read; until then cycles ignore claims."""
     holding: Counter[str] = field(default_factory=Counter)
-    """How many pods that have a node use a claim."""
+    """Number of pods with a node by claim."""
     on_node: dict[NodeName, Counter[str]] = field(default_factory=dict)
     """The same by node."""
     staying: dict[NodeName, Counter[str]] = field(default_factory=dict)
-    """The same of pods without a gang, which need not ever end."""
+    """The same for pods without a gang, which may never end."""
     capacities: Capacities = field(default_factory=Capacities)
-    """How much storage is left to make volumes of."""
+    """Storage capacity for volumes that have to be provisioned."""
     limits: dict[NodeName, dict[str, int]] = field(default_factory=dict)
-    """How many volumes each driver can attach to a node, where that is limited."""
+    """Attach limits by node and driver."""
     attached: dict[str, dict[NodeName, AttachedThere]] = field(default_factory=dict)
-    """What is attached by the drivers that were asked about; forgotten when anything changes."""
+    """Cached attachments by driver and node; dropped on every change."""
     waiting: dict[str, set[PodKey]] = field(default_factory=dict)
-    """The pods that wait, by claim."""
+    """Pending pods by claim."""
 
     def note(self, pod: PodFacts, sign: int) -> None:
         """Count a pod as user of its claims (``sign`` -1: no longer)."""
@@ -160,7 +153,7 @@ class Storage:
                     del self.waiting[claim]
 
     def needs(self, pod: PodFacts) -> Needs:
-        """Return what the claims of a pod that waits ask of its node."""
+        """Return what the claims of a pending pod require of its node."""
         if not self.known:
             return Needs()
         fences: list[Fence] = []
@@ -176,7 +169,7 @@ class Storage:
         return Needs(tuple(fences), tuple(sorted(taken.items())))
 
     def supply(self, pod: PodFacts, nodes: Iterable[NodeFacts]) -> dict[str, dict[NodeName, int]]:
-        """Count on each node the free volumes that fit what a pod takes there, by resource."""
+        """Return the number of matching free volumes on each node, by resource."""
         listed = list(nodes)
         found: dict[str, dict[NodeName, int]] = {}
         for key in pod.claims:
@@ -191,11 +184,9 @@ class Storage:
         return found
 
     def provisioner(self, claim: ClaimFacts) -> str:
-        """Name who would make a volume for a claim."""
         return self._class_of(claim).driver
 
     def provisions(self, claim: ClaimFacts) -> bool:
-        """Say whether a volume may be made for a claim."""
         return self._class_of(claim).provisions
 
     def pending(self, pod: PodFacts) -> list[ClaimFacts]:
@@ -209,7 +200,7 @@ class Storage:
         return min(fitting, key=lambda each: (not each.claim, each.size, each.name), default=None)
 
     def _refused(self, pod: PodFacts, key: str, claim: ClaimFacts | None) -> str:
-        """Why a claim keeps its pod off all nodes; empty: it does not."""
+        """Return why a claim keeps its pod off all nodes; empty: it does not."""
         name = key.partition("/")[2]
         if claim is None:
             return f'persistentvolumeclaim "{name}" not found'
@@ -249,7 +240,7 @@ class Storage:
     def _room_for(
         self, claim: ClaimFacts, made_by: ClassFacts, others: tuple[NodeTerm, ...] = ()
     ) -> list[Fence]:
-        """Keep a claim to nodes that there is storage for, or where it needs none (``others``)."""
+        """Return the terms of the nodes with capacity for a claim, and of ``others``."""
         terms = self.capacities.terms(made_by.driver, made_by.name, claim.size)
         if terms is None:
             return []
@@ -262,14 +253,14 @@ class Storage:
         return self.classes.get(name, ClassFacts(name, provisions=False))
 
     def _fitting(self, claim: ClaimFacts) -> list[VolumeFacts]:
-        """The free volumes that fit a claim, or one that is kept for it."""
-        wanted = self._class_of(claim).name
+        """Return the matching free volumes, or the one that is reserved for the claim."""
+        class_name = self._class_of(claim).name
         return [
             volume
             for volume in self.volumes.values()
             if volume.usable
             and volume.claim in {"", claim.key}
-            and volume.storage_class == wanted
+            and volume.storage_class == class_name
             and volume.block == claim.block
             and claim.modes <= volume.modes
             and claim.size <= volume.size
@@ -278,7 +269,7 @@ class Storage:
 
 
 def resource_of(claim: ClaimFacts) -> str:
-    """Name the free volumes that fit a claim, as a resource of nodes: claims alike share it."""
+    """Name the free volumes that match a claim; equivalent claims share the resource."""
     modes = "+".join(sorted(claim.modes))
     kind = "block" if claim.block else "files"
     chosen = str(claim.selector).replace("/", "|")  # a slash would make it a device

@@ -1,6 +1,6 @@
-"""What nodes have for the claims of pods that wait, counted on the nodes as resources.
+"""Counts on each node what the claims of pending pods need, as node resources.
 
-It is counted when somebody asks for it, and again for all who wait when nodes or claims change.
+Amounts are counted on demand, and again for all pending pods when nodes or claims have changed.
 """
 
 from gangline.scheduler.attachments import needs_of, stocks, takings
@@ -11,7 +11,7 @@ from gangline.scheduler.storage import Needs
 
 
 def refresh(state: ClusterState) -> None:
-    """Count again what those who wait ask for, if it may have changed since."""
+    """Count what pending pods need again, if it may have changed."""
     if state.supplied or not state.storage.known:
         return
     state.supplied.add("")
@@ -22,7 +22,7 @@ def refresh(state: ClusterState) -> None:
 
 
 def needs_supplied(state: ClusterState, pod: PodFacts) -> Needs:
-    """Return what a pod's claims ask of its node; what nodes have of it is counted."""
+    """Return what a pod's claims require of its node, after counting it on all nodes."""
     needs = needs_of(state.storage, pod)
     if any(name not in state.supplied for name, _ in needs.request):
         listed = [node for node in state.nodes.facts if node is not None]

@@ -1,4 +1,4 @@
-"""Placing pods beyond a gang's minimum, in turn with other gangs, once the minimum has its room."""
+"""Extra pods: places pods beyond a gang's minimum, in turn with other gangs."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -16,16 +16,16 @@ from gangline.scheduler.turns import Turn
 
 
 class Surplus:
-    """Serves the turns that are for pods beyond a minimum."""
+    """Serves entries for extra pods."""
 
     def __init__(self, trial: Trial, tree: QueueTree, line: Line, grants: Grants) -> None:
         self._trial, self._tree, self._line, self._grants = trial, tree, line, grants
 
     def serve(self, turn: Turn) -> list[Verdict]:
-        """Place one pod or small gang, or all pods where nobody else waits.
+        """Place one pod or subgroup, or all extra pods if no other entry is left.
 
         Returns:
-            Why those wait that had their turn in vain.
+            Why the pods that found no node are pending.
         """
         unit = turn.unit
         if unit.parts:
@@ -42,7 +42,7 @@ class Surplus:
         return refused
 
     def _serve_part(self, turn: Turn) -> list[Verdict]:
-        """Place a small gang beyond the minimum, whole or not at all; or one pod of none."""
+        """Place an extra subgroup, completely or not at all; or one pod without a subgroup."""
         unit, refused = turn.unit, []
         part, pods = next_part(unit, turn.left)
         turn.left = deque(pod for pod in turn.left if pod not in pods)
@@ -56,7 +56,7 @@ class Surplus:
         return refused
 
     def _place(self, turn: Turn, shape: Shape, pods: list[PodFacts]) -> list[Verdict]:
-        """Place pods that are alike, as many as there is room for and the queue allows."""
+        """Place pods of one shape, as many as fit and the queue allows."""
         unit = turn.unit
         one = self._tree.amount(shape.request)
         if shape in turn.refused:

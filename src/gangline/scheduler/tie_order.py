@@ -1,7 +1,7 @@
-"""The order of rows that breaks ties between equally good nodes, whatever came first.
+"""The order of rows that breaks ties between equally good nodes; it does not depend on arrival.
 
-By name; or, for who wants another one, drawn by a seed from each name by itself, so that nodes that
-come or go leave the order of the others as it was.
+The order is by name. With a seed it is by a hash of seed and name, so that added or removed nodes
+do not change the order of the others.
 """
 
 from collections.abc import Mapping
@@ -14,10 +14,10 @@ from gangline.scheduler.model import NodeName
 
 
 class TieOrder:
-    """Worked out when somebody asks, and kept until nodes come or go.
+    """Computed on demand and cached until nodes are added or removed.
 
     Args:
-        seed: which order; 0: that of the names.
+        seed: which order; 0: by name.
     """
 
     def __init__(self, seed: int = 0) -> None:
@@ -26,15 +26,14 @@ class TieOrder:
         self._is_row_order = False
 
     def forget(self) -> None:
-        """Work it out anew."""
         self._rank = None
 
     def rank(self, rows: Mapping[NodeName, int], size: int) -> NDArray[np.intp]:
-        """Return each row's place; of rows without a node it means nothing.
+        """Return the rank of each row; undefined for empty rows.
 
         Args:
             rows: the row of each node.
-            size: how many rows there are.
+            size: the number of rows.
         """
         if self._rank is None:
             self._rank = np.zeros(size, dtype=np.intp)
@@ -45,7 +44,7 @@ class TieOrder:
         return self._rank
 
     def is_row_order(self, rows: Mapping[NodeName, int], size: int) -> bool:
-        """Say whether the first of several rows is also the first in this order."""
+        """Return whether the first of several rows is also the first in this order."""
         self.rank(rows, size)
         return self._is_row_order
 

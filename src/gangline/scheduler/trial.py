@@ -1,10 +1,10 @@
-"""Trial placement: pods are put on real nodes on paper, and taken back when the gang fails.
+"""The scratch allocation: tentative placement of pods on nodes, with rollback.
 
-A trial works on its own copy of the free amounts. Pods that are alike are placed together: packing
-fills the best node before it looks at the next, since a node only gets better by being used, so
-that one comparison with all nodes serves all of them. Scores are kept for each shape and only
-touched rows are worked out again, so that a gang costs what it touches, not what the cluster has.
-Placements go through a journal, so that a gang that does not fit leaves no trace.
+It works on its own copy of the free amounts. Pods of one shape are placed together: packing fills
+the best node before it considers the next one. A used node only gets better, so one comparison with
+all nodes serves all pods of the shape. Scores are cached for each shape, and only changed rows are
+computed again, so a gang costs what it touches. Placements are recorded in a journal, so a gang
+that does not fit is rolled back completely.
 """
 
 import sys
@@ -25,48 +25,48 @@ from gangline.scheduler.shared_places import SharedPlaces
 
 LIKING_WEIGHT = 10.0
 FEW_ROWS = 8
-"""Fewer than these are scored one by one: there the arrays would take longer."""
+"""Fewer rows than this are scored one by one: array operations would take longer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Pods that are alike on one row, on paper."""
+    """Pods of one shape on one row, tentatively."""
 
     pods: tuple[PodFacts, ...]
     row: int
     demand: Demand
     absent: int = 0
-    """Further pods that nobody has seen yet."""
+    """Number of further pods that do not exist yet."""
 
     @property
     def count(self) -> int:
-        """How many times the demand is spent."""
+        """How many times the demand is charged."""
         return len(self.pods) + self.absent
 
 
 @dataclass(slots=True)
 class _View:
-    """How well each row suits a shape, as things stood when ``seen`` rows had been touched."""
+    """The score of each row for a shape, when ``seen`` changes of rows had been recorded."""
 
     score: Scores
-    """Minus infinity where it does not fit."""
+    """Minus infinity where a pod does not fit."""
     seen: int
     ground: Ground
 
 
 @dataclass(slots=True)
 class _Filling:
-    """Where pods were put last: the best row of those ``within`` for this shape."""
+    """The row of the last placement: the best row in ``within`` for this shape."""
 
     shape: Shape
     row: int
     within: NDArray[np.bool_] | None
     touched: int
-    """How many rows had been touched then."""
+    """Number of recorded changes of rows at that time."""
 
 
 class Trial:
-    """Free amounts that are spent on paper."""
+    """Free amounts that are charged tentatively."""
 
     def __init__(
         self,
@@ -76,39 +76,37 @@ class Trial:
     ) -> None:
         self.nodes = nodes
         self._standing: Amounts | None = None
-        """The free amounts as things stand, where the trial begins with them."""
+        """The free amounts of the cache, if the allocation starts with them."""
         if free is None:
             self._standing = nodes.allocatable - nodes.used
             free = self._standing.copy()
         self.free: Amounts = free
         self._shared = SharedPlaces(free, nodes.takings) if nodes.takings else None
         self._liking = liking
-        """What is added to each row's score, for plans that look at more than packing."""
+        """Added to each row's score, for plans that consider more than packing."""
         self.within: NDArray[np.bool_] | None = None
-        """Rows that may be used at the moment; None: all."""
+        """Mask of the rows that may be used now; None: all rows."""
         self._relations_on_paper = False
-        """Some pod that is placed on paper wants something of others."""
+        """True if a tentatively placed pod has inter-pod rules."""
         self._journal: list[Placement] = []
         self._views: dict[Shape, _View] = {}
         self._touched: list[int] = []
         self._filling: _Filling | None = None
 
     def mark(self) -> int:
-        """Return a point to go back to."""
+        """Return a point for ``rollback``."""
         return len(self._journal)
 
     def rollback(self, mark: int) -> None:
-        """Take back every placement since ``mark``."""
         for placement in self._journal[mark:]:
             self._take(placement, -placement.count)
         del self._journal[mark:]
 
     def since(self, mark: int) -> list[Placement]:
-        """Return the placements since ``mark``."""
         return self._journal[mark:]
 
     def place(self, shape: Shape, pods: Sequence[PodFacts]) -> Sequence[PodFacts]:
-        """Put pods, all of this shape, on the nodes that suit best; return those left over."""
+        """Place pods, all of this shape, on the best nodes; return those that found no node."""
         demand = self.nodes.demand(shape.request)
         if self.relates(shape):
             return [pod for pod in pods if not self._place_related(pod, demand)]
@@ -134,22 +132,22 @@ class Trial:
     def _fill_further(
         self, shape: Shape, demand: Demand, pods: Sequence[PodFacts]
     ) -> Sequence[PodFacts]:
-        """Put pods on the row where the last of their shape went, if nothing has happened since.
+        """Place pods on the row of the last placement of their shape, if nothing has changed since.
 
-        It was the best then, and has only become better. Pods without a gang come one by one: to
-        work out for each which row is the best took most of a decision.
+        It was the best row then, and its score has only grown. Pods without a gang come one by one,
+        and finding the best row for each of them took most of a cycle.
         """
         last = self._filling
         if last is None or last.shape is not shape or last.within is not self.within:
             return pods
-        if last.touched != len(self._touched) or not (room := self._room(demand, last.row)):
+        if last.touched != len(self._touched) or not (fitting := self._room(demand, last.row)):
             return pods
-        self._spend(Placement(tuple(pods[:room]), last.row, demand))
+        self._spend(Placement(tuple(pods[:fitting]), last.row, demand))
         last.touched = len(self._touched)
-        return pods[room:]
+        return pods[fitting:]
 
     def relates(self, shape: Shape) -> bool:
-        """Say whether it may make a difference to such pods where others are."""
+        """Return whether inter-pod rules may apply to pods of this shape."""
         return (
             shape.constraints.relations is not None
             or bool(self.nodes.repelling)
@@ -157,18 +155,18 @@ class Trial:
         )
 
     def rows_for(self, shape: Shape) -> list[int]:
-        """Return the rows where such a pod has room now, the best first."""
+        """Return the rows where a pod of this shape fits now, the best first."""
         score = self._view(shape, self.nodes.demand(shape.request)).score
         rows = np.flatnonzero((score > -np.inf) & (True if self.within is None else self.within))
         found: list[int] = rows[np.lexsort((self.nodes.rank()[rows], -score[rows]))].tolist()
         return found
 
     def on_paper(self) -> list[tuple[PodFacts, int]]:
-        """Return all pods that are placed on paper, with their rows."""
+        """Return all tentatively placed pods, with their rows."""
         return [(pod, placement.row) for placement in self._journal for pod in placement.pods]
 
     def _place_related(self, pod: PodFacts, demand: Demand) -> bool:
-        """Put one pod on the row that suits best, with regard to the pods that are there."""
+        """Place one pod on the best row that inter-pod rules allow."""
         placed = self.on_paper()
         standing = self._view(pod.shape, demand).score
         score = np.where(related.allowed(self.nodes, pod, placed), standing, -np.inf)
@@ -181,7 +179,7 @@ class Trial:
         return row is not None
 
     def _best(self, score: Scores) -> int | None:
-        """Return the best row; of equal ones the first by rank, never the first that was seen."""
+        """Return the best row; of equal rows the first by rank, independent of the row order."""
         if not len(score):
             return None
         row = int(score.argmax())
@@ -190,7 +188,7 @@ class Trial:
             return None
         if self.nodes.in_tie_order:
             return row
-        # What is equally good comes after it, for argmax finds the first.
+        # Equal rows come after it: argmax returns the first.
         equal = np.flatnonzero(score[row:] == best)
         if len(equal) > 1:
             equal += row
@@ -198,11 +196,11 @@ class Trial:
         return row
 
     def place_together(self, pods: Sequence[PodFacts], avoid: Set[int]) -> int | None:
-        """Put all of these pods on the one row that suits best; return it, or None: none will do.
+        """Place all of these pods on the one best row; return it, or None if no row holds them.
 
         Args:
             pods: the pods.
-            avoid: rows that are not to be used.
+            avoid: rows that must not be used.
         """
         if any(self.relates(pod.shape) for pod in pods):
             return None
@@ -211,8 +209,8 @@ class Trial:
             total.update(dict(pod.shape.request))
         request = tuple(sorted(total.items()))
         images = sorted(image for pod in pods for image in pod.shape.images)
-        whole = shape_of(request, pods[0].shape.constraints, *images)
-        score = score_rows(self._ground(whole), self.nodes.demand(request), None, LIKING_WEIGHT)
+        combined = shape_of(request, pods[0].shape.constraints, *images)
+        score = score_rows(self._ground(combined), self.nodes.demand(request), None, LIKING_WEIGHT)
         for constraints in {pod.shape.constraints for pod in pods}:
             score[~self.nodes.eligible(constraints).accepts] = -np.inf
         if self.within is not None:
@@ -225,7 +223,7 @@ class Trial:
         return row
 
     def put(self, pod: PodFacts, row: int) -> bool:
-        """Put a pod on this row, if it may run there and there is room."""
+        """Place a pod on this row if it is accepted there and fits; return whether it is placed."""
         if self.within is not None and not self.within[row]:
             return False
         demand = self.nodes.demand(pod.shape.request)
@@ -238,11 +236,11 @@ class Trial:
         return True
 
     def has_room(self, placement: Placement) -> bool:
-        """Say whether there is room for a placement, apart from who may run there."""
+        """Return whether a placement fits, apart from constraints."""
         return self._room(placement.demand, placement.row) >= placement.count
 
     def shortages(self, shape: Shape) -> dict[str, int]:
-        """Count, by resource, the eligible nodes that have too little of it left."""
+        """Return, by resource, the number of eligible nodes with too little of it."""
         demand = self.nodes.demand(shape.request)
         accepts = self.nodes.eligible(shape.constraints).accepts
         names = {column: name for name, column in self.nodes.columns.items()}
@@ -253,27 +251,29 @@ class Trial:
         return {name: count for name, count in short.items() if count}
 
     def lacking(self, shape: Shape, row: int) -> list[str]:
-        """Return what one row has too little of for a pod of this shape."""
+        """Return the resources of which one row has too little for a pod of this shape."""
         names = {column: name for name, column in self.nodes.columns.items()}
         demand = self.nodes.demand(shape.request)
         return sorted(names[c] for c, amount, _ in demand.parts if self.free[c, row] < amount)
 
     def spend(self, pod: PodFacts, row: int) -> None:
-        """Give a pod room on a row, whether it may run there or not."""
+        """Charge a pod to a row, whether it is accepted there or not."""
         self.hold([Placement((pod,), row, self.nodes.demand(pod.shape.request))])
 
     def hold(self, placements: Iterable[Placement]) -> None:
-        """Spend room; what is set aside for others may take free amounts below nothing."""
+        """Charge reservations. Free amounts may become negative: reserved resources may still be in
+        use.
+        """
         for placement in placements:
             self._take(placement, placement.count, planned=True)
 
     def release(self, placements: Iterable[Placement]) -> None:
-        """Give room back that was spent with ``hold``."""
+        """Release what ``hold`` charged."""
         for placement in placements:
             self._take(placement, -placement.count, planned=True)
 
     def _take(self, placement: Placement, count: int, planned: bool = False) -> None:
-        """Spend what so many pods ask for; below nothing: give it back."""
+        """Charge the demand ``count`` times; negative: release it."""
         row, parts = placement.row, placement.demand.parts
         self._touched.append(row)
         for column, amount, _ in parts:
@@ -288,14 +288,14 @@ class Trial:
             self._relations_on_paper = True
 
     def fork(self, free: Amounts) -> "Trial":
-        """Return a trial with what is on paper here, but these free amounts."""
+        """Return an allocation with the same tentative placements and these free amounts."""
         other = Trial(self.nodes, free)
         other._journal = list(self._journal)
         other._relations_on_paper = self._relations_on_paper
         return other
 
     def _view(self, shape: Shape, demand: Demand) -> _View:
-        """Return how well each row suits, brought up to date."""
+        """Return the current score of each row."""
         view = self._views.get(shape)
         if view is None:
             ground = self._ground(shape)
@@ -316,7 +316,7 @@ class Trial:
         return view
 
     def _room(self, demand: Demand, row: int) -> int:
-        """How many such pods a row takes."""
+        """Return how many pods of this demand fit on a row."""
         free = self.free
         return min(
             [free.item(column, row) // amount for column, amount, _ in demand.parts],

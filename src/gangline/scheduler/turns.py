@@ -1,4 +1,4 @@
-"""Turns, and the lines in which those of one queue stand: in one, or in one for each namespace."""
+"""Entries of the scheduling order, and their queues: one list, or one per namespace."""
 
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
@@ -10,30 +10,30 @@ from gangline.scheduler.model import PodFacts, Request, Shape
 from gangline.scheduler.units import Order, Unit
 
 _NONE: deque[PodFacts] = deque()
-"""Of turns that are not for pods beyond a minimum; never written to."""
+"""Shared by entries that are not for extra pods; never written to."""
 
 
 @dataclass(slots=True, eq=False)
 class Turn:
-    """A unit whose turn it is: for its minimum, or for pods beyond it."""
+    """A gang to serve: for its minimum, or for pods beyond it."""
 
     unit: Unit
     surplus: bool = False
     left: deque[PodFacts] = field(default_factory=lambda: _NONE)
-    """Pods beyond the minimum that have not had their turn yet."""
+    """Extra pods that were not tried yet."""
     refused: frozenset[Shape] = frozenset()
-    """Shapes of which a pod has found no node."""
+    """Shapes of which a pod found no node."""
     share: float = 0.0
-    """How large its gang is already, as part of the cluster."""
+    """Usage of the gang, as a fraction of the cluster."""
 
     @property
     def asked(self) -> Request:
-        """What would be used if its turn succeeded."""
+        """The amount that is allocated if the entry succeeds."""
         return self.left[0].shape.request if self.surplus else self.unit.asked
 
     @property
     def key(self) -> Order:
-        """The sort key within its queue."""
+        """Sort key within its queue."""
         if not self.surplus:
             return self.unit.order
         priority, _, _, created, name, alone = self.unit.order
@@ -44,13 +44,15 @@ Entry: TypeAlias = tuple[Order, Turn]
 
 
 class QueueLine:
-    """The turns of one queue. Most come once, and in order: sorting them costs next to nothing."""
+    """The entries of one queue. Most are served once and in order, so one sort is cheaper than a
+    heap.
+    """
 
     def __init__(self) -> None:
         self._first: list[Entry] = []
-        """The last is the first to go."""
+        """First entries in reverse order: the last one is served first."""
         self._again: list[Entry] = []
-        """A heap of those that have further turns."""
+        """A heap of requeued entries."""
 
     def __bool__(self) -> bool:
         return bool(self._first or self._again)
@@ -59,44 +61,45 @@ class QueueLine:
         return len(self._first) + len(self._again)
 
     def enter(self, entry: Entry) -> None:
-        """Add a first turn; ``settle`` has to follow."""
+        """Add a first entry; ``settle`` must follow."""
         self._first.append(entry)
 
     def settle(self) -> None:
-        """Bring first turns into their order."""
+        """Sort the first entries."""
         self._first.sort()
         self._first.reverse()
 
     def push(self, entry: Entry) -> None:
-        """Add a further turn."""
         heappush(self._again, entry)
 
     def head(self) -> Entry:
-        """Return the next turn; there is one."""
+        """Return the next entry; the queue must not be empty."""
         if not self._again or (self._first and self._first[-1] < self._again[0]):
             return self._first[-1]
         return self._again[0]
 
     def pop(self) -> Turn:
-        """Take the next turn; there is one."""
+        """Remove and return the next entry; the queue must not be empty."""
         if not self._again or (self._first and self._first[-1] < self._again[0]):
             return self._first.pop()[1]
         return heappop(self._again)[1]
 
 
 class LanesByShare(QueueLine):
-    """The turns of one queue, one lane for each namespace: the smallest share goes first.
+    """The entries of one queue by namespace: the namespace with the smallest share is served first.
 
-    Within a lane it is as ever: by priority, and who came first.
+    Within a namespace the order is by priority, then by creation time.
     """
 
     def __init__(self, shares: NamespaceShares) -> None:
         super().__init__()
         self._shares = shares
         self._lanes: dict[str, list[Entry]] = defaultdict(list)
-        """The last of each is the first to go."""
+        """Entries of each namespace in reverse order: the last one is served first."""
         self._heads: list[tuple[Order, str]] = []
-        """A heap of the first of each lane. Shares only grow: a key is never too large."""
+        """A heap of the first entry of each namespace. Shares only grow, so a stored key is never
+        too large.
+        """
         self._left = 0
 
     def __bool__(self) -> bool:
@@ -106,12 +109,10 @@ class LanesByShare(QueueLine):
         return self._left + len(self._again)
 
     def enter(self, entry: Entry) -> None:
-        """Add a first turn; ``settle`` has to follow."""
         self._lanes[self._shares.lane(entry[1].unit)].append(entry)
         self._left += 1
 
     def settle(self) -> None:
-        """Bring first turns into their order."""
         for lane in self._lanes.values():
             lane.sort()
             lane.reverse()
@@ -119,14 +120,12 @@ class LanesByShare(QueueLine):
         heapify(self._heads)
 
     def head(self) -> Entry:
-        """Return the next turn; there is one."""
         first = self._first_key()
         if first is None or (self._again and self._again[0][0] < first):
             return self._again[0]
         return first, self._lanes[self._heads[0][1]][-1][1]
 
     def pop(self) -> Turn:
-        """Take the next turn; there is one."""
         first = self._first_key()
         if first is None or (self._again and self._again[0][0] < first):
             return heappop(self._again)[1]
@@ -140,7 +139,7 @@ class LanesByShare(QueueLine):
         return turn
 
     def _first_key(self) -> Order | None:
-        """Return the smallest key of all lanes, as shares are now."""
+        """Return the smallest key of all namespaces with the current shares."""
         while self._heads:
             known, lane = self._heads[0]
             key = self._key(lane)

@@ -1,4 +1,9 @@
-"""What waits: gangs, and pods of their own, with what each of them still needs."""
+"""Pending gangs and single pods, with what each of them still needs.
+
+A single pod is a gang of one. A pending gang holds the pods to place, the minimum that must be
+placed together, and an equivalence key: equal keys fail equally in one cycle. What follows from a
+group and its members alone is cached until one of them changes.
+"""
 
 import re
 from collections import Counter
@@ -37,64 +42,66 @@ from gangline.scheduler.supplies import needs_supplied, refresh
 
 _DIGITS = re.compile(r"(\d+)")
 LONGEST_KEPT_S = 3600.0
-"""Places that are to be kept for longer are not kept: a wrong clock or a slip of the pen must not
-take nodes away for ever."""
+"""Longer reservations of previous nodes are ignored: a wrong clock must not take nodes away for
+ever.
+"""
 
 
 Order: TypeAlias = tuple[int, bool, float, datetime, str, bool]
-"""By priority; minimums before pods beyond them, of these the smallest gang's; who came first; the
-name, so that the order is total; gangs before single pods of one name."""
+"""Sort key within a queue: priority, minimum before extra pods (of these the smallest gang's),
+creation time, name (so that the order is total), and gangs before single pods of the same name.
+"""
 
 
 class Unit(Struct, frozen=True, eq=False):
     """Pods that are placed together or not at all, and what they still need.
 
-    Each decision makes one of every pod that waits by itself: structs are made in half the time.
+    Each cycle creates one for every single pending pod: a struct is created in half the time of a
+    dataclass.
     """
 
     name: str
     """``namespace/name`` of the group, or of the pod."""
     waiting: tuple[PodFacts, ...]
-    """The pods to place, those that the gang cannot do without first."""
+    """Pods to place; those that the gang cannot start without come first."""
     priority: int
     created: datetime
     since: datetime = EPOCH
-    """When the first of ``waiting`` was made."""
+    """Creation time of the oldest pod in ``waiting``."""
     group: GroupKey | None = None
     queue: str = DEFAULT_QUEUE
     missing: int = 1
-    """How many of ``waiting`` must be placed for any to be."""
+    """How many pods of ``waiting`` must be placed for any of them to be placed."""
     missing_roles: tuple[tuple[str, int], ...] = ()
     """The same for each role that has a minimum."""
     running: tuple[PodFacts, ...] = ()
-    """Members that hold room already."""
+    """Members that hold resources already."""
     places: tuple[tuple[PodKey, NodeName], ...] = ()
-    """Where its pods were before the gang was restarted: there they go back to."""
+    """Nodes of its pods before the gang was restarted: the pods are placed there again."""
     asked: tuple[tuple[str, int], ...] = ()
-    """What the pods that it needs ask for together."""
+    """Total request of the pods that the gang cannot start without."""
     limit_s: float = 0.0
-    """How long it runs at most; nothing: nobody knows."""
+    """Maximum run time in seconds; 0: unknown."""
     rules: tuple[PartRule, ...] = ()
-    """What makes small gangs within it."""
+    """Rules that divide the gang into subgroups."""
     parts: tuple[Part, ...] = ()
-    """These small gangs."""
     prefix: int = 0
-    """How many of ``waiting``, from the front, make enough small gangs whole."""
+    """Length of the prefix of ``waiting`` that completes enough subgroups."""
     roles: RoleWishes | None = None
     network: NetworkRule | None = None
     related: bool = False
-    """It makes a difference to some of its pods where others are."""
+    """True if inter-pod rules apply to some of its pods."""
     likeness: object = None
-    """What decides whether it fits: units that are alike fail alike."""
+    """Equivalence key: gangs with equal keys fit equally."""
     needed: int = 0
-    """How many of ``waiting``, from the front, it cannot do without."""
+    """Length of the prefix of ``waiting`` that the gang cannot start without."""
     order: Order = (0, False, 0.0, EPOCH, "", False)
-    """The sort key of the order of service within a queue."""
+    """Sort key of the scheduling order within a queue."""
     keys: tuple[PodKey, ...] = ()
-    """The names of ``waiting``; like the two before it, it follows from the others."""
+    """Keys of ``waiting``. Derived from the other fields, like ``needed`` and ``order``."""
 
     def __post_init__(self) -> None:
-        # Worked out once: every decision asks for them, and most units wait through many.
+        # Computed once: every cycle reads them, and most gangs stay pending for many cycles.
         of_roles = sum([count for _, count in self.missing_roles]) if self.missing_roles else 0
         order = (-self.priority, False, 0.0, self.created, self.name, self.group is None)
         structs.force_setattr(self, "needed", max(self.missing, of_roles, self.prefix))
@@ -103,16 +110,16 @@ class Unit(Struct, frozen=True, eq=False):
 
     @property
     def broken(self) -> bool:
-        """It runs with fewer members than it needs."""
+        """True if the gang runs with fewer members than its minimum."""
         return bool(self.running) and self.needed > 0
 
     @property
     def urgent(self) -> bool:
-        """It ran a moment ago, and others of it wait already: it goes before everybody."""
+        """True if the gang lost a member or restarts: it is served before all queues."""
         return self.broken or bool(self.places)
 
     def satisfied_by(self, placed: Iterable[PodFacts]) -> bool:
-        """Say whether the gang may start once ``placed`` have their nodes."""
+        """Return whether the gang may start once ``placed`` have their nodes."""
         if self.rules:
             placed = list(placed)
             if not enough_whole(self.rules, self.parts, placed):
@@ -126,7 +133,7 @@ class Unit(Struct, frozen=True, eq=False):
 
 
 def waiting_units(state: ClusterState, now: float) -> tuple[list[Unit], list[Verdict]]:
-    """Return what can be tried, and the verdicts on what cannot even be tried."""
+    """Return the gangs that can be tried, and the reasons of those that cannot be tried."""
     pool = pool_of(state.queues, DEFAULT_QUEUE)
     refresh(state)
     units = [_single(_prepared(state, pod, pool)) for pod in state.waiting_alone.values()]
@@ -169,7 +176,6 @@ def _with_places(unit: Unit, state: ClusterState, now: float) -> Unit:
 def _gang(
     state: ClusterState, key: GroupKey, waiting: Mapping[PodKey, PodFacts], inner: Set[str]
 ) -> Unit | Verdict:
-    """Return the gang's unit, or why it cannot be tried."""
     group = state.groups.get(key)
     if group is None:
         return refusals.no_such_group(key, waiting.values())
@@ -188,7 +194,7 @@ def _gang(
 def gang_unit(
     group: GroupFacts, members: Iterable[PodFacts], waiting: list[PodFacts]
 ) -> Unit | Verdict:
-    """Work out what a gang needs, or which of its pods do not exist."""
+    """Return what a gang still needs, or the reason if some of its pods do not exist."""
     settled = [pod for pod in members if counts_for_its_gang(pod)]
     missing = max(0, group.min_member - len(settled))
     roles = missing_roles(group, settled)
@@ -231,7 +237,6 @@ def gang_unit(
 
 
 def _in_parts(unit: Unit, rules: tuple[PartRule, ...], parts: tuple[Part, ...]) -> Unit:
-    """Return the unit with its pods ordered by small gangs, as many in front as it needs."""
     waiting = in_order(parts, unit.waiting)
     divided = structs.replace(
         unit, waiting=waiting, rules=rules, parts=parts, likeness=(unit.likeness, unit.name)
@@ -245,7 +250,6 @@ def _in_parts(unit: Unit, rules: tuple[PartRule, ...], parts: tuple[Part, ...]) 
 
 
 def _prepared(state: ClusterState, pod: PodFacts, pool: Pool) -> PodFacts:
-    """Return a pod with what its queue and its claims ask of its node."""
     pod = kept_to_nodes(pod, *pool)
     if not (pod.claims and state.storage.known):
         return pod
@@ -261,7 +265,7 @@ def _prepared(state: ClusterState, pod: PodFacts, pool: Pool) -> PodFacts:
 def kept_to_nodes(
     pod: PodFacts, fences: tuple[Fence, ...], preferred: tuple[tuple[int, NodeTerm], ...] = ()
 ) -> PodFacts:
-    """Return the pod with further nodes that it is kept to, or would like."""
+    """Return the pod with additional required and preferred node terms."""
     if not (fences or preferred):
         return pod
     own = pod.shape.constraints
@@ -273,19 +277,18 @@ def kept_to_nodes(
 
 @lru_cache(maxsize=16_384)
 def _likeness(*decisive: object) -> object:
-    """Return one object for equal arguments: it is found in tables, in every decision, at once."""
+    """Return one object for equal arguments: every cycle looks it up in tables, by identity."""
     return object()
 
 
 def _limit(pods: Iterable[PodFacts], group: GroupFacts) -> float:
-    """How long pods run at most, by their own limits or what their group says."""
     limits = [pod.limit_s for pod in pods]
     own = max(limits, default=0.0) if all(limits) else 0.0
     return min((limit for limit in (own, group.run_time_s) if limit), default=0.0)
 
 
 def _total(pods: Iterable[PodFacts]) -> Request:
-    """Add up what pods ask for, those that are alike at once."""
+    """Return the total request of pods; pods of one shape are added in one step."""
     total: dict[str, int] = {}
     for shape, count in Counter(pod.shape for pod in pods).items():
         for name, amount in shape.request:
@@ -294,7 +297,7 @@ def _total(pods: Iterable[PodFacts]) -> Request:
 
 
 def places_in_force(group: GroupFacts, now: float) -> tuple[tuple[PodKey, NodeName], ...]:
-    """Return the places that are kept for a gang now."""
+    """Return the previous nodes of a gang whose reservation has not expired."""
     places = group.places
     if places is None or not now < places.until <= now + LONGEST_KEPT_S:
         return ()
@@ -307,13 +310,13 @@ def admission(
     waiting: Iterable[PodFacts] = (),
     inner: Set[str] | None = None,
 ) -> Verdict | None:
-    """Return why the group's queue does not let it in; None: it does.
+    """Return the reason why the gang's queue or a quota does not admit it; None: it is admitted.
 
     Args:
-        state: what is observed.
+        state: the cache.
         group: the group.
-        waiting: its pods, for the verdict.
-        inner: the queues that have others below them, where the caller knows them.
+        waiting: its pending pods, for the reason.
+        inner: names of the queues that have children, if the caller knows them.
     """
     queue = state.queues.get(group.queue)
     if queue is None:
@@ -334,12 +337,12 @@ def admission(
 
 
 def counts_for_its_gang(pod: PodFacts) -> bool:
-    """A member counts towards its gang while it holds room and stays, and once it succeeded."""
+    """Return whether a member counts towards minMember: it runs and stays, or has succeeded."""
     return pod.phase == "Succeeded" or (pod.holds_room and not pod.terminating)
 
 
 def missing_roles(group: GroupFacts, settled: Iterable[PodFacts]) -> tuple[tuple[str, int], ...]:
-    """Return the roles that have fewer settled members than their minimum, and how many fewer."""
+    """Return the roles below their minimum, with the number of missing members."""
     there = Counter(pod.role for pod in settled)
     return tuple(
         (role, minimum - there[role])
@@ -351,15 +354,15 @@ def missing_roles(group: GroupFacts, settled: Iterable[PodFacts]) -> tuple[tuple
 def _indispensable_first(
     waiting: list[PodFacts], missing: int, roles: Mapping[str, int]
 ) -> tuple[PodFacts, ...]:
-    """Bring to the front what the roles need, and then what the gang needs."""
+    """Return the pods that the roles need, then those that the gang needs, then the rest."""
     if not roles:
         return tuple(waiting)
-    wanted = Counter(roles)
+    required = Counter(roles)
     needed: list[PodFacts] = []
     spare: list[PodFacts] = []
     for pod in waiting:
-        if wanted[pod.role] > 0:
-            wanted[pod.role] -= 1
+        if required[pod.role] > 0:
+            required[pod.role] -= 1
             needed.append(pod)
         else:
             spare.append(pod)
@@ -368,8 +371,8 @@ def _indispensable_first(
 
 
 def _task_order(pod: PodFacts) -> tuple[int, list[str | int], str]:
-    """By priority, then by index: ``worker-10`` comes after ``worker-9``."""
-    # Text and digits take turns, so that numbers are only ever compared with numbers.
+    """Sort key of members: priority, then index (``worker-10`` comes after ``worker-9``)."""
+    # Text and digits alternate, so numbers are compared only with numbers.
     parts: list[str | int] = list(_DIGITS.split(pod.key))
     parts[1::2] = map(int, parts[1::2])
     return (-pod.priority, parts, pod.key)

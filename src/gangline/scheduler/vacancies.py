@@ -1,9 +1,9 @@
-"""Places held for pods that are about to be made anew, so that nobody takes them meanwhile.
+"""Reservations for members that are about to be recreated.
 
-Between a pod's end and the creation of the next one a moment passes. Whoever takes the room in
-that moment leaves a whole gang standing still. Two kinds: a running gang that has lost a member
-(seen here, held for a short while), and a gang that is restarted as a whole (announced on its
-group, with the node of each pod and until when).
+Some time passes between the end of a pod and the creation of its successor. If another pod takes
+the node in that interval, the complete gang stops. There are two kinds: a running gang that has
+lost a member (observed here, reserved for 30 seconds), and a gang that restarts (announced on its
+group, with the node of each pod and an expiry).
 """
 
 from collections.abc import Iterator
@@ -23,12 +23,14 @@ from gangline.scheduler.trial import Placement
 from gangline.scheduler.units import counts_for_its_gang, places_in_force
 
 HELD_S = 30.0
-"""How long a place is held: operators make pods anew within seconds, or slow down on purpose."""
+"""Validity of a lost member's reservation: operators recreate pods within seconds, or back off on
+purpose.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldPlace:
-    """Room on paper for a member that is to come back."""
+    """A tentative placement for a member that is to be recreated."""
 
     group: GroupKey
     pod: PodKey
@@ -36,7 +38,7 @@ class HeldPlace:
 
 
 def held_places(state: ClusterState, now: float) -> Iterator[HeldPlace]:
-    """Return the places to keep for members that do not exist yet, or wait to go back."""
+    """Yield the reservations of members that do not exist yet, or are pending."""
     for key in sorted(state.vacated.keys() | state.restarting):
         group = state.groups.get(key)
         if group is None:
@@ -54,7 +56,7 @@ def held_places(state: ClusterState, now: float) -> Iterator[HeldPlace]:
 def _kept_place(
     state: ClusterState, group: GroupFacts, name: PodKey, node: NodeName
 ) -> Placement | None:
-    """The room to keep on ``node`` for the pod of this name; None: it needs none there."""
+    """Return the placement to reserve on ``node`` for the pod of this name, if any."""
     row = state.nodes.rows.get(node)
     if row is None:
         return None
@@ -69,13 +71,13 @@ def _kept_place(
 
 
 def _share(group: GroupFacts) -> Request:
-    """What a pod nobody has seen asks for: its part of what the gang asks for together."""
+    """Estimate the request of an unseen pod: an equal part of the group's minimal resources."""
     size = max(1, group.min_member)
     return tuple((name, -(-amount // size)) for name, amount in group.min_resources)
 
 
 def _missed(state: ClusterState, group: GroupFacts, now: float) -> list[PodFacts]:
-    """The members lost lately, as many as the gang lacks and nobody has made anew."""
+    """Return the members lost lately that no pending pod replaces, as many as the gang lacks."""
     if group.key not in state.vacated:
         return []
     members = state.members.get(group.key, {}).values()

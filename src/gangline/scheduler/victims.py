@@ -1,12 +1,13 @@
-"""Whom to evict so that somebody else can start: preemption and reclaim. Pure.
+"""Victims of preemption: which pods are evicted so that a gang can start.
 
-*Preemption* is within a queue: a gang may push out gangs of lower priority. *Reclaim* is between
-queues: a queue that stays within its entitlement may take back what others have above theirs. Both
-rules are strict orders, so what is evicted can never evict in turn whom it was evicted for.
+*Preemption* works within a queue: a gang may evict gangs of lower priority. *Reclaim* works between
+queues: a queue that stays within its fair share may reclaim what others use above theirs. Both
+rules are strict orders, so an evicted gang can never evict the gang it was evicted for.
 
-Victims are chosen as a set: pods beyond their gang's minimum before any gang is broken, then as few
-broken gangs as possible, then as little lost work, then as few pods; nobody goes whose room is not
-needed in the end. A gang that is broken goes as a whole, since the rest of it could not go on.
+Victims are chosen as a set. Pods beyond their gang's minimum come before any gang is broken. Then
+the set with the fewest broken gangs, the least lost work and the fewest pods wins. Victims that are
+not needed in the end are spared. A broken gang is evicted completely, since the rest of it could
+not continue.
 """
 
 from collections import Counter
@@ -25,17 +26,17 @@ from gangline.scheduler.units import Unit
 
 PREEMPTED = "preempted by {} of higher priority"
 OUTSTAYED = "it was let into room planned for {} for as long as its like take, and is still there"
-RECLAIMED = "its queue gives back what it has above its share, to {}"
+RECLAIMED = "reclaimed for {}: its queue is above its fair share"
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Which evictions are allowed at all, and whose shares the order of service goes by."""
+    """Which evictions are allowed, and which shares order gangs."""
 
     preempt: bool = True
     """Within a queue, by priority."""
     reclaim: bool = True
-    """Between queues, by share."""
+    """Between queues, by fair share."""
     fairness: Fairness = BY_AGE
     lodge: bool = False
     """Let gangs into planned room on learned run times, and evict those that outstay them."""
@@ -43,7 +44,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Clearance:
-    """Victims, and the room that a unit gets through them."""
+    """Victims, and the placements that their eviction makes possible."""
 
     victims: tuple[PodFacts, ...]
     placements: tuple[Placement, ...]
@@ -51,23 +52,23 @@ class Clearance:
 
 
 class Candidates:
-    """Gangs that run, for the clearances of one decision."""
+    """Searches victims among the running gangs, for one cycle."""
 
     def __init__(self, state: ClusterState, tree: QueueTree, policy: Policy, now: float) -> None:
         self._state, self._tree, self._policy, self._now = state, tree, policy, now
         self._gangs: list[Gang] | None = None
         self.outlook = Outlook(tree)
-        """What queues will use, and lose, once everything decided so far has come true."""
+        """What queues will use once everything decided so far has happened."""
         self._lowest = state.lowest_priority()
         self._spent: set[str] = set()
         """Gangs of which pods were chosen already."""
         self._sorted: dict[tuple[str, int], list[Bundle]] = {}
-        """Bundles by queue and priority of who asks, the cheapest first."""
+        """Eviction units by queue and priority of the preemptor, the cheapest first."""
 
     def clear(self, trial: Trial, unit: Unit) -> Clearance | None:
-        """Return whom to evict for ``unit``; None: nobody, for it would not help or is not allowed.
+        """Return the victims for ``unit``; None: no set of victims is sufficient and allowed.
 
-        The trial is left as it was.
+        The scratch allocation is left as it was.
         """
         if self._nobody(unit) or not all(pod.preempts for pod in unit.waiting):
             return None
@@ -76,7 +77,7 @@ class Candidates:
         for ordered in orders(bundles):
             found = cheapest_prefix(trial, unit, ordered)
             if found is None:
-                break  # not even all of them together make enough room
+                break  # not even all units together free enough resources
             chosen = without_the_needless(trial, *found)
             cost = self._cost(chosen)
             if best is None or cost < best[0]:
@@ -104,7 +105,7 @@ class Candidates:
         return (len(broken), lost, len(victims_of(chosen)), [b.gang.name for b in chosen])
 
     def _bundles(self, unit: Unit) -> list[Bundle]:
-        """All that may go for ``unit``, the cheapest first."""
+        """Return all eviction units that may be evicted for ``unit``, the cheapest first."""
         if self._hosts(unit):
             return list(self._permitted(self._all_bundles(unit), unit))
         who = (unit.queue, unit.priority)
@@ -114,7 +115,7 @@ class Candidates:
 
     def _all_bundles(self, unit: Unit) -> list[Bundle]:
         safe: list[Bundle] = []
-        whole: list[Bundle] = []
+        breaking: list[Bundle] = []
         for gang in self._running():
             if gang.name in self._spent or not self._may_go(gang, unit):
                 continue
@@ -124,10 +125,10 @@ class Candidates:
             spared = {pod.key for pod in spare}
             core = tuple([pod for pod in gang.pods if pod.key not in spared])
             if core and all(pod.preemptable for pod in gang.pods):
-                whole.append(Bundle(gang, core, True, cost))
+                breaking.append(Bundle(gang, core, True, cost))
         safe.sort(key=lambda bundle: (bundle.cost, least_loss(bundle.pods[0])))
-        whole.sort(key=lambda bundle: bundle.cost)
-        return [*safe, *whole]
+        breaking.sort(key=lambda bundle: bundle.cost)
+        return [*safe, *breaking]
 
     def _order(self, gang: Gang) -> tuple[object, ...]:
         account = self._tree.accounts[gang.queue]
@@ -144,7 +145,7 @@ class Candidates:
         return self._policy.reclaim and gang.queue in self._tree.accounts
 
     def _permitted(self, bundles: Iterable[Bundle], unit: Unit) -> Iterator[Bundle]:
-        """Leave out what budgets protect, and what other queues need not give back."""
+        """Yield the units that disruption budgets and the shares of other queues allow."""
         budgets = {key: budget.allowed for key, budget in self._state.budgets.items()}
         takings = self.outlook.takings(unit.queue, unit.asked)
         for bundle in bundles:
@@ -207,7 +208,9 @@ class Candidates:
         )
 
     def _nobody(self, unit: Unit) -> bool:
-        """Say quickly, in the most frequent case, that nobody may go: all are equal."""
+        """Return quickly whether no gang may be evicted, in the most frequent case: equal
+        priorities.
+        """
         if (len(self._tree.accounts) > 2 and self._policy.reclaim) or self._hosts(unit):
             return False
         return unit.priority <= self._lowest

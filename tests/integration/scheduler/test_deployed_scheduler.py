@@ -1,4 +1,4 @@
-"""The manifests of deploy/scheduler are enough for what the scheduler does; Volcano is let be."""
+"""The manifests of deploy/scheduler suffice for the scheduler, and Volcano is left alone."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""``gangline explain`` on a real API server: the decision is replayed from what is there."""
+"""``gangline explain`` on a real API server repeats the cycle of the current cluster."""
 
 import asyncio
 import json
@@ -68,7 +68,7 @@ async def test_a_gang_is_explained_by_the_name_of_its_group_and_of_its_pods(
     assert told["message"].startswith("2 of the gang's 3 waiting pods would find a node")
     assert told["queues"][0]["name"] == "team"
     nodes = {alike["why"]: alike["nodes"] for alike in told["needs"][0]["nodes"]}
-    assert nodes == {"has room": ["large"], "Insufficient cpu": ["small"]}
+    assert nodes == {"has enough free resources": ["large"], "Insufficient cpu": ["small"]}
 
     shown = await explain("pod/job-1")
     assert shown.startswith("PodGroup default/job waits (NotEnoughResources)")
@@ -118,10 +118,10 @@ async def test_a_training_job_is_explained_by_its_name(
     assert "64 cpu asked" in " ".join(shown.split())
 
 
-async def test_what_the_scheduler_was_told_counts(
+async def test_explain_uses_the_schedulers_configuration(
     client: Client, api_server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By its ConfigMap, or by a file: without preemption nobody is evicted for the urgent pod."""
+    """From its ConfigMap, or a file: without preemption no pod is evicted for the urgent one."""
     await definitions.install(client)
     await add_node(client, "n", "4")
     await client.create(PRIORITY_CLASSES, {"metadata": {"name": "high"}, "value": 9})

@@ -1,4 +1,4 @@
-"""``gangline queue`` on a real API server: closed queues let nothing in, and are emptied."""
+"""``gangline queue`` on a real API server: closed queues admit nothing, and become empty."""
 
 import asyncio
 import json

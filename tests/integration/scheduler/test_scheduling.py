@@ -1,4 +1,4 @@
-"""The scheduler on a real API server: gangs get nodes, reasons are written, faults are survived."""
+"""The scheduler on a real API server: gangs are placed, reasons are written."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -134,7 +134,7 @@ def waits_because(
     return claim
 
 
-async def test_a_gang_gets_its_nodes_and_says_that_it_runs(cluster: Client) -> None:
+async def test_gang_is_placed_and_its_status_is_running(cluster: Client) -> None:
     for name in ("a", "b"):
         await add_node(cluster, name)
     async with scheduling(cluster):
@@ -193,7 +193,7 @@ async def test_a_gang_starts_when_a_node_comes(cluster: Client) -> None:
         await eventually(placed(cluster, "job", 2), "the gang has nodes")
 
 
-async def test_a_gang_that_is_not_complete_says_what_is_missing(cluster: Client) -> None:
+async def test_incomplete_gang_names_what_is_missing(cluster: Client) -> None:
     await add_node(cluster, "a")
     async with scheduling(cluster):
         await add_group(cluster, "job", 2)
@@ -213,7 +213,7 @@ async def test_a_gang_waits_for_its_queue(cluster: Client) -> None:
         await eventually(placed(cluster, "job", 1), "the gang has a node")
 
 
-async def test_a_queue_says_what_it_holds_and_keeps_its_limit(cluster: Client) -> None:
+async def test_queue_reports_usage_and_keeps_its_limit(cluster: Client) -> None:
     await add_node(cluster, "a")
     limited = {"metadata": {"name": "team"}, "spec": {"capability": {"cpu": "2"}}}
     await cluster.create(QUEUES, limited)
@@ -222,7 +222,7 @@ async def test_a_queue_says_what_it_holds_and_keeps_its_limit(cluster: Client) -
         await eventually(placed(cluster, "first", 2), "the first gang has nodes")
         await add_gang(cluster, "second", 1, queue="team")
         group = await eventually(waits_because(cluster, "second", "QueueLimit"), "it says why")
-        assert "2 of 2 cpu in use, 1 asked" in group.status.conditions[0].message
+        assert "2 of 2 cpu in use, 1 requested" in group.status.conditions[0].message
 
         async def told() -> bool:
             status = (await cluster.get(QUEUES, "team")).status
@@ -284,7 +284,7 @@ async def delete_pods(client: Client, prefix: str) -> None:
         await client.delete(PODS, pod.metadata.name, "default", grace_seconds=0)
 
 
-async def test_a_gang_that_restarts_as_a_whole_gets_its_places_back(cluster: Client) -> None:
+async def test_restarting_gang_returns_to_its_nodes(cluster: Client) -> None:
     async with scheduling(cluster):
         await two_gangs_for_the_room_of_one(cluster)
         for _ in range(3):
@@ -321,7 +321,7 @@ def held_for(client: Client, name: str, holder: str) -> Callable[[], Awaitable[b
     async def claim() -> bool:
         group = await client.get(POD_GROUPS, name, "default")
         told = [c.message for c in group.status.conditions if c.type == "Unschedulable"]
-        return bool(told) and f"held for {holder}" in told[0]
+        return bool(told) and f"reserved for {holder}" in told[0]
 
     return claim
 
@@ -352,8 +352,8 @@ async def test_a_gang_of_higher_priority_pushes_out_what_it_needs(cluster: Clien
         await eventually(placed(cluster, "urgent", 2), "the urgent gang has the room")
 
 
-async def test_a_restarted_scheduler_keeps_the_room_that_was_cleared(cluster: Client) -> None:
-    """The evicted gang comes back while nobody schedules: it must not get the room again."""
+async def test_restarted_scheduler_keeps_preemptor_reservations(cluster: Client) -> None:
+    """The evicted gang is recreated while no scheduler runs: it must not get the nodes again."""
     await add_node(cluster, "a")
     async with scheduling(cluster, PREEMPTING):
         await add_gang(cluster, "low", 2, cpu="2")
@@ -411,7 +411,7 @@ async def test_a_gang_lodges_in_planned_room_for_as_long_as_its_like_took(cluste
         await eventually(noted, "the group says with whom")
 
 
-async def test_what_cannot_be_is_told_to_a_node_and_a_group_once(cluster: Client) -> None:
+async def test_contradictions_are_reported_once(cluster: Client) -> None:
     await add_node(cluster, "a")
     noted = {"name": "odd", "annotations": {"gangline.dev/run-time-seconds": "soon"}}
     await cluster.create(POD_GROUPS, {"metadata": noted, "spec": {"minMember": 1}}, "default")
@@ -435,7 +435,7 @@ async def test_what_cannot_be_is_told_to_a_node_and_a_group_once(cluster: Client
         assert await told() == [("a", "AllocatableOverCapacity", 1), ("odd", "Unreadable", 1)]
 
 
-async def test_a_new_scheduler_goes_on_where_the_last_one_was_stopped(cluster: Client) -> None:
+async def test_new_scheduler_continues_after_a_stopped_one(cluster: Client) -> None:
     await add_node(cluster, "a")
     async with scheduling(cluster):
         await add_gang(cluster, "first", 2, cpu="2")

@@ -1,4 +1,4 @@
-"""Shares of namespaces and the hierarchy of queues, as the configuration file asks for them."""
+"""Shares of namespaces and the hierarchy of queues, enabled by the configuration file."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -59,7 +59,7 @@ async def _until(client: Client, namespace: str, holds: Callable[[list[str]], bo
             await asyncio.sleep(0.05)
 
 
-async def test_namespaces_take_turns_and_queues_stand_where_they_say(
+async def test_namespaces_take_turns_and_hierarchy_annotations_apply(
     client: Client,
     api_server: ApiServer,
     capsys: pytest.CaptureFixture[str],

@@ -1,4 +1,4 @@
-"""Storage that drivers say is left, on a real API server that has only the old version of it."""
+"""Storage capacity on a real API server that serves only the beta version."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -97,7 +97,7 @@ async def publish(client: Client, name: str, zone: str, left: str) -> None:
     await client.create(OLD_STORAGE_CAPACITIES, body, "default")
 
 
-async def test_a_volume_is_asked_for_where_there_is_room_once_there_is(cluster: Client) -> None:
+async def test_volume_is_requested_once_there_is_capacity(cluster: Client) -> None:
     await publish(cluster, "zone-a", "a", "1Gi")
     spec = {
         "accessModes": ["ReadWriteOnce"],

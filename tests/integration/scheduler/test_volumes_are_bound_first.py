@@ -1,4 +1,4 @@
-"""Claims and the scheduler on a real API server: the volume comes first, then the pod's node."""
+"""Claims on a real API server: the volume is bound before the pod."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -34,7 +34,7 @@ async def eventually(claim: Callable[[], Awaitable[Any]]) -> Any:
 
 @pytest.fixture
 async def cluster(client: Client) -> AsyncIterator[Client]:
-    """Two nodes and a scheduler; nobody makes or binds volumes."""
+    """Two nodes and a scheduler; no controller provisions or binds volumes."""
     await definitions.install(client)
     for name in ("a", "b"):
         await client.create(NODES, {"metadata": {"name": name, "labels": {HOST: name}}})
@@ -123,7 +123,7 @@ async def test_a_volume_is_asked_for_on_the_node_before_the_pod_is_bound(cluster
     assert await eventually(node_of(cluster, "p")) == node
 
 
-async def test_a_free_volume_is_kept_for_the_claim_and_the_pod_goes_where_it_is(
+async def test_free_volume_is_reserved_and_the_pod_follows_it(
     cluster: Client,
 ) -> None:
     await add_class(cluster, "disk", "kubernetes.io/no-provisioner")

@@ -1,4 +1,4 @@
-"""Builders of facts for the scheduler's tests: small words for nodes, pods and gangs."""
+"""Builders of scheduler values for tests: nodes, pods and gangs."""
 
 from datetime import timedelta
 
@@ -139,7 +139,7 @@ def decide(state: ClusterState, now: float = 0.0) -> Decision:
 
 
 def judged(state: ClusterState, now: float = 0.0) -> Decision:
-    """Decide, and have the independent judge look at it."""
+    """Run a cycle and check its result with the oracle."""
     decision = centre.decide(state, now)
     check(state, decision, now)
     return decision

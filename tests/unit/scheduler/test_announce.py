@@ -1,4 +1,4 @@
-"""Events about pods that got their nodes give way to bindings, but not for ever."""
+"""Scheduled events wait for bindings in flight, up to a limit."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Nodes attach only so many volumes of a storage driver: pods go where places are left."""
+"""Attach limits of storage drivers: pods run on nodes with free attachments."""
 
 import msgspec
 
@@ -59,7 +59,7 @@ def test_a_claim_of_several_pods_is_attached_once_to_a_node() -> None:
     assert len(places(decide(disks(state, a=1)))) == 4
 
 
-def test_who_states_no_limit_has_none_and_so_have_volumes_that_nobody_attaches() -> None:
+def test_drivers_without_limit_and_unattached_volumes_are_unlimited() -> None:
     state = disks(cluster(node("a"), using("p", "c0"), using("q", "plain")), "c0", b=1)
     state.storage.claims["d/plain"] = ClaimFacts("d/plain", volume="nfs")
     state.storage.volumes["nfs"] = VolumeFacts("nfs")

@@ -1,4 +1,4 @@
-"""Places to attach volumes are planned for the first in line, and shared claims take one each."""
+"""Attachments are part of reservations, and shared claims take one on each node."""
 
 import pytest
 from hypothesis import given, settings

@@ -1,4 +1,4 @@
-"""What cannot be, and is written all the same: it is named, it breaks nothing, others go on."""
+"""Invalid objects are reported, ignored, and do not affect other objects."""
 
 from collections.abc import Callable
 
@@ -40,7 +40,7 @@ AMOUNTS = st.one_of(
 
 @st.composite
 def contradictory(draw: st.DrawFn) -> ClusterState:
-    """Draw queues that say anything of themselves and each other, and jobs in and outside them."""
+    """Draw arbitrary queues, and jobs in and outside them."""
     queues = [
         QueueFacts(
             name,
@@ -87,7 +87,7 @@ def contradictory(draw: st.DrawFn) -> ClusterState:
     deadline=None, derandomize=True, max_examples=150, suppress_health_check=[HealthCheck.too_slow]
 )
 @given(contradictory())
-def test_whatever_queues_and_groups_say_decisions_are_right_and_everything_is_explained(
+def test_arbitrary_queues_and_groups_give_valid_and_explained_results(
     state: ClusterState,
 ) -> None:
     decision = decide(state)
@@ -112,13 +112,13 @@ QUEUES = [
     pytest.param(
         [QueueFacts("q", guarantee=request(cpu=3, pods=0), capability=request(cpu=2, pods=0))],
         "q",
-        "guarantee of cpu is above its capability",
+        "guarantee of cpu exceeds its capability",
         id="a guarantee above the capability",
     ),
     pytest.param(
         [QueueFacts("q", deserved=request(cpu=3, pods=0), capability=request(cpu=2, pods=0))],
         "q",
-        "deserved cpu is above its capability",
+        "deserved cpu exceeds its capability",
         id="deserved above the capability",
     ),
     pytest.param(
@@ -127,7 +127,7 @@ QUEUES = [
             QueueFacts("q", parent="p", capability=request(cpu=3, pods=0)),
         ],
         "q",
-        "capability of cpu is above that of 'p'",
+        "capability of cpu exceeds that of 'p'",
         id="a capability above the parent's",
     ),
     pytest.param(
@@ -137,7 +137,7 @@ QUEUES = [
             QueueFacts("r", parent="p", guarantee=request(cpu=2, pods=0)),
         ],
         "p",
-        "guarantees of the queues below it add up to more cpu",
+        "guarantees of its child queues exceed its capability of cpu",
         id="guarantees of children above the parent",
     ),
     pytest.param(
@@ -147,7 +147,7 @@ QUEUES = [
             QueueFacts("r", parent="p", deserved=request(cpu=2, pods=0)),
         ],
         "p",
-        "queues below it deserve more cpu",
+        "child queues deserve more cpu",
         id="children deserve more than the parent",
     ),
 ]
@@ -165,7 +165,7 @@ def test_a_queue_that_contradicts_itself_or_others_is_named_and_others_go_on(
 @pytest.mark.parametrize(
     ("facts", "binds"),
     [
-        pytest.param({"minimum": -5}, {"a", "b"}, id="less than nothing must start"),
+        pytest.param({"minimum": -5}, {"a", "b"}, id="must not be negative must start"),
         pytest.param({"minimum": 3}, set(), id="more must start than there are"),
         pytest.param({"minimum": 10**9}, set(), id="absurdly many must start"),
         pytest.param({"min_task_member": (("w", -3),)}, {"a", "b"}, id="less than no role"),
@@ -269,7 +269,7 @@ def _all_at_once(state: ClusterState) -> None:
     "lose", [_lose_node, _lose_group, _lose_queue, _lose_pod, _lose_domain, _all_at_once]
 )
 @pytest.mark.parametrize("stage", ["waiting", "decided", "evicting", "promised"])
-def test_what_vanishes_between_decisions_harms_nobody_else(
+def test_objects_deleted_between_cycles_affect_no_other_gang(
     stage: str, lose: Callable[[ClusterState], None]
 ) -> None:
     state = cluster(node("n", cpu=2), node("m", cpu=2), QueueFacts("q"))

@@ -1,4 +1,4 @@
-"""Bindings that fail: tried again while the place is kept, or given up and decided anew."""
+"""Failed bindings are retried while the pod stays assumed, or the pod becomes pending again."""
 
 import asyncio
 from dataclasses import dataclass, field

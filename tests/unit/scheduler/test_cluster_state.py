@@ -1,4 +1,4 @@
-"""The observed state: what is assumed, what arrives late, what goes away."""
+"""The scheduler cache: assumed pods, late events, deletions."""
 
 from msgspec.structs import replace
 
@@ -15,7 +15,7 @@ def used_cpu(state: ClusterState, name: str = "a") -> int:
     return int(nodes.used[nodes.columns["cpu"], nodes.rows[NodeName(name)]])
 
 
-def test_an_assumed_pod_takes_room_and_does_not_wait() -> None:
+def test_assumed_pod_holds_resources_and_is_not_pending() -> None:
     state = cluster(node("a"), pod("p", cpu=2))
     state.assume(P, A)
     assert used_cpu(state) == 2000
@@ -57,7 +57,7 @@ def test_a_failed_binding_of_a_former_pod_of_the_name_means_nothing() -> None:
     assert not state.waiting
 
 
-def test_a_deleted_pod_gives_its_room_back() -> None:
+def test_deleted_pod_releases_its_resources() -> None:
     state = cluster(node("a"), pod("p", cpu=2, on="a"))
     state.remove_pod(P)
     assert used_cpu(state) == 0
@@ -79,7 +79,7 @@ def test_a_node_that_comes_back_still_has_its_pods() -> None:
     assert used_cpu(state) == 2000
 
 
-def test_a_finished_pod_gives_its_room_back() -> None:
+def test_finished_pod_releases_its_resources() -> None:
     state = cluster(node("a"), pod("p", cpu=2, on="a"))
     state.set_pod(pod("p", cpu=2, on="a", phase="Succeeded"))
     assert used_cpu(state) == 0

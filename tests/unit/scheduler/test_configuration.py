@@ -1,4 +1,4 @@
-"""Volcano's configuration file: read, or refused with a reason."""
+"""Volcano's configuration file is read, or refused with a reason."""
 
 from pathlib import Path
 
@@ -45,7 +45,7 @@ tiers:
 """
 
 
-def test_the_usual_file_is_read_and_evicts_nobody() -> None:
+def test_default_file_is_read_without_evictions() -> None:
     found = read_configuration(HELM)
     assert (found.preempt, found.reclaim) == (False, False)
     assert found.weights == Weights()
@@ -72,7 +72,7 @@ def test_actions_and_arguments_are_taken_over() -> None:
         ),
         pytest.param(
             "tiers: [{plugins: [{name: nodeorder, arguments: {selectorspread.weight: 1}}]}]",
-            "selectorspread.weight does nothing here: pods say themselves",
+            "selectorspread.weight does nothing here: pods state how",
             id="an argument without effect",
         ),
         pytest.param(
@@ -109,7 +109,7 @@ def test_what_does_not_exist_is_an_error(text: str, says: str) -> None:
         read_configuration(text)
 
 
-def test_what_makes_no_difference_is_said() -> None:
+def test_settings_without_effect_are_reported() -> None:
     assert read_configuration(HELM).applied(SchedulerSettings()).unheeded == (
         "enablePreemptable of plugin 'gang': its rules cannot be switched off",
     )
@@ -123,8 +123,8 @@ tiers:
   - {name: drf, enableJobOrder: false, enableHierarchy: false}
 """
     assert read_configuration(text).unheeded == (
-        "overcommit-factor of plugin 'overcommit': its rules hold as they are",
-        "enableTopologyAwarePreemption of action 'preempt': there is no such choice here",
+        "overcommit-factor of plugin 'overcommit': its rules always apply",
+        "enableTopologyAwarePreemption of action 'preempt': it is not supported",
     )
     assert read_configuration("").unheeded == ()
 
@@ -195,8 +195,9 @@ def test_every_weight_of_nodeorder_does_something_or_is_refused() -> None:
     )
 
 
-def test_the_deployed_scheduler_is_told_the_defaults_where_explain_looks() -> None:
-    path = Path(__file__).parents[3] / "deploy" / "scheduler" / "scheduler.yaml"
+def test_deployed_configuration_equals_the_defaults() -> None:
+    root = next(p for p in Path(__file__).parents if (p / "pyproject.toml").exists())
+    path = root / "deploy" / "scheduler" / "scheduler.yaml"
     manifests = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
     (told,) = [each for each in manifests if each["kind"] == "ConfigMap"]
     assert told["metadata"] == {"name": CONFIG_MAP, "namespace": CONFIG_NAMESPACE}

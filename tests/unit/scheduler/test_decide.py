@@ -1,4 +1,4 @@
-"""Whole gangs or nothing, in the right order, on real nodes."""
+"""A cycle places complete gangs or nothing, in scheduling order, on real nodes."""
 
 from collections import Counter
 
@@ -37,7 +37,7 @@ def pod_message(decision: Decision, name: str) -> str:
     return messages[f"d/{name}"]  # type: ignore[index]
 
 
-def test_a_gang_that_fits_is_placed_whole() -> None:
+def test_gang_that_fits_is_placed_completely() -> None:
     decision = decide(cluster(node("a", cpu=4), node("b", cpu=4), *gang("job", 4, cpu=2)))
     assert Counter(placed(decision).values()) == {"a": 2, "b": 2}
     assert decision.placed == {"d/job"}
@@ -50,20 +50,20 @@ def test_a_gang_that_does_not_fit_leaves_no_pod_on_a_node() -> None:
     assert reason(decision, "job") == "NotEnoughResources"
 
 
-def test_two_gangs_for_the_room_of_one_do_not_take_half_each() -> None:
+def test_two_gangs_do_not_split_the_resources_of_one() -> None:
     state = cluster(node("a", gpu=4), *gang("one", 4, age=1, gpu=1), *gang("two", 4, age=0, gpu=1))
     decision = decide(state)
     assert {name.rpartition("-worker")[0] for name in placed(decision)} == {"two"}
     assert reason(decision, "one") == "NotEnoughResources"
 
 
-def test_sums_do_not_count_where_no_single_node_has_room() -> None:
+def test_gang_is_pending_if_only_the_sum_of_nodes_suffices() -> None:
     decision = decide(cluster(node("a", cpu=3), node("b", cpu=3), *gang("job", 3, cpu=2)))
     assert not decision.bindings
-    assert "enough in all, but not on single nodes" in message(decision, "job")
+    assert "enough in total, but not on single nodes" in message(decision, "job")
 
 
-def test_fragmented_room_is_named_as_such() -> None:
+def test_fragmented_resources_are_named_in_the_message() -> None:
     state = cluster(
         node("a", cpu=4),
         node("b", cpu=4),
@@ -72,7 +72,7 @@ def test_fragmented_room_is_named_as_such() -> None:
         pod("r1", cpu=2, group="runs", on="b"),
         *gang("job", 1, age=5, cpu=3),
     )
-    assert "enough in all but not on single nodes" in message(decide(state), "job")
+    assert "enough in total, but not on single nodes" in message(decide(state), "job")
 
 
 def test_first_come_is_first_served_among_equals() -> None:
@@ -80,7 +80,7 @@ def test_first_come_is_first_served_among_equals() -> None:
     assert set(placed(decide(state))) == {"early-worker-0", "early-worker-1"}
 
 
-def test_higher_priority_goes_before_earlier_arrival() -> None:
+def test_higher_priority_precedes_earlier_creation() -> None:
     state = cluster(
         node("a", cpu=2),
         *gang("early", 2, age=1),
@@ -91,7 +91,7 @@ def test_higher_priority_goes_before_earlier_arrival() -> None:
     assert set(placed(decide(state))) == {"u0", "u1"}
 
 
-def test_a_running_gang_that_lost_a_member_goes_before_everybody() -> None:
+def test_gang_that_lost_a_member_is_served_first() -> None:
     state = cluster(
         node("a", cpu=2),
         group("broken", 2, age=50),
@@ -129,7 +129,7 @@ def test_a_member_that_succeeded_counts_and_one_that_failed_does_not() -> None:
     assert not placed(state("Failed"))
 
 
-def test_pods_beyond_the_minimum_are_placed_as_room_allows() -> None:
+def test_extra_pods_are_placed_while_resources_last() -> None:
     state = cluster(
         node("a", cpu=3), group("job", 2), *(pod(f"p{i}", group="job") for i in range(5))
     )
@@ -163,7 +163,7 @@ def test_a_gang_whose_pods_are_not_all_created_waits_for_them() -> None:
     assert "1 of the 3 pods" in message(decision, "job")
 
 
-def test_a_gang_that_lacks_a_role_says_which() -> None:
+def test_missing_role_is_named_in_the_message() -> None:
     state = cluster(
         node("a"),
         group("job", 1, min_task_member=(("ps", 1),)),
@@ -211,12 +211,12 @@ def test_what_is_not_ours_to_place_is_left_alone(facts: dict[str, object]) -> No
     assert not decision.verdicts
 
 
-def test_pods_of_other_schedulers_take_room() -> None:
+def test_pods_of_other_schedulers_hold_resources() -> None:
     state = cluster(node("a", cpu=2), pod("other", cpu=2, on="a", ours=False), pod("p"))
     assert not decide(state).bindings
 
 
-def test_nodes_that_cannot_be_used_are_named_in_kubernetes_words() -> None:
+def test_unusable_nodes_have_kubernetes_messages() -> None:
     state = cluster(
         node("cordoned", unschedulable=True),
         node("gone", ready=False),
@@ -234,7 +234,7 @@ def test_nodes_that_cannot_be_used_are_named_in_kubernetes_words() -> None:
     )
 
 
-def test_a_cluster_without_nodes_says_so() -> None:
+def test_cluster_without_nodes_has_its_message() -> None:
     assert "no nodes available to schedule pods" in pod_message(decide(cluster(pod("p"))), "p")
 
 
@@ -243,7 +243,7 @@ def test_too_many_pods_is_a_reason_of_its_own() -> None:
     assert "1 Too many pods" in pod_message(decide(state), "p")
 
 
-def test_tolerated_taints_keep_nobody_off() -> None:
+def test_tolerated_taints_are_ignored() -> None:
     taint = Taint("gpu", "yes", "NoSchedule")
     tolerant = Constraints(tolerations=(Toleration("gpu", "Equal", "yes", "NoSchedule"),))
     state = cluster(node("a", taints=(taint,)), pod("p", constraints=tolerant))
@@ -271,7 +271,7 @@ def test_pods_without_devices_stay_off_nodes_that_have_some() -> None:
     assert placed(decide(state)) == {"cpu-only": "b", "training": "a"}
 
 
-def test_gangs_pack_so_that_whole_nodes_stay_free() -> None:
+def test_packing_keeps_unused_nodes_free() -> None:
     state = cluster(node("a", gpu=8), node("b", gpu=8), pod("x", gpu=4, on="b"), pod("p", gpu=4))
     assert placed(decide(state)) == {"p": "b"}
 
@@ -299,10 +299,10 @@ def test_a_stream_of_small_jobs_does_not_pass_a_large_one() -> None:
     )
     decision = decide(state)
     assert not decision.bindings
-    assert "held for d/large" in message(decision, "small")
+    assert "reserved for d/large" in message(decision, "small")
 
 
-def test_room_that_the_first_in_line_cannot_use_is_used() -> None:
+def test_resources_outside_the_reservation_are_used() -> None:
     state = cluster(
         node("a", cpu=4, gpu=8),
         node("b", cpu=4),
@@ -314,14 +314,14 @@ def test_room_that_the_first_in_line_cannot_use_is_used() -> None:
     assert placed(decide(state)) == {"small-worker-0": "b"}
 
 
-def test_a_gang_that_can_never_fit_holds_no_room() -> None:
+def test_gang_that_can_never_fit_gets_no_reservation() -> None:
     state = cluster(node("a", cpu=4), *gang("huge", 1, age=0, cpu=100), *gang("small", 1, age=1))
     decision = decide(state)
     assert placed(decide(state)) == {"small-worker-0": "a"}
-    assert "100 cpu asked, 4 there" in message(decision, "huge")
+    assert "100 cpu requested, 4 in total" in message(decision, "huge")
 
 
-def test_a_gang_behind_a_service_that_never_ends_holds_no_room() -> None:
+def test_gang_behind_an_endless_service_gets_no_reservation() -> None:
     state = cluster(
         node("a", cpu=4),
         pod("service", cpu=2, on="a"),
@@ -336,7 +336,7 @@ def test_a_resource_that_no_node_has_is_insufficient() -> None:
     assert f"1 Insufficient {GPU}" in pod_message(decide(state), "p")
 
 
-def test_a_waiting_gang_says_what_would_help() -> None:
+def test_message_names_what_would_help() -> None:
     state = cluster(
         node("a", cpu=4, gpu=4),
         group("old", 1),
@@ -397,11 +397,11 @@ def a_gang_that_lost_a_member() -> ClusterState:
     return state
 
 
-def test_the_place_of_a_lost_member_is_held_until_it_is_made_anew() -> None:
+def test_node_of_a_lost_member_is_reserved_until_it_is_recreated() -> None:
     state = a_gang_that_lost_a_member()
     decision = decide(state, now=101.0)
     assert not decision.bindings
-    assert "held for d/broken" in message(decision, "other")
+    assert "reserved for d/broken" in message(decision, "other")
     state.set_pod(pod("b1", group="broken"))
     assert placed(decide(state, now=102.0)) == {"b1": "a"}
 

@@ -1,4 +1,4 @@
-"""Gangs keep to devices of one model as far as they can, and never wait for that."""
+"""Gangs prefer devices of one model, and never stay pending for it."""
 
 from collections import Counter
 from random import Random
@@ -43,13 +43,13 @@ def test_it_is_a_choice_whether_gangs_keep_to_one_model(
     assert where(cluster(*nodes, busy, *gang("g", 4, gpu=2), weights=weights)) == expected
 
 
-def test_nodes_that_do_not_say_what_they_have_are_alike() -> None:
+def test_unlabelled_nodes_count_as_one_model() -> None:
     nodes = of("A", "a"), of("", "b"), of("", "c")
     busy = pod("busy", gpu=6, on="a"), pod("busier", gpu=4, on="b")
     assert where(cluster(*nodes, *busy, *gang("g", 4, gpu=2))) == {"b": 2, "c": 2}
 
 
-def test_a_gang_goes_back_to_where_it_was_whatever_is_there() -> None:
+def test_gang_returns_to_its_nodes_whatever_the_model() -> None:
     places = ((PodKey("d/g-0"), NodeName("a")), (PodKey("d/g-1"), NodeName("b")))
     facts = group("g", 2, places=Places(60.0, places))
     pods = [pod(f"g-{index}", gpu=2, group="g") for index in range(2)]

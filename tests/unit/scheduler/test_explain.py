@@ -1,4 +1,4 @@
-"""Explanations: the decision's sentence, with queues, needs and nodes beside it."""
+"""Explanations: the reason of the cycle, with queues, requests and nodes."""
 
 import pytest
 
@@ -42,7 +42,7 @@ def test_each_node_is_listed_with_what_keeps_the_pods_off() -> None:
     assert need.nodes[1].most_free == "cpu 1"
 
 
-def test_room_that_is_kept_for_another_is_told_apart() -> None:
+def test_reserved_nodes_are_listed_separately() -> None:
     state = cluster(
         node("a", cpu=4),
         group("running", 1),
@@ -52,7 +52,7 @@ def test_room_that_is_kept_for_another_is_told_apart() -> None:
     )
     told = explain_group(state, JOB, 0.0)
     assert [alike.why for alike in told.needs[0].nodes] == [KEPT]
-    assert "held for d/large" in told.message
+    assert "reserved for d/large" in told.message
     assert "1 before it" in told.message
     assert explain_group(state, GroupKey("d/large"), 0.0).planned == {"d/large-worker-0": "a"}
 
@@ -75,7 +75,7 @@ def test_queues_are_listed_up_to_the_top_with_their_figures() -> None:
     ]
 
 
-def test_what_runs_what_starts_and_what_is_not_ours_is_said() -> None:
+def test_running_starting_and_foreign_pods_are_explained() -> None:
     state = cluster(node("a", cpu=8), *gang("job", 1), group("up", 1))
     state.set_pod(pod("up-0", group="up", on="a"))
     for name, facts in (("gated", {"gated": True}), ("foreign", {"ours": False})):

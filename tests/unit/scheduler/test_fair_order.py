@@ -95,7 +95,7 @@ HAS = Job("a/has", 2, runs=2)
             [HAS, Job("a/new", at=1), Job("b/new", at=2)],
             ["a/new"],
             ["b/new"],
-            id="who uses less goes first",
+            id="who uses less comes first",
         ),
         pytest.param(
             9,
@@ -151,7 +151,7 @@ HAS = Job("a/has", 2, runs=2)
         ),
     ],
 )
-def test_the_namespace_with_the_smallest_share_goes_first(
+def test_namespace_with_the_smallest_share_is_served_first(
     cpu: int, jobs: list[Job], by_age: list[str], by_share: list[str]
 ) -> None:
     things = world(cpu, jobs, QueueFacts("q"))
@@ -167,7 +167,7 @@ def test_pods_without_a_gang_count_for_their_namespace_unless_others_placed_them
     assert served(cluster(*world(2, jobs, foreign)), NAMESPACES) == ["d/new"]
 
 
-def test_who_has_been_promised_room_keeps_it_against_smaller_shares() -> None:
+def test_reservation_outranks_smaller_shares() -> None:
     jobs = [Job("a/has", 1, runs=1), Job("b/has", 2, at=1, runs=2), Job("a/large", 4, at=2)]
     state = cluster(*world(5, jobs))
     first = decided(state, NAMESPACES)
@@ -176,7 +176,7 @@ def test_who_has_been_promised_room_keeps_it_against_smaller_shares() -> None:
     state.promises = dict(first.promises)
     for each in Job("c/new", 1, at=3).facts():
         state.set_pod(each) if isinstance(each, PodFacts) else state.set_group(each)  # type: ignore[arg-type]
-    # There is room for it, and its namespace uses nothing at all.
+    # It fits, and its namespace has no usage.
     later = decided(state, NAMESPACES)
     assert not later.bindings
     assert list(later.promises) == ["a/large"]
@@ -263,7 +263,7 @@ def test_the_order_in_which_things_are_seen_changes_no_fair_decision(
 def test_a_large_gang_starts_however_many_small_ones_of_poorer_namespaces_come(
     things: list[Facts], length: int
 ) -> None:
-    """Each cycle the oldest that runs ends and two gangs come; nobody is ever passed for ever."""
+    """Each cycle the oldest running gang ends and two gangs arrive; no gang starves."""
     state = cluster(*things, *Job("a/large", 4, at=2).facts())
     state.set_node(node("n", cpu=12, memory=64))
     last = 0

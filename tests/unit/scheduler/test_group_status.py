@@ -60,7 +60,7 @@ def test_members_are_counted_by_phase() -> None:
     assert (status.running, status.succeeded, status.failed) == (1, 1, 2)
 
 
-def test_a_waiting_gang_says_why() -> None:
+def test_pending_gang_has_a_reason() -> None:
     status = group_status(PodGroupStatus(), group("job", 2), [WAITS], SHORT, NOW)
     assert conditions(status) == {
         "Unschedulable": ("True", "NotEnoughResources"),
@@ -70,7 +70,7 @@ def test_a_waiting_gang_says_why() -> None:
     assert status.conditions[0].last_transition_time == NOW
 
 
-def test_a_placed_gang_takes_back_what_was_said() -> None:
+def test_placed_gang_resets_its_conditions() -> None:
     waiting = group_status(PodGroupStatus(), group("job", 1), [WAITS], SHORT, NOW)
     placed = group_status(waiting, group("job", 1), [RUNS], None, LATER)
     assert conditions(placed)["Unschedulable"][0] == "False"

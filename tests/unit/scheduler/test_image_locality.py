@@ -1,4 +1,4 @@
-"""Images that nodes have already: what they count, and that nothing is read while they do not."""
+"""Image locality: its scores, and that nothing is decoded while it has no weight."""
 
 import json
 from dataclasses import replace
@@ -141,7 +141,7 @@ def test_images_count_again_when_other_nodes_get_them_or_come_or_go() -> None:
     assert scores(table, waiting) == {"b": pytest.approx(77 / 977)}
 
 
-def test_pods_that_share_a_node_look_at_the_images_of_all_of_them() -> None:
+def test_pods_of_a_bucket_score_the_images_of_all() -> None:
     nodes = has("a", server=900), has("b", server=900, worker=900), has("c", worker=900)
     table = cluster(*nodes, weights=ONLY_IMAGES).nodes
     row = Trial(table).place_together([of(pod("s"), "server"), of(pod("w"), "worker")], set())
@@ -167,7 +167,7 @@ CHANGES = st.lists(
 
 @LAW
 @given(CHANGES)
-def test_scores_are_what_they_would_be_anew_to_the_bit_however_nodes_have_changed(
+def test_cached_scores_equal_fresh_scores_exactly(
     changes: list[NodeFacts | NodeName],
 ) -> None:
     pods = [of(pod("p"), *images) for images in (["a"], ["a", "b"], ["b", "c", "c"])]
@@ -214,7 +214,7 @@ def test_a_pod_has_the_images_of_all_its_containers() -> None:
     assert facts.shape.images == ("r/setup:latest", "r/train:1", "r:5000/side:latest")
 
 
-def test_pods_of_other_images_are_not_alike() -> None:
+def test_pods_with_different_images_have_different_shapes() -> None:
     other = {**RAW_POD, "spec": {**RAW_POD["spec"], "initContainers": [{"image": "r/else"}]}}
     assert not alike(read(ImagedPod).spec, read(ImagedPod, other).spec)
     assert alike(read(LeanPod).spec, read(LeanPod, other).spec)

@@ -1,4 +1,4 @@
-"""The judge of decisions: each rule that a decision may break is noticed, and named."""
+"""The oracle notices and names each rule that a result may violate."""
 
 from dataclasses import replace
 
@@ -103,7 +103,7 @@ PLACES = [
     pytest.param(
         [node("n", taints=(Taint("full", "", "NoExecute"),))], waiting(), "tolerate", id="tainted"
     ),
-    pytest.param([node("n")], waiting(on_label(pool="a")), "asks for nodes", id="selector"),
+    pytest.param([node("n")], waiting(on_label(pool="a")), "selects nodes", id="selector"),
     pytest.param(
         [node("n", labels={"gpus": "3"})],
         waiting(Constraints(required=(NodeTerm((Expression("gpus", "Gt", ("4",)),)),))),
@@ -114,34 +114,32 @@ PLACES = [
     pytest.param(
         [*zones(), pod("w", on="m", labels=LABELS)],
         waiting(related(near=(NEAR_WEB,))),
-        "near to",
+        "its affinity",
         id="affinity",
     ),
     pytest.param(
         [*zones(), pod("w", on="n", labels=LABELS)],
         waiting(related(apart=(NEAR_WEB,))),
-        "apart from",
+        "its anti-affinity",
         id="anti-affinity",
     ),
     pytest.param(
         [*zones(), pod("w", on="n", constraints=related(apart=(NEAR_WEB,)))],
         waiting(),
-        "d/w has to be apart",
+        "d/w excludes it",
         id="anti-affinity of the other",
     ),
     pytest.param(
         [*zones(), pod("w", on="n", labels=LABELS)],
         waiting(related(spread=(SpreadTerm(NEAR_WEB),))),
-        "evenly",
+        "topology spread",
         id="spread",
     ),
 ]
 
 
 @pytest.mark.parametrize(("world", "put", "says"), PLACES)
-def test_a_pod_where_it_may_not_be_is_noticed(
-    world: list[object], put: PodFacts, says: str
-) -> None:
+def test_forbidden_placement_is_a_violation(world: list[object], put: PodFacts, says: str) -> None:
     state = cluster(*world, put)  # type: ignore[arg-type]
     assert any(says in fault for fault in faults(state, bind(("p", "n"))))
 
@@ -195,7 +193,7 @@ QUEUES = [
         id="what another is guaranteed",
     ),
     pytest.param([QueueFacts("q", open=False)], "q is closed", id="closed"),
-    pytest.param([], "no queue pays", id="missing"),
+    pytest.param([], "charged to no queue", id="missing"),
 ]
 
 
@@ -224,7 +222,7 @@ def evicting(
 
 
 @pytest.mark.parametrize("claimers", [{}, {"port": 80}], ids=["room", "room and a port"])
-def test_an_eviction_that_is_right_is_not_noticed(claimers: dict[str, object]) -> None:
+def test_justified_eviction_is_no_violation(claimers: dict[str, object]) -> None:
     state = evicting(claimers=claimers)
     assert not list(faults(state, decide(state)))
     assert not list(faults(state, evict("low-1")))
@@ -234,24 +232,28 @@ A, B = QueueFacts("a"), QueueFacts("b")
 EVICTIONS = [
     pytest.param(evicting(victims={"preemptable": False}), "may not be", id="protected pod"),
     pytest.param(evicting(low={"preemptable": False}), "may not be", id="protected gang"),
-    pytest.param(evicting(victims={"priority": 2 * 10**9}), "not ours", id="system priority"),
-    pytest.param(evicting(victims={"terminating": True}), "goes already", id="goes already"),
+    pytest.param(
+        evicting(victims={"priority": 2 * 10**9}), "another scheduler", id="system priority"
+    ),
+    pytest.param(evicting(victims={"terminating": True}), "is terminating", id="terminating"),
     pytest.param(evicting(high={"priority": 0}), "no higher priority", id="an equal"),
-    pytest.param(evicting(claimers={"preempts": False}), "preempts nobody", id="never"),
+    pytest.param(evicting(claimers={"preempts": False}), "may not preempt", id="never"),
     pytest.param(evicting(low={"minimum": 2}), "is broken", id="half of a gang"),
     pytest.param(
         evicting(low={"min_task_member": (("w", 2),)}, victims={"role": "w"}),
         "is broken",
         id="half of a role",
     ),
-    pytest.param(evicting(claimers={"cpu": 2}), "no room", id="too few"),
+    pytest.param(evicting(claimers={"cpu": 2}), "does not fit", id="too few"),
     pytest.param(
-        evicting(victims={"port": 80}, claimers={"port": 80}), "no room", id="a port taken still"
+        evicting(victims={"port": 80}, claimers={"port": 80}),
+        "does not fit",
+        id="a port taken still",
     ),
     pytest.param(
         evicting({"queue": "a"}, {"queue": "b"}, None, None, replace(A, reclaimable=False), B),
-        "gives nothing back",
-        id="a queue that gives nothing back",
+        "is not reclaimable",
+        id="a queue that is not reclaimable",
     ),
     pytest.param(
         evicting(
@@ -262,7 +264,7 @@ EVICTIONS = [
             replace(A, deserved=request(cpu=2, pods=0)),
             B,
         ),
-        "has not too much",
+        "is within its fair share",
         id="a queue within its part",
     ),
     pytest.param(
@@ -274,14 +276,14 @@ EVICTIONS = [
             A,
             replace(B, deserved=request(memory=1, pods=0)),
         ),
-        "has its part",
+        "has its fair share",
         id="a queue that deserves nothing",
     ),
 ]
 
 
 @pytest.mark.parametrize(("state", "says"), EVICTIONS)
-def test_an_eviction_that_may_not_be_is_noticed(state: ClusterState, says: str) -> None:
+def test_forbidden_eviction_is_a_violation(state: ClusterState, says: str) -> None:
     assert any(says in fault for fault in faults(state, evict("low-0")))
 
 
@@ -291,13 +293,13 @@ def test_more_than_a_budget_allows_is_noticed() -> None:
     assert any("0 may be" in fault for fault in faults(state, evict("low-0")))
 
 
-def test_an_eviction_for_whom_nothing_is_kept_is_noticed() -> None:
+def test_eviction_without_reservation_is_a_violation() -> None:
     state = evicting()
     wrong = replace(evict("low-0"), promises={})
-    assert any("nothing is kept" in fault for fault in faults(state, wrong))
+    assert any("no reservation" in fault for fault in faults(state, wrong))
 
 
-def test_groups_are_told_apart_by_their_namespaces() -> None:
+def test_groups_of_one_name_in_two_namespaces_are_distinct() -> None:
     other: GroupFacts = replace(group("g", 1), key=GroupKey("e/g"))
     state = cluster(node("n"), other, group("g", 1), pod("p", group="g"))
     assert not list(faults(state, bind(("p", "n"), group="g")))
@@ -313,7 +315,7 @@ def test_a_job_outside_of_its_queues_node_groups_is_noticed() -> None:
     nodes = (node("n"), node("m", labels={"pool": "a"}))
     below = QueueFacts("below", parent="q")
     state = cluster(*nodes, POOLED, below, group("g", 1, queue="below"), pod("p", group="g"))
-    assert "outside of the node groups" in next(faults(state, bind(("p", "n"), group="g")))
+    assert "outside the node groups" in next(faults(state, bind(("p", "n"), group="g")))
     assert not list(faults(state, bind(("p", "m"), group="g")))
 
 
@@ -333,7 +335,7 @@ def test_a_volume_that_is_not_there_or_too_many_is_noticed() -> None:
     assert "attaches 1 volumes" in next(faults(state, bind(("p", "n"), ("q", "n"))))
 
 
-def test_a_small_gang_that_is_torn_apart_is_noticed() -> None:
+def test_incomplete_subgroup_is_a_violation() -> None:
     rule = PartRule("s", Selector(), size=2, minimum=1, keys=("k",), network=NetworkRule(tier=1))
     members = [pod(f"{k}{i}", group="g", labels=(("k", k),)) for k in "ab" for i in range(2)]
     state = cluster(node("n"), node("m"), group("g", parts=(rule,)), *members)
@@ -345,12 +347,12 @@ def test_a_small_gang_that_is_torn_apart_is_noticed() -> None:
         return " ".join(faults(state, bind(*put, group="g")))
 
     assert "1 of 2 pods of s ('a',)" in said(("a0", "n"))
-    assert "0 of 1 small gangs" in said(("a0", "n"), ("b0", "n"))
+    assert "0 of 1 subgroups" in said(("a0", "n"), ("b0", "n"))
     assert "no allowed domain holds" in said(("a0", "n"), ("a1", "m"))
     assert not said(("a0", "n"), ("a1", "n"), ("b0", "m"), ("b1", "m"))
 
 
-def test_nodes_of_a_pool_that_nobody_may_use_give_no_queue_a_claim() -> None:
+def test_unusable_node_groups_add_no_fair_share() -> None:
     """Of eight processors, four are behind a taint: half of the rest is two, which q2 uses."""
     tainted = node("t", cpu=4, taints=(Taint("team", "x", "NoSchedule"),))
     queues = (QueueFacts("q1"), QueueFacts("q2"))

@@ -1,4 +1,4 @@
-"""The places of a gang that is restarted as a whole: kept for it, and for nobody else."""
+"""Previous nodes of a restarting gang are reserved for it."""
 
 from datetime import UTC, datetime
 
@@ -41,10 +41,10 @@ def placed(decision: Decision) -> dict[str, str]:
     return {binding.pod.removeprefix("d/"): binding.node for binding in decision.bindings}
 
 
-def test_nobody_else_gets_the_places_while_the_pods_are_gone() -> None:
+def test_previous_nodes_are_reserved_while_the_pods_do_not_exist() -> None:
     decision = decide(full_cluster_in_restart(), NOW)
     assert not decision.bindings
-    assert "held for d/job" in decision.verdicts[0].message
+    assert "reserved for d/job" in decision.verdicts[0].message
 
 
 def test_the_pods_go_back_to_their_nodes() -> None:
@@ -65,13 +65,13 @@ def test_they_go_back_to_their_nodes_even_where_others_would_suit_better() -> No
     assert placed(decide(state, NOW)) == {"j0": "a", "j1": "b"}
 
 
-def test_half_of_the_gang_made_anew_still_has_all_of_its_places() -> None:
+def test_half_recreated_gang_keeps_all_of_its_nodes() -> None:
     state = full_cluster_in_restart()
     state.set_pod(pod("j0", cpu=4, group="job"))
     assert not decide(state, NOW).bindings
 
 
-def test_a_gang_that_goes_back_goes_before_everybody() -> None:
+def test_restarting_gang_is_served_first() -> None:
     state = full_cluster_in_restart()
     state.set_group(group("urgent", 1, priority=1000))
     state.set_pod(pod("u", cpu=1, group="urgent"))
@@ -91,7 +91,7 @@ def test_places_that_are_not_in_force_are_anybodys(until: float) -> None:
     assert len(decide(full_cluster_in_restart(until), NOW).bindings) == 2
 
 
-def test_without_memory_the_groups_own_figures_say_what_its_pods_ask_for() -> None:
+def test_unseen_pods_are_estimated_from_the_group() -> None:
     places = Places(SOON, ((PodKey("d/j0"), NodeName("a")), (PodKey("d/j1"), NodeName("b"))))
     state = cluster(
         node("a", cpu=4),
@@ -103,7 +103,7 @@ def test_without_memory_the_groups_own_figures_say_what_its_pods_ask_for() -> No
     assert set(placed(decide(state, NOW))) == {"small"}
 
 
-def test_a_pod_that_does_not_fit_on_its_node_any_more_goes_elsewhere() -> None:
+def test_pod_that_no_longer_fits_on_its_node_is_placed_elsewhere() -> None:
     state = full_cluster_in_restart()
     state.set_node(node("b", cpu=4, unschedulable=True))
     state.set_node(node("c", cpu=4))
@@ -124,7 +124,7 @@ def test_places_that_would_keep_the_gang_apart_are_given_up() -> None:
     assert placed(decide(state, NOW)) == {"j0": "b", "j1": "a"}
 
 
-def test_a_pod_that_still_ends_on_its_node_takes_its_room_once() -> None:
+def test_terminating_pod_is_charged_once() -> None:
     state = cluster(
         node("a", cpu=4),
         restarting(j0="a", size=1),
@@ -144,7 +144,7 @@ def test_a_pod_that_succeeded_holds_no_place() -> None:
     assert placed(decide(state, NOW)) == {"other": "a"}
 
 
-def test_a_group_that_is_gone_keeps_nothing() -> None:
+def test_deleted_group_has_no_reservation() -> None:
     state = full_cluster_in_restart()
     state.remove_group(restarting().key)
     assert len(decide(state, NOW).bindings) == 2

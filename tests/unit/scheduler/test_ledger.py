@@ -1,4 +1,4 @@
-"""Who uses how much."""
+"""Usage by gang and by queue."""
 
 from heapq import nlargest
 from random import Random
@@ -7,7 +7,7 @@ from gangline.scheduler.ledger import Ledger
 from gangline.scheduler.model import GroupKey
 
 
-def test_the_largest_are_those_that_counting_anew_finds() -> None:
+def test_largest_users_equal_a_fresh_count() -> None:
     random = Random(3)
     ledger = Ledger("default")
     for _ in range(2_000):

@@ -1,4 +1,4 @@
-"""What cannot be read on groups and queues is named, and nothing that can."""
+"""Unreadable fields of groups and queues are reported, and only these."""
 
 import msgspec
 import pytest
@@ -37,11 +37,11 @@ def test_what_can_be_read_is_no_mistake() -> None:
 @pytest.mark.parametrize(
     ("name", "written", "why"),
     [
-        (RUN_TIME_ANNOTATION, "soon", "no number of seconds: 'soon'"),
-        (RUN_TIME_ANNOTATION, "-5", "no number of seconds"),
-        (CHECKPOINT_ANNOTATION, "yesterday", "no time"),
-        (PLACES_ANNOTATION, "{", "which places to keep"),
-        (RESERVED_ANNOTATION, "[]", "which places are reserved"),
+        (RUN_TIME_ANNOTATION, "soon", "not a number of seconds: 'soon'"),
+        (RUN_TIME_ANNOTATION, "-5", "not a number of seconds"),
+        (CHECKPOINT_ANNOTATION, "yesterday", "not a time"),
+        (PLACES_ANNOTATION, "{", "previous nodes"),
+        (RESERVED_ANNOTATION, "[]", "reserved nodes"),
     ],
 )
 def test_an_annotation_that_cannot_be_read_is_named(name: str, written: str, why: str) -> None:
@@ -52,7 +52,7 @@ def test_an_annotation_that_cannot_be_read_is_named(name: str, written: str, why
 
 def test_amounts_that_are_none_are_named() -> None:
     said = mistakes_of_group(group({"cpu": "many", "memory": "1Gi"}))
-    assert said == "minResources of cpu is no amount: 'many'"
+    assert said == "minResources of cpu is not a quantity: 'many'"
     spec = {
         "capability": {"cpu": "-1"},
         "deserved": {"cpu": "2"},
@@ -60,6 +60,6 @@ def test_amounts_that_are_none_are_named() -> None:
     }
     queue = msgspec.convert({"metadata": {"name": "q"}, "spec": spec}, Queue)
     told = mistakes_of_queue(queue)
-    assert "capability of cpu is less than nothing: -1" in told
-    assert "guarantee of memory is no amount" in told
+    assert "capability of cpu is negative: -1" in told
+    assert "guarantee of memory is not a quantity" in told
     assert len(told) < 200

@@ -1,4 +1,4 @@
-"""Names break ties and do no more: other names of equal things give the same decision."""
+"""Names only break ties: renamed equal objects give the same result."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""Scores between nodes that will do: even use of resources, taints that are wishes."""
+"""Scores of eligible nodes: balance, PreferNoSchedule taints."""
 
 from collections import Counter
 
@@ -48,7 +48,7 @@ def where(state: ClusterState) -> Counter[str]:
 
 
 @pytest.mark.parametrize(("cpu", "memory", "goes_to"), [(3, 1, "memory-used"), (1, 3, "cpu-used")])
-def test_a_pod_goes_where_it_evens_out_what_is_used(cpu: int, memory: int, goes_to: str) -> None:
+def test_pod_is_placed_where_it_balances_usage(cpu: int, memory: int, goes_to: str) -> None:
     state = half_used(EVEN)
     state.set_pod(pod("new", cpu=cpu, memory=memory))
     assert where(state) == {goes_to: 1}
@@ -57,7 +57,7 @@ def test_a_pod_goes_where_it_evens_out_what_is_used(cpu: int, memory: int, goes_
 def test_each_pod_of_a_gang_is_weighed_with_those_before_it() -> None:
     nodes = [node(name, cpu=8, memory=8) for name in ("a", "b")]
     state = cluster(*nodes, *gang("g", 2, cpu=4), weights=EVEN)
-    # Both would fit on one node, whose memory could then be used by nobody.
+    # Both would fit on one node, whose memory would then be unusable.
     assert where(state) == {"a": 1, "b": 1}
     assert where(cluster(*nodes, *gang("g", 2, cpu=4))) == {"a": 2}
 

@@ -1,4 +1,4 @@
-"""What is kept of nodes is what would be worked out anew, however they have changed."""
+"""Cached facts about nodes equal freshly computed ones after any change."""
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -29,7 +29,7 @@ def facts(draw: st.DrawFn) -> NodeFacts:
 
 
 def traits(table: NodeTable) -> dict[str, tuple[object, ...]]:
-    """Return what holds of each node; numbers of labels stand for who has the same."""
+    """Return the facts about each node, with label values as numbers."""
     models = table.models()
     found = {}
     for name, row in table.rows.items():

@@ -1,4 +1,4 @@
-"""What nodes say of themselves that cannot be is noticed, and keeps nothing else from going on."""
+"""Nodes with contradictory amounts are reported, and scheduling continues."""
 
 import msgspec
 
@@ -22,7 +22,7 @@ def as_written(allocatable: dict[str, str], capacity: dict[str, str]) -> Node:
     return msgspec.convert({"metadata": {"name": "n"}, "status": status}, Node)
 
 
-def test_nodes_that_say_what_can_be_are_not_mentioned() -> None:
+def test_consistent_nodes_are_not_reported() -> None:
     full = pod("p", cpu=8, memory=32, port=80, on="n")
     assert not contradictions(cluster(node("n"), full, pod("q", cpu=0, port=80, on="n")))
     assert not node_facts(as_written({"cpu": "4"}, {"cpu": "4"})).boasts
@@ -43,13 +43,13 @@ def test_a_node_whose_pods_ask_for_more_than_it_offers_is_noticed() -> None:
     state.set_node(node("n", gpu=6))
     assert told(state) == {"n": [(OVERFULL, (GPU,))]}
     assert (
-        "nvidia.com/gpu 8; it offers nvidia.com/gpu 6"
+        "nvidia.com/gpu 8; allocatable: nvidia.com/gpu 6"
         in contradictions(state)[node("n").name][0].message
     )
     assert [binding.node for binding in decide(state).bindings] == ["m"]
 
 
-def test_a_node_that_is_gone_says_nothing_any_more() -> None:
+def test_deleted_node_is_not_reported() -> None:
     state = cluster(node_facts(as_written({"cpu": "9"}, {"cpu": "8"})), pod("p", cpu=20, on="n"))
     assert len(told(state)["n"]) == 2
     state.remove_node(node("n").name)

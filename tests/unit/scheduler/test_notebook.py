@@ -1,4 +1,4 @@
-"""Promises as they are noted on groups: read back as they were written, or not at all."""
+"""Stored reservations are read back unchanged, or not at all."""
 
 import msgspec
 import pytest
@@ -44,7 +44,7 @@ def test_the_plan_for_the_first_in_line_stays_where_it_was() -> None:
     assert decide(state).promises == first
 
 
-def test_room_that_was_cleared_long_ago_is_anybodys() -> None:
+def test_old_preemptor_reservation_expires() -> None:
     state = cluster(node("a", cpu=4), *gang("first", 2, age=1, cpu=4), pod("p", cpu=4, age=2))
     places = ((PodKey("d/first-worker-0"), NodeName("a")),)
     state.promises = {"d/first": Promise(places, cleared=True, since=0.0)}

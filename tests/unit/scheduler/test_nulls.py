@@ -1,4 +1,4 @@
-"""What the scheduler reads of an old server, which writes null where a list is empty."""
+"""Conversion of objects from an old API server that writes null for empty lists."""
 
 import json
 

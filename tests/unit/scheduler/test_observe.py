@@ -1,4 +1,4 @@
-"""From API objects to facts."""
+"""Conversion of API objects to scheduler values."""
 
 from typing import Any
 
@@ -94,7 +94,7 @@ def test_only_pods_of_our_schedulers_wait_for_us() -> None:
     assert not pod(metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"}).waits
 
 
-def test_an_ended_pod_holds_no_room() -> None:
+def test_ended_pod_holds_no_resources() -> None:
     assert pod(spec={"nodeName": "n"}, status={"phase": "Running"}).holds_room
     assert not pod(spec={"nodeName": "n"}, status={"phase": "Failed"}).holds_room
 
@@ -115,7 +115,7 @@ def test_wishes_about_nodes_are_read() -> None:
     assert constraints.tolerations == (Toleration("gpu", "Exists", "", "NoSchedule"),)
 
 
-def test_a_node_says_what_it_has_and_whether_it_may_be_used() -> None:
+def test_node_is_converted() -> None:
     raw = {
         "metadata": {"name": "n", "labels": {"b": "2", "a": "1"}},
         "spec": {"unschedulable": True, "taints": [{"key": "k", "effect": "NoSchedule"}]},
@@ -145,7 +145,7 @@ def test_a_group_has_the_default_queue_and_the_priority_of_its_class() -> None:
 @pytest.mark.parametrize(
     ("state", "is_open"), [("", True), ("Open", True), ("Closing", False), ("Closed", False)]
 )
-def test_a_queue_is_open_unless_it_says_otherwise(state: str, is_open: bool) -> None:
+def test_queue_is_open_by_default(state: str, is_open: bool) -> None:
     raw = {"metadata": {"name": "q"}, "status": {"state": state}}
     assert observe.queue_facts(msgspec.convert(raw, Queue)).open is is_open
 
@@ -169,7 +169,7 @@ def test_absurd_amounts_neither_overflow_nor_fit() -> None:
     assert not builders.decide(state).bindings
 
 
-def test_specs_are_alike_only_where_reading_them_gives_one_shape() -> None:
+def test_equivalent_specs_are_converted_to_one_shape() -> None:
     plain = {"containers": [asking(cpu="1")]}
     near = {"labelSelector": {}, "topologyKey": "zone"}
     related = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [near]}}
@@ -189,7 +189,7 @@ def test_specs_are_alike_only_where_reading_them_gives_one_shape() -> None:
         [True, True, False, False, False, False],
         [False, False, True, False, False, False],
         [False, False, False, True, False, False],
-        # What is wanted of other pods depends on more than the spec: it is always read anew.
+        # Inter-pod rules depend on more than the spec: they are always converted again.
         [False, False, False, False, False, False],
         [False, False, False, False, False, True],
     ]

@@ -1,4 +1,4 @@
-"""Against the truth: on small clusters all placements can be tried one by one."""
+"""Comparison with an exhaustive search of all placements on small clusters."""
 
 from collections.abc import Sequence
 from random import Random
@@ -60,7 +60,7 @@ def feasible(nodes: Sequence[NodeFacts], pods: Sequence[PodFacts]) -> bool:
 
 
 def placed(nodes: Sequence[NodeFacts], pods: Sequence[PodFacts]) -> bool:
-    """Say whether the scheduler places the gang; that it fits so is judged."""
+    """Return whether the scheduler places the gang; the oracle checks the result."""
     return GroupKey("d/g") in judged(cluster(*nodes, group("g", len(pods)), *pods)).placed
 
 

@@ -1,7 +1,9 @@
-"""Against the truth, with constraints: every order and every node tried, on small clusters.
+"""Comparison with an exhaustive search with constraints: every order and every node, on small
+clusters.
 
-What is feasible is judged by the code that judges decisions, one pod after the other, so that the
-search and the scheduler have no rule in common.
+The oracle decides what is feasible, one pod after the other, so that the search and the scheduler
+share
+no rule.
 """
 
 from collections.abc import Sequence
@@ -127,7 +129,7 @@ def _likeness(pods: Sequence[PodFacts], name: str) -> str:
 def _may_be(
     nodes: Sequence[NodeFacts], pods: Sequence[PodFacts], put: Sequence[tuple[str, str]]
 ) -> bool:
-    """Say whether the last one may be put there, the others being where they are put."""
+    """Return whether the last pod may be placed there, given the others."""
     before = dict(put[:-1])
     there = [each for each in pods if each.node is not None]
     running = [
@@ -148,7 +150,7 @@ def pod_on(each: PodFacts, on: str) -> PodFacts:
 
 
 def placed(nodes: Sequence[NodeFacts], pods: Sequence[PodFacts]) -> bool:
-    """Say whether the scheduler places the gang; what it decides is judged."""
+    """Return whether the scheduler places the gang; the oracle checks the result."""
     size = sum(each.node is None for each in pods)
     state = cluster(*nodes, group("g", size), *pods)
     decision = decide(state)

@@ -1,4 +1,4 @@
-"""Pods that must be near to, apart from, or evenly spread among others."""
+"""Inter-pod affinity, anti-affinity and topology spread."""
 
 from collections import Counter
 from typing import Any

@@ -1,4 +1,4 @@
-"""Node groups of queues, pools of others, namespaces' quotas, and namespaces chosen by labels."""
+"""Node groups of queues, tainted pools, quotas of namespaces, and namespace selectors."""
 
 import msgspec
 import pytest
@@ -85,7 +85,7 @@ def test_a_queue_is_not_entitled_to_more_than_its_node_groups_have() -> None:
     assert (entitled(state, "q"), entitled(state, "other")) == (4, 8)
 
 
-def test_nodes_of_a_pool_that_nobody_here_may_use_do_not_count_as_there() -> None:
+def test_node_groups_closed_to_this_scheduler_add_no_capacity() -> None:
     taint = Taint("team", "x", "NoSchedule")
     state = cluster(node("mine", cpu=4), node("theirs", cpu=4, taints=(taint,)))
     for name in ("a", "b"):
@@ -98,7 +98,7 @@ def test_nodes_of_a_pool_that_nobody_here_may_use_do_not_count_as_there() -> Non
     assert entitled(state, "a") == pytest.approx(3.5)
 
 
-def test_a_gang_that_its_namespace_may_not_make_whole_is_not_let_in() -> None:
+def test_gang_above_the_quota_is_not_admitted() -> None:
     quota = QuotaFacts(
         "d/q", (("pods", 3), ("requests.cpu", 4000)), (("pods", 2), ("requests.cpu", 2000))
     )
@@ -107,7 +107,7 @@ def test_a_gang_that_its_namespace_may_not_make_whole_is_not_let_in() -> None:
     state.quotas["d"] = {"q": quota}
     verdict = decide(state).verdicts[0]
     assert verdict.reason == "QuotaExceeded"
-    assert "quota 'd/q' has pods 1 left of pods 3, and pods 2 more must be made" in verdict.message
+    assert "quota 'd/q' has pods 1 left of pods 3, and pods 2 more is needed" in verdict.message
     state.quotas["d"] = {
         "q": QuotaFacts("d/q", (("requests.cpu", 4000),), (("requests.cpu", 2000),))
     }

@@ -1,4 +1,4 @@
-"""Queues whose place in the tree is written in annotations."""
+"""Queues whose position in the tree comes from annotations."""
 
 import pytest
 
@@ -42,7 +42,7 @@ def test_a_place_is_read_from_the_top_down(path: str, weights: str | None, place
         pytest.param("root/eng/dev", "1/2", id="too few weights"),
         pytest.param("root//dev", "1/2/3", id="a name is missing"),
         pytest.param("root/eng/dev", "1/many/3", id="no number"),
-        pytest.param("root/eng/dev", "1/-2/3", id="less than nothing"),
+        pytest.param("root/eng/dev", "1/-2/3", id="must not be negative"),
         pytest.param("root/eng/dev", "1/inf/3", id="endless"),
         pytest.param("root", "1", id="the root itself"),
     ],
@@ -78,7 +78,7 @@ def test_what_is_between_the_root_and_a_queue_becomes_a_queue() -> None:
     assert found["own"] == queue_facts(queue("own"))
 
 
-def test_a_queue_that_has_moved_or_gone_leaves_nothing_behind() -> None:
+def test_moved_or_deleted_queue_leaves_no_trace() -> None:
     hierarchy = Hierarchy()
     facts = {"dev": queue_facts(queue("dev"))}
     hierarchy.note(queue("dev", "root/eng/dev", "1/2/8"))
@@ -129,7 +129,7 @@ def test_weights_divide_level_by_level() -> None:
     }
 
 
-def test_what_one_does_not_ask_for_goes_first_to_those_beside_it() -> None:
+def test_unrequested_share_is_distributed_to_siblings_first() -> None:
     state = crowded()
     for key in [key for key in state.pods if key.startswith("d/dev")]:
         state.remove_pod(key)
@@ -138,7 +138,7 @@ def test_what_one_does_not_ask_for_goes_first_to_those_beside_it() -> None:
     assert sum(name.startswith("d/prod") for name in got) == 9
 
 
-def test_jobs_belong_in_queues_with_nobody_below_them() -> None:
+def test_jobs_belong_in_leaf_queues() -> None:
     state = crowded()
     state.set_group(group("lost", 1, queue="root/eng"))
     state.set_pod(pod("lost", group="lost"))

@@ -1,4 +1,4 @@
-"""Queues: limits, shares, whose turn it is, and what nobody may pass."""
+"""Queues: limits, fair shares, order and head-of-line blocking."""
 
 import numpy as np
 import pytest
@@ -75,7 +75,7 @@ def test_what_others_do_not_ask_for_may_be_borrowed() -> None:
     assert len(placed(decide(state))) == 8
 
 
-def test_who_stays_within_its_part_goes_before_who_borrows() -> None:
+def test_queue_within_its_fair_share_precedes_a_borrowing_queue() -> None:
     state = cluster(
         node("n1", cpu=4),
         queue("q1"),
@@ -111,7 +111,7 @@ def test_a_limit_holds_for_the_queue_and_all_above_it() -> None:
     )
     decision = decide(state)
     assert not decision.bindings
-    assert "Queue 'q3' is at its limit (3 of 4 cpu in use, 3 asked)" in text(decision, "wants")
+    assert "Queue 'q3' is at its limit (3 of 4 cpu in use, 3 requested)" in text(decision, "wants")
 
 
 def test_jobs_belong_in_leaves() -> None:
@@ -128,16 +128,16 @@ def test_jobs_belong_in_leaves() -> None:
     assert {v.reason for v in decision.verdicts} == {"QueueNotLeaf", "QueueNotFound"}
 
 
-def test_a_job_above_its_queues_limit_says_so_and_holds_nothing() -> None:
+def test_job_above_its_queues_limit_is_pending_without_reservation() -> None:
     state = cluster(
         node("n1"), queue("q", cpu=2), *job("huge", "q", cpu=3), *job("small", "q", age=1)
     )
     decision = decide(state)
     assert placed(decision) == {"small-0": "n1"}
-    assert "may never hold it" in text(decision, "huge")
+    assert "can never run it" in text(decision, "huge")
 
 
-def test_the_first_that_a_limit_lets_wait_is_not_passed_by_smaller_ones() -> None:
+def test_first_gang_blocked_by_a_limit_is_not_overtaken() -> None:
     state = cluster(
         node("n1"),
         queue("q", cpu=4),
@@ -148,7 +148,7 @@ def test_the_first_that_a_limit_lets_wait_is_not_passed_by_smaller_ones() -> Non
     )
     decision = decide(state)
     assert placed(decision) == {"elsewhere-0": "n1"}
-    assert "One that came first waits" in text(decision, "small")
+    assert "An earlier gang waits" in text(decision, "small")
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_what_is_guaranteed_to_one_is_never_lent(
     assert bool(decide(state).bindings) is runs
 
 
-def test_in_a_first_in_first_out_queue_nobody_passes() -> None:
+def test_fifo_queue_keeps_its_order() -> None:
     state = cluster(
         node("n1", cpu=4),
         queue("strict", fifo=True),
@@ -181,14 +181,12 @@ def test_in_a_first_in_first_out_queue_nobody_passes() -> None:
     )
     decision = decide(state)
     assert placed(decision) == {"other-0": "n1"}
-    assert "d/big goes first" in text(decision, "small")
+    assert "d/big comes first" in text(decision, "small")
 
 
 @settings(deadline=None)
 @given(st.lists(st.integers(1, 5), min_size=2, max_size=6), st.data())
-def test_who_waits_and_goes_away_delays_nobody_behind_him(
-    sizes: list[int], data: st.DataObject
-) -> None:
+def test_deleted_pending_gang_delays_no_other_gang(sizes: list[int], data: st.DataObject) -> None:
     jobs = [job(f"j{i}", "strict", size=size, age=i) for i, size in enumerate(sizes)]
     things = [node("n1", cpu=3), node("n2", cpu=3), queue("strict", fifo=True)]
     state = cluster(*things, *(fact for each in jobs for fact in each))
@@ -269,7 +267,7 @@ def test_a_division_gives_floors_first_wants_at_most_and_wastes_nothing(
 
 @settings(deadline=None)
 @given(claims())
-def test_nobody_who_could_have_more_has_less_by_weight_than_another(
+def test_water_filling_is_fair_by_weight(
     claim: tuple[Vector, Vector, Matrix, Matrix],
 ) -> None:
     total, weights, floors, wants = claim

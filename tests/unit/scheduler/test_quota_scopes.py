@@ -1,4 +1,4 @@
-"""Quotas for some pods only: a gang is held back by those that its pods are in scope of."""
+"""Scoped quotas: a gang is blocked only by quotas that its pods are in scope of."""
 
 import msgspec
 import pytest
@@ -128,13 +128,13 @@ def reason(limits: QuotaFacts, *members: PodFacts) -> tuple[str, str]:
     return verdict.reason, verdict.message
 
 
-def test_a_gang_whose_pods_are_in_scope_is_held_back_and_told_of_the_scope() -> None:
+def test_gang_in_scope_is_not_admitted_and_the_scope_is_named() -> None:
     limits = quota("NotBestEffort", selector=(HIGH,))
     why, message = reason(limits, member("a", "high"), member("b", "top"))
     assert why == "QuotaExceeded"
     assert (
         "quota 'd/q' (for pods in scope NotBestEffort, PriorityClass in (high,top)) "
-        "has pods 0 left of pods 2, and pods 2 more must be made"
+        "has pods 0 left of pods 2, and pods 2 more is needed"
     ) in message
 
 
@@ -158,7 +158,7 @@ def test_a_gang_with_pods_out_of_scope_is_left_to_the_api_server() -> None:
         (quota(), (), "", True),
     ],
 )
-def test_of_a_gang_without_pods_only_what_its_group_says_counts(
+def test_gang_without_pods_is_described_by_its_group(
     limits: QuotaFacts, asked: Request, priority_class: str, held: bool
 ) -> None:
     facts = group("job", 2, min_resources=asked, priority_class=priority_class)

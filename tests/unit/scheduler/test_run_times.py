@@ -1,4 +1,4 @@
-"""Room that is planned for the first in line is used by those that surely end before it can be."""
+"""Backfill: reserved nodes are used by gangs that certainly end before the reservation starts."""
 
 import msgspec
 
@@ -21,7 +21,7 @@ def placed(decision: Decision) -> set[str]:
     return {binding.pod for binding in decision.bindings}
 
 
-def test_a_short_job_runs_in_planned_room_until_that_can_be_used() -> None:
+def test_short_job_backfills_until_the_reservation_starts() -> None:
     large = gang("large", 1, cpu=4)
     state = cluster(node("n", cpu=4), *running(100), *large)
     for name, limit in (("short", 90.0), ("long", 200.0), ("unknown", 0.0)):
@@ -32,14 +32,14 @@ def test_a_short_job_runs_in_planned_room_until_that_can_be_used() -> None:
     assert set(decision.promises) == {"d/large"}
 
 
-def test_what_a_group_says_of_its_run_time_counts_too() -> None:
+def test_run_time_of_a_group_allows_backfill() -> None:
     state = cluster(node("n", cpu=4), *running(100), *gang("large", 1, cpu=4))
     state.set_group(group("short", 1, age=9, run_time_s=60.0))
     state.set_pod(pod("short-0", cpu=1, group="short", age=9))
     assert placed(decide(state, NOW)) == {"d/short-0"}
 
 
-def test_nobody_slips_in_where_nobody_knows_when_the_room_can_be_had() -> None:
+def test_no_backfill_if_the_start_of_the_reservation_is_unknown() -> None:
     endless = pod("old-0", cpu=3, group="old", on="n")
     state = cluster(node("n", cpu=4), group("old", 1), endless, *gang("large", 1, cpu=4))
     state.set_group(group("short", 1, age=9, run_time_s=60.0))

@@ -1,4 +1,4 @@
-"""What is less urgent waits for the bindings under way, but not for ever."""
+"""Less urgent writes wait for bindings in flight, up to a timeout."""
 
 import asyncio
 
@@ -7,7 +7,7 @@ from gangline.scheduler.rush import Rush
 SHORT_S = 0.01
 
 
-async def test_without_bindings_nobody_waits() -> None:
+async def test_writers_do_not_wait_without_bindings() -> None:
     await Rush().over(within_s=60.0)
 
 

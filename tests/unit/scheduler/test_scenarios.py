@@ -1,4 +1,4 @@
-"""Situations that batch schedulers are known by, each with the decision that is expected."""
+"""Typical situations of batch scheduling, each with the expected result."""
 
 from pathlib import Path
 

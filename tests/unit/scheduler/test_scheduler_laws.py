@@ -1,4 +1,4 @@
-"""Laws that hold for every cluster: no node over capacity, whole gangs, one answer."""
+"""Invariants of every cycle: no node over capacity, complete gangs, one result."""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ ZONES = ("a", "b")
 LAW = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 """A busy machine is no fault of the law."""
 IN_WORDS = settings(LAW, max_examples=40)
-"""For laws that the judge, who sees more worlds, looks at as well: here they are said plainly."""
+"""For invariants that the oracle also checks: here they are stated directly."""
 
 
 @st.composite
@@ -133,7 +133,7 @@ def test_pods_go_only_where_they_may(world: list[Facts]) -> None:
 
 @IN_WORDS
 @given(worlds())
-def test_a_gang_is_placed_whole_or_not_at_all(world: list[Facts]) -> None:
+def test_gang_is_placed_completely_or_not_at_all(world: list[Facts]) -> None:
     decision = decide(cluster(*world))
     state = carried_out(world, decision)
     for key in {binding.group for binding in decision.bindings if binding.group}:
@@ -179,9 +179,7 @@ def test_deciding_twice_gives_one_answer_and_changes_nothing(world: list[Facts])
 
 @LAW
 @given(worlds(), st.data())
-def test_state_kept_by_changes_equals_state_built_anew(
-    world: list[Facts], data: st.DataObject
-) -> None:
+def test_incremental_cache_equals_a_rebuilt_one(world: list[Facts], data: st.DataObject) -> None:
     state = cluster(*world)
     survivors = list(world)
     for _ in range(data.draw(st.integers(0, 6))):

@@ -1,4 +1,4 @@
-"""Shortcuts of packing give what the long way gives, to the bit."""
+"""Optimised packing gives exactly the results of the plain algorithm."""
 
 from dataclasses import replace
 
@@ -103,7 +103,7 @@ def alone(index: int, asks: tuple[int, int, int]) -> PodFacts:
 
 @LAW
 @given(NODES, PODS, PACKING, st.sets(st.integers(0, 29)))
-def test_pods_one_by_one_go_where_they_go_when_all_is_looked_at_anew(
+def test_single_placements_equal_placements_with_fresh_scores(
     nodes: list[dict[str, int]], pods: list[tuple[int, int, int]], how: Weights, back: set[int]
 ) -> None:
     facts: list[NodeFacts] = [node(f"n{i}", **has) for i, has in enumerate(nodes)]
@@ -120,7 +120,7 @@ def test_pods_one_by_one_go_where_they_go_when_all_is_looked_at_anew(
 
 @LAW
 @given(NODES, st.integers(1, 40), st.integers(1, 40))
-def test_pods_that_are_alike_go_where_they_go_all_at_once(
+def test_pods_of_one_shape_are_placed_as_one_by_one(
     nodes: list[dict[str, int]], first: int, then: int
 ) -> None:
     facts: list[NodeFacts] = [node(f"n{i}", **has) for i, has in enumerate(nodes)]
@@ -144,7 +144,7 @@ def test_the_row_that_is_being_filled_counts_only_within_the_same_rows() -> None
     assert [table.name_of(row) for _, row in trial.on_paper()] == ["a", "b"]
 
 
-def test_weights_say_whether_the_best_stays_the_best() -> None:
+def test_weights_determine_whether_the_best_node_stays_best() -> None:
     usual = Weights()
     assert usual.stays_best
     spreading = replace(usual, packing=-1)

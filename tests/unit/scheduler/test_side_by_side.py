@@ -1,4 +1,4 @@
-"""A gang's pods with devices share nodes, if that is asked for and worth it."""
+"""Colocation: a gang's pods with devices share nodes if the weight is set and it costs less."""
 
 from collections import Counter
 from random import Random
@@ -46,7 +46,7 @@ def where(state: ClusterState) -> Counter[str]:
         pytest.param(9, 8, 4, {"h1": 1, "h2": 1, "w1": 2, "w2": 2, "w3": 2}, id="there is no way"),
     ],
 )
-def test_few_nodes_are_weighed_against_whole_ones(
+def test_number_of_nodes_is_weighed_against_unused_nodes(
     weight: float, size: int, gpu: int, expected: dict[str, int]
 ) -> None:
     state = cluster(*nodes(HOLES), *gang("g", size, gpu=gpu), weights=Weights(together=weight))

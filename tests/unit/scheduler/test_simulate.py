@@ -1,4 +1,4 @@
-"""Virtual time: what comes of many decisions, each of them judged; nobody starves."""
+"""Simulation: many cycles, each checked by the oracle; no gang starves."""
 
 from pathlib import Path
 from random import Random
@@ -40,7 +40,7 @@ def test_a_quantum_decides_at_most_so_late() -> None:
     assert max(run.waited or 0 for run in runs.values()) == 5
 
 
-def test_a_gang_that_fails_starts_anew() -> None:
+def test_failed_gang_restarts() -> None:
     runs = simulated(uniform(1, 1, "0", 0), [job("a", 0, 10, fails_after=4)]).history.runs
     assert runs["a"].ended == 14
 
@@ -68,7 +68,7 @@ def test_evicted_and_failed_gangs_go_on_from_their_last_checkpoint() -> None:
     assert outcome(history, cluster).redone == 2 * 1 + 1
 
 
-def test_who_saved_his_work_a_moment_ago_is_evicted_rather_than_who_began_later() -> None:
+def test_gang_with_a_recent_checkpoint_is_evicted_before_a_younger_gang() -> None:
     jobs = [
         job("saving", 0, 100, checkpoint_every=9),
         job("later", 5, 100),
@@ -194,14 +194,16 @@ def test_traces_and_clusters_are_read(tmp_path: Path) -> None:
         pytest.param("arrival,duration\n1,x\n", "could not convert", id="not a number"),
         pytest.param("arrival\n1\n", "no duration", id="a column is missing"),
         pytest.param("arrival,duration,speed\n1,1,1\n", "unknown speed", id="an unknown column"),
-        pytest.param("arrival,duration,size\n1,1,0\n", "cannot be so", id="no pods"),
-        pytest.param("arrival,duration,gpu\n1,1,-1\n", "less than nothing", id="negative"),
+        pytest.param("arrival,duration,size\n1,1,0\n", "invalid", id="no pods"),
+        pytest.param("arrival,duration,gpu\n1,1,-1\n", "must not be negative", id="negative"),
         pytest.param(
             "arrival,duration,checkpoint_every\n1,1,-1\n", "checkpoint_every", id="checkpoints"
         ),
     ],
 )
-def test_a_trace_that_cannot_be_read_says_where(tmp_path: Path, text: str, says: str) -> None:
+def test_unreadable_trace_is_an_error_with_its_position(
+    tmp_path: Path, text: str, says: str
+) -> None:
     trace = tmp_path / "trace.csv"
     trace.write_text(text)
     with pytest.raises(TraceError, match=says):
@@ -223,7 +225,7 @@ def test_a_simulation_is_printed_as_tables_and_a_picture(
 ) -> None:
     trace = tmp_path / "trace.json"
     trace.write_text('[{"arrival": 0, "duration": 9}, {"arrival": 1, "duration": 5, "cpu": 16}]')
-    assert run(["simulate", str(trace), "--nodes", "1", "--gpus", "0", "--check"]) == 0
+    assert run(["simulate", str(trace), "--nodes", "1", "--gpus", "0"]) == 0
     printed = capsys.readouterr().out
     assert "jobs that never started" in printed
     assert "cpu in use" in printed.splitlines()[-2]

@@ -1,4 +1,4 @@
-"""A simulation under a configuration of the scheduler: what changes, and what is no such file."""
+"""Simulation with a scheduler configuration: its effects, and its errors."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ TRACE = """arrival,duration,size,cpu,priority,name
 
 @pytest.fixture
 def simulated(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    """Simulate two jobs of which only one has room at a time; return what is printed."""
+    """Simulate two jobs of which one fits at a time; return the output."""
     trace = tmp_path / "trace.csv"
     trace.write_text(TRACE)
     described = tmp_path / "cluster.yaml"
@@ -39,9 +39,9 @@ def evicted(printed: str) -> str:
 
 
 def test_two_configurations_are_compared_on_one_trace(simulated) -> None:
-    code, printed, told = simulated("actions: allocate, preempt", "--check")
+    code, printed, told = simulated("actions: allocate, preempt")
     assert (code, evicted(printed), told) == (0, "1", "")
-    code, printed, told = simulated("actions: allocate", "--check")
+    code, printed, told = simulated("actions: allocate")
     assert (code, evicted(printed), told) == (0, "0", "")
 
 
@@ -71,7 +71,7 @@ def test_what_the_scheduler_would_refuse_is_refused(
     assert "scheduler.yaml" in told
 
 
-def test_what_makes_no_difference_in_a_simulation_is_said(simulated) -> None:
+def test_settings_without_effect_in_a_simulation_are_reported(simulated) -> None:
     switches = "enableHierarchy: true, enableNamespaceOrder: true, enablePreemptable: true"
     code, _, told = simulated(
         f"tiers: [{{plugins: [{{name: drf, {switches}}}, {{name: gang, arguments: {{a: 1}}}}, "

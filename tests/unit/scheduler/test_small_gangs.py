@@ -1,4 +1,4 @@
-"""Small gangs within a gang: whole or not placed, enough of them or none, each close together."""
+"""Subgroups: complete or not placed, enough of them or none, each within its domain."""
 
 from collections import Counter
 
@@ -43,7 +43,7 @@ def rack(name: str, *nodes: str) -> HyperNodeFacts:
     return HyperNodeFacts(name, 1, members=tuple(MemberFacts(False, exact=n) for n in nodes))
 
 
-def test_so_many_small_gangs_as_must_start_are_placed_whole() -> None:
+def test_minimal_number_of_subgroups_is_placed_completely() -> None:
     rules = group("job", 0, parts=(SLICES,))
     small = cluster(node("n1", cpu=3), rules, *members("a", "b", "c"))
     decision = decide(small)
@@ -53,7 +53,7 @@ def test_so_many_small_gangs_as_must_start_are_placed_whole() -> None:
     assert set(where(decide(enough))) == {"a-0", "a-1", "b-0", "b-1"}
 
 
-def test_a_small_gang_beyond_the_minimum_is_placed_whole_or_not_at_all() -> None:
+def test_extra_subgroup_is_placed_completely_or_not_at_all() -> None:
     rules = group("job", 0, parts=(SLICES,))
     there = members("a", "b", on="n1")
     state = cluster(node("n1", cpu=5), rules, *there, *members("c"))
@@ -70,14 +70,14 @@ def test_a_minimum_of_pods_counts_beside_that_of_small_gangs() -> None:
     assert len(where(decide(cluster(node("n1", cpu=6), rules, *members("a", "b", "c"))))) == 6
 
 
-def test_what_lacks_pods_for_its_small_gangs_says_so() -> None:
+def test_gang_without_enough_pods_for_its_subgroups_has_a_reason() -> None:
     rules = group("job", 0, parts=(SLICES,))
     state = cluster(
         node("n1"), rules, *members("a"), pod("job-b-0", group="job", labels=(("slice", "b"),))
     )
     verdict = decide(state).verdicts[0]
     assert verdict.reason == "NotEnoughTasks"
-    assert "1 of the 2 small gangs 'slices'" in verdict.message
+    assert "1 of the 2 subgroups 'slices'" in verdict.message
 
 
 def test_each_small_gang_is_within_one_network_domain_of_its_own() -> None:

@@ -1,4 +1,4 @@
-"""Claims to storage: the nodes they keep pods to, what keeps pods waiting, and what is taken."""
+"""Claims: the nodes they allow, what keeps pods pending, and which volumes are used."""
 
 import msgspec
 
@@ -168,7 +168,7 @@ def test_a_claim_of_one_pod_alone_is_used_by_one_at_a_time() -> None:
     assert set(placed(decide(state))) == {"q"}
 
 
-def test_claims_are_not_looked_at_until_they_are_known() -> None:
+def test_claims_are_ignored_until_storage_is_synced() -> None:
     assert "p" in placed(decide(cluster(*nodes(), user("p", "c"))))
 
 

@@ -1,4 +1,4 @@
-"""Volumes that are yet to be made: only for nodes whose storage has room for them."""
+"""Storage capacity: volumes are provisioned only for nodes with enough of it."""
 
 import msgspec
 import pytest
@@ -60,19 +60,19 @@ def place(state: ClusterState) -> str | None:
         pytest.param([], None, id="none at all"),
     ],
 )
-def test_a_volume_is_only_made_where_there_is_room_for_it(
+def test_volume_is_provisioned_only_with_enough_capacity(
     capacities: list[CapacityFacts], chosen: str | None
 ) -> None:
     assert place(wanting(*capacities)) == chosen
 
 
-def test_drivers_that_do_not_publish_have_room_and_so_has_everybody_until_it_is_known() -> None:
+def test_capacity_is_unlimited_until_published_and_synced() -> None:
     assert place(wanting(publishing=False))
     assert place(wanting(known=False))
     assert place(wanting(size=0))
 
 
-def test_a_pod_without_room_is_told_how_much_of_which_class_is_missing() -> None:
+def test_capacity_message_names_size_and_class() -> None:
     message = decide(wanting(left(in_zone("a"), 5))).verdicts[0].message
     assert "2 node(s) did not have enough free storage (10Gi free of class 'fast')" in message
 
@@ -85,7 +85,7 @@ def test_a_free_volume_needs_no_storage() -> None:
     assert place(state) == "n-b"
 
 
-def test_allowed_topologies_and_room_must_both_be_there() -> None:
+def test_allowed_topology_and_capacity_are_both_required() -> None:
     state = wanting(left(in_zone("a"), 99))
     for zone, chosen in (("b", None), ("a", "n-a")):
         allowed = ClassFacts("fast", waits=True, driver=DRIVER, terms=(in_zone(zone),))
@@ -94,7 +94,7 @@ def test_allowed_topologies_and_room_must_both_be_there() -> None:
         assert place(state) == chosen
 
 
-def test_a_waiting_pod_goes_on_when_storage_is_added() -> None:
+def test_pending_pod_is_placed_when_storage_is_added() -> None:
     state = wanting(left(in_zone("a"), 5))
     assert place(state) is None
     state.storage.capacities.facts["0"] = left(in_zone("a"), 50)
@@ -149,7 +149,7 @@ def test_capacities_are_read(written: dict[str, object], facts: CapacityFacts) -
     assert capacity_facts(msgspec.convert(whole, CSIStorageCapacity)) == facts
 
 
-def test_only_drivers_that_say_so_are_looked_at() -> None:
+def test_only_publishing_drivers_are_considered() -> None:
     def driver(name: str, **spec: object) -> CSIDriver:
         return msgspec.convert({"metadata": {"name": name}, "spec": spec}, CSIDriver)
 

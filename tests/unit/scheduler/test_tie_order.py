@@ -1,4 +1,4 @@
-"""Which of equally good nodes is taken: the first by name, or in an order that is drawn."""
+"""The order of equally good nodes: by name, or by a seed."""
 
 from collections import Counter
 from random import Random
@@ -51,7 +51,7 @@ def played(seed: int, *judges: Watcher) -> tuple[list[Decision], History]:
     return seen, simulation.run()
 
 
-def test_without_a_seed_the_first_by_name_goes_first() -> None:
+def test_without_a_seed_the_first_node_by_name_is_used() -> None:
     assert ordered(0) == sorted(NODES)
 
 
@@ -64,7 +64,7 @@ def test_nodes_that_come_or_go_leave_the_order_of_the_others_as_it_was() -> None
     assert ordered(7, NODES[::2]) == [name for name in ordered(7) if name in NODES[::2]]
 
 
-def test_a_better_node_goes_before_one_that_is_drawn_first() -> None:
+def test_score_precedes_the_tie_order() -> None:
     nodes = [node(name, cpu=8) for name in NODES]
     there = pod("there", cpu=2, on=NODES[17])
     for seed in range(8):
@@ -98,6 +98,6 @@ def test_the_seed_is_read_from_the_configuration() -> None:
 
 
 @pytest.mark.parametrize("seed", ["often", "1.5", "true"])
-def test_a_seed_that_is_no_whole_number_is_an_error(seed: str) -> None:
+def test_seed_that_is_not_an_integer_is_an_error(seed: str) -> None:
     with pytest.raises(ConfigurationError, match="Expected `int`"):
         read_configuration(f"seed: {seed}")

@@ -1,4 +1,4 @@
-"""Gangs as wholes: which roles share nodes, and how close together the nodes are."""
+"""Task topology and network topology of gangs."""
 
 from collections import Counter, defaultdict
 
@@ -26,7 +26,7 @@ from unit.scheduler.builders import judged as decide
 
 
 def roles_by_node(decision: Decision) -> dict[str, Counter[str]]:
-    """Say how many pods of each role each node gets."""
+    """Return the number of pods of each role on each node."""
     found: dict[str, Counter[str]] = defaultdict(Counter)
     for binding in decision.bindings:
         found[binding.node][binding.pod.removeprefix("d/").rstrip("0123456789-")] += 1
@@ -151,7 +151,7 @@ def nodes_of(decision: Decision) -> set[str]:
     return {str(binding.node) for binding in decision.bindings}
 
 
-def test_a_gang_goes_to_the_fullest_rack_that_takes_it_whole() -> None:
+def test_gang_is_placed_in_the_fullest_rack_that_holds_it() -> None:
     state = racks(pod("a", on="n2"), pod("b", on="n3"), *near(2, 5, tier=1))
     assert nodes_of(decide(state)) == {"n2", "n3"}
 
@@ -162,7 +162,7 @@ def test_a_gang_that_no_rack_takes_waits_if_the_rule_is_hard() -> None:
     assert "one network domain" in decision.verdicts[0].message
 
 
-def test_a_gang_goes_a_tier_higher_where_that_is_allowed() -> None:
+def test_gang_uses_a_higher_tier_if_allowed() -> None:
     assert nodes_of(decide(racks(*near(3, 5, tier=2)))) <= {"n0", "n1", "n2", "n3"}
 
 

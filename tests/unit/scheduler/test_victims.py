@@ -1,4 +1,4 @@
-"""Whom to evict: within a queue by priority, between queues by share, and no more than needed."""
+"""Victims: within a queue by priority, between queues by fair share, and no more than needed."""
 
 import pytest
 
@@ -75,7 +75,7 @@ def test_no_gang_is_broken_while_others_have_pods_to_spare() -> None:
     assert gangs_hit(decide(state, NOW)) == {"a": 1, "b": 1}
 
 
-def test_a_gang_that_is_broken_goes_as_a_whole() -> None:
+def test_broken_gang_is_evicted_completely() -> None:
     state = cluster(
         *FOUR,
         *job("a", 2, 2, on="n0,n1"),
@@ -102,7 +102,7 @@ def test_one_large_gang_is_broken_rather_than_two_small_ones() -> None:
     assert gangs_hit(decide(state, NOW)) == {"c": 2}
 
 
-def test_the_gang_that_has_saved_its_work_goes_first() -> None:
+def test_gang_with_a_checkpoint_is_evicted_first() -> None:
     state = cluster(
         *FOUR,
         *job("a", 2, 2, on="n0,n1"),
@@ -112,7 +112,7 @@ def test_the_gang_that_has_saved_its_work_goes_first() -> None:
     assert gangs_hit(decide(state, NOW)) == {"b": 2}
 
 
-def test_lower_priority_goes_before_higher() -> None:
+def test_lower_priority_is_evicted_before_higher() -> None:
     state = cluster(
         *FOUR,
         *job("a", 2, 2, priority=5, on="n0,n1"),
@@ -137,13 +137,13 @@ def test_lower_priority_goes_before_higher() -> None:
         ),
     ],
 )
-def test_nobody_is_evicted_for_or_from(spared: dict[str, dict[str, object]]) -> None:
+def test_exempt_pods_and_preemptors_cause_no_eviction(spared: dict[str, dict[str, object]]) -> None:
     high = {"priority": 9} | spared["high"]
     state = cluster(*FOUR, *job("low", 4, 4, on=ALL, **spared["low"]), *job("high", 2, 2, **high))  # type: ignore[arg-type]
     assert not decide(state, NOW).evictions
 
 
-def test_only_what_may_go_goes() -> None:
+def test_only_permitted_pods_are_evicted() -> None:
     state = cluster(
         node("n", cpu=2),
         group("low", 1),
@@ -165,7 +165,7 @@ def test_a_budget_protects_the_pods_that_it_covers() -> None:
     assert gangs_hit(decide(state, NOW)) == {"b": 2}
 
 
-def test_free_nodes_are_used_before_anybody_goes() -> None:
+def test_free_nodes_are_used_before_evictions() -> None:
     state = cluster(*FOUR, *job("low", 3, 1, on="n0,n1,n2"), *job("high", 2, 2, priority=9))
     assert gangs_hit(decide(state, NOW)) == {"low": 1}
 
@@ -184,12 +184,12 @@ def carried_out(state: ClusterState, decision: Decision, now: float = NOW) -> No
         state.evict(eviction.pod, eviction.uid)
 
 
-def test_cleared_room_goes_to_whom_it_was_cleared_for() -> None:
+def test_freed_resources_are_reserved_for_the_preemptor() -> None:
     state = cluster(*FOUR, *job("low", 4, 4, on=ALL), *job("high", 4, 4, priority=9))
     carried_out(state, decide(state, NOW))
     again = decide(state, NOW + 1)
     assert not again.evictions
-    assert "Room is being made for it" in again.verdicts[0].message
+    assert "Pods are being evicted for it" in again.verdicts[0].message
     for index in range(4):
         state.remove_pod(pod(f"low-{index}").key)
         if index < 3:
@@ -284,8 +284,8 @@ def test_queues_below_one_queue_settle_among_themselves() -> None:
     assert gangs_hit(decide(state, NOW)) == {"runs": 1}
 
 
-def test_nobody_is_evicted_who_would_be_evicted_for_in_turn() -> None:
-    """Run rounds over half an hour in which all who are evicted come back at once, and wait."""
+def test_evictions_are_never_mutual() -> None:
+    """Run cycles over half an hour; evicted gangs are recreated immediately."""
     state = cluster(
         node("n", cpu=8),
         queue("q1", deserved=request(cpu=3, pods=0)),

@@ -1,4 +1,4 @@
-"""What a waiting gang is told: what is short, who has it, its place in line, what would help."""
+"""Messages of pending gangs: shortage, users, position in the queue, what would help."""
 
 from gangline.scheduler.model import Decision, QueueFacts
 from unit.scheduler.builders import (
@@ -24,7 +24,7 @@ def told_pod(decision: Decision, name: str) -> str:
     return next(text for key, text in messages.items() if key == f"d/{name}")
 
 
-def test_a_gang_is_told_what_is_short_and_who_uses_it() -> None:
+def test_message_names_the_shortage_and_the_users() -> None:
     state = cluster(
         node("n1", cpu=8, gpu=8),
         node("n2", cpu=8, gpu=8),
@@ -42,8 +42,8 @@ def test_a_gang_is_told_what_is_short_and_who_uses_it() -> None:
         f"0/3 nodes are available: 3 Insufficient {GPU}."
     )
     assert f"It starts when {GPU} 2 more is freed or added." in message
-    assert f"In use of {GPU}: d/big 6, d/small 3, pods without a gang 1." in message
-    assert "Room is planned for it on n1, n2; there now: d/big, d/small." in message
+    assert f"Usage of {GPU}: d/big 6, d/small 3, pods without a gang 1." in message
+    assert "Nodes are reserved for it: n1, n2; running there now: d/big, d/small." in message
     assert message.endswith("First in queue 'default', waiting since 1970-01-01 00:01:30 UTC.")
 
 
@@ -54,16 +54,14 @@ def test_the_message_of_a_pod_begins_as_kube_scheduler_puts_it() -> None:
     assert "waiting since" not in message
 
 
-def test_a_pod_whose_room_is_being_made_is_still_told_in_kubernetes_words_first() -> None:
+def test_message_of_a_preemptor_pod_starts_with_kubernetes_wording() -> None:
     low = [group("low", 1), pod("low-0", cpu=4, group="low", on="n1")]
     high = [group("high", 1, priority=5), pod("high-0", cpu=4, group="high", priority=5)]
     decision = decide(cluster(node("n1", cpu=4), *low, *high))
     assert [eviction.pod for eviction in decision.evictions] == ["d/low-0"]
     message = told_pod(decision, "high-0")
     assert message.startswith("0/1 nodes are available: 1 Insufficient cpu.")
-    assert message.endswith(
-        "Room is being made for it: it starts when the evicted pods have ended."
-    )
+    assert message.endswith("Pods are being evicted for it: it starts when they have ended.")
 
 
 def test_places_in_line_are_counted_in_each_queue_and_rounded_when_many_wait() -> None:
@@ -77,7 +75,7 @@ def test_places_in_line_are_counted_in_each_queue_and_rounded_when_many_wait() -
     assert "First in queue 'q'" in told(decision, "other")
 
 
-def test_only_nodes_that_may_take_it_count_for_who_uses_what() -> None:
+def test_users_are_counted_on_eligible_nodes_only() -> None:
     state = cluster(
         node("n1", cpu=4, labels={"zone": "a"}),
         node("n2", cpu=8),
@@ -88,11 +86,11 @@ def test_only_nodes_that_may_take_it_count_for_who_uses_what() -> None:
         *gang("job", 1, cpu=2, constraints=on_label(zone="a")),
     )
     message = told(decide(state), "job")
-    assert "In use of cpu: d/here 3." in message
+    assert "Usage of cpu: d/here 3." in message
     assert "1 node(s) didn't match Pod's node affinity/selector" in message
 
 
-def test_a_gang_that_would_fit_in_sum_is_told_how_many_pods_need_a_node() -> None:
+def test_message_counts_the_pods_that_need_a_node() -> None:
     state = cluster(
         node("n1", cpu=3),
         node("n2", cpu=3),
@@ -105,10 +103,10 @@ def test_a_gang_that_would_fit_in_sum_is_told_how_many_pods_need_a_node() -> Non
         pod("b", cpu=1, on="n3", group="gb"),
     )
     message = told(decide(state), "job")
-    assert "It starts when 1 more of its pods finds a node with so much free." in message
+    assert "It starts when 1 more of its pods finds a node with that much free." in message
 
 
-def test_a_queue_at_its_limit_names_who_uses_it() -> None:
+def test_message_of_a_queue_at_its_limit_names_the_users() -> None:
     state = cluster(
         node("n1", cpu=8),
         QueueFacts("q", capability=request(cpu=4, pods=0)),
@@ -118,19 +116,19 @@ def test_a_queue_at_its_limit_names_who_uses_it() -> None:
         pod("next-0", cpu=2, group="next", age=7, constraints=ANYWHERE),
     )
     message = told(decide(state), "next")
-    assert "3 of 4 cpu in use, 2 asked" in message
-    assert "In use of cpu: d/first 3." in message
+    assert "3 of 4 cpu in use, 2 requested" in message
+    assert "Usage of cpu: d/first 3." in message
     assert message.endswith("First in queue 'q', waiting since 1970-01-01 00:00:07 UTC.")
 
 
-def test_who_others_are_evicted_for_is_not_told_that_he_would_never_fit() -> None:
+def test_message_of_a_preemptor_does_not_claim_it_never_fits() -> None:
     alone = pod("alone", cpu=4, on="n", ours=True)
     state = cluster(node("n", cpu=4), alone, group("job", 1, priority=5), pod("p", group="job"))
     decision = decide(state)
     assert [eviction.pod for eviction in decision.evictions] == [alone.key]
     for message in (told(decision, "job"), told_pod(decision, "p")):
         assert "It starts when cpu 1 more is freed or added." in message
-        assert "Room is being made for it" in message
+        assert "Pods are being evicted for it" in message
         assert "would not fit" not in message
     without = cluster(node("n", cpu=4), alone, group("job", 1), pod("p", group="job"))
     assert "It would not fit even if all running gangs had ended" in told(decide(without), "job")

@@ -1,1 +1,1 @@
-"""Policies of placement, one small module each: which nodes will do, and which is best."""
+"""Placement policies, one per file: which nodes a pod may use, and which of them is best."""

@@ -1,7 +1,7 @@
-"""How evenly a node's resources are used: a node out of processors cannot use its memory. Pure.
+"""Balanced allocation: a node without free CPU cannot use its memory.
 
-The measure is Kubernetes' (``NodeResourcesBalancedAllocation``): of the parts that are used of CPU,
-memory and the devices that the pod asks for, how far they lie apart.
+The score is Kubernetes' ``NodeResourcesBalancedAllocation``: the deviation between the used
+fractions of CPU, memory and the devices that the pod requests.
 """
 
 import numpy as np
@@ -11,9 +11,9 @@ from gangline.scheduler.plugins.node_scores import Amounts, Scores
 
 
 def evenness(left: Amounts, allocatable: Amounts) -> Scores:
-    """Return how evenly each node (column) uses its resources (rows): 1 when perfectly so.
+    """Return the balance of each node (column) over its resources (rows): 1 if fractions are equal.
 
-    Resources of which a node has none do not count there.
+    Resources that a node does not have are left out.
     """
     there: NDArray[np.bool_] = allocatable > 0
     used = np.where(there, np.clip(1.0 - left / np.maximum(allocatable, 1), 0.0, 1.0), 0.0)

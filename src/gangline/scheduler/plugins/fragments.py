@@ -1,9 +1,9 @@
 """Devices that are left over where the usual pods cannot use them, and how to leave fewer. Pure.
 
-A node's free devices are a *fragment* to a kind of pod as far as no such pod can use them, for
-want of more devices beside them, or of CPU and memory. Weighed by how common each kind is, that is
-the node's fragmentation, and of nodes that will do the one is best where it grows least. The idea
-is fragmentation gradient descent (Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing
+A node's free devices are a *fragment* to a kind of pod as far as no such pod can use them, for want
+of more devices beside them, or of CPU and memory. Weighed by how common each kind is, that is the
+node's fragmentation, and of nodes that will do the one is best where it grows least. The idea is
+fragmentation gradient descent (Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing
 Workloads with Fragmentation Gradient Descent", USENIX ATC 2023), here for whole devices.
 """
 

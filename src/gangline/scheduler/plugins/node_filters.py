@@ -1,7 +1,7 @@
-"""Which nodes a pod may run on, apart from room: each filter names its refusal.
+"""Node filters: which nodes a pod may use, apart from free resources. Each filter has its message.
 
-The words are Kubernetes' own where it has them: autoscalers and people know them. The order is
-kube-scheduler's; the first filter that refuses a node names the reason.
+Messages have Kubernetes' wording, which autoscalers parse. The order is kube-scheduler's: the first
+filter that refuses a node determines the message.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ from gangline.scheduler.model import (
 )
 
 Filter = Callable[[Constraints, NodeFacts], str]
-"""Returns why the node will not do, or nothing."""
+"""Returns why the node is refused, or an empty text."""
 
 UNSCHEDULABLE_TAINT = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 NOT_READY_TAINT = Taint("node.kubernetes.io/not-ready", "", "NoSchedule")
@@ -25,7 +25,7 @@ _KEEPS_OFF = frozenset({"NoSchedule", "NoExecute"})
 
 
 def refusal(constraints: Constraints, node: NodeFacts) -> str:
-    """Return why a pod with these constraints may not run on ``node``; empty: it may."""
+    """Return why a node is refused for these constraints; empty: it is accepted."""
     for accepts in FILTERS:
         if why := accepts(constraints, node):
             return why
@@ -46,7 +46,7 @@ def _taints(constraints: Constraints, node: NodeFacts) -> str:
 
 
 def discouraging(constraints: Constraints, node: NodeFacts) -> int:
-    """Count the taints that a pod does not tolerate and that are a wish only."""
+    """Return the number of untolerated PreferNoSchedule taints."""
     return sum(
         taint.effect == "PreferNoSchedule" and not _tolerated(taint, constraints.tolerations)
         for taint in node.taints
@@ -54,12 +54,12 @@ def discouraging(constraints: Constraints, node: NodeFacts) -> int:
 
 
 def keeps_off(node: NodeFacts) -> bool:
-    """Say whether a node has a taint that keeps pods off."""
+    """Return whether a node has a NoSchedule or NoExecute taint."""
     return any(taint.effect in _KEEPS_OFF for taint in node.taints)
 
 
 def _ready(constraints: Constraints, node: NodeFacts) -> str:
-    # A node may be NotReady before anybody has tainted it: a pod bound now would only be lost.
+    # A node may be NotReady before it is tainted: a pod bound now would be lost.
     if node.ready or _tolerated(NOT_READY_TAINT, constraints.tolerations):
         return ""
     return "node(s) were not ready"
@@ -90,7 +90,6 @@ FILTERS: tuple[Filter, ...] = (_schedulable, _taints, _ready, _affinity, _fences
 
 
 def matches(term: NodeTerm, labels: Mapping[str, str], name: str) -> bool:
-    """Say whether a node with these labels and this name satisfies ``term``."""
     if not (term.labels or term.fields):
         return False
     fields = {"metadata.name": name}
@@ -116,7 +115,7 @@ def _holds(expression: Expression, labels: Mapping[str, str]) -> bool:
 
 
 def _compares(operator: str, value: str | None, bounds: tuple[str, ...]) -> bool:
-    """Compare whole numbers; anything else matches nothing, as in Kubernetes."""
+    """Compare integers; other values match nothing, as in Kubernetes."""
     try:
         number, bound = int(value or ""), int(bounds[0])
     except (ValueError, IndexError):

@@ -1,8 +1,8 @@
-"""Which of the nodes that will do is best: gangs pack, and devices are not wasted.
+"""Node scores: which of the accepted nodes is best. Gangs are packed, and devices are not wasted.
 
-Scores are added; each lies between 0 and 1 before its weight. Packing (see ``trial``) keeps whole
-nodes free for the next gang; pods without devices stay off nodes that have some, so that devices
-do not starve for want of a CPU.
+The total is a weighted sum; each score lies between 0 and 1. Packing keeps unused nodes free for
+the next gang. Pods without devices avoid nodes with devices, so that no device is unusable for lack
+of CPU.
 """
 
 from dataclasses import dataclass
@@ -19,58 +19,55 @@ Scores = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """How much each consideration counts in the choice between nodes that will do."""
+    """Weights of the scores."""
 
     packing: float = 1.0
-    """Full nodes first; below nothing: empty nodes first, which spreads."""
+    """Prefers full nodes; a negative weight prefers empty nodes, which spreads pods."""
     cpu: float = 1.0
     memory: float = 1.0
     device: float = 5.0
-    """Devices are dear: how full they are decides before CPU and memory do."""
+    """Devices are expensive: their usage outweighs that of CPU and memory."""
     resources: tuple[tuple[str, float], ...] = ()
-    """Other weights for single resources."""
+    """Other weights of single resources."""
     spare_devices: float = 2.0
-    """Against nodes whose devices a pod does not need."""
+    """Against nodes whose devices the pod does not need."""
     one_model: float = 1.0
-    """Above nothing: gangs stay on nodes with devices of one model, as far as they fit there."""
+    """Above 0: gangs stay on nodes with one device model if they fit there."""
     together: float = 0.0
-    """Against each node that a gang's pods with devices are spread over; a node that was whole
-    before weighs 1."""
+    """Against each node that a gang's pods with devices use; a node that was unused before costs 1.
+    """
     fragments: float = 0.0
     """Against leaving devices over where the usual pods cannot use them."""
     affinity: float = 2.0
     """Preferred node affinity."""
     pod_affinity: float = 2.0
-    """Preferred affinity between pods."""
+    """Preferred inter-pod affinity."""
     spreading: float = 2.0
-    """Spreading over places as far as possible (``ScheduleAnyway``)."""
+    """Topology spread with ``ScheduleAnyway``."""
     discouraged: float = 3.0
-    """Against each mark of a node that pods would rather not put up with (``PreferNoSchedule``)."""
+    """Against each untolerated ``PreferNoSchedule`` taint."""
     balance: float = 0.0
-    """Using CPU, memory and devices of a node evenly."""
+    """Balanced use of CPU, memory and devices of a node."""
     images: float = 0.0
-    """Nodes that have the images of a pod's containers. At 0 images are neither read nor kept."""
+    """Nodes that have the pod's images. With 0 images are neither decoded nor stored."""
     seed: int = 0
-    """Which of nodes that are equally good goes first; 0: the first by name."""
+    """Order of equally good nodes; 0: by name."""
 
     @property
     def one_by_one(self) -> bool:
-        """Whether a node may get worse by being used.
+        """True if a node may get worse by being used: then each pod is scored by itself.
 
-        Else the best node stays the best, and takes all pods that are alike at once.
+        Else the best node stays the best, and takes pods of one shape in one step.
         """
         return self.packing < 0 or self.balance > 0
 
     @property
     def stays_best(self) -> bool:
-        """Whether the best node surely stays the best of all while it has room.
-
-        Packing makes it better still; what is left over on it may suit the usual pods worse.
-        """
+        """True if the best node certainly stays the best while pods fit."""
         return not (self.one_by_one or self.fragments)
 
     def of(self, resource: str) -> float:
-        """Return how much a resource counts in packing: devices more, pods not at all."""
+        """Return the packing weight of a resource; pod slots have none."""
         special = dict(self.resources).get(resource)
         if special is not None:
             return special
@@ -84,12 +81,12 @@ class Weights:
 
 
 def is_device(resource: str) -> bool:
-    """Say whether a resource is an extended one (``nvidia.com/gpu``): scarce and indivisible."""
+    """Return whether a resource is an extended one (``nvidia.com/gpu``): scarce and indivisible."""
     return "/" in resource and not resource.startswith("kubernetes.io/")
 
 
 def preference(constraints: Constraints, node: NodeFacts) -> float:
-    """Return how well a node suits the pod's preferred affinity, between 0 and 1."""
+    """Return how well a node matches the pod's preferred affinity, between 0 and 1."""
     total = sum(weight for weight, _ in constraints.preferred)
     if not total:
         return 0.0

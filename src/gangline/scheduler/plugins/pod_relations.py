@@ -1,7 +1,8 @@
-"""Pods that must be near to, apart from, or evenly spread among other pods. Pure.
+"""Inter-pod affinity, anti-affinity and topology spread: which rows the counts of matching pods
+allow.
 
-What counts is how many matching pods there are in each part of the cluster (nodes whose label has
-one value), so everything here works on one count for each row and one part number for each row.
+A topology domain is the set of nodes with one value of a label. Everything works on one count and
+one domain number for each row.
 """
 
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from gangline.scheduler.model import PodFacts, PodTerm, SpreadTerm
 
 Counts = NDArray[np.int64]
 Parts = NDArray[np.intp]
-"""The part of the cluster that each row is in; -1: its node lacks the label."""
+"""Topology domain number of each row; -1: its node lacks the label."""
 Mask = NDArray[np.bool_]
 
 NOT_NEAR = "node(s) didn't match pod affinity rules"
@@ -24,14 +25,13 @@ UNEVEN = "node(s) didn't match pod topology spread constraints"
 
 @dataclass(frozen=True, slots=True)
 class Pods:
-    """Which pods are meant: a selector, within namespaces."""
+    """The pods that a term selects."""
 
     term: PodTerm
     namespace: str
-    """Of who states the term, for terms that name no namespaces."""
+    """Namespace of the owner, for terms that name no namespaces."""
 
     def matches(self, pod: PodFacts) -> bool:
-        """Say whether ``pod`` is one of them."""
         namespace = pod.key.partition("/")[0]
         namespaces = self.term.namespaces
         if namespaces is not None and namespace not in (namespaces or (self.namespace,)):
@@ -40,7 +40,7 @@ class Pods:
 
 
 def in_parts(counts: Counts, parts: Parts) -> Counts:
-    """Return for each row how many there are in its part; nothing where it is in none."""
+    """Return for each row the total of its domain; 0 without a domain."""
     if not len(parts):
         return counts
     size = int(parts.max(initial=-1)) + 1
@@ -49,20 +49,22 @@ def in_parts(counts: Counts, parts: Parts) -> Counts:
 
 
 def near(counts: Counts, parts: Parts, itself: bool) -> Mask:
-    """Rows in a part that has one; the first of pods that want to be near each other may start."""
+    """Rows in a domain with a matching pod. The first of pods that select themselves may use any
+    domain.
+    """
     if itself and not counts[parts >= 0].any():
         return parts >= 0
     return (parts >= 0) & (in_parts(counts, parts) > 0)
 
 
 def apart(counts: Counts, parts: Parts) -> Mask:
-    """Rows in a part that has none, or in no part at all."""
+    """Rows in a domain without matching pods, or in no domain."""
     rows: Mask = (parts < 0) | (in_parts(counts, parts) == 0)
     return rows
 
 
 def even(term: SpreadTerm, counts: Counts, parts: Parts, eligible: Mask, itself: bool) -> Mask:
-    """Rows where one more keeps the difference between parts within bounds."""
+    """Rows where one more pod keeps the skew within its limit."""
     there = in_parts(np.where(eligible, counts, 0), parts)
     counted = eligible & (parts >= 0)
     if not counted.any():

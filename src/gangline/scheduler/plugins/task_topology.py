@@ -1,9 +1,9 @@
-"""Which pods of a gang belong together on a node, and which apart. Pure.
+"""Task topology: which roles of a gang prefer to share nodes, and which prefer not to.
 
-Parameter servers and workers exchange gradients all the time: on one node that costs nothing. Roles
-with *affinity* share nodes; a role with *anti-affinity* to itself is spread, one to a node. Of two
-parameter servers and four workers each server gets a node with two workers: a *bucket*. It is a
-wish, never a reason to wait.
+Parameter servers and workers exchange gradients all the time, which is fastest within a node. Roles
+with *affinity* share nodes; a role with *anti-affinity* to itself is spread over nodes. Two
+parameter servers and four workers form two *buckets*: a server and two workers each. This is a
+preference and never keeps a gang pending.
 """
 
 from collections import defaultdict
@@ -17,7 +17,7 @@ WORKER = "worker"
 
 
 def wishes(affinity: str, anti_affinity: str) -> RoleWishes | None:
-    """Read the annotations: groups of roles separated by ``;``, roles by ``,``."""
+    """Parse the annotations: ``;`` separates groups of roles, ``,`` separates roles."""
     together, apart = _groups(affinity), _groups(anti_affinity)
     return RoleWishes(together, apart) if together or apart else None
 
@@ -31,7 +31,7 @@ def _groups(written: str) -> tuple[tuple[str, ...], ...]:
 
 
 def usual_wishes(roles: frozenset[str]) -> RoleWishes | None:
-    """Return what suits a gang that states nothing: servers apart, each with its workers."""
+    """Return the default of a gang: servers are spread, and workers share their nodes."""
     servers = sorted(role for role in roles if role.lower() in SERVERS)
     workers = sorted(role for role in roles if role.lower() == WORKER)
     if not servers or not workers:
@@ -45,11 +45,11 @@ class Bucket:
 
     pods: tuple[PodFacts, ...]
     alone: bool
-    """Buckets of its kind are to be on other nodes."""
+    """True if buckets of this kind use different nodes."""
 
 
 def buckets(pods: Sequence[PodFacts], wished: RoleWishes) -> list[Bucket]:
-    """Divide a gang's pods, evenly: pods of roles without any wish are left out."""
+    """Divide a gang's pods evenly into buckets; pods of roles without a preference are left out."""
     by_role: dict[str, list[PodFacts]] = defaultdict(list)
     for pod in pods:
         by_role[pod.role].append(pod)
@@ -70,7 +70,7 @@ def buckets(pods: Sequence[PodFacts], wished: RoleWishes) -> list[Bucket]:
 
 
 def enemies(role: str, wished: RoleWishes) -> frozenset[str]:
-    """Return the roles that are not to share a node with ``role``."""
+    """Return the roles that prefer not to share a node with ``role``."""
     return frozenset(
         other for group in wished.apart if len(group) > 1 and role in group for other in group
     ) - {role}

@@ -1,9 +1,8 @@
-"""An independent judge: looks at every decision of a simulation and knows nothing of how it came.
+"""The decision oracle: an independent check of every result of a cycle.
 
-Works on plain sums over pods, not on the scheduler's arrays, and repeats the rules in the plainest
-words, so that an error there shows here. Nothing of what decides is used; only the facts are.
-``check_places`` looks at where pods may run, ``check_pools`` at where queues and volumes may be and
-at small gangs, ``check_queues`` at what queues may use, and ``check_evictions`` at who has to go.
+It uses plain sums over pods, not the scheduler's arrays, and implements the rules in the simplest
+way, so that an error of the scheduler is visible here. It shares the values of the cache with the
+scheduler, and no code that decides.
 """
 
 from collections import Counter, defaultdict
@@ -18,21 +17,21 @@ from gangline.scheduler.state import ClusterState
 
 
 class Wrong(AssertionError):
-    """A decision breaks a rule. The message says which and where."""
+    """A result violates a rule. The message says which one and where."""
 
 
 def check(state: ClusterState, decision: Decision, now: float) -> None:
-    """Look at a decision before it is carried out.
+    """Check a result before it is applied.
 
     Raises:
-        Wrong: it breaks a rule.
+        Wrong: it violates a rule.
     """
     for fault in faults(state, decision):
         raise Wrong(f"at {now}: {fault}")
 
 
 def faults(state: ClusterState, decision: Decision) -> Iterator[str]:
-    """Return the rules that a decision breaks, in words."""
+    """Yield the rules that a result violates."""
     bound = {binding.pod for binding in decision.bindings}
     if len(bound) != len(decision.bindings):
         yield "a pod is bound twice"

@@ -1,4 +1,4 @@
-"""Judges who is evicted: may he be, is it for somebody who may ask for it, and does it help?"""
+"""Oracle of evictions: each is allowed, justified by priority or share, and sufficient."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,7 @@ _SYSTEM_PRIORITY = 2_000_000_000
 
 
 def wrongly_evicted(state: ClusterState, decision: Decision) -> Iterator[str]:
-    """Return the evictions that break a rule, in words."""
+    """Yield the evictions that violate a rule."""
     yield from _wrongly_lodged(state, decision)
     if not decision.evictions:
         return
@@ -30,7 +30,7 @@ def wrongly_evicted(state: ClusterState, decision: Decision) -> Iterator[str]:
 
 
 def _wrongly_lodged(state: ClusterState, decision: Decision) -> Iterator[str]:
-    """Gangs that are let into planned room, and could not be told to go."""
+    """Backfilled gangs that could not be evicted."""
     bound = {binding.group for binding in decision.bindings}
     for key, host in decision.lodgers.items():
         if key not in bound or host not in decision.promises or key in state.lodgers:
@@ -46,11 +46,11 @@ def _exempt(state: ClusterState, decision: Decision) -> Iterator[str]:
         group = state.groups.get(pod.group) if pod.group is not None else None
         system = pod.priority >= _SYSTEM_PRIORITY or pod.key.startswith("kube-system/")
         if not pod.holds_room or pod.terminating or pod.uid != eviction.uid:
-            yield f"{pod.key} is evicted, and does not run or goes already"
+            yield f"{pod.key} is evicted, and does not run or is terminating"
         if not pod.preemptable or (group is not None and not group.preemptable):
             yield f"{pod.key} may not be evicted"
         if system or not (pod.ours or pod.group is not None):
-            yield f"{pod.key} is evicted and is not ours to evict"
+            yield f"{pod.key} is evicted and belongs to another scheduler"
 
 
 def _over_budget(state: ClusterState, decision: Decision) -> Iterator[str]:
@@ -65,7 +65,7 @@ def _over_budget(state: ClusterState, decision: Decision) -> Iterator[str]:
 
 
 def _half_broken(state: ClusterState, decision: Decision) -> Iterator[str]:
-    """Gangs that keep pods which cannot go on without those that are evicted."""
+    """Gangs that keep pods which cannot continue without the evicted ones."""
     gone = {eviction.pod for eviction in decision.evictions}
     groups = {e.group for e in decision.evictions if e.group is not None}
     for key in sorted(groups & state.groups.keys()):
@@ -89,7 +89,7 @@ def _whole(
 
 
 def _in_vain(state: ClusterState, decision: Decision) -> Iterator[str]:
-    """Room that is promised in place of the evicted and would not be there without them."""
+    """Reservations of preemptors that would not fit even after the evictions."""
     free: dict[str, Counter[str]] = {
         str(node.name): Counter(dict(node.allocatable))
         for node in state.nodes.facts
@@ -105,16 +105,16 @@ def _in_vain(state: ClusterState, decision: Decision) -> Iterator[str]:
     for name in {eviction.beneficiary for eviction in decision.evictions}:
         promise = decision.promises.get(name)
         if promise is None:
-            yield f"pods are evicted for {name}, and nothing is kept for it"
+            yield f"pods are evicted for {name}, and it has no reservation"
             continue
         for pod_key, node in promise.places:
             request = dict(state.pods[pod_key].shape.request)
             left = free[str(node)]
             left.subtract(request)
-            # Nodes have one of each port, and do not say so.
+            # Nodes have one of each host port, without reporting it.
             asked = [resource for resource, amount in request.items() if amount]
             if any(left[each] + each.startswith(HOST_PORT) < 0 for each in asked):
-                yield f"pods are evicted for {name}, and {pod_key} has no room on {node} even so"
+                yield f"pods are evicted for {name}, and {pod_key} does not fit on {node} even so"
 
 
 def _without_right(
@@ -124,7 +124,7 @@ def _without_right(
     name: str,
     evictions: Sequence[Eviction],
 ) -> Iterator[str]:
-    """Evictions that neither priority nor a queue's share allows."""
+    """Evictions that neither priority nor the share of a queue justifies."""
     group = state.groups.get(GroupKey(name))
     waiting = (
         [pod for pod in state.members[group.key].values() if pod.waits]
@@ -132,7 +132,7 @@ def _without_right(
         else [state.pods[PodKey(name)]]
     )
     if not all(pod.preempts for pod in waiting):
-        yield f"pods are evicted for {name}, which preempts nobody"
+        yield f"pods are evicted for {name}, which may not preempt"
     priority = group.priority if group is not None else waiting[0].priority
     queue = queue_of(state, waiting[0])
     assert queue is not None
@@ -147,7 +147,7 @@ def _without_right(
             if has >= priority:
                 yield f"{pod.key} is evicted for {name}, which has no higher priority"
         elif other is None or other not in books.of:
-            yield f"{pod.key} is evicted, and no queue pays for it"
+            yield f"{pod.key} is evicted, and is charged to no queue"
         else:
             yield from _not_owed(state, books, decision, (name, queue), (pod, other))
 
@@ -159,7 +159,7 @@ def _not_owed(
     claimer: tuple[str, str],
     victim: tuple[PodFacts, str],
 ) -> Iterator[str]:
-    """Say that a queue takes what it has no claim to, or from one that has not too much."""
+    """Reclaims beyond the fair share of one queue, or from a queue within its fair share."""
     (name, queue), (pod, other) = claimer, victim
     shared = set(books.path(queue)) & set(books.path(other))
     asked = {n for n, amount in pod.shape.request if amount} - {"pods"}
@@ -172,14 +172,14 @@ def _not_owed(
         if each in shared:
             continue
         if each in state.queues and not state.queues[each].reclaimable:
-            yield f"{pod.key} is evicted for {name}, and queue {each} gives nothing back"
+            yield f"{pod.key} is evicted for {name}, and queue {each} is not reclaimable"
         figures = books.of[each]
         has = {n: figures.used[n] + bound[each][n] for n in asked}
         if all(has[n] <= figures.entitled.get(n, 0) * (1 + TOLERANCE) for n in asked):
-            yield f"{pod.key} is evicted for {name}, and queue {each} has not too much"
+            yield f"{pod.key} is evicted for {name}, and queue {each} is within its fair share"
     for each in books.path(queue):
         figures = books.of[each]
         if each not in shared and all(
             figures.used[n] >= figures.entitled.get(n, 0) * (1 - TOLERANCE) for n in asked
         ):
-            yield f"{pod.key} is evicted for {name}, and queue {each} has its part already"
+            yield f"{pod.key} is evicted for {name}, and queue {each} has its fair share already"

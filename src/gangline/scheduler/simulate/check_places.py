@@ -1,6 +1,6 @@
-"""Judges where pods were put: may each of them run there, beside the pods that are there?
+"""Oracle of placements: each pod may run on its node, with the pods that run there.
 
-Bindings are looked at one by one in their order, each with those before it in place.
+Bindings are checked in their order, each with the earlier ones in place.
 """
 
 import re
@@ -29,7 +29,7 @@ _NOT_READY = Taint("node.kubernetes.io/not-ready", "", "NoSchedule")
 
 
 def misplaced(state: ClusterState, decision: Decision) -> Iterator[str]:
-    """Return the pods that may not be where they are put, in words."""
+    """Yield the pods that may not run on their nodes."""
     scene = Scene(state)
     for binding in decision.bindings:
         pod = state.pods[binding.pod]
@@ -44,7 +44,7 @@ def misplaced(state: ClusterState, decision: Decision) -> Iterator[str]:
 
 
 def refusals(constraints: Constraints, node: NodeFacts) -> Iterator[str]:
-    """Return why a pod may not run on a node, whoever else is there."""
+    """Yield why a pod may not run on a node, apart from other pods."""
     repelling = [taint for taint in node.taints if taint.effect in ("NoSchedule", "NoExecute")]
     if node.unschedulable:
         repelling.append(_UNSCHEDULABLE)
@@ -56,10 +56,10 @@ def refusals(constraints: Constraints, node: NodeFacts) -> Iterator[str]:
     labels = dict(node.labels)
     for key, value in constraints.selector:
         if labels.get(key) != value:
-            yield f"it asks for nodes with {key}={value}"
+            yield f"it selects nodes with {key}={value}"
     terms = constraints.required
     if terms is not None and not any(meets(term, node) for term in terms):
-        yield "its node affinity forbids it"
+        yield "its node affinity excludes the node"
 
 
 def _tolerates(toleration: Toleration, taint: Taint) -> bool:
@@ -71,12 +71,12 @@ def _tolerates(toleration: Toleration, taint: Taint) -> bool:
 
 
 def meets(term: NodeTerm, node: NodeFacts) -> bool:
-    """Say whether a node is one of those that a term means."""
+    """Return whether a node matches a term."""
     if not term.labels and not term.fields:
         return False
     labels, fields = dict(node.labels), {"metadata.name": str(node.name)}
-    wanted = [(each, labels) for each in term.labels] + [(each, fields) for each in term.fields]
-    return all(_true(expression, there) for expression, there in wanted)
+    pairs = [(each, labels) for each in term.labels] + [(each, fields) for each in term.fields]
+    return all(_true(expression, there) for expression, there in pairs)
 
 
 def _true(expression: Expression, there: Mapping[str, str]) -> bool:
@@ -94,7 +94,7 @@ def _true(expression: Expression, there: Mapping[str, str]) -> bool:
 
 
 class Scene:
-    """Nodes and the pods on them."""
+    """Nodes, and the pods on them."""
 
     def __init__(self, state: ClusterState) -> None:
         self.nodes = {str(node.name): node for node in state.nodes.facts if node is not None}
@@ -105,22 +105,24 @@ class Scene:
         self._repelling = any(_apart(p) for pods in self.pods_on.values() for p in pods)
 
     def quarrels(self, pod: PodFacts, node: NodeFacts) -> Iterator[str]:
-        """Return what other pods have against this one there, or this one against them."""
+        """Yield the inter-pod rules that the pod would violate on the node, or that others have
+        against it.
+        """
         relations = pod.shape.constraints.relations
         if relations is not None:
             for term in relations.near:
                 if not term.weight and not self._finds_company(pod, term, node):
-                    yield "no pod is there that it has to be near to"
+                    yield "its affinity selects no pod there"
             for spread in relations.spread:
                 if spread.hard and not self._is_even(pod, spread, node):
-                    yield "pods are not spread evenly any more"
+                    yield "its topology spread is violated"
         for term in _apart(pod):
             if any(_means(pod, term, other) for other in self._within(node, term.topology_key)):
-                yield "a pod is there that it has to be apart from"
+                yield "its anti-affinity excludes a pod there"
         self._repelling |= bool(_apart(pod))
         for key, other in self._neighbours(node) if self._repelling else ():
             if any(t.topology_key == key and _means(other, t, pod) for t in _apart(other)):
-                yield f"{other.key} has to be apart from it"
+                yield f"{other.key} excludes it by anti-affinity"
 
     def _neighbours(self, node: NodeFacts) -> Iterator[tuple[str, PodFacts]]:
         for key, _ in node.labels:
@@ -128,7 +130,7 @@ class Scene:
                 yield key, other
 
     def _within(self, node: NodeFacts, key: str) -> Iterator[PodFacts]:
-        """Pods on nodes that have the same value of a label."""
+        """Pods on nodes with the same value of a label."""
         value = dict(node.labels).get(key)
         if value is not None:
             for other in self.nodes.values():
@@ -177,7 +179,7 @@ def _means(owner: PodFacts, term: PodTerm, other: PodFacts) -> bool:
 
 
 def _scattered(state: ClusterState, scene: Scene, bindings: tuple[Binding, ...]) -> Iterator[str]:
-    """Gangs that must be close together in the network and are not."""
+    """Gangs whose network rule is violated."""
     put = {binding.pod: str(binding.node) for binding in bindings}
     for key in sorted({binding.group for binding in bindings if binding.group is not None}):
         group = state.groups[key]
@@ -194,7 +196,7 @@ def _scattered(state: ClusterState, scene: Scene, bindings: tuple[Binding, ...])
 
 
 def permitted(state: ClusterState, scene: Scene, rule: NetworkRule) -> Iterator[set[str]]:
-    """Return the nodes of each network domain that a rule allows."""
+    """Yield the nodes of each network domain that a rule allows."""
     for domain in state.nodes.hypernodes.values():
         named = [d.tier for d in state.nodes.hypernodes.values() if d.tier_name == rule.tier_name]
         highest = max(named, default=0) if rule.tier_name else rule.tier

@@ -1,4 +1,4 @@
-"""Judges pools and small gangs: node groups of queues, volumes, and what is within a gang."""
+"""Oracle of node groups, volumes and subgroups."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ _SmallGang = tuple[str, tuple[str, ...]]
 
 
 def fences_of(state: ClusterState, queue: str) -> tuple[Fence, ...]:
-    """Return the nodes that a queue's jobs are kept to: by the nearest queue that says anything."""
+    """Return the node terms of a queue: those of the nearest queue that has any."""
     seen: list[str] = []
     while queue in state.queues and queue not in seen:
         seen.append(queue)
@@ -34,12 +34,12 @@ def fences_of(state: ClusterState, queue: str) -> tuple[Fence, ...]:
 
 
 def within(fences: tuple[Fence, ...], node: NodeFacts) -> bool:
-    """Say whether a node is within all of these."""
+    """Return whether a node matches all of these terms."""
     return all(any(meets(term, node) for term in fence.terms) for fence in fences)
 
 
 def outside_pools(state: ClusterState, decision: Decision) -> Iterator[str]:
-    """Return the pods that are put where their queue, or a volume of theirs, may not be."""
+    """Yield the pods on nodes that their queue, or one of their volumes, does not allow."""
     nodes = {str(node.name): node for node in state.nodes.facts if node is not None}
     for binding in decision.bindings:
         pod, node = state.pods[binding.pod], nodes.get(str(binding.node))
@@ -48,7 +48,7 @@ def outside_pools(state: ClusterState, decision: Decision) -> Iterator[str]:
         group = state.groups.get(pod.group) if pod.group is not None else None
         queue = group.queue if group is not None else "default"
         if not within(fences_of(state, queue), node):
-            yield f"{pod.key} is put on {node.name}, outside of the node groups of queue {queue}"
+            yield f"{pod.key} is put on {node.name}, outside the node groups of queue {queue}"
         for key in pod.claims if state.storage.known else ():
             yield from _unreached(state, pod, key, node)
     if state.storage.known and state.storage.limits:
@@ -67,9 +67,9 @@ def _unreached(state: ClusterState, pod: PodFacts, key: str, node: NodeFacts) ->
 
 
 def _no_storage_for(state: ClusterState, claim: ClaimFacts, node: NodeFacts) -> bool:
-    """Say whether a volume would have to be made where its driver has too little storage."""
-    said, driver = state.storage.capacities, _driver_of(state, claim.key)
-    if not said.known or driver not in said.publishing or not claim.size:
+    """Return whether a volume would have to be provisioned without enough storage capacity."""
+    capacities, driver = state.storage.capacities, _driver_of(state, claim.key)
+    if not capacities.known or driver not in capacities.publishing or not claim.size:
         return False
     volumes = state.storage.volumes.values()
     if any(v.usable and v.claim in ("", claim.key) and _reaches(v.terms, node) for v in volumes):
@@ -81,7 +81,7 @@ def _no_storage_for(state: ClusterState, claim: ClaimFacts, node: NodeFacts) -> 
         and each.largest >= claim.size
         and each.nodes is not None
         and (each.nodes == NodeTerm() or meets(each.nodes, node))
-        for each in said.facts.values()
+        for each in capacities.facts.values()
     )
 
 
@@ -90,7 +90,7 @@ def _reaches(terms: tuple[NodeTerm, ...] | None, node: NodeFacts) -> bool:
 
 
 def _too_many_volumes(state: ClusterState, decision: Decision) -> Iterator[str]:
-    """Nodes that would have to attach more volumes than they can, each volume once."""
+    """Nodes that would attach more volumes than their limit; each volume counts once."""
     before: dict[str, set[str]] = defaultdict(set)
     after: dict[str, set[str]] = defaultdict(set)
     for pod in state.pods.values():
@@ -109,7 +109,7 @@ def _too_many_volumes(state: ClusterState, decision: Decision) -> Iterator[str]:
 
 
 def _driver_of(state: ClusterState, key: str) -> str:
-    """Who attaches the volume of a claim, or will once it is made."""
+    """Return the driver that attaches the volume of a claim, or will after provisioning."""
     claim = state.storage.claims.get(key)
     if claim is None:
         return ""
@@ -123,7 +123,7 @@ def _driver_of(state: ClusterState, key: str) -> str:
 
 
 def torn_apart(state: ClusterState, decision: Decision) -> Iterator[str]:
-    """Return the small gangs within gangs that are not whole, not enough, or not together."""
+    """Yield the subgroups that are incomplete, too few, or violate a network rule."""
     put = {binding.pod: binding for binding in decision.bindings}
     for key in sorted({b.group for b in decision.bindings if b.group is not None}):
         group = state.groups[key]
@@ -138,11 +138,11 @@ def _broken(state: ClusterState, group: GroupFacts, put: dict[PodKey, Binding]) 
         if (stays or pod.key in put) and (which := _small_gang(group, pod)) is not None:
             small[which].append(pod)
     rules = {rule.name: rule for rule in group.parts}
-    whole: Counter[str] = Counter()
+    complete: Counter[str] = Counter()
     scene = Scene(state)
     for (name, values), pods in sorted(small.items()):
         rule = rules[name]
-        whole[name] += len(pods) >= rule.size
+        complete[name] += len(pods) >= rule.size
         if not any(pod.key in put for pod in pods):
             continue
         if len(pods) < rule.size:
@@ -150,8 +150,9 @@ def _broken(state: ClusterState, group: GroupFacts, put: dict[PodKey, Binding]) 
         if rule.network is not None and rule.network.hard:
             yield from _far_apart(state, scene, rule.network, pods, put)
     for rule in group.parts:
-        if whole[rule.name] < rule.minimum:
-            yield f"{group.key} has {whole[rule.name]} of {rule.minimum} small gangs of {rule.name}"
+        if complete[rule.name] < rule.minimum:
+            count = complete[rule.name]
+            yield f"{group.key} has {count} of {rule.minimum} subgroups of {rule.name}"
 
 
 def _far_apart(
@@ -165,7 +166,7 @@ def _far_apart(
     nodes |= {str(pod.node) for pod in pods if pod.holds_room}
     nodes &= scene.nodes.keys()
     if not any(nodes <= each for each in permitted(state, scene, rule)):
-        yield f"{pods[0].group} has a small gang on {sorted(nodes)}, which no allowed domain holds"
+        yield f"{pods[0].group} has a subgroup on {sorted(nodes)}, which no allowed domain holds"
 
 
 def _small_gang(group: GroupFacts, pod: PodFacts) -> _SmallGang | None:

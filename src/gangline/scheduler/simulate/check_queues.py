@@ -1,6 +1,6 @@
-"""Judges what queues use, by the rules of the documentation worked out the plain, slow way.
+"""Oracle of queues: limits and fair shares by the documented rules, computed in a simple, slow way.
 
-Each resource by itself, and each level of the hierarchy after the one above it.
+Each resource is computed by itself, and each level of the hierarchy after its parent.
 """
 
 from collections import Counter, defaultdict
@@ -15,25 +15,25 @@ from gangline.scheduler.state import ClusterState
 
 _HALVINGS = 100
 _SMALL = 1e-14
-"""Halves that differ by so small a part are equal."""
+"""Relative difference below which the bisection ends."""
 _ENDLESS = float("inf")
 TOLERANCE = 1e-9
-"""Of the amounts compared, since shares are fractions."""
+"""Relative tolerance of comparisons: shares are floating-point fractions."""
 
 
 @dataclass(slots=True)
 class Figures:
-    """What one queue may use and has, by resource, with all queues below it."""
+    """Amounts of one queue and its descendants, by resource."""
 
     used: Counter[str] = field(default_factory=Counter)
     requested: Counter[str] = field(default_factory=Counter)
-    """Used and waited for."""
+    """Usage and pending requests."""
     ceiling: dict[str, float] = field(default_factory=dict)
     entitled: dict[str, float] = field(default_factory=dict)
 
 
 class Books:
-    """The figures of all queues."""
+    """The amounts of all queues."""
 
     def __init__(self, state: ClusterState) -> None:
         self._queues: dict[str, QueueFacts] = {
@@ -53,7 +53,7 @@ class Books:
         self._divide("", total, dict.fromkeys(self._names, _ENDLESS), total)
 
     def parent(self, name: str) -> str:
-        """Return the queue above one; nothing for those at the top, and for those in a circle."""
+        """Return the parent of a queue; empty for top queues and for queues in a cycle."""
         above, seen = self._queues[name].parent, [name]
         while above in self._queues and above not in seen:
             seen.append(above)
@@ -62,7 +62,7 @@ class Books:
         return parent if parent in self._queues and above != name else ""
 
     def path(self, name: str) -> list[str]:
-        """Return a queue and all above it."""
+        """Return a queue and its ancestors."""
         found = [name]
         while (above := self.parent(found[-1])) and above not in found:
             found.append(above)
@@ -103,7 +103,7 @@ class Books:
         return {name: max(0, total[name] - max(0, outside[name])) for name in self._names}
 
     def _pool(self, state: ClusterState, queue: str) -> dict[str, float]:
-        """What there is on the nodes that a queue's jobs are kept to."""
+        """Return the capacity of the nodes that match a queue's node terms."""
         fences = fences_of(state, queue)
         there: Counter[str] = Counter()
         for node in self._open:
@@ -146,14 +146,14 @@ class Books:
     def _parts(
         self, children: list[str], name: str, total: float, kept: Mapping[str, float]
     ) -> dict[str, float]:
-        """Divide by weight: everybody at least his floor, nobody more than he wants."""
+        """Divide by weight: each queue gets at least its floor, and no more than it wants."""
         least, most = {}, {}
         for child in children:
             figures, facts = self.of[child], self._queues[child]
-            wanted = min(figures.requested[name], figures.ceiling[name], self._pools[child][name])
-            deserved = min(dict(facts.deserved).get(name, 0), total, wanted)
+            needed = min(figures.requested[name], figures.ceiling[name], self._pools[child][name])
+            deserved = min(dict(facts.deserved).get(name, 0), total, needed)
             least[child] = max(min(kept[child], figures.ceiling[name]), deserved)
-            most[child] = least[child] if facts.deserved else max(wanted, least[child])
+            most[child] = least[child] if facts.deserved else max(needed, least[child])
         if sum(most.values()) <= total:
             return most
         low, high = 0.0, max(most.values())
@@ -175,7 +175,9 @@ class Books:
 
 
 def _open_nodes(state: ClusterState) -> Iterator[NodeFacts]:
-    """The nodes that queues can have: tainted ones only if ours may use them, or do."""
+    """Yield the nodes that queues can use: tainted ones only if pods of this scheduler may use
+    them, or do.
+    """
     waiting = {pod.shape.constraints for pod in state.pods.values() if pod.waits}
     ours = {pod.node for pod in state.pods.values() if pod.ours and pod.holds_room}
     for node in state.nodes.facts:
@@ -191,7 +193,7 @@ def _open_nodes(state: ClusterState) -> Iterator[NodeFacts]:
 
 
 def queue_of(state: ClusterState, pod: PodFacts) -> str | None:
-    """Return the queue that pays for a pod; None: none does."""
+    """Return the queue that a pod is charged to; None: none."""
     if pod.group is None:
         return DEFAULT_QUEUE if pod.ours else None
     group = state.groups.get(pod.group)
@@ -199,7 +201,7 @@ def queue_of(state: ClusterState, pod: PodFacts) -> str | None:
 
 
 def above_limits(state: ClusterState, decision: Decision) -> Iterator[str]:
-    """Return the queues that would use more than they may, in words."""
+    """Yield the queues that would exceed their limits."""
     if not decision.bindings:
         return
     books = Books(state)
@@ -208,7 +210,7 @@ def above_limits(state: ClusterState, decision: Decision) -> Iterator[str]:
         pod = state.pods[binding.pod]
         queue = queue_of(state, pod)
         if queue is None or queue not in books.of:
-            yield f"{pod.key} is bound and no queue pays for it"
+            yield f"{pod.key} is bound and charged to no queue"
             continue
         for name in books.path(queue):
             grown[name].update({n: amount for n, amount in pod.shape.request if amount})

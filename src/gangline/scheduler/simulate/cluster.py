@@ -1,4 +1,4 @@
-"""The cluster of a simulation: nodes of a few kinds, and queues. YAML or JSON.
+"""The cluster of a simulation: nodes of a few kinds, and queues, from YAML or JSON.
 
 nodes:
   - {count: 100, cpu: 96, memory: 1Ti, gpu: 8, name: gpu, labels: {rack: r1}}
@@ -26,7 +26,7 @@ PODS_PER_NODE = 110
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What there is to run on."""
+    """Nodes and queues of a simulation."""
 
     nodes: tuple[NodeFacts, ...]
     queues: tuple[QueueFacts, ...] = ()
@@ -50,7 +50,7 @@ def read_cluster(path: Path) -> Cluster:
     """Read the description of a cluster.
 
     Raises:
-        TraceError: the file cannot be read as one.
+        TraceError: the file cannot be parsed.
     """
     try:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -65,7 +65,6 @@ def read_cluster(path: Path) -> Cluster:
 
 
 def uniform(count: int, cpu: float, memory: str, gpu: int) -> Cluster:
-    """Return a cluster of equal nodes."""
     return Cluster(tuple(_nodes(_Nodes(count, cpu, memory, gpu))))
 
 

@@ -1,7 +1,7 @@
-"""Virtual time: jobs arrive and end, and between two moments the scheduler decides.
+"""Simulation on virtual time: jobs arrive and end, and a cycle runs after each event.
 
-Nothing is sampled and nothing waits: time jumps from event to event. Evicted and failed gangs come
-back at once and have all of their work to do again since the last checkpoint, if they make any.
+Time jumps from event to event; nothing is sampled and nothing sleeps. Evicted and failed gangs are
+recreated immediately, and repeat their work since the last checkpoint.
 """
 
 import math
@@ -56,16 +56,16 @@ class Run:
     first_started: float | None = None
     ended: float | None = None
     starts: int = 0
-    """Ends that belong to an earlier start are void."""
+    """Number of starts; end events of an earlier start are ignored."""
     evicted: int = 0
     failed: bool = False
     saved: float = 0.0
-    """Seconds of its work that need not be done again."""
+    """Seconds of work that need not be repeated."""
     lost: float = 0.0
-    """Seconds of its work that had to be."""
+    """Seconds of work that had to be repeated."""
 
     def interrupt(self, now: float) -> None:
-        """Lose what was done since the last checkpoint."""
+        """Lose the work since the last checkpoint."""
         if self.started is not None:
             ran = now - self.started
             kept = self.job.saved_in(ran)
@@ -75,19 +75,18 @@ class Run:
 
     @property
     def waited(self) -> float | None:
-        """Seconds from arrival to the first start."""
         return None if self.first_started is None else self.first_started - self.job.arrival
 
 
 @dataclass(slots=True)
 class Sample:
-    """How things stand from a moment on."""
+    """The state of the cluster from a moment on."""
 
     at: float
     running: dict[str, int]
     """Amounts in use."""
     waiting: int
-    """Gangs that wait."""
+    """Number of pending gangs."""
     free_devices: int = 0
     fragments: float = 0.0
     """How many of them are of no use to the usual pod."""
@@ -95,7 +94,7 @@ class Sample:
 
 @dataclass(slots=True)
 class History:
-    """What a simulation leaves behind."""
+    """The records of a simulation."""
 
     runs: dict[str, Run] = field(default_factory=dict)
     samples: list[Sample] = field(default_factory=list)
@@ -123,7 +122,7 @@ class Simulation:
             self.state.set_node(node)
         self.history = History({job.name: Run(job) for job in jobs})
         self._saving: dict[str, Run] = {}
-        """Those that make checkpoints and have not ended."""
+        """Runs that write checkpoints and have not ended."""
         self._policy = policy or Policy()
         self._watchers = watchers
         self._quantum_s = quantum_s
@@ -138,7 +137,7 @@ class Simulation:
         heapify(self._events)
 
     def run(self, until: float = float("inf")) -> History:
-        """Let time pass until nothing more happens, or until ``until`` seconds."""
+        """Run until no event is left, or until ``until`` seconds."""
         while self._events and self._events[0][0] <= until:
             now = self._events[0][0]
             last = now + self._quantum_s
@@ -201,7 +200,7 @@ class Simulation:
             self.state.run_times.ended(group.family, group.key, ran, whole=not failed)
 
     def _settle(self, now: float) -> None:
-        """Decide until nothing more follows: evicted pods go, and come back, at once."""
+        """Run cycles until none evicts pods: evicted pods end and are recreated immediately."""
         self._note_checkpoints(now)
         for _ in range(len(self.history.runs) + 1):
             decision = decide(self.state, now, self._policy)
@@ -220,7 +219,7 @@ class Simulation:
         self.history.samples.append(Sample(now, total, waiting, *self._look(now)))
 
     def _note_checkpoints(self, now: float) -> None:
-        """Let groups say when their gangs last saved their work."""
+        """Update the checkpoint times of groups."""
         for run in self._saving.values():
             if run.started is not None and (kept := run.job.saved_in(now - run.started)):
                 group = self.state.groups[GroupKey(f"{NAMESPACE}/{run.job.name}")]
@@ -269,7 +268,7 @@ class Simulation:
         heappush(self._events, (now + lasts, ENDS, run.job.name, run.starts))
 
     def _come_back(self, run: Run, now: float) -> None:
-        """Make evicted pods anew: all of them if the gang is broken, else only those that went."""
+        """Recreate evicted pods: all pods if the gang is broken, else only the evicted ones."""
         key = GroupKey(f"{NAMESPACE}/{run.job.name}")
         left = [pod for pod in self.state.members.get(key, {}).values() if pod.node is not None]
         run.evicted += 1

@@ -1,11 +1,11 @@
-"""Makes traces with the shapes that large GPU clusters have published.
+"""Synthetic traces with the shapes of published traces of large GPU clusters.
 
-What is taken over are shapes, not records: most jobs are small and short while few large and long
-ones use most of the time, and arrivals follow the day. Sources: Philly (Jeon et al., "Analysis of
+Only shapes are used, not records. Most jobs are small and short, while few large and long ones use
+most of the time, and arrivals follow the day. Sources: Philly (Jeon et al., "Analysis of
 Large-Scale Multi-Tenant GPU Clusters for DNN Training Workloads", ATC 2019: 117,325 jobs in the
 published trace), Helios (Hu et al., "Characterization and Prediction of Deep Learning Workloads in
 Large-Scale GPU Datacenters", SC 2021: 1,580,464 GPU jobs in six months) and PAI (Weng et al.,
-"MLaaS in the Wild", NSDI 2022). The parameters below are ours, chosen to look alike.
+"MLaaS in the Wild", NSDI 2022). The parameters are our own approximations.
 """
 
 import math
@@ -19,23 +19,23 @@ from gangline.scheduler.simulate.trace import Job, pod_request
 
 DAY_S = 86_400.0
 NIGHT = 0.4
-"""Arrivals at the quietest hour, as part of those at the busiest."""
+"""Arrival rate at the quietest hour, relative to the busiest."""
 LONGEST_S = 30 * DAY_S
 _GPU = "nvidia.com/gpu"
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How jobs of a trace are distributed."""
+    """Distribution of the jobs of a trace."""
 
     sizes: tuple[tuple[int, int, float], ...]
-    """Pods, GPUs of each, and how likely."""
+    """Number of pods, GPUs of each, and probability."""
     median_s: float
     """Median duration."""
     spread: float
-    """Standard deviation of the duration's logarithm: how heavy its tail is."""
+    """Standard deviation of the logarithm of the duration."""
     fails: float
-    """Part of the jobs that fail once."""
+    """Fraction of jobs that fail once."""
 
 
 SHAPES = {
@@ -68,9 +68,9 @@ def generate(
     seed: int,
     queues: Sequence[str] = (DEFAULT_QUEUE,),
 ) -> list[Job]:
-    """Return jobs that keep ``cluster`` busy by ``load`` (1: they ask for all of its GPUs).
+    """Return jobs that keep ``cluster`` busy by ``load`` (1: they request all of its GPUs).
 
-    The same arguments give the same jobs.
+    Equal arguments give equal jobs.
     """
     random = Random(seed)
     kinds = [(pods, gpus) for pods, gpus, _ in shape.sizes]
@@ -102,7 +102,7 @@ def _duration(shape: Shape, random: Random) -> float:
 
 
 def _arrival(span: float, random: Random) -> float:
-    """Draw a moment; the afternoon is busy, the night is quiet."""
+    """Draw an arrival time; the afternoon is busy, the night is quiet."""
     while True:
         moment = random.uniform(0, span)
         hour = math.sin(2 * math.pi * moment / DAY_S) / 2 + 0.5

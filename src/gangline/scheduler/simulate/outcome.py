@@ -1,4 +1,4 @@
-"""What came of a simulation, in figures: how full, how long they waited, how fair. Pure."""
+"""Metrics of a simulation: utilisation, waiting times, fairness."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from gangline.scheduler.simulate.engine import History, Run, Sample
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """Seconds from arrival to start."""
+    """Seconds from arrival to the first start."""
 
     count: int
     median: float
@@ -22,28 +22,27 @@ class Waits:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The figures of a simulation."""
+    """Metrics of a simulation."""
 
     lasted: float
     """Seconds until the last job ended."""
     utilisation: Mapping[str, float]
-    """Part in use of each resource, from the first arrival to the last start."""
+    """Used fraction of each resource, from the first arrival to the last start."""
     waits: Waits
     by_queue: Mapping[str, Waits]
     by_size: Mapping[str, Waits]
     fairness: float
-    """Jain's index over the queues' mean slowdowns: 1 when all are slowed down alike."""
+    """Jain's index over the mean slowdowns of queues: 1 if all are equal."""
     fragmented: float
     """Part of the free devices that was of no use to the usual pod."""
     evictions: int
     redone: float
-    """Pod-seconds of work that had to be done again, after evictions and failures."""
+    """Pod-seconds of work that were repeated after evictions and failures."""
     unstarted: int
     decisions: int
 
 
 def outcome(history: History, cluster: Cluster) -> Outcome:
-    """Add up what a simulation left behind."""
     runs = list(history.runs.values())
     queues = sorted({run.job.queue for run in runs})
     by_queue = {queue: [run for run in runs if run.job.queue == queue] for queue in queues}
@@ -77,7 +76,7 @@ def _waits(runs: Sequence[Run]) -> Waits:
 
 
 def _slowdown(runs: Sequence[Run]) -> float:
-    """Mean of (waited + needed) / needed, over jobs that have run."""
+    """Return the mean of (end - arrival) / duration over ended jobs."""
     ratios = [
         (run.ended - run.job.arrival) / max(run.job.duration, 1.0)
         for run in runs
@@ -101,7 +100,7 @@ def _fragmented(samples: Sequence[Sample]) -> float:
 
 
 def _busy(history: History) -> list[Sample]:
-    """Leave out what comes after the last start: then nobody waits, and long jobs only run out."""
+    """Return the samples up to the last start: afterwards no gang is pending."""
     starts = [r.first_started for r in history.runs.values() if r.first_started is not None]
     last = max(starts, default=0.0)
     return [sample for sample in history.samples if sample.at <= last]

@@ -1,4 +1,4 @@
-"""A simulation as text: a table of figures, and a picture of its course. Pure."""
+"""A simulation as text: a table of metrics, and a chart of utilisation."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ WIDTH = 72
 
 
 def figures(outcome: Outcome) -> list[tuple[str, str]]:
-    """Return what came of a simulation, by name."""
+    """Return the metrics with their names."""
     rows = [("lasted", span(outcome.lasted))]
     rows += [
         (f"{name} in use", f"{part:.1%}")
@@ -21,7 +21,7 @@ def figures(outcome: Outcome) -> list[tuple[str, str]]:
         ("fairness between queues (1 is even)", f"{outcome.fairness:.3f}"),
         ("free devices of no use to the usual pod", f"{outcome.fragmented:.1%}"),
         ("pods evicted", str(outcome.evictions)),
-        ("work of pods done again", span(outcome.redone)),
+        ("repeated work of pods", span(outcome.redone)),
         ("jobs that never started", str(outcome.unstarted)),
         ("decisions", str(outcome.decisions)),
     ]
@@ -29,7 +29,7 @@ def figures(outcome: Outcome) -> list[tuple[str, str]]:
 
 
 def waits(outcome: Outcome) -> list[tuple[str, str, str, str, str]]:
-    """Return how long jobs waited: of whom, how many, median, 95th percentile, longest."""
+    """Return waiting times: group of jobs, count, median, 95th percentile, maximum."""
     of = [("all", outcome.waits), *outcome.by_size.items()]
     if len(outcome.by_queue) > 1:
         of += [(f"queue {queue}", waited) for queue, waited in outcome.by_queue.items()]
@@ -42,7 +42,7 @@ def _row(name: str, waited: Waits) -> tuple[str, str, str, str, str]:
 
 
 def course(samples: Sequence[Sample], resource: str, total: int) -> str:
-    """Draw the part of a resource in use, and how many gangs waited, over time."""
+    """Draw the used fraction of a resource, and the number of pending gangs, over time."""
     if len(samples) < 2 or not total:
         return ""
     begin, end = samples[0].at, samples[-1].at
@@ -69,7 +69,7 @@ def _line(parts: Sequence[float]) -> str:
 
 
 def span(seconds: float) -> str:
-    """Write a span of time: ``12 s``, ``3.5 min``, ``2.0 h``, ``1.5 d``."""
+    """Format a duration: ``12 s``, ``3.5 min``, ``2.0 h``, ``1.5 d``."""
     for unit, size in (("d", 86_400.0), ("h", 3_600.0), ("min", 60.0)):
         if seconds >= 2 * size:
             return f"{seconds / size:.1f} {unit}"

@@ -1,10 +1,9 @@
-"""Traces: which jobs arrive when, and what they ask for. CSV or JSON.
+"""Job traces, as CSV or JSON.
 
-Columns (or keys) of a job: ``arrival`` (seconds), ``duration`` (seconds), ``size`` (pods); and, if
-other than usual, ``name``, ``minimum`` (the size), ``cpu`` (1), ``memory`` (0), ``gpu`` (0) of each
-pod, ``queue`` (default), ``priority`` (0), ``fails_after`` (seconds of running after which it fails
-once and starts anew), ``checkpoint_every`` (seconds of running after which it saves its work; 0: it
-never does).
+Columns (or keys) of a job: ``arrival`` (seconds), ``duration`` (seconds), ``size`` (pods).
+Optional: ``name``, ``minimum`` (default: the size), ``cpu`` (1), ``memory`` (0) and ``gpu`` (0) of
+each pod, ``queue`` (default), ``priority`` (0), ``fails_after`` (seconds of running after which it
+fails once and restarts), ``checkpoint_every`` (seconds of running between checkpoints; 0: none).
 """
 
 import csv
@@ -30,26 +29,26 @@ class TraceError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A gang that arrives, runs for a while, and ends."""
+    """A gang that arrives, runs, and ends."""
 
     name: str
     arrival: float
-    """Seconds from the beginning."""
+    """Seconds since the start of the trace."""
     duration: float
-    """Seconds of running that it needs in all."""
+    """Seconds of running that it needs in total."""
     size: int
     request: Request
-    """Of each pod."""
+    """Request of each pod."""
     minimum: int
     queue: str = DEFAULT_QUEUE
     priority: int = 0
     fails_after: float = 0.0
-    """It fails once when it has run for so long, and starts anew (0: it does not fail)."""
+    """Seconds of running after which it fails once and restarts; 0: it does not fail."""
     checkpoint_every: float = 0.0
-    """Seconds of running after which it saves its work, again and again (0: it never does)."""
+    """Seconds of running between checkpoints; 0: none."""
 
     def saved_in(self, seconds: float) -> float:
-        """Return how many of so many seconds of running are saved."""
+        """Return how many of these seconds of running a checkpoint has saved."""
         every = self.checkpoint_every
         return seconds - math.fmod(seconds, every) if every else 0.0
 
@@ -58,7 +57,7 @@ def read_trace(path: Path) -> list[Job]:
     """Read a trace, in the order of arrival.
 
     Raises:
-        TraceError: the file cannot be read as a trace.
+        TraceError: the file cannot be parsed.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -101,14 +100,14 @@ def _job(row: object, where: str, number: int) -> Job:
     except (TypeError, ValueError) as error:
         raise TraceError(f"{where}: {error}") from error
     if job.arrival < 0 or job.duration < 0 or not 0 <= job.minimum <= job.size or job.size < 1:
-        raise TraceError(f"{where}: arrival, duration, size or minimum cannot be so")
+        raise TraceError(f"{where}: invalid arrival, duration, size or minimum")
     if not 0 <= job.checkpoint_every < math.inf:
-        raise TraceError(f"{where}: checkpoint_every cannot be so")
+        raise TraceError(f"{where}: invalid checkpoint_every")
     return job
 
 
 def pod_request(cpu: object, memory: object, gpu: object) -> Request:
-    """Return what a pod asks for, from quantities as Kubernetes writes them.
+    """Return the request of a pod from Kubernetes quantities.
 
     Raises:
         ValueError: one of them is not a quantity.
@@ -119,5 +118,5 @@ def pod_request(cpu: object, memory: object, gpu: object) -> Request:
             raise QuantityError(written, "is not a quantity", "write a number such as 2 or 500m")
         counts[name] = amount(name, written)
     if any(count < 0 for count in counts.values()):
-        raise ValueError("less than nothing is asked for")
+        raise ValueError("amounts must not be negative")
     return tuple(sorted((name, count) for name, count in counts.items() if count))

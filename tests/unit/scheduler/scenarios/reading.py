@@ -1,9 +1,10 @@
-"""Scenarios as they are written in the YAML files beside this one, and how they are played.
+"""Reads the scenarios of the YAML files in this folder, and runs them.
 
-A scenario describes a cluster (nodes, queues, gangs, pods of their own) and what the next decision
-does: which pods get which nodes, who is evicted, who waits and why. Further steps change something
-first. Everything that is decided is carried out at once, and judged by code that knows nothing of
-how it came about; evicted pods are made anew, as their operators would do.
+A scenario describes a cluster (nodes, queues, gangs, single pods) and the expected result of the
+next
+cycle: which pods get which nodes, which are evicted, which are pending and why. Later steps change
+something first. Each result is checked by the oracle and applied immediately; evicted pods are
+recreated, as their operators would do.
 """
 
 from collections.abc import Iterator

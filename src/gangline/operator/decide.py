@@ -1,19 +1,23 @@
-"""The engine's centre: what is seen of a job, and the time, decide what is written.
+"""Plans one reconcile pass: a function of the observed job and the time.
 
-Pure and total: the same observation and time give the same decision, in whatever order events
-came. Stages, of which the first that applies decides:
+The function is total and deterministic: the same observation and time give the same plan, whatever
+the order of events was. The first stage that applies decides:
 
-1. *ignored*: being deleted (owner references do the rest) or run by another controller;
-2. *finished*: clean up by policy, remove the job when its time to live is over, nothing else ever;
-3. *invalid*: say what is wrong, touch nothing;
-4. *suspended*: remove pods, services and group;
-5. *ended just now*: success, a fatal failure, too many restarts, too little time: write that;
+1. *ignored*: the job is being deleted (owner references do the rest) or has another controller;
+2. *finished*: clean up by policy, and delete the job when its TTL is over;
+3. *invalid*: report the errors, change nothing else;
+4. *suspended*: delete pods, services and pod group;
+5. *ending*: success, a fatal failure, the backoff limit or a timeout: write that to the status;
 6. *live*: replace, add and remove replicas.
 
-Two rules make it safe to be killed between any two writes. An end is stored before anything is
-cleaned up, so that a job whose master's pod has gone is not mistaken for one that never ran. And
-a failed pod is counted in the stored status before it is deleted, so that no restart is forgotten.
-Both cost a pass, and no further request.
+Two invariants make it safe to stop the operator between any two writes:
+
+- The end of a job is stored before anything is cleaned up. Otherwise a job whose master pod was
+  deleted would look like one that never ran.
+- A failed pod is counted in the stored status before it is deleted. Otherwise its restart would
+  be lost.
+
+Both cost one more pass, and no additional request.
 """
 
 from collections.abc import Iterator
@@ -61,13 +65,13 @@ from gangline.operator.replicas import Pod
 MANAGED_BY_US = "kubeflow.org/training-operator"
 
 MOST_CREATIONS = 500
-"""A larger job is made in several passes, so that others get their turn in between."""
+"""A larger job is created in several passes, so that other jobs are reconciled in between."""
 
 _ZERO = timedelta(0)
 
 
 def decide(observed: Observed, now: datetime, settings: EngineSettings) -> Decision:
-    """Decide what to write for one job, and when to look again."""
+    """Plan the writes for one job, and the time of the next pass."""
     rules = observed.job.rules
     if offers(rules, KeepsNodes):
         observed = replace(observed, job=rules.recalled(observed.job, observed.status))
@@ -132,7 +136,7 @@ def _suspend(
 
 
 def _let_go(job: TrainingJob) -> tuple[Patch, ...]:
-    """Take off the finalizers of an upstream operator that may not be there any more."""
+    """Remove the finalizers of an upstream operator that may not run any more."""
     found = job.meta.finalizers
     kept = [name for name in found if name not in job.kind.finalizers]
     if len(kept) == len(found):
@@ -146,7 +150,7 @@ def _let_go(job: TrainingJob) -> tuple[Patch, ...]:
 
 
 class _View:
-    """One look at a job that has not finished: what is derived from it, computed once."""
+    """One reconcile pass over an unfinished job: derived values, computed once."""
 
     def __init__(
         self, observed: Observed, now: datetime, stamp: datetime, settings: EngineSettings
@@ -161,7 +165,7 @@ class _View:
         self.status = self._status()
 
     def end(self) -> Decision | None:
-        """Decide that the job ends here, if it does. The next pass cleans up."""
+        """Return the plan that ends the job, or None if it does not end. The next pass cleans up."""
         status, now = self.status, self.stamp
         if self.job.rules.has_succeeded(self.job, self.gang):
             return Decision(story.succeeded(self.job, status, now))
@@ -171,7 +175,7 @@ class _View:
         return Decision(story.failed(self.job, status, why, now)) if why else None
 
     def go_on(self) -> Decision:
-        """Decide how to bring the replicas to what is asked for."""
+        """Plan how replicas become as specified."""
         missing = self._missing()
         pause = pace.wait(self.status.restarts, self.now)
         paused = bool(missing) and pause > _ZERO
@@ -195,7 +199,7 @@ class _View:
         )
 
     def _restart(self) -> str:
-        """Say why all replicas restart together now; empty if they do not."""
+        """Return why all replicas restart together in this pass; empty if they do not."""
         name = self.job.kind.container
         if together.restarts(self.job):
             for failure in self.failures:
@@ -209,7 +213,7 @@ class _View:
         return ""
 
     def _status(self) -> JobStatus:
-        """Count replicas and restarts and say whether the job runs, as if it goes on."""
+        """Count replicas and restarts and set the conditions, for a job that does not end."""
         job, stamp = self.job, self.stamp
         status = story.started(job, self.observed.status, stamp)
         status = story.counted(job, status, self.gang)
@@ -234,11 +238,11 @@ class _View:
         return status
 
     def _current(self) -> list[Pod]:
-        """The pods of this generation, in their places or not."""
+        """The pods of this generation, with a slot or without."""
         return [*self.gang.pods, *self.gang.surplus]
 
     def _runs(self, status: JobStatus) -> bool:
-        """A job that was restarting runs again only once all of its replicas are back."""
+        """A job that was restarting is running again only when all its replicas are."""
         back = self.gang.all_up or not conditions.holds(status.conditions, conditions.RESTARTING)
         return back and self.job.rules.is_running(self.job, self.gang)
 
@@ -296,7 +300,7 @@ class _View:
         return ""
 
     def _missing(self) -> tuple[Creation, ...]:
-        """The group, the services and the pods that are wanted and whose names are free."""
+        """The objects that are desired, do not exist, and whose names are free."""
         occupied = self.observed.taken | {(Target.POD, pod.name) for pod in self.gang.surplus}
         free = (
             creation
@@ -331,14 +335,14 @@ class _View:
                 yield build.pod(job, role, index, self.settings, self.gang, generation)
 
     def _indexes(self, role: Role) -> list[int]:
-        """The indexes of the replicas that a role shall have."""
+        """The desired replica indexes of a role."""
         absent = self.gang[role.name].absent
         return [index for index in range(role.replicas) if index not in absent]
 
     def _unhurt(self, missing: tuple[Creation, ...]) -> tuple[Creation, ...]:
-        """While failures pause replacement: what is made for replicas that have not failed.
+        """Creations that are allowed during the backoff delay: replicas that have not failed.
 
-        Only kinds that keep nodes know which these are.
+        Only kinds that track nodes know which replicas have failed before.
         """
         rules = self.job.rules
         if not offers(rules, KeepsNodes):
@@ -385,7 +389,7 @@ class _View:
         return (*updates, *(each for each in (patch, places) if each))
 
     def _places(self, group: PodGroup) -> Patch | None:
-        """Keep the places of replicas that restart together, for as long as they may take."""
+        """Reserve the nodes of replicas that restart together, until the restart should be over."""
         pause = pace.wait(self.status.restarts, self.now)
         until = self.stamp + max(pause, timedelta(0)) + gang.KEEP_PLACES
         return gang.keep_places(group, self.gang.pods, until)

@@ -1,9 +1,9 @@
-"""Carrying decisions out: deletions, patches, creations, each told from the outside only by errors.
+"""Executes plans: deletes, then patches, then creates.
 
-Every write can be repeated. Creations use names that follow from the job, so that a repeat
-collides with the first and is recognised by its owner; deletions name the uid that was seen.
-A refusal that concerns one object (its name is taken, a quota, a webhook) is a ``problem`` of the
-job, to be told in its status; anything else is raised and the whole pass is tried again.
+Every write can be repeated. The names of created objects are deterministic, so a repeated creation
+fails with AlreadyExists and is recognised by its owner. Deletions carry the uid that was observed.
+A refusal that concerns one object (an occupied name, a quota, a webhook) is a ``problem`` of the
+job and is reported in its status. Any other error is raised, and the pass is repeated.
 """
 
 import asyncio
@@ -48,12 +48,13 @@ log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 _NAMED = 3
-"""Problems that are told one by one; a refused template refuses a thousand pods alike."""
+"""Number of problems in a message; a refused template fails in the same way for each of its pods.
+"""
 
 _RANDOM_BYTES = 32
 
 _HANDICAP_S = {Target.SERVICE: 2.0}
-"""Services give way to pods: a pod has to be placed and started before its name is of use."""
+"""Delay of services behind pods: a pod must be scheduled and started before its name is of use."""
 
 _RESOURCES: dict[Target, Resource[Any]] = {
     Target.POD: PODS,
@@ -63,22 +64,22 @@ _RESOURCES: dict[Target, Resource[Any]] = {
 }
 
 _DISPENSABLE = frozenset({Target.AUTOSCALER})
-"""What a job does without where the cluster does not know the kind."""
+"""Kinds that a job does without if the cluster lacks them."""
 
 ASK_AGAIN_S = 300.0
-"""How long a kind that the cluster did not know is not tried again."""
+"""Seconds before a kind that the cluster lacks is tried again."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a decision's writes."""
+    """The results of a plan's writes."""
 
     made: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
     def events(self) -> list[Event]:
-        """Tell what was done to pods, in one event for all rather than one for each."""
+        """Return one event for all created and one for all deleted pods."""
         told = []
         if self.made:
             told.append(Event("SuccessfulCreatePod", f"Created {_listed(self.made)}"))
@@ -87,14 +88,14 @@ class Outcome:
         return told
 
     def problem(self) -> str:
-        """Say what could not be made and why; empty if all could."""
+        """Return the refused objects with their reasons; empty if there are none."""
         more = len(self.problems) - _NAMED
         rest = f"; and {more} more" if more > 0 else ""
         return "; ".join(sorted(self.problems)[:_NAMED]) + rest
 
 
 class Hands:
-    """Writes to the API server, not too much at a time."""
+    """Sends the planned writes, with a limit on concurrency."""
 
     def __init__(self, client: Client, cache: Cache, writes_in_flight: int) -> None:
         self._client = client
@@ -110,14 +111,14 @@ class Hands:
 
     @property
     def crowded(self) -> bool:
-        """Whether writes have to wait for each other."""
+        """True if writes wait for each other."""
         return self._gate.crowded
 
     async def carry_out(self, sight: Sight, decision: Decision) -> Outcome:
-        """Do what a decision says, except for the status.
+        """Execute a plan, except for its status.
 
         Raises:
-            ApiError: the server did not do something, for reasons that are not the job's.
+            ApiError: a request failed for a reason that does not concern the job.
         """
         job, outcome = sight.observed.job, Outcome()
         await self._all(self._delete(job, deletion, outcome) for deletion in decision.deletions)
@@ -133,7 +134,7 @@ class Hands:
         return outcome
 
     async def _all(self, writes: Iterable[Coroutine[Any, Any, None]]) -> None:
-        """Do writes side by side; let all of them end before the first error is raised."""
+        """Run writes concurrently; all of them finish before the first error is raised."""
         results = await asyncio.gather(*writes, return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
@@ -174,10 +175,10 @@ class Hands:
     async def _existing(
         self, job: TrainingJob, creation: Creation, outcome: Outcome, error: AlreadyExists
     ) -> Object | None:
-        """Look at what has the name already: our own earlier work, or somebody else's.
+        """Resolve a name conflict: the object may be our own earlier creation or another owner's.
 
         Raises:
-            AlreadyExists: what has the name is on its way out; trying again will help.
+            AlreadyExists: the existing object is being deleted or adopted, so a retry will succeed.
         """
         resource = _RESOURCES[creation.target]
         try:
@@ -246,7 +247,7 @@ class Hands:
 
 
 def _drawn(manifest: Manifest) -> Manifest:
-    """Put random values where a Secret shall have them."""
+    """Replace the placeholders in a Secret by random values."""
     written = manifest.get("stringData")
     if not written or RANDOM not in written.values():
         return manifest

@@ -1,8 +1,8 @@
-"""The operator as a component: everything put together and run until told to stop.
+"""The operator as a component: assembles all parts and runs them until stopped.
 
-``run`` serves ``gangline operator`` and ``gangline up`` alike. It comes up on a cluster that lacks
-some of the kinds: jobs of a kind are handled from the moment its definition is there, and pod
-groups are made from the moment the cluster knows them.
+``gangline operator`` and ``gangline up`` both call ``run``. It starts on a cluster that lacks some
+of the kinds: jobs of a kind are reconciled as soon as its CRD exists, and pod groups are created as
+soon as the cluster supports them.
 """
 
 import asyncio
@@ -45,7 +45,6 @@ ASK_AGAIN_S = 1.0
 
 
 def frameworks(settings: OperatorSettings) -> list[Framework]:
-    """List the kinds that the operator runs."""
     return [
         PyTorch(settings.init_image),
         TensorFlow(settings.cluster_domain),
@@ -59,7 +58,6 @@ def frameworks(settings: OperatorSettings) -> list[Framework]:
 
 
 def chosen(settings: OperatorSettings) -> list[Framework]:
-    """List the kinds that are enabled."""
     every = frameworks(settings)
     return [each for each in every if not settings.kinds or each.kind.kind in settings.kinds]
 
@@ -70,10 +68,10 @@ async def run(
     stop: asyncio.Event,
     health: Health | None = None,
 ) -> None:
-    """Run the operator until ``stop`` is set; ``health`` tells how it is.
+    """Run the operator until ``stop`` is set; report its state to ``health``.
 
     Raises:
-        ConfigError: metrics or health cannot be served where they should be.
+        ConfigError: metrics or health cannot be served at their address.
     """
     health = health or Health()
     async with (
@@ -106,7 +104,7 @@ async def _elected(client: Client, settings: OperatorSettings, health: Health) -
 
 
 async def _work(client: Client, settings: OperatorSettings, health: Health) -> None:
-    """Run the engine; begin anew when the cluster has come to know pod groups."""
+    """Run the engine; restart it when the cluster starts to support pod groups."""
     while True:
         wanted = settings.gang_scheduling != GangScheduling.OFF
         with_groups = wanted and await _has_groups(client)
@@ -160,14 +158,14 @@ def _tell(listeners: Iterable[Callable[[JobKey], None]], key: JobKey) -> None:
 
 
 def describe(cache: Cache, key: JobKey) -> Mapping[str, object]:
-    """Name a job in the log lines of its reconcile."""
+    """Return the fields of log lines about a job."""
     job = cache.jobs[key.kind].get(key.namespace, key.name)
     uid = job.metadata.uid if job else ""
     return {"job_kind": key.kind, "job": f"{key.namespace}/{key.name}", "job_uid": uid}
 
 
 async def _resync(cache: Cache, look_at: Callable[[JobKey], None], every_s: float | None) -> None:
-    """Have every job looked at from time to time, whatever the watches say."""
+    """Enqueue every job periodically, in case a watch missed a change."""
     while every_s is not None:
         await asyncio.sleep(every_s)
         for kind, jobs in cache.jobs.items():
@@ -183,7 +181,7 @@ async def _look_for_groups(client: Client, appeared: asyncio.Event) -> None:
 
 
 async def _has_groups(client: Client) -> bool:
-    """Say whether the cluster knows pod groups; wait until it can be asked."""
+    """Return whether the cluster supports pod groups; retry until the API server responds."""
     while True:
         try:
             found = await client.request_json("GET", POD_GROUPS.prefix)
@@ -198,7 +196,7 @@ async def _has_groups(client: Client) -> bool:
 
 
 async def _until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
-    """Do the work until it ends or ``stop`` is set, whichever comes first."""
+    """Run ``work`` until it ends or ``stop`` is set."""
     task = asyncio.ensure_future(work)
     stopping = asyncio.ensure_future(stop.wait())
     try:

@@ -1,11 +1,11 @@
-"""What the operator counts, under upstream's names where upstream has one.
+"""Prometheus metrics of the operator, under upstream's names where upstream has one.
 
-A job is counted when the status that says so has been stored, so neither a conflict nor a restart
-of the operator counts anything twice. ``deleted`` counts what upstream's does: jobs that this
-operator removed when their time to live was over. What users delete, it does not see happen while
-it is away, and could not count right.
+A job is counted after the status that records the transition is stored, so neither a conflict nor a
+restart of the operator counts anything twice. ``deleted`` counts what upstream counts: jobs that
+this operator deleted because their TTL was over. Deletions by users cannot be counted exactly,
+because they may happen while the operator is down.
 
-Labels are namespaces, frameworks and words of fixed tables, never jobs.
+Label values are namespaces, frameworks and names from fixed tables, never jobs.
 """
 
 from prometheus_client import Counter
@@ -43,7 +43,7 @@ _BY_CONDITION = {
 
 
 def count_status(observed: Observed, after: JobStatus) -> None:
-    """Count what a job's new status says that the one it was decided upon did not."""
+    """Count the transitions between the observed status and the stored one."""
     job, before = observed.job, observed.status
     labels = (job.meta.namespace, job.kind.framework)
     for type_, counter in _BY_CONDITION.items():
@@ -57,5 +57,4 @@ def count_status(observed: Observed, after: JobStatus) -> None:
 
 
 def count_deleted(job: TrainingJob) -> None:
-    """Count a job that was removed because its time to live is over."""
     JOBS_DELETED.labels(job.meta.namespace, job.kind.framework).inc()

@@ -1,8 +1,8 @@
-"""How a ScalePlan changes what is remembered of an ElasticJob, or why it cannot. Pure.
+"""Computes how a ScalePlan changes the stored state of an ElasticJob, or why it cannot.
 
-Everything in a plan is done, or nothing of it. What is removed leaves its rank empty: the others
-keep theirs. New resources are those of pods that are made from now on; ``migratePods`` makes them
-at once.
+A plan is applied completely or not at all. A removed rank stays empty: the other ranks keep their
+numbers. New resources apply to pods that are created later; ``migratePods`` replaces its pods
+immediately.
 """
 
 from collections.abc import Iterator
@@ -32,23 +32,22 @@ from gangline.operator.job import Role, TrainingJob
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Why a plan cannot be carried out: every reason."""
+    """The reasons why a plan cannot be applied."""
 
     errors: tuple[FieldError, ...]
 
     def __str__(self) -> str:
-        """All of them in one line."""
         return "; ".join(map(str, self.errors))
 
 
 def carried_out(
     spec: ScalePlanSpec, job: TrainingJob, memory: ElasticMemory
 ) -> ElasticMemory | Refused:
-    """Return the status of a job as a plan changes it.
+    """Return the status of a job as changed by a plan, or the reasons why that is impossible.
 
     Args:
-        spec: what to change.
-        job: the job as its specification has it.
+        spec: the requested changes.
+        job: the job as specified.
         memory: its status.
     """
     draft = _Draft(job, memory)
@@ -73,7 +72,7 @@ class _Draft:
         self.changed: dict[str, RoleRecord] = {}
 
     def errors(self, spec: ScalePlanSpec) -> Iterator[FieldError]:
-        """Do all that the plan says, and list what cannot be done."""
+        """Apply all changes of the plan and yield those that are impossible."""
         for name, scale in spec.replica_resource_specs.items():
             path, role = child("spec.replicaResourceSpecs", name), name.lower()
             if role not in self.records:
@@ -105,7 +104,7 @@ class _Draft:
         yield from self._bounds()
 
     def _resize(self, role: str, wanted: int, path: str) -> Iterator[FieldError]:
-        """Give a role so many ranks: the last ones go, the first free ones come."""
+        """Set the number of ranks: the highest ranks are removed, the lowest free ones added."""
         if wanted > MOST_REPLICAS:
             yield FieldError(path, wanted, f"is more than {MOST_REPLICAS}")
             return
@@ -147,7 +146,7 @@ class _Draft:
         self._put(role, _with_resources(self.records[role], rank, pod))
 
     def _bounds(self) -> Iterator[FieldError]:
-        """The job stays one that can train, within its limits."""
+        """Check that the job can still train and stays within its limits."""
         counts = {role: len(self._ranks(role)) for role in self.records if role != MASTER}
         least = self.rules.node_range.least if self.rules.node_range else 1
         workers = counts.get(WORKER)
@@ -184,7 +183,7 @@ class _Draft:
                 yield FieldError("spec", None, problem)
 
     def _find(self, role: str, pod: PodMeta) -> int | None:
-        """Find the rank of a pod that a plan names; None if there is none of them."""
+        """Find the rank of a pod that a plan names; None if the job has no such pod."""
         record, there = self.records[role], self._ranks(role)
         for rank in there:
             number = nodes.node(record, rank).id

@@ -1,7 +1,8 @@
-"""Around ScalePlans: watch them, decide, write the job's status and then the plan's.
+"""The ScalePlan controller: watches plans, and writes the status of the job and then of the plan.
 
-Runs beside the engine, on a queue of its own. Both write the status of a job; each write names the
-version that it is based on, so the later of two that meet fails and is decided anew.
+It runs beside the engine, with a queue of its own. Both write the status of a job. Each write
+carries the version that it is based on, so of two concurrent writes the later fails and is planned
+again.
 """
 
 import asyncio
@@ -33,7 +34,7 @@ _JOB = "job"
 
 
 class ScalePlanRunner:
-    """``run`` it in a task; tell it by ``heard`` when something happens to a job."""
+    """Applies ScalePlans. Call ``run`` in a task, and ``heard`` for each change of a job."""
 
     def __init__(
         self,
@@ -54,13 +55,13 @@ class ScalePlanRunner:
         self._plans.add_listener(self._changed)
 
     async def run(self) -> None:
-        """Carry out plans until cancelled."""
+        """Apply plans until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._plans.run())
             tasks.create_task(self._controller.run())
 
     def heard(self, key: JobKey) -> None:
-        """Look at the plans of a job to which something has happened."""
+        """Enqueue a changed job if it has unfinished plans."""
         if key.kind == KIND.kind and self._open(key):
             self._controller.queue.add(key)
 
@@ -78,10 +79,10 @@ class ScalePlanRunner:
         return ordered(plan for plan in plans if plan.metadata.deletion_timestamp is None)
 
     async def _reconcile(self, key: JobKey) -> Result:
-        """Take the next step with the first plan of a job that is not over.
+        """Execute the next step of the job's first unfinished plan.
 
         Raises:
-            ApiError: a write failed; another pass will find out how far this one came.
+            ApiError: a write failed; the next pass continues from the stored state.
         """
         sight = self._cache.observe(key) if key.name else None
         if sight and sight.observed.job.policy.managed_by not in (None, MANAGED_BY_US):
@@ -124,7 +125,10 @@ class ScalePlanRunner:
         )
 
     async def _own(self, plan: ScalePlan, sight: Sight) -> ScalePlan:
-        """Have the plan go with its job, so that one of the same name does not meet it."""
+        """Make the job the owner of the plan, so that the plan is deleted with it.
+
+        Otherwise it would be applied to a later job of the same name.
+        """
         owner = {
             name: value
             for name, value in build.owner(sight.observed.job).items()
@@ -144,7 +148,7 @@ class ScalePlanRunner:
         )
 
     async def _store(self, sight: Sight, memory: ElasticMemory) -> None:
-        """Write what the plan changes, and that it was this plan, in one."""
+        """Write the plan's changes and its uid in one status write."""
         stored = sight.stored
         written: Manifest = msgspec.json.decode(stored.status)
         metrics.WRITES.labels("Job", "status").inc()

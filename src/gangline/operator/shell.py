@@ -1,9 +1,10 @@
-"""Around the engine: look at a job, decide, carry out, store the status, tell what happened.
+"""The reconcile loop of one job: observe, plan, execute, store the status, emit events.
 
 One pass ends with at most one status write, after all other writes, and none if nothing changed.
-The write names the version of the job that was decided upon: if the job has changed meanwhile, the
-pass fails with a conflict and the next one sees the change. Events and counters follow only once
-the status is stored, so that nothing is told that did not come to be.
+The write carries the version of the job that the plan is based on: if the job has changed
+meanwhile, the pass fails with a conflict and the next one observes the change. Invariant: events
+and counters follow only after the status is stored, so they never report a transition that did not
+happen.
 """
 
 import math
@@ -29,7 +30,7 @@ from gangline.operator.recent import PATIENCE_S
 from gangline.operator.stored import StoredJob
 
 MOST_UNTOLD = 1000
-"""Events that are kept for quieter times; of more the oldest are dropped."""
+"""Number of events that wait for a less busy moment; the oldest are dropped."""
 
 FOREIGN_DEFINITION = (
     "the cluster's definition of this kind drops status.restarts, so that restarts cannot be "
@@ -37,13 +38,13 @@ FOREIGN_DEFINITION = (
 )
 
 STALL_RETRY_S = (1.0, 300.0)
-"""The shortest and the longest wait before something that was refused is tried again."""
+"""The shortest and the longest delay in seconds before a refused creation is retried."""
 
 _STATUS = msgspec.json.Decoder(JobStatus)
 
 
 class Reconciler:
-    """Brings one job at a time to where its specification wants it."""
+    """Reconciles one job at a time."""
 
     def __init__(
         self,
@@ -65,10 +66,10 @@ class Reconciler:
         self._untold: deque[tuple[StoredJob, Event]] = deque(maxlen=MOST_UNTOLD)
 
     async def reconcile(self, key: JobKey) -> Result:
-        """Look at one job and do what is to be done.
+        """Run one pass over a job.
 
         Raises:
-            ApiError: a write failed; another pass will find out how far this one came.
+            ApiError: a write failed; the next pass continues from the stored state.
         """
         sight = self._cache.observe(key)
         if sight is None:
@@ -107,7 +108,10 @@ class Reconciler:
         return story.stalled(sight.observed.job, decision.status, outcome.problem(), stamp)
 
     def _wait_to_store(self, key: JobKey, before: JobStatus, after: JobStatus) -> float | None:
-        """Put off minor news: more may come, some was stored just now, other work is urgent."""
+        """Return the delay of a minor status change; None: store it now.
+
+        More changes may follow, the last write may be recent, or other writes may be urgent.
+        """
         now = time.monotonic()
         minor = story.is_minor(before, after)
         if not minor and not story.is_start(before, after):
@@ -119,7 +123,9 @@ class Reconciler:
         return urgency.minor_waits(waited_s, since_stored_s, crowded=self._hands.crowded)
 
     def _look_again(self, sight: Sight, decision: Decision, outcome: Outcome) -> float | None:
-        """When to look at what was made: at once where more could not be made without it."""
+        """Return the time until created objects are checked; zero if others can be created only
+        then.
+        """
         if not decision.creations or outcome.problems:
             return None
         if offers(sight.observed.job.rules, StartsLater):
@@ -127,10 +133,10 @@ class Reconciler:
         return urgency.look_again(crowded=self._hands.crowded)
 
     async def _store(self, key: JobKey, sight: Sight, status: JobStatus, fields: Manifest) -> bool:
-        """Write the status; False if the job is gone.
+        """Write the status; return False if the job was deleted.
 
         Raises:
-            TerminalError: the cluster's definition of the kind does not keep what has to be kept.
+            TerminalError: the cluster's CRD of the kind drops fields that are required.
         """
         stored = sight.stored
         operations = [
@@ -167,7 +173,7 @@ class Reconciler:
         return True
 
     def _tell(self, sight: Sight, told: list[Event]) -> None:
-        """Tell events, but not while other jobs' pods are waiting to be made."""
+        """Emit events, unless pods of other jobs wait to be created."""
         self._untold += ((sight.stored, event) for event in told)
         while self._untold and not self._hands.crowded:
             involved, event = self._untold.popleft()
@@ -176,14 +182,14 @@ class Reconciler:
 
 
 def _requeue_after(decision: Decision, outcome: Outcome) -> float | None:
-    """When to look again; not at once for more of what has just been refused."""
+    """Return the planned delay, but no immediate retry of a refused creation."""
     if decision.requeue_after is None or (outcome.problems and not decision.requeue_after):
         return None
     return decision.requeue_after.total_seconds()
 
 
 def _stall_wait(status: JobStatus, now: datetime) -> float:
-    """Wait as long again as the job has been stalled already: ever longer, up to a bound."""
+    """Wait as long as the job has been stalled already: exponential backoff with a bound."""
     shortest, longest = STALL_RETRY_S
     stalled = conditions.find(status.conditions, conditions.STALLED)
     since = stalled.last_transition_time if stalled else None

@@ -1,7 +1,7 @@
-"""What a job's status says at each turn of its life, and which of it is told as events.
+"""The status of a job after each transition, and the events about it.
 
 Each function takes a status and returns the next one. Reasons and messages follow upstream's
-patterns, with the particulars added that a person needs in order to act.
+patterns, with the details that a user needs in order to act.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from gangline.operator.policies import pace
 from gangline.operator.replicas import Gang
 
 _NAMED_PODS = 5
-"""A message names this many pods; of a thousand failed ones nobody reads more."""
+"""Number of pods that a message names."""
 
 _TOLD = {
     conditions.RESTARTING: True,
@@ -28,11 +28,11 @@ _TOLD = {
     conditions.INVALID_SPEC: True,
     conditions.STALLED: True,
 }
-"""The conditions that make an event when they begin to hold, and whether it is a warning."""
+"""Conditions that emit an event when they become True, and whether it is a warning."""
 
 
 def started(job: TrainingJob, status: JobStatus, now: datetime) -> JobStatus:
-    """The job is seen and may run: created, started or resumed, and valid."""
+    """The job may run: created, valid, and started or resumed."""
     told = _created(job, status.conditions, now)
     resumed = f"{job.kind.kind} {job.name} is resumed."
     told = conditions.assert_false(
@@ -43,7 +43,7 @@ def started(job: TrainingJob, status: JobStatus, now: datetime) -> JobStatus:
 
 
 def invalid(job: TrainingJob, status: JobStatus, mistakes: str, now: datetime) -> JobStatus:
-    """The specification cannot be carried out."""
+    """The specification is invalid."""
     told = _created(job, status.conditions, now)
     told = conditions.assert_true(
         told, conditions.INVALID_SPEC, _reason(job, "Invalid"), mistakes, now
@@ -52,7 +52,7 @@ def invalid(job: TrainingJob, status: JobStatus, mistakes: str, now: datetime) -
 
 
 def suspended(job: TrainingJob, status: JobStatus, now: datetime) -> JobStatus:
-    """The job is held: no pods, and its time starts anew when it is resumed."""
+    """The job is suspended: it has no pods, and its start time is set again on resume."""
     reason = _reason(job, "Suspended")
     message = f"{job.kind.kind} {job.name} is suspended."
     told = _created(job, status.conditions, now)
@@ -83,12 +83,12 @@ def restarting(
 def restarting_together(
     job: TrainingJob, status: JobStatus, why: str, now: datetime, *, counted: bool
 ) -> JobStatus:
-    """All replicas are being replaced; one restart, however many of them failed.
+    """All replicas are being replaced; this is one restart, however many of them failed.
 
     Args:
         job: the job.
-        status: where it was.
-        why: what made it necessary.
+        status: its status.
+        why: the reason of the restart.
         now: the time.
         counted: whether it counts as a restart after a failure.
     """
@@ -107,7 +107,6 @@ def restarting_together(
 
 
 def running(job: TrainingJob, status: JobStatus, now: datetime) -> JobStatus:
-    """Enough replicas run."""
     message = f"{job.kind.kind} {job.meta.namespace}/{job.name} is running."
     told = conditions.assert_true(
         status.conditions, conditions.RUNNING, _reason(job, "Running"), message, now
@@ -116,7 +115,7 @@ def running(job: TrainingJob, status: JobStatus, now: datetime) -> JobStatus:
 
 
 def succeeded(job: TrainingJob, status: JobStatus, now: datetime) -> JobStatus:
-    """The job has done what it was for. What still runs counts as succeeded, as upstream does."""
+    """The job has succeeded. Replicas that still run count as succeeded, as in upstream."""
     message = f"{job.kind.kind} {job.meta.namespace}/{job.name} successfully completed."
     counts = {
         role: replace(count, active=0, succeeded=count.succeeded + count.active)
@@ -127,7 +126,7 @@ def succeeded(job: TrainingJob, status: JobStatus, now: datetime) -> JobStatus:
 
 
 def failed(job: TrainingJob, status: JobStatus, why: str, now: datetime) -> JobStatus:
-    """The job is given up. Replicas that clean-up will take no longer count as active."""
+    """The job has failed. Replicas that clean-up deletes no longer count as active."""
     ended = _ended(status, conditions.FAILED, _reason(job, "Failed"), why, now)
     if job.policy.clean_after(failure=True) is CleanPodPolicy.NONE:
         return ended
@@ -136,7 +135,7 @@ def failed(job: TrainingJob, status: JobStatus, why: str, now: datetime) -> JobS
 
 
 def stalled(job: TrainingJob, status: JobStatus, why: str, now: datetime) -> JobStatus:
-    """Something that the job needs could not be made."""
+    """The API server refused an object that the job needs."""
     told = conditions.assert_true(
         status.conditions, conditions.STALLED, _reason(job, "Stalled"), why, now
     )
@@ -144,7 +143,7 @@ def stalled(job: TrainingJob, status: JobStatus, why: str, now: datetime) -> Job
 
 
 def counted(job: TrainingJob, status: JobStatus, gang: Gang) -> JobStatus:
-    """How many replicas of each role are in which state."""
+    """Update the number of replicas in each state."""
     counts = {}
     for role in job.roles:
         slots = gang[role.name]
@@ -159,10 +158,10 @@ def counted(job: TrainingJob, status: JobStatus, gang: Gang) -> JobStatus:
 
 
 def is_minor(before: JobStatus, after: JobStatus) -> bool:
-    """Say whether a status brings nothing that has to be stored at once.
+    """Return whether a status change may be stored later.
 
-    That the job was seen, when it started, how many replicas do what, and that a pod which was
-    restarted is gone can all be found out again; ends, restarts and what was told to users cannot.
+    Created, the start time, replica counts and the removal of a counted pod can be computed again;
+    ends, restarts and conditions that users were notified of cannot.
     """
     return _major(before) == _major(after) and (
         before.restarts.pods.items() >= after.restarts.pods.items()
@@ -170,7 +169,7 @@ def is_minor(before: JobStatus, after: JobStatus) -> bool:
 
 
 def is_start(before: JobStatus, after: JobStatus) -> bool:
-    """Say whether a status brings nothing but that the job now runs, for the first time."""
+    """Return whether the only major change is that the job runs for the first time."""
     if conditions.find(before.conditions, conditions.RESTARTING):
         return False
     told = conditions.drop(after.conditions, conditions.RUNNING)
@@ -184,12 +183,12 @@ def _major(status: JobStatus) -> JobStatus:
 
 
 def failure_message(job: TrainingJob, role: str, failures: Sequence[str]) -> str:
-    """Say that the failure of replicas ends the job."""
+    """Return the message of a job that fails because of its replicas."""
     return f"{job.kind.kind} {job.name} is failed because {why_failed(role, failures)}"
 
 
 def why_failed(role: str, failures: Sequence[str]) -> str:
-    """Name the replicas of a role that failed, and how."""
+    """Return the failed replicas of a role and how each failed."""
     named = "; ".join(failure.rstrip(".") for failure in failures[:_NAMED_PODS])
     more = len(failures) - _NAMED_PODS
     rest = f"; and {more} more" if more > 0 else ""
@@ -197,7 +196,7 @@ def why_failed(role: str, failures: Sequence[str]) -> str:
 
 
 def events(before: JobStatus, after: JobStatus) -> list[Event]:
-    """List what to tell the user: conditions that now hold, or hold for another reason."""
+    """List the events: conditions that became True, or are True for another reason."""
     told = []
     for condition in after.conditions:
         old = conditions.find(before.conditions, condition.type)

@@ -134,7 +134,7 @@ class Adopter:
         """
         turn = asyncio.Semaphore(WORKERS)
         for target, informer in self._foreign:
-            # Without rights to pods and services nothing would work; others may be missing.
+            # The operator requires rights to pods and services; other rights may be missing.
             needed = target in (Target.POD, Target.SERVICE)
             with suppress(TimeoutError):
                 async with asyncio.timeout(None if needed else OTHERS_PATIENCE_S):
@@ -143,7 +143,7 @@ class Adopter:
             await asyncio.gather(*(self._attempt(key, turn) for key in keys))
 
     async def _attempt(self, key: ItemKey, turn: asyncio.Semaphore) -> None:
-        # What fails here is in the queue as well and is tried again there.
+        # A failure here is retried by the controller, whose queue has the object too.
         loop = asyncio.get_running_loop()
         give_up = loop.time() + PODS_PATIENCE_S
         async with turn:
@@ -200,7 +200,7 @@ class Adopter:
         if patch is None:
             return Done()
         if key.target is Target.POD and adoption.PADDLE_LABEL in item.metadata.labels:
-            # First, for it has no labels at all: nothing would lead to it once its pod has ours.
+            # First, because it has no labels: it could not be found once its pod has ours.
             await self._label_service_of(key, item)
         await self._write(key, patch, "labels")
         return Done()
@@ -249,13 +249,13 @@ class Adopter:
 
     async def _write(self, key: ItemKey, patch: Manifest, what: str) -> None:
         metrics.WRITES.labels(key.target, "patch").inc()
-        # Gone, or another version by now, which the watch will show: that one is looked at again.
+        # Deleted or changed meanwhile: the watch shows the change and the object is requeued.
         with suppress(NotFound, Conflict):
             item = await self._client.patch(_RESOURCES[key.target], key.name, patch, key.namespace)
             seen = self._followed[key.target].get(key.namespace, key.name)
             self._recent[key.target].made(item, seen)
             metrics.ADOPTED.labels(key.target, what).inc()
-            log.info("taken over", extra={"object": str(key), "given": what})
+            log.info("adopted", extra={"object": str(key), "given": what})
 
 
 def _key(target: Target, item: Object) -> ItemKey:

@@ -121,7 +121,7 @@ def _scheduling(job: TrainingJob, role: Role, settings: EngineSettings) -> Manif
     spec = template.pod_spec(role.template)
     chosen = {
         "schedulerName": settings.scheduler_name,
-        # Upstream tells only the group; a pod without the class is the first to be evicted.
+        # Upstream sets it only on the group; a pod without the class is the first to be evicted.
         "priorityClassName": job.policy.scheduling.priority_class,
     }
     return {key: value for key, value in chosen.items() if value and not spec.get(key)}

@@ -91,7 +91,7 @@ def _decide(observed: Observed, now: datetime, settings: EngineSettings) -> Deci
         return Decision(observed.status, patches=_let_go(job))
     if conditions.is_finished(observed.status.conditions):
         return _after_the_end(observed, now, settings)
-    # What is written carries whole seconds, as Kubernetes' times do.
+    # Kubernetes' timestamps have a resolution of one second.
     stamp = now.replace(microsecond=0)
     if observed.mistakes:
         return Decision(story.invalid(job, observed.status, observed.mistakes, stamp))
@@ -165,7 +165,7 @@ class _View:
         self.status = self._status()
 
     def end(self) -> Decision | None:
-        """Return the plan that ends the job, or None if it does not end. The next pass cleans up."""
+        """Return the plan that ends the job, or None. The next pass cleans up."""
         status, now = self.status, self.stamp
         if self.job.rules.has_succeeded(self.job, self.gang):
             return Decision(story.succeeded(self.job, status, now))
@@ -175,7 +175,7 @@ class _View:
         return Decision(story.failed(self.job, status, why, now)) if why else None
 
     def go_on(self) -> Decision:
-        """Plan how replicas become as specified."""
+        """Plan the changes that lead to the specified replicas."""
         missing = self._missing()
         pause = pace.wait(self.status.restarts, self.now)
         paused = bool(missing) and pause > _ZERO

@@ -39,7 +39,7 @@ def missing(wanted: Iterable[Creation], found: Iterable[Extra]) -> list[Creation
 def with_unseen(
     wanted: Iterable[Creation], creations: tuple[Creation, ...]
 ) -> tuple[Creation, ...]:
-    """Put objects that cannot be read before the pods that need them, because they may not exist."""
+    """Put objects that cannot be read before pods that need them: they may not exist."""
     if not any(each.target is Target.POD for each in creations):
         return creations
     return (*(each for each in wanted if each.target in UNSEEN), *creations)

@@ -47,7 +47,7 @@ class Gate:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self._leave()  # the place was given at the very moment it was no longer wanted
+                self._leave()  # race: the slot was assigned while this task was being cancelled
             raise
 
     def _leave(self) -> None:

@@ -127,8 +127,8 @@ class Hands:
         first = [creation for creation in decision.creations if creation.target in needed]
         await self._all(self._create(job, creation, outcome) for creation in first)
         if not outcome.problems:
-            # Pods of a gang whose group was refused would only wait for it, and pods that read a
-            # ConfigMap of somebody else would start with what it says.
+            # Pods of a gang whose group was refused would only wait for it, and pods that read
+            # another owner's ConfigMap would start with wrong settings.
             rest = [creation for creation in decision.creations if creation.target not in needed]
             await self._all(self._create(job, creation, outcome) for creation in rest)
         return outcome
@@ -142,14 +142,14 @@ class Hands:
 
     async def _create(self, job: TrainingJob, creation: Creation, outcome: Outcome) -> None:
         resource, namespace = _RESOURCES[creation.target], job.meta.namespace
-        # Where pods wait for services, these are as urgent as the pods.
+        # Kinds whose pods wait for services need these as urgently as the pods.
         urgent = offers(job.rules, StartsLater)
         handicap_s = 0.0 if urgent else _HANDICAP_S.get(creation.target, 0.0)
         async with self._gate.passage(handicap_s):
             if time.monotonic() < self._unknown_until.get(creation.target, 0.0):
                 return
             if len(outcome.problems) >= _NAMED:
-                return  # A refused template is refused for every replica: do not ask for each.
+                return  # A refused template is refused for every replica: stop.
             metrics.WRITES.labels(creation.target, "create").inc()
             try:
                 item = await self._client.create(resource, _drawn(creation.manifest), namespace)
@@ -164,7 +164,7 @@ class Hands:
                 item = found
             except (Forbidden, Invalid, BadRequest, NotFound) as error:
                 if creation.target in _DISPENSABLE and isinstance(error, NotFound):
-                    log.warning("the job goes on without its %s: %s", creation.target, error)
+                    log.warning("the job continues without its %s: %s", creation.target, error)
                     self._unknown_until[creation.target] = time.monotonic() + ASK_AGAIN_S
                     return
                 outcome.problems.append(f"{creation.target} {creation.name} was refused: {error}")
@@ -188,12 +188,12 @@ class Hands:
         owner = item.metadata.controller
         if owner and owner.uid == job.meta.uid:
             if adoption.is_foreign(item.metadata):
-                raise error  # It has no place before it has our labels, which it gets.
+                raise error  # It gets a slot once it has our labels.
             return item
         if owner and (owner.kind, owner.name) == (job.kind.kind, job.name):
-            # A job of this name was deleted and made again: the garbage collector is at work.
+            # A job of this name was deleted and created again: wait for the garbage collector.
             raise error
-        whose = f"{owner.kind} {owner.name}" if owner else "nobody that manages it"
+        whose = f"{owner.kind} {owner.name}" if owner else "no controller"
         outcome.problems.append(
             f"{creation.target} {creation.name} exists already and belongs to {whose}; "
             "delete it or give the job another name"
@@ -217,7 +217,7 @@ class Hands:
         resource = job_resource(job.kind) if is_job else _RESOURCES[deletion.target]
         async with self._gate.passage():
             metrics.WRITES.labels(deletion.target, "delete").inc()
-            # Gone, or another one by now: either way the one that was meant is no more.
+            # Deleted, or replaced by another object: in both cases the observed one is gone.
             with suppress(NotFound, Conflict):
                 await self._client.delete(
                     resource,
@@ -239,7 +239,7 @@ class Hands:
         resource = job_resource(job.kind) if is_job else _RESOURCES[patch.target]
         async with self._gate.passage():
             metrics.WRITES.labels(patch.target, "patch").inc()
-            # What is gone needs no patch; what is still needed is made anew by the next pass.
+            # A deleted object needs no patch; if it is required, the next pass creates it again.
             with suppress(NotFound):
                 await self._client.patch(
                     resource, patch.name, patch.operations, job.meta.namespace, kind=PatchKind.JSON

@@ -6,7 +6,7 @@ from itertools import groupby
 
 def write(indexes: Iterable[int]) -> str:
     ordered = enumerate(sorted(set(indexes)))
-    # Within a run, an index and its place in the order grow together.
+    # Within a run, the difference between index and position is constant.
     runs = [[index for _, index in run] for _, run in groupby(ordered, lambda e: e[1] - e[0])]
     return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 

@@ -38,7 +38,7 @@ def replica_labels(job: str, controller: str, role: str, index: int) -> dict[str
 def replica_of(meta: ObjectMeta) -> tuple[str, int] | None:
     """Parse the lower-case role and the index from labels; None if they name no replica."""
     role = meta.labels.get(REPLICA_TYPE, "")
-    # Upstream's launchers of MPIJobs go without an index: there is one of them.
+    # Upstream's MPIJob launchers have no index, because a job has only one.
     index = meta.labels.get(REPLICA_INDEX, "0" if role == "launcher" else "")
     if not role or not index.isascii() or not index.isdigit():
         return None

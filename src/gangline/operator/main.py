@@ -98,7 +98,7 @@ async def _elected(client: Client, settings: OperatorSettings, health: Health) -
         settings.identity,
         timing=settings.leader_election_timing,
     )
-    # Who stands by is ready: a rollout that waits for the new copy must not wait for the lease.
+    # A standby replica is ready: a rollout that waits for it must not wait for the lease.
     health.ready = True
     await elector.run(lead)
 
@@ -188,7 +188,7 @@ async def _has_groups(client: Client) -> bool:
         except NotFound:
             return False
         except ApiError as error:
-            log.warning("cannot ask for pod groups: %s", error)
+            log.warning("cannot discover pod groups: %s", error)
             await asyncio.sleep(ASK_AGAIN_S)
             continue
         kinds = found.get("resources", []) if isinstance(found, dict) else []

@@ -16,7 +16,9 @@ from gangline.operator.decision import Observed
 from gangline.operator.job import TrainingJob
 
 _LABELS = ("job_namespace", "framework")
-JOBS_CREATED = Counter("training_operator_jobs_created", "Jobs first seen", _LABELS)
+JOBS_CREATED = Counter(
+    "training_operator_jobs_created", "Jobs observed for the first time", _LABELS
+)
 JOBS_SUCCESSFUL = Counter("training_operator_jobs_successful", "Jobs that succeeded", _LABELS)
 JOBS_FAILED = Counter("training_operator_jobs_failed", "Jobs that failed", _LABELS)
 JOBS_RESTARTED = Counter(
@@ -24,14 +26,14 @@ JOBS_RESTARTED = Counter(
 )
 RESTARTS = Counter(
     "gangline_operator_restarts",
-    "Restarts by what caused them: of a replica, or of all together (gang)",
+    "Restarts by cause: of a replica, or of all replicas together (gang)",
     ("framework", "scope", "cause"),
 )
-JOBS_DELETED = Counter("training_operator_jobs_deleted", "Jobs removed after their time", _LABELS)
-WRITES = Counter("gangline_operator_writes", "Requests that write", ("kind", "verb"))
+JOBS_DELETED = Counter("training_operator_jobs_deleted", "Jobs deleted after their TTL", _LABELS)
+WRITES = Counter("gangline_operator_writes", "Write requests", ("kind", "verb"))
 ADOPTED = Counter(
     "gangline_operator_adopted",
-    "Objects taken over, by what they were given: labels, an owner, a gang",
+    "Adopted objects by patch: labels, an owner, a gang",
     ("kind", "given"),
 )
 

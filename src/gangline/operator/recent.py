@@ -42,7 +42,8 @@ class RecentObjects(Generic[T]):
         """Record an accepted deletion."""
         now = self._clock()
         self._deleted[uid] = now + PATIENCE_S
-        # The watch may have shown it before the answer came: nobody will ask for that one again.
+        # The watch may show a deletion before its response arrives. Such an entry is never read
+        # again, so each call drops at most two expired ones.
         for old in [uid for uid, until in islice(self._deleted.items(), 2) if until < now]:
             del self._deleted[old]
 

@@ -88,7 +88,7 @@ def step(plans: Sequence[ScalePlan], observed: Observed | None, now: datetime) -
         problem = FieldError("spec.ownerJob", plan.spec.owner_job, "has ended")
         return _failed(plan, str(problem), stamp)
     if observed.mistakes:
-        told = f"waits until the job is right: {observed.mistakes}"
+        told = f"waits for a valid job: {observed.mistakes}"
         return Step(plan, _status(plan, PENDING, stamp, told))
     if forbidden := list(_forbidden(plan, observed)):
         return _failed(plan, "; ".join(map(str, forbidden)), stamp)
@@ -100,7 +100,9 @@ def step(plans: Sequence[ScalePlan], observed: Observed | None, now: datetime) -
 
 
 def _without_job(plan: ScalePlan, now: datetime) -> Step:
-    problem = str(FieldError("spec.ownerJob", plan.spec.owner_job, "is no ElasticJob here"))
+    problem = str(
+        FieldError("spec.ownerJob", plan.spec.owner_job, "is not an ElasticJob of this namespace")
+    )
     since = plan.status.create_time or now
     left = since + NO_JOB_FOR - now
     if left <= timedelta(0):
@@ -118,7 +120,7 @@ def _under_way(plan: ScalePlan, observed: Observed, now: datetime, *, superseded
     if ended or (gang.all_up and not gang.surplus):
         return Step(plan, _status(plan, PHASE_SUCCEEDED, now))
     if superseded:
-        told = "the next plan came before all of its pods ran"
+        told = "the next plan superseded it before all of its pods ran"
         return Step(plan, _status(plan, PHASE_SUCCEEDED, now, told))
     return Step(plan, _status(plan, SCALING, now))
 

@@ -137,7 +137,7 @@ class _Draft:
         if rank is None:
             rank = next(index for index in range(len(there) + 1) if index not in there)
         if rank in there:
-            yield FieldError(f"{path}.rankIndex", rank, "is a rank that has a pod")
+            yield FieldError(f"{path}.rankIndex", rank, "already has a pod")
             return
         if rank >= MOST_REPLICAS:
             yield FieldError(f"{path}.rankIndex", rank, f"is more than {MOST_REPLICAS}")
@@ -151,10 +151,10 @@ class _Draft:
         least = self.rules.node_range.least if self.rules.node_range else 1
         workers = counts.get(WORKER)
         if workers is not None and WORKER in self.changed and workers < least:
-            problem = f"leaves {workers} workers, and the job trains with {least} or more"
+            problem = f"leaves {workers} workers, and the job needs at least {least}"
             yield FieldError("spec", None, problem)
         elif not sum(counts.values()):
-            yield FieldError("spec", None, "leaves nobody who trains")
+            yield FieldError("spec", None, "leaves no replica that trains")
         yield from self._over_limits()
 
     def _over_limits(self) -> Iterator[FieldError]:
@@ -178,7 +178,7 @@ class _Draft:
                 asked = quantity_of(resource, total[resource])
                 given = self.rules.spec.resource_limits[resource]
                 problem = (
-                    f"asks for {asked} of {resource} in all; the job's resourceLimits: {given}"
+                    f"requests {asked} of {resource} in total; the job's resourceLimits: {given}"
                 )
                 yield FieldError("spec", None, problem)
 
@@ -206,7 +206,7 @@ class _Draft:
 
     def _no_role(self, path: str, name: str) -> FieldError:
         known = ", ".join(role for role in self.records if role != MASTER)
-        return FieldError(path, name, "is a role that the job has not", f"it has {known}")
+        return FieldError(path, name, "is not a role of the job", f"it has {known}")
 
 
 def _with_resources(record: RoleRecord, rank: int, pod: PodMeta) -> RoleRecord:
@@ -222,4 +222,4 @@ def _no_pod(path: str, pod: PodMeta) -> FieldError:
         ),
         ("name", None),
     )
-    return FieldError(f"{path}.{field}", value, "is no pod of the job now")
+    return FieldError(f"{path}.{field}", value, "is not a pod of the job")

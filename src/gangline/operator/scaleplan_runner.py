@@ -71,7 +71,7 @@ class ScalePlanRunner:
             key = JobKey(KIND.kind, plan.metadata.namespace, plan.spec.owner_job)
             self._controller.queue.add(key)
         elif new is not None and not is_over(new):
-            # Without a job's name it is nobody's turn: it fails by itself.
+            # A plan without a job's name belongs to no queue of plans: it fails on its own.
             self._controller.queue.add(JobKey(KIND.kind, new.metadata.namespace, ""))
 
     def _open(self, key: JobKey) -> list[ScalePlan]:
@@ -90,7 +90,7 @@ class ScalePlanRunner:
         decided = step(self._open(key), sight.observed if sight else None, self._clock())
         if decided is None:
             return Done()
-        # Gone, with its job or without: then there is nothing to tell.
+        # The plan was deleted: no status can be reported.
         with suppress(NotFound):
             await self._carry_out(decided, sight)
         wait = decided.look_again

@@ -33,7 +33,7 @@ MOST_UNTOLD = 1000
 """Number of events that wait for a less busy moment; the oldest are dropped."""
 
 FOREIGN_DEFINITION = (
-    "the cluster's definition of this kind drops status.restarts, so that restarts cannot be "
+    "the cluster's CRD of this kind drops status.restarts, so that restarts cannot be "
     "counted: install Gangline's (kubectl apply -f deploy/crds)"
 )
 
@@ -95,7 +95,7 @@ class Reconciler:
             self._look_again(sight, decision, outcome),
             wait,
             _stall_wait(status, now) if outcome.problems else None,
-            # A watch may never show what was gone before it was seen: look again by then.
+            # A watch never shows an object that was deleted before it was observed: requeue.
             PATIENCE_S + 1 if self._cache.owed(sight.stored.metadata.uid) else None,
         )
 

@@ -130,7 +130,7 @@ async def test_a_name_that_belongs_to_somebody_else_is_told_and_taken_once_it_is
     await stage.submit(1, 1)
     job = await stage.until_condition("Stalled")
     why = next(c.message for c in job.status.conditions if c.type == "Stalled")
-    assert "train-worker-0 exists already and belongs to nobody" in why
+    assert "train-worker-0 exists already and belongs to no controller" in why
     await stage.client.delete(resource, "train-worker-0", NAMESPACE, grace_seconds=0)
     await stage.until_pods(RUNNING)
     await stage.until_condition("Running")

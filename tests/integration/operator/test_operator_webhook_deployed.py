@@ -69,7 +69,7 @@ async def test_it_works_with_the_rights_that_are_written_down_and_complains_with
         text = (ROOT / "deploy" / "webhook" / "webhook.yaml").read_text(encoding="utf-8")
         for each in yaml.safe_load_all(text):
             await apply(client, each)
-        await running.until_logged("webhook is served")
+        await running.until_logged("webhook is serving")
 
         async def refused() -> bool:
             try:

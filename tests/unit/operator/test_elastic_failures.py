@@ -111,7 +111,7 @@ def test_each_rank_has_its_own_restarts(given: int | None, allowed: int) -> None
     assert not world.finished
     world.break_(f"worker-{number}")
     assert world.finished
-    assert f"made anew {allowed} times" in world.message
+    assert f"replaced {allowed} times" in world.message
     assert "worker-1" in world.message or "Killed" in world.message
 
 

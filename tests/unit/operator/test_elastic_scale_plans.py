@@ -206,13 +206,13 @@ def test_addresses_of_servers_are_told_in_the_plans_order() -> None:
     ("spec", "said"),
     [
         ({"replicaResourceSpecs": {"ps": {"replicas": 1}}}, "spec.replicaResourceSpecs.ps: 'ps'"),
-        (sized(1), "the job trains with 2 or more"),
+        (sized(1), "the job needs at least 2"),
         (sized(9999), "spec.replicaResourceSpecs.worker.replicas: 9999 is more than 5000"),
         ({"removePods": [{"name": "stranger"}]}, "spec.removePods[0].name: 'stranger'"),
         ({"migratePods": [{"id": 77}]}, "spec.migratePods[0].id: 77"),
         ({"createPods": [{"rankIndex": 1}]}, "spec.createPods[0].rankIndex: 1"),
         ({"psHosts": ["a:1"]}, "spec.psHosts"),
-        (sized(8), "asks for 32Gi of memory in all; the job's resourceLimits: 20Gi"),
+        (sized(8), "requests 32Gi of memory in total; the job's resourceLimits: 20Gi"),
         ({}, "spec: changes nothing"),
         ({"ownerJob": "", **sized(3)}, "spec.ownerJob: is missing"),
     ],
@@ -254,7 +254,7 @@ def test_a_plan_waits_a_little_for_its_job() -> None:
     world.now += timedelta(seconds=61)
     world.step()
     assert world.phases() == {"p": "Failed"}
-    assert "spec.ownerJob: 'train' is no ElasticJob here" in world.told()
+    assert "spec.ownerJob: 'train' is not an ElasticJob of this namespace" in world.told()
 
 
 def test_a_plan_for_a_job_that_has_ended_fails() -> None:

@@ -104,7 +104,7 @@ def test_a_keyring_comes_back_as_it_was_written() -> None:
     [
         pytest.param({"tls_key": a_pair().key}, "does not belong", id="another key"),
         pytest.param({"tls_crt": "junk"}, "tls.crt cannot be read", id="junk"),
-        pytest.param({"tls_key": b"\xff\xfe"}, "tls.key is no text in base64", id="binary"),
+        pytest.param({"tls_key": b"\xff\xfe"}, "tls.key is not base64 text", id="binary"),
         pytest.param({"tls_crt": ""}, "tls.crt is missing", id="empty"),
         pytest.param({"ca_crt": a_pair().authority.pem}, "none of the authorities", id="other CA"),
         pytest.param({"ca_crt": "-----BEGIN CERTIFICATE-----"}, "ca.crt is no list", id="cut"),
@@ -117,7 +117,7 @@ def test_a_damaged_secret_is_told_from_a_sound_one(changed: dict, complaint: str
 
 def test_values_that_are_not_base64_are_told() -> None:
     data = stored(a_ring()) | {"tls.key": "%%%"}
-    with pytest.raises(UnusableCertificate, match=r"tls\.key is no text in base64"):
+    with pytest.raises(UnusableCertificate, match=r"tls\.key is not base64 text"):
         keyring.read(data)
 
 

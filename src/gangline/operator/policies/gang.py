@@ -137,7 +137,7 @@ def waiting_reason(group: PodGroup | None) -> str:
     """Return why the gang is pending, as reported by the scheduler."""
     told = group.status.conditions if group else []
     reasons = [c.message for c in told if c.type == UNSCHEDULABLE and c.status == "True"]
-    return reasons[-1] if reasons else "no scheduler has said why."
+    return reasons[-1] if reasons else "no scheduler has reported a reason."
 
 
 def _annotations(job: TrainingJob) -> dict[str, str]:
@@ -166,7 +166,7 @@ def _run_time_changes(job: TrainingJob, group: PodGroup) -> list[Manifest]:
     if not group.metadata.annotations:
         value = {RUN_TIME_ANNOTATION: run_time}
         return [{"op": "add", "path": "/metadata/annotations", "value": value}]
-    # The others are not touched: the scheduler may be writing one of them at this moment.
+    # Race: the scheduler may write another annotation concurrently, so only this one is patched.
     path = f"/metadata/annotations/{RUN_TIME_ANNOTATION.replace('/', '~1')}"
     return [
         {"op": "add", "path": path, "value": run_time}

@@ -50,4 +50,4 @@ def describe(pod: Pod, container: str) -> str:
         return f"{pod.name}: {pod.status.reason}. {pod.status.message}".rstrip()
     ended = pod.ending(container)
     told = failure.of_exit(ended.exit_code, ended.reason, ended.message) if ended else None
-    return f"{pod.name}: {told}" if told else f"{pod.name} failed and does not say why."
+    return f"{pod.name}: {told}" if told else f"{pod.name} failed without a reason."

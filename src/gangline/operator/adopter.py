@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from gangline.api.kubeflow import MANAGED_BY_US
 from gangline.api.meta import Object, Wire
 from gangline.api.resource import Resource
 from gangline.api.resources import POD_GROUPS
@@ -23,7 +24,6 @@ from gangline.kube.errors import ApiError, Conflict, NotFound
 from gangline.kube.informer import Informer
 from gangline.operator import adoption, build, conditions, labels, metrics
 from gangline.operator.cache import EXTRAS, PODS, SERVICES, Cache, JobKey, Sight, job_resource
-from gangline.operator.decide import MANAGED_BY_US
 from gangline.operator.decision import Target
 from gangline.operator.job import Manifest
 from gangline.operator.recent import RecentObjects
@@ -132,7 +132,7 @@ class Adopter:
         """Wait until each existing object of another operator is adopted, or the API server
         refused.
         """
-        turn = asyncio.Semaphore(WORKERS)
+        slots = asyncio.Semaphore(WORKERS)
         for target, informer in self._foreign:
             # The operator requires rights to pods and services; other rights may be missing.
             needed = target in (Target.POD, Target.SERVICE)
@@ -140,13 +140,13 @@ class Adopter:
                 async with asyncio.timeout(None if needed else OTHERS_PATIENCE_S):
                     await informer.synced()
             keys = [_key(target, item) for item in informer.items()]
-            await asyncio.gather(*(self._attempt(key, turn) for key in keys))
+            await asyncio.gather(*(self._attempt(key, slots) for key in keys))
 
-    async def _attempt(self, key: ItemKey, turn: asyncio.Semaphore) -> None:
+    async def _attempt(self, key: ItemKey, slots: asyncio.Semaphore) -> None:
         # A failure here is retried by the controller, whose queue has the object too.
         loop = asyncio.get_running_loop()
         give_up = loop.time() + PODS_PATIENCE_S
-        async with turn:
+        async with slots:
             with suppress(ApiError):
                 while isinstance(result := await self._reconcile(key), After):
                     if loop.time() > give_up:
@@ -226,15 +226,19 @@ class Adopter:
             return
         name = item.metadata.labels[labels.JOB_NAME]
         with suppress(msgspec.DecodeError):
-            sight = self._cache.observe(JobKey(kind.kind, key.namespace, name))
-            if sight is None or not _takes(sight) or not await self._is_still_there(sight):
+            observation = self._cache.observe(JobKey(kind.kind, key.namespace, name))
+            if (
+                observation is None
+                or not _takes(observation)
+                or not await self._is_still_there(observation)
+            ):
                 return
-            owner = build.owner(sight.observed.job)
+            owner = build.owner(observation.observed.job)
             await self._write(key, adoption.claimed(item.metadata, owner), "owner")
 
-    async def _is_still_there(self, sight: Sight) -> bool:
+    async def _is_still_there(self, observation: Sight) -> bool:
         """Ask the API server, because the cache may not show yet that the job is being deleted."""
-        job = sight.observed.job
+        job = observation.observed.job
         try:
             now = await self._client.get(job_resource(job.kind), job.name, job.meta.namespace)
         except NotFound:
@@ -262,12 +266,14 @@ def _key(target: Target, item: Object) -> ItemKey:
     return ItemKey(target, item.metadata.namespace, item.metadata.name)
 
 
-def _takes(sight: Sight) -> bool:
+def _takes(observation: Sight) -> bool:
     """Return whether a job is ours and unfinished, so that it accepts objects."""
-    job = sight.observed.job
+    job = observation.observed.job
     ours = job.policy.managed_by in (None, MANAGED_BY_US)
     return (
-        ours and not job.deleting and not conditions.is_finished(sight.observed.status.conditions)
+        ours
+        and not job.deleting
+        and not conditions.is_finished(observation.observed.status.conditions)
     )
 
 

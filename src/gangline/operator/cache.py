@@ -312,8 +312,8 @@ def _own_fields(stored: StoredJob, job: TrainingJob) -> Manifest:
     """Return the status fields that only this kind has."""
     if not offers(job.rules, ShowsStatus):
         return {}
-    whole: Manifest = msgspec.json.decode(stored.status)
-    return {name: value for name, value in whole.items() if name not in _COMMON_FIELDS}
+    status: Manifest = msgspec.json.decode(stored.status)
+    return {name: value for name, value in status.items() if name not in _COMMON_FIELDS}
 
 
 def _of_kind(target: Target, item: Extra) -> Extra:

@@ -55,8 +55,8 @@ def _of_gang(observed: Observed, container: str) -> str:
 
 
 def _of_failed(seen: Pod, container: str) -> str:
-    whole = msgspec.convert(msgspec.to_builtins(seen), pod.Pod)
-    found = failure.of_pod(whole, container)
+    complete = msgspec.convert(msgspec.to_builtins(seen), pod.Pod)
+    found = failure.of_pod(complete, container)
     return found.cause if found else UNKNOWN
 
 

@@ -27,9 +27,9 @@ from itertools import islice
 
 from msgspec import structs
 
-from gangline.api.kubeflow import JobStatus
+from gangline.api.kubeflow import MANAGED_BY_US, JobStatus
 from gangline.api.scheduling import PodGroup
-from gangline.operator import build, conditions, extras, story
+from gangline.operator import build, conditions, extras
 from gangline.operator.decision import (
     Creation,
     Decision,
@@ -61,8 +61,19 @@ from gangline.operator.policies import (
 )
 from gangline.operator.removals import force_left, removals, soonest
 from gangline.operator.replicas import Pod
-
-MANAGED_BY_US = "kubeflow.org/training-operator"
+from gangline.operator.story import (
+    counted,
+    failed,
+    failure_message,
+    invalid,
+    restarting,
+    restarting_together,
+    running,
+    started,
+    succeeded,
+    suspended,
+    why_failed,
+)
 
 MOST_CREATIONS = 500
 """A larger job is created in several passes, so that other jobs are reconciled in between."""
@@ -75,12 +86,12 @@ def decide(observed: Observed, now: datetime, settings: EngineSettings) -> Decis
     rules = observed.job.rules
     if offers(rules, KeepsNodes):
         observed = replace(observed, job=rules.recalled(observed.job, observed.status))
-    decision = _decide(observed, now, settings)
+    plan = _decide(observed, now, settings)
     job, rules = observed.job, observed.job.rules
     if job.deleting or not offers(rules, ShowsStatus):
-        return decision
-    gang = arranged(observed, decision.status)
-    return replace(decision, fields=rules.status_fields(job, gang, decision.status))
+        return plan
+    replicas = arranged(observed, plan.status)
+    return replace(plan, fields=rules.status_fields(job, replicas, plan.status))
 
 
 def _decide(observed: Observed, now: datetime, settings: EngineSettings) -> Decision:
@@ -94,7 +105,7 @@ def _decide(observed: Observed, now: datetime, settings: EngineSettings) -> Deci
     # Kubernetes' timestamps have a resolution of one second.
     stamp = now.replace(microsecond=0)
     if observed.mistakes:
-        return Decision(story.invalid(job, observed.status, observed.mistakes, stamp))
+        return Decision(invalid(job, observed.status, observed.mistakes, stamp))
     if job.policy.suspended:
         return _suspend(observed, now, stamp, settings)
     view = _View(observed, now, stamp, settings)
@@ -122,7 +133,7 @@ def _suspend(
     observed: Observed, now: datetime, stamp: datetime, settings: EngineSettings
 ) -> Decision:
     return Decision(
-        story.suspended(observed.job, observed.status, stamp),
+        suspended(observed.job, observed.status, stamp),
         deletions=removals(
             observed,
             observed.pods,
@@ -138,13 +149,13 @@ def _suspend(
 def _let_go(job: TrainingJob) -> tuple[Patch, ...]:
     """Remove the finalizers of an upstream operator that may not run any more."""
     found = job.meta.finalizers
-    kept = [name for name in found if name not in job.kind.finalizers]
-    if len(kept) == len(found):
+    remaining = [name for name in found if name not in job.kind.finalizers]
+    if len(remaining) == len(found):
         return ()
     path = "/metadata/finalizers"
     operations: list[Manifest] = [
         {"op": "test", "path": path, "value": list(found)},
-        {"op": "replace", "path": path, "value": kept},
+        {"op": "replace", "path": path, "value": remaining},
     ]
     return (Patch(Target.JOB, job.name, operations),)
 
@@ -168,11 +179,11 @@ class _View:
         """Return the plan that ends the job, or None. The next pass cleans up."""
         status, now = self.status, self.stamp
         if self.job.rules.has_succeeded(self.job, self.gang):
-            return Decision(story.succeeded(self.job, status, now))
+            return Decision(succeeded(self.job, status, now))
         why = (
             self._fatal_failure() or self._hopeless() or self._limit_reached() or self._time_is_up()
         )
-        return Decision(story.failed(self.job, status, why, now)) if why else None
+        return Decision(failed(self.job, status, why, now)) if why else None
 
     def go_on(self) -> Decision:
         """Plan the changes that lead to the specified replicas."""
@@ -204,8 +215,8 @@ class _View:
         if together.restarts(self.job):
             for failure in self.failures:
                 if failure.replaced and not failure.fatal:
-                    told = [restart.describe(pod, name) for pod in failure.replaced]
-                    return story.why_failed(failure.role.name, told)
+                    failures = [restart.describe(pod, name) for pod in failure.replaced]
+                    return why_failed(failure.role.name, failures)
             if lost := together.taken_away(self.gang):
                 return f"{lost[0].name} was deleted."
         if together.resizes(self.job) and together.outgrown(self.job, self.gang):
@@ -215,11 +226,11 @@ class _View:
     def _status(self) -> JobStatus:
         """Count replicas and restarts and set the conditions, for a job that does not end."""
         job, stamp = self.job, self.stamp
-        status = story.started(job, self.observed.status, stamp)
-        status = story.counted(job, status, self.gang)
+        status = started(job, self.observed.status, stamp)
+        status = counted(job, status, self.gang)
         if self.restart:
             failed = any(failure.replaced for failure in self.failures)
-            return story.restarting_together(job, status, self.restart, stamp, counted=failed)
+            return restarting_together(job, status, self.restart, stamp, counted=failed)
         replaced = {pod.uid for failure in self.failures for pod in failure.replaced}
         before = status.restarts
         record = backoff.count(before, self._current(), frozenset(replaced))
@@ -229,10 +240,10 @@ class _View:
         status = structs.replace(status, restarts=record)
         for failure in self.failures:
             if any(pod.uid in fresh for pod in failure.replaced):
-                told = [restart.describe(pod, job.kind.container) for pod in failure.replaced]
-                status = story.restarting(job, status, failure.role.name, told, stamp)
+                failures = [restart.describe(pod, job.kind.container) for pod in failure.replaced]
+                status = restarting(job, status, failure.role.name, failures, stamp)
         if not replaced and self._runs(status):
-            status = story.running(job, status, stamp)
+            status = running(job, status, stamp)
         if offers(job.rules, KeepsNodes):
             status = job.rules.remembered(job, self.gang, status)
         return status
@@ -259,8 +270,8 @@ class _View:
     def _fatal_failure(self) -> str:
         for failure in self.failures:
             if failure.fatal:
-                told = [restart.describe(pod, self.job.kind.container) for pod in failure.fatal]
-                return story.failure_message(self.job, failure.role.name, told)
+                failures = [restart.describe(pod, self.job.kind.container) for pod in failure.fatal]
+                return failure_message(self.job, failure.role.name, failures)
         return ""
 
     def _hopeless(self) -> str:

@@ -103,9 +103,9 @@ def _digest(manifest: Manifest) -> str:
 def _operations(manifest: Manifest) -> list[Manifest]:
     pointer = CONTENT.replace("/", "~1")
     content = manifest["metadata"]["annotations"][CONTENT]
-    told = {"op": "add", "path": f"/metadata/annotations/{pointer}", "value": content}
+    digest = {"op": "add", "path": f"/metadata/annotations/{pointer}", "value": content}
     fields = [name for name in manifest if name not in _FRAME]
     return [
         *({"op": "add", "path": f"/{name}", "value": manifest[name]} for name in fields),
-        told,
+        digest,
     ]

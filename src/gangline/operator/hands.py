@@ -80,12 +80,12 @@ class Outcome:
 
     def events(self) -> list[Event]:
         """Return one event for all created and one for all deleted pods."""
-        told = []
+        events = []
         if self.made:
-            told.append(Event("SuccessfulCreatePod", f"Created {_listed(self.made)}"))
+            events.append(Event("SuccessfulCreatePod", f"Created {_listed(self.made)}"))
         if self.removed:
-            told.append(Event("SuccessfulDeletePod", f"Deleted {_listed(self.removed)}"))
-        return told
+            events.append(Event("SuccessfulDeletePod", f"Deleted {_listed(self.removed)}"))
+        return events
 
     def problem(self) -> str:
         """Return the refused objects with their reasons; empty if there are none."""
@@ -114,24 +114,24 @@ class Hands:
         """True if writes wait for each other."""
         return self._gate.crowded
 
-    async def carry_out(self, sight: Sight, decision: Decision) -> Outcome:
+    async def carry_out(self, observation: Sight, plan: Decision) -> Outcome:
         """Execute a plan, except for its status.
 
         Raises:
             ApiError: a request failed for a reason that does not concern the job.
         """
-        job, outcome = sight.observed.job, Outcome()
-        await self._all(self._delete(job, deletion, outcome) for deletion in decision.deletions)
-        await self._all(self._patch(job, patch) for patch in decision.patches)
+        job, result = observation.observed.job, Outcome()
+        await self._all(self._delete(job, deletion, result) for deletion in plan.deletions)
+        await self._all(self._patch(job, patch) for patch in plan.patches)
         needed = {Target.POD_GROUP, *EXTRAS}
-        first = [creation for creation in decision.creations if creation.target in needed]
-        await self._all(self._create(job, creation, outcome) for creation in first)
-        if not outcome.problems:
+        first = [creation for creation in plan.creations if creation.target in needed]
+        await self._all(self._create(job, creation, result) for creation in first)
+        if not result.problems:
             # Pods of a gang whose group was refused would only wait for it, and pods that read
             # another owner's ConfigMap would start with wrong settings.
-            rest = [creation for creation in decision.creations if creation.target not in needed]
-            await self._all(self._create(job, creation, outcome) for creation in rest)
-        return outcome
+            rest = [creation for creation in plan.creations if creation.target not in needed]
+            await self._all(self._create(job, creation, result) for creation in rest)
+        return result
 
     async def _all(self, writes: Iterable[Coroutine[Any, Any, None]]) -> None:
         """Run writes concurrently; all of them finish before the first error is raised."""
@@ -140,7 +140,7 @@ class Hands:
             if isinstance(result, BaseException):
                 raise result
 
-    async def _create(self, job: TrainingJob, creation: Creation, outcome: Outcome) -> None:
+    async def _create(self, job: TrainingJob, creation: Creation, result: Outcome) -> None:
         resource, namespace = _RESOURCES[creation.target], job.meta.namespace
         # Kinds whose pods wait for services need these as urgently as the pods.
         urgent = offers(job.rules, StartsLater)
@@ -148,17 +148,17 @@ class Hands:
         async with self._gate.passage(handicap_s):
             if time.monotonic() < self._unknown_until.get(creation.target, 0.0):
                 return
-            if len(outcome.problems) >= _NAMED:
+            if len(result.problems) >= _NAMED:
                 return  # A refused template is refused for every replica: stop.
             metrics.WRITES.labels(creation.target, "create").inc()
             try:
                 item = await self._client.create(resource, _drawn(creation.manifest), namespace)
                 if creation.target is Target.POD:
-                    outcome.made.append(creation.name)
+                    result.made.append(creation.name)
             except AlreadyExists as error:
                 if creation.target in UNSEEN:
                     return
-                found = await self._existing(job, creation, outcome, error)
+                found = await self._existing(job, creation, result, error)
                 if found is None:
                     return
                 item = found
@@ -167,13 +167,13 @@ class Hands:
                     log.warning("the job continues without its %s: %s", creation.target, error)
                     self._unknown_until[creation.target] = time.monotonic() + ASK_AGAIN_S
                     return
-                outcome.problems.append(f"{creation.target} {creation.name} was refused: {error}")
+                result.problems.append(f"{creation.target} {creation.name} was refused: {error}")
                 return
         if creation.target not in UNSEEN:
             self._note_made(creation.target, item)
 
     async def _existing(
-        self, job: TrainingJob, creation: Creation, outcome: Outcome, error: AlreadyExists
+        self, job: TrainingJob, creation: Creation, result: Outcome, error: AlreadyExists
     ) -> Object | None:
         """Resolve a name conflict: the object may be our own earlier creation or another owner's.
 
@@ -194,7 +194,7 @@ class Hands:
             # A job of this name was deleted and created again: wait for the garbage collector.
             raise error
         whose = f"{owner.kind} {owner.name}" if owner else "no controller"
-        outcome.problems.append(
+        result.problems.append(
             f"{creation.target} {creation.name} exists already and belongs to {whose}; "
             "delete it or give the job another name"
         )
@@ -212,7 +212,7 @@ class Hands:
         seen = informer.get(meta.namespace, meta.name) if informer else None
         self._recent[target].made(item, seen)
 
-    async def _delete(self, job: TrainingJob, deletion: Deletion, outcome: Outcome) -> None:
+    async def _delete(self, job: TrainingJob, deletion: Deletion, result: Outcome) -> None:
         is_job = deletion.target is Target.JOB
         resource = job_resource(job.kind) if is_job else _RESOURCES[deletion.target]
         async with self._gate.passage():
@@ -232,7 +232,7 @@ class Hands:
             return
         self._recent[deletion.target].deleted(deletion.uid)
         if deletion.target is Target.POD:
-            outcome.removed.append(deletion.name)
+            result.removed.append(deletion.name)
 
     async def _patch(self, job: TrainingJob, patch: Patch) -> None:
         is_job = patch.target is Target.JOB

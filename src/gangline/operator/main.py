@@ -106,12 +106,12 @@ async def _elected(client: Client, settings: OperatorSettings, health: Health) -
 async def _work(client: Client, settings: OperatorSettings, health: Health) -> None:
     """Run the engine; restart it when the cluster starts to support pod groups."""
     while True:
-        wanted = settings.gang_scheduling != GangScheduling.OFF
-        with_groups = wanted and await _has_groups(client)
+        enabled = settings.gang_scheduling != GangScheduling.OFF
+        with_groups = enabled and await _has_groups(client)
         log.info("operator starts", extra={"gang_scheduling": with_groups})
         appeared = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
-            if wanted and not with_groups:
+            if enabled and not with_groups:
                 tasks.create_task(_look_for_groups(client, appeared))
             tasks.create_task(
                 _until(appeared, _engine(client, settings, health, with_groups=with_groups))
@@ -127,9 +127,9 @@ async def _engine(
         force_delete_after=settings.force_delete_after,
     )
     cache = Cache(client, chosen(settings), settings.namespaces, with_groups=with_groups)
-    hands = Hands(client, cache, settings.writes_in_flight)
+    executor = Hands(client, cache, settings.writes_in_flight)
     async with EventRecorder(client, COMPONENT) as events, asyncio.TaskGroup() as tasks:
-        reconciler = Reconciler(client, cache, hands, events, engine)
+        reconciler = Reconciler(client, cache, executor, events, engine)
         controller: Controller[JobKey] = Controller(
             "jobs",
             reconciler.reconcile,

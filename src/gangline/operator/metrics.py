@@ -11,7 +11,8 @@ Label values are namespaces, frameworks and names from fixed tables, never jobs.
 from prometheus_client import Counter
 
 from gangline.api.kubeflow import JobStatus
-from gangline.operator import causes, conditions
+from gangline.operator import conditions
+from gangline.operator.causes import restarts
 from gangline.operator.decision import Observed
 from gangline.operator.job import TrainingJob
 
@@ -51,10 +52,10 @@ def count_status(observed: Observed, after: JobStatus) -> None:
     for type_, counter in _BY_CONDITION.items():
         if conditions.holds(after.conditions, type_) > conditions.holds(before.conditions, type_):
             counter.labels(*labels).inc()
-    restarts = after.restarts.total - before.restarts.total
-    if restarts > 0:
-        JOBS_RESTARTED.labels(*labels).inc(restarts)
-    for restart, count in causes.restarts(observed, after).items():
+    restarted = after.restarts.total - before.restarts.total
+    if restarted > 0:
+        JOBS_RESTARTED.labels(*labels).inc(restarted)
+    for restart, count in restarts(observed, after).items():
         RESTARTS.labels(job.kind.framework, restart.scope, restart.cause).inc(count)
 
 

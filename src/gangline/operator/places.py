@@ -8,8 +8,8 @@ the kind asks for it (``is_awaited``); otherwise it is surplus and deleted.
 from dataclasses import dataclass, replace
 
 from gangline.api.kubeflow import JobStatus
-from gangline.operator import indexes
 from gangline.operator.decision import Observed
+from gangline.operator.indexes import read
 from gangline.operator.job import KeepsNodes, OutlivesFailures, Role, TrainingJob, offers
 from gangline.operator.policies import restart, together
 from gangline.operator.replicas import Gang, Pod, arrange
@@ -29,8 +29,7 @@ def arranged(observed: Observed, status: JobStatus) -> Gang:
     job, rules = observed.job, observed.job.rules
     current, former = together.parted(observed.pods, observed.status.restarts.generation)
     completed = {
-        role: indexes.read(counted.completed_indexes)
-        for role, counted in status.replica_statuses.items()
+        role: read(counted.completed_indexes) for role, counted in status.replica_statuses.items()
     }
     sizes = [(role.name, role.replicas) for role in job.roles]
     if not offers(rules, KeepsNodes):

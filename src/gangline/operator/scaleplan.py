@@ -88,8 +88,8 @@ def step(plans: Sequence[ScalePlan], observed: Observed | None, now: datetime) -
         problem = FieldError("spec.ownerJob", plan.spec.owner_job, "has ended")
         return _failed(plan, str(problem), stamp)
     if observed.mistakes:
-        told = f"waits for a valid job: {observed.mistakes}"
-        return Step(plan, _status(plan, PENDING, stamp, told))
+        message = f"waits for a valid job: {observed.mistakes}"
+        return Step(plan, _status(plan, PENDING, stamp, message))
     if forbidden := list(_forbidden(plan, observed)):
         return _failed(plan, "; ".join(map(str, forbidden)), stamp)
     effect = carried_out(plan.spec, observed.job, memory)
@@ -120,8 +120,8 @@ def _under_way(plan: ScalePlan, observed: Observed, now: datetime, *, superseded
     if ended or (gang.all_up and not gang.surplus):
         return Step(plan, _status(plan, PHASE_SUCCEEDED, now))
     if superseded:
-        told = "the next plan superseded it before all of its pods ran"
-        return Step(plan, _status(plan, PHASE_SUCCEEDED, now, told))
+        message = "the next plan superseded it before all of its pods ran"
+        return Step(plan, _status(plan, PHASE_SUCCEEDED, now, message))
     return Step(plan, _status(plan, SCALING, now))
 
 

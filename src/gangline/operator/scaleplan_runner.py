@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from gangline.api.elastic import ElasticMemory, ScalePlan
+from gangline.api.kubeflow import MANAGED_BY_US
 from gangline.api.resources import SCALE_PLANS
 from gangline.kube.client import Client, PatchKind
 from gangline.kube.controller import After, Controller, Done, Result
@@ -22,7 +23,6 @@ from gangline.kube.events import EventRecorder
 from gangline.kube.informer import Informer
 from gangline.operator import build, metrics
 from gangline.operator.cache import Cache, JobKey, Sight, job_resource
-from gangline.operator.decide import MANAGED_BY_US
 from gangline.operator.frameworks.elastic import KIND
 from gangline.operator.job import Manifest
 from gangline.operator.scaleplan import Step, is_over, ordered, step
@@ -84,28 +84,33 @@ class ScalePlanRunner:
         Raises:
             ApiError: a write failed; the next pass continues from the stored state.
         """
-        sight = self._cache.observe(key) if key.name else None
-        if sight and sight.observed.job.policy.managed_by not in (None, MANAGED_BY_US):
+        observation = self._cache.observe(key) if key.name else None
+        if observation and observation.observed.job.policy.managed_by not in (None, MANAGED_BY_US):
             return Done()
-        decided = step(self._open(key), sight.observed if sight else None, self._clock())
-        if decided is None:
+        next_write = step(
+            self._open(key), observation.observed if observation else None, self._clock()
+        )
+        if next_write is None:
             return Done()
         # The plan was deleted: no status can be reported.
         with suppress(NotFound):
-            await self._carry_out(decided, sight)
-        wait = decided.look_again
+            await self._carry_out(next_write, observation)
+        wait = next_write.look_again
         return Done() if wait is None else After(wait.total_seconds())
 
-    async def _carry_out(self, decided: Step, sight: Sight | None) -> None:
-        plan = decided.plan
-        if sight is not None and not _is_owned(plan, sight):
-            plan = await self._own(plan, sight)
-        if sight is not None and decided.memory is not None:
-            await self._store(sight, decided.memory)
+    async def _carry_out(self, next_write: Step, observation: Sight | None) -> None:
+        plan = next_write.plan
+        if observation is not None and not _is_owned(plan, observation):
+            plan = await self._own(plan, observation)
+        if observation is not None and next_write.memory is not None:
+            await self._store(observation, next_write.memory)
             self._events.event(
-                sight.stored, "Normal", "ScalePlanCarriedOut", f"ScalePlan {plan.metadata.name}"
+                observation.stored,
+                "Normal",
+                "ScalePlanCarriedOut",
+                f"ScalePlan {plan.metadata.name}",
             )
-        if decided.status == plan.status:
+        if next_write.status == plan.status:
             return
         metrics.WRITES.labels(SCALE_PLANS.kind, "status").inc()
         await self._client.patch(
@@ -113,7 +118,7 @@ class ScalePlanRunner:
             plan.metadata.name,
             [
                 _based_on(plan.metadata.resource_version),
-                {"op": "add", "path": "/status", "value": decided.status},
+                {"op": "add", "path": "/status", "value": next_write.status},
             ],
             plan.metadata.namespace,
             kind=PatchKind.JSON,
@@ -121,17 +126,17 @@ class ScalePlanRunner:
         )
         log.info(
             "scale plan",
-            extra={"plan": plan.metadata.name, "phase": decided.status.phase},
+            extra={"plan": plan.metadata.name, "phase": next_write.status.phase},
         )
 
-    async def _own(self, plan: ScalePlan, sight: Sight) -> ScalePlan:
+    async def _own(self, plan: ScalePlan, observation: Sight) -> ScalePlan:
         """Make the job the owner of the plan, so that the plan is deleted with it.
 
         Otherwise it would be applied to a later job of the same name.
         """
         owner = {
             name: value
-            for name, value in build.owner(sight.observed.job).items()
+            for name, value in build.owner(observation.observed.job).items()
             if name not in ("controller", "blockOwnerDeletion")
         }
         others = [msgspec.to_builtins(each) for each in plan.metadata.owner_references]
@@ -147,9 +152,9 @@ class ScalePlanRunner:
             kind=PatchKind.JSON,
         )
 
-    async def _store(self, sight: Sight, memory: ElasticMemory) -> None:
+    async def _store(self, observation: Sight, memory: ElasticMemory) -> None:
         """Write the plan's changes and its uid in one status write."""
-        stored = sight.stored
+        stored = observation.stored
         written: Manifest = msgspec.json.decode(stored.status)
         metrics.WRITES.labels("Job", "status").inc()
         after = await self._client.patch(
@@ -174,8 +179,8 @@ def _based_on(version: str) -> Manifest:
     return {"op": "replace", "path": "/metadata/resourceVersion", "value": version}
 
 
-def _is_owned(plan: ScalePlan, sight: Sight) -> bool:
-    uid = sight.stored.metadata.uid
+def _is_owned(plan: ScalePlan, observation: Sight) -> bool:
+    uid = observation.stored.metadata.uid
     return any(each.uid == uid for each in plan.metadata.owner_references)
 
 

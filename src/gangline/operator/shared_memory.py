@@ -18,8 +18,8 @@ _NAME = "gangline-shared-memory"
 def with_shared_memory(job: TrainingJob, role: Role, pod: Manifest) -> Manifest:
     """Mount memory in the pod of a role, if the job requests it and nothing is mounted there."""
     written = job.meta.annotations.get(SHARED_MEMORY_ANNOTATION)
-    wanted = role.name in job.kind.shares_memory if written is None else written != "false"
-    if not wanted or _has_some(pod, job.kind.container):
+    enabled = role.name in job.kind.shares_memory if written is None else written != "false"
+    if not enabled or _has_some(pod, job.kind.container):
         return pod
     limit = {} if written in (None, "true") else {"sizeLimit": written}
     volume = {"name": _NAME, "emptyDir": {"medium": "Memory", **limit}}

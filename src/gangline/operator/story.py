@@ -11,8 +11,9 @@ from msgspec.structs import replace
 
 from gangline.api.kubeflow import JobStatus, ReplicaStatus
 from gangline.api.meta import Condition
-from gangline.operator import conditions, indexes, labels
+from gangline.operator import conditions, labels
 from gangline.operator.decision import Event
+from gangline.operator.indexes import write
 from gangline.operator.job import CleanPodPolicy, TrainingJob
 from gangline.operator.policies import pace
 from gangline.operator.replicas import Gang
@@ -33,37 +34,37 @@ _TOLD = {
 
 def started(job: TrainingJob, status: JobStatus, now: datetime) -> JobStatus:
     """The job may run: created, valid, and started or resumed."""
-    told = _created(job, status.conditions, now)
+    current = _created(job, status.conditions, now)
     resumed = f"{job.kind.kind} {job.name} is resumed."
-    told = conditions.assert_false(
-        told, conditions.SUSPENDED, _reason(job, "Resumed"), resumed, now
+    current = conditions.assert_false(
+        current, conditions.SUSPENDED, _reason(job, "Resumed"), resumed, now
     )
-    told = conditions.drop(told, conditions.INVALID_SPEC)
-    return replace(status, conditions=told, start_time=status.start_time or now)
+    current = conditions.drop(current, conditions.INVALID_SPEC)
+    return replace(status, conditions=current, start_time=status.start_time or now)
 
 
 def invalid(job: TrainingJob, status: JobStatus, mistakes: str, now: datetime) -> JobStatus:
     """The specification is invalid."""
-    told = _created(job, status.conditions, now)
-    told = conditions.assert_true(
-        told, conditions.INVALID_SPEC, _reason(job, "Invalid"), mistakes, now
+    current = _created(job, status.conditions, now)
+    current = conditions.assert_true(
+        current, conditions.INVALID_SPEC, _reason(job, "Invalid"), mistakes, now
     )
-    return replace(status, conditions=told)
+    return replace(status, conditions=current)
 
 
 def suspended(job: TrainingJob, status: JobStatus, now: datetime) -> JobStatus:
     """The job is suspended: it has no pods, and its start time is set again on resume."""
     reason = _reason(job, "Suspended")
     message = f"{job.kind.kind} {job.name} is suspended."
-    told = _created(job, status.conditions, now)
-    told = conditions.drop(told, conditions.RESTARTING)
-    told = conditions.drop(told, conditions.STALLED)
-    told = conditions.drop(told, conditions.INVALID_SPEC)
-    told = conditions.assert_false(told, conditions.RUNNING, reason, message, now)
-    told = conditions.assert_true(told, conditions.SUSPENDED, reason, message, now)
+    current = _created(job, status.conditions, now)
+    current = conditions.drop(current, conditions.RESTARTING)
+    current = conditions.drop(current, conditions.STALLED)
+    current = conditions.drop(current, conditions.INVALID_SPEC)
+    current = conditions.assert_false(current, conditions.RUNNING, reason, message, now)
+    current = conditions.assert_true(current, conditions.SUSPENDED, reason, message, now)
     return replace(
         status,
-        conditions=told,
+        conditions=current,
         start_time=None,
         replica_statuses={role.name: ReplicaStatus() for role in job.roles},
     )
@@ -74,10 +75,10 @@ def restarting(
 ) -> JobStatus:
     """Replicas have failed and are being replaced."""
     message = f"{job.kind.kind} {job.name} is restarting because {why_failed(role, failures)}"
-    told = conditions.assert_true(
+    current = conditions.assert_true(
         status.conditions, conditions.RESTARTING, _reason(job, "Restarting"), message, now
     )
-    return replace(status, conditions=told)
+    return replace(status, conditions=current)
 
 
 def restarting_together(
@@ -96,22 +97,22 @@ def restarting_together(
     if counted:
         record = pace.note(replace(record, total=record.total + 1), now)
     message = f"{job.kind.kind} {job.name} is restarting all replicas because {why}"
-    told = conditions.assert_true(
+    current = conditions.assert_true(
         status.conditions, conditions.RESTARTING, _reason(job, "Restarting"), message, now
     )
     unfinished = {
         role: replace(count, completed_indexes="")
         for role, count in status.replica_statuses.items()
     }
-    return replace(status, conditions=told, restarts=record, replica_statuses=unfinished)
+    return replace(status, conditions=current, restarts=record, replica_statuses=unfinished)
 
 
 def running(job: TrainingJob, status: JobStatus, now: datetime) -> JobStatus:
     message = f"{job.kind.kind} {job.meta.namespace}/{job.name} is running."
-    told = conditions.assert_true(
+    current = conditions.assert_true(
         status.conditions, conditions.RUNNING, _reason(job, "Running"), message, now
     )
-    return replace(status, conditions=told)
+    return replace(status, conditions=current)
 
 
 def succeeded(job: TrainingJob, status: JobStatus, now: datetime) -> JobStatus:
@@ -136,10 +137,10 @@ def failed(job: TrainingJob, status: JobStatus, why: str, now: datetime) -> JobS
 
 def stalled(job: TrainingJob, status: JobStatus, why: str, now: datetime) -> JobStatus:
     """The API server refused an object that the job needs."""
-    told = conditions.assert_true(
+    current = conditions.assert_true(
         status.conditions, conditions.STALLED, _reason(job, "Stalled"), why, now
     )
-    return replace(status, conditions=told)
+    return replace(status, conditions=current)
 
 
 def counted(job: TrainingJob, status: JobStatus, gang: Gang) -> JobStatus:
@@ -152,7 +153,7 @@ def counted(job: TrainingJob, status: JobStatus, gang: Gang) -> JobStatus:
             succeeded=slots.succeeded,
             failed=slots.failed,
             selector=_selector(job, role.label),
-            completed_indexes=indexes.write(slots.completed),
+            completed_indexes=write(slots.completed),
         )
     return replace(status, replica_statuses=counts)
 
@@ -172,14 +173,16 @@ def is_start(before: JobStatus, after: JobStatus) -> bool:
     """Return whether the only major change is that the job runs for the first time."""
     if conditions.find(before.conditions, conditions.RESTARTING):
         return False
-    told = conditions.drop(after.conditions, conditions.RUNNING)
-    return is_minor(before, replace(after, conditions=told))
+    current = conditions.drop(after.conditions, conditions.RUNNING)
+    return is_minor(before, replace(after, conditions=current))
 
 
 def _major(status: JobStatus) -> JobStatus:
-    told = conditions.drop(status.conditions, conditions.CREATED)
+    current = conditions.drop(status.conditions, conditions.CREATED)
     restarts = replace(status.restarts, pods={})
-    return replace(status, conditions=told, replica_statuses={}, start_time=None, restarts=restarts)
+    return replace(
+        status, conditions=current, replica_statuses={}, start_time=None, restarts=restarts
+    )
 
 
 def failure_message(job: TrainingJob, role: str, failures: Sequence[str]) -> str:
@@ -197,16 +200,16 @@ def why_failed(role: str, failures: Sequence[str]) -> str:
 
 def events(before: JobStatus, after: JobStatus) -> list[Event]:
     """List the events: conditions that became True, or are True for another reason."""
-    told = []
+    emitted = []
     for condition in after.conditions:
         old = conditions.find(before.conditions, condition.type)
         if _says(condition) == _says(old) or condition.type not in _TOLD:
             continue
         if condition.status == conditions.TRUE:
-            told.append(Event(condition.reason, condition.message, _TOLD[condition.type]))
+            emitted.append(Event(condition.reason, condition.message, _TOLD[condition.type]))
         elif condition.type == conditions.SUSPENDED:
-            told.append(Event(condition.reason, condition.message))
-    return told
+            emitted.append(Event(condition.reason, condition.message))
+    return emitted
 
 
 def _says(condition: Condition | None) -> tuple[str, str, str] | None:
@@ -217,17 +220,19 @@ def _reason(job: TrainingJob, word: str) -> str:
     return f"{job.kind.kind}{word}"
 
 
-def _created(job: TrainingJob, told: Sequence[Condition], now: datetime) -> list[Condition]:
-    if conditions.find(told, conditions.CREATED):
-        return list(told)
+def _created(job: TrainingJob, current: Sequence[Condition], now: datetime) -> list[Condition]:
+    if conditions.find(current, conditions.CREATED):
+        return list(current)
     message = f"{job.kind.kind} {job.name} is created."
-    return conditions.assert_true(told, conditions.CREATED, _reason(job, "Created"), message, now)
+    return conditions.assert_true(
+        current, conditions.CREATED, _reason(job, "Created"), message, now
+    )
 
 
 def _ended(status: JobStatus, type_: str, reason: str, message: str, now: datetime) -> JobStatus:
-    told = conditions.drop(status.conditions, conditions.STALLED)
-    told = conditions.assert_true(told, type_, reason, message, now)
-    return replace(status, conditions=told, completion_time=now)
+    current = conditions.drop(status.conditions, conditions.STALLED)
+    current = conditions.assert_true(current, type_, reason, message, now)
+    return replace(status, conditions=current, completion_time=now)
 
 
 def _selector(job: TrainingJob, role: str) -> str:

@@ -106,8 +106,8 @@ def test_a_keyring_comes_back_as_it_was_written() -> None:
         pytest.param({"tls_crt": "junk"}, "tls.crt cannot be read", id="junk"),
         pytest.param({"tls_key": b"\xff\xfe"}, "tls.key is not base64 text", id="binary"),
         pytest.param({"tls_crt": ""}, "tls.crt is missing", id="empty"),
-        pytest.param({"ca_crt": a_pair().authority.pem}, "none of the authorities", id="other CA"),
-        pytest.param({"ca_crt": "-----BEGIN CERTIFICATE-----"}, "ca.crt is no list", id="cut"),
+        pytest.param({"ca_crt": a_pair().authority.pem}, "not signed by any", id="other CA"),
+        pytest.param({"ca_crt": "-----BEGIN CERTIFICATE-----"}, "ca.crt is not a list", id="cut"),
     ],
 )
 def test_a_damaged_secret_is_told_from_a_sound_one(changed: dict, complaint: str) -> None:

@@ -83,8 +83,8 @@ def objects(job: TrainingJob, gang: Gang) -> list[Manifest]:
     if role and template.pod_spec(role.template).get("serviceAccountName") != name:
         return needed
     named = {"apiGroups": [""], "resourceNames": [name], "resources": ["configmaps"]}
-    told = {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]}
-    rules = [{**named, "verbs": ["get", "patch", "update"]}, told]
+    events = {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]}
+    rules = [{**named, "verbs": ["get", "patch", "update"]}, events]
     subject = {"kind": "ServiceAccount", "name": name, "namespace": job.meta.namespace}
     return [
         *needed,

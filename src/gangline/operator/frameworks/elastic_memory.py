@@ -50,7 +50,7 @@ def with_more(
     asked = _memory(job_roles[role], records[role], rank, container)
     if not asked:
         return ""
-    wanted = asked * GROWTH
+    grown = asked * GROWTH
     ceiling = resourcelist.amounts(limits).get(MEMORY)
     if ceiling is not None:
         others = sum(
@@ -59,8 +59,8 @@ def with_more(
             for index in range(each.replicas)
             if (name, index) != (role, rank)
         )
-        wanted = min(wanted, ceiling - others)
-    return resourcelist.quantity_of(MEMORY, wanted) if wanted > asked else None
+        grown = min(grown, ceiling - others)
+    return resourcelist.quantity_of(MEMORY, grown) if grown > asked else None
 
 
 def total(

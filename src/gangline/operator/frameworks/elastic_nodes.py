@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from gangline.api.elastic import NodeRecord, RoleRecord
-from gangline.operator import indexes
+from gangline.operator.indexes import read, write
 from gangline.operator.replicas import Slots
 
 _FRESH = NodeRecord()
@@ -79,32 +79,32 @@ def relaunched(record: RoleRecord, losses: Mapping[int, Loss]) -> RoleRecord:
             memory=loss.memory or before.memory,
         )
         next_id += 1
-    left = indexes.write(made(record) - losses.keys())
+    left = write(made(record) - losses.keys())
     return replace(record, nodes=nodes, next_id=next_id, made=left)
 
 
 def made(record: RoleRecord) -> frozenset[int]:
     """Return the ranks whose current pod was observed: if it is missing, it was deleted."""
-    return indexes.read(record.made)
+    return read(record.made)
 
 
 def with_seen(record: RoleRecord, seen: Iterable[int]) -> RoleRecord:
     """Record that the current pods of these ranks were observed."""
     known = made(record)
     found = known | frozenset(seen)
-    return record if found == known else replace(record, made=indexes.write(found))
+    return record if found == known else replace(record, made=write(found))
 
 
 def absent(record: RoleRecord) -> frozenset[int]:
     """Return the ranks that a plan removed."""
-    return indexes.read(record.absent)
+    return read(record.absent)
 
 
 def late(record: RoleRecord, count: int) -> frozenset[int]:
     """Return the ranks that start too late, because others have finished already."""
     if not record.leaving:
         return frozenset()
-    return frozenset(range(count)) - indexes.read(record.leaving)
+    return frozenset(range(count)) - read(record.leaving)
 
 
 def with_leaving(record: RoleRecord, slots: Slots) -> RoleRecord:
@@ -112,8 +112,8 @@ def with_leaving(record: RoleRecord, slots: Slots) -> RoleRecord:
     if bool(slots.completed) == bool(record.leaving):
         return record
     at_work = {rank for rank, pod in enumerate(slots.pods) if pod and pod.active}
-    told = indexes.write(at_work | slots.completed) if slots.completed else ""
-    return replace(record, leaving=told)
+    leaving = write(at_work | slots.completed) if slots.completed else ""
+    return replace(record, leaving=leaving)
 
 
 def current(record: RoleRecord, specified: int) -> RoleRecord:
@@ -132,7 +132,7 @@ def resized(record: RoleRecord, wanted: Iterable[int], specified: int) -> RoleRe
     """Set the ranks to exactly these."""
     ranks = frozenset(wanted)
     count = max(ranks, default=-1) + 1
-    gone = indexes.write(frozenset(range(count)) - ranks)
+    gone = write(frozenset(range(count)) - ranks)
     return replace(record, replicas=count, over=specified, absent=gone)
 
 

@@ -155,8 +155,8 @@ class Replica:
                 cluster[role.name] = hosts
         if self.memory.ps_hosts:
             cluster[PS] = self.memory.ps_hosts
-        told = {"cluster": cluster, "task": {"type": self.role.name, "index": self._index()}}
-        return json.dumps(told, separators=(",", ":"))
+        config = {"cluster": cluster, "task": {"type": self.role.name, "index": self._index()}}
+        return json.dumps(config, separators=(",", ":"))
 
     def _index(self) -> int:
         """Return its position among the existing ranks of its role."""

@@ -316,7 +316,7 @@ class ElasticRules:
         self, job: TrainingJob, role: Role, gang: Gang, now: datetime
     ) -> tuple[timedelta, str] | None:
         notes, slots = job.meta.annotations, gang[role.name]
-        limit, said = self.tolerance.waiting_limit(role.name, notes)
+        limit, source = self.tolerance.waiting_limit(role.name, notes)
         needed = self.tolerance.must_be_at_work(role, slots.wanted, notes)
         if not limit or slots.active + slots.succeeded >= needed:
             return None
@@ -327,7 +327,7 @@ class ElasticRules:
             return None
         why = (
             f"ElasticJob {job.name} has failed because {len(pods)} {role.name} pod(s), such as "
-            f"{min(pod.name for pod in pods)}, waited for a node longer than the {said} "
+            f"{min(pod.name for pod in pods)}, waited for a node longer than the {source} "
             f"of {limit} s, and {needed} are needed."
         )
         return min(known) + timedelta(seconds=limit) - now, why

@@ -106,8 +106,8 @@ def session(pod: str, container: str, command: list[str]) -> Iterator[Frames]:
         context = ssl.create_default_context(cafile=str(ACCOUNT / "ca.crt"))
     except (KeyError, OSError) as error:
         raise NotRun(f"this pod has no access to the API server: {error}") from error
-    words = [("container", container), ("stdout", "true"), ("stderr", "true")]
-    query = urlencode(words + [("command", word) for word in command])
+    parameters = [("container", container), ("stdout", "true"), ("stderr", "true")]
+    query = urlencode(parameters + [("command", word) for word in command])
     path = f"/api/v1/namespaces/{quote(namespace)}/pods/{quote(pod)}/exec?{query}"
     try:
         plain = socket.create_connection((host, int(port)), timeout=PING_EVERY_S)
@@ -161,10 +161,10 @@ def _upgraded(connection: ssl.SSLSocket, authority: str, path: str, token: str) 
 
 def _complaint(body: bytes) -> str:
     try:
-        told = json.loads(body)
+        status = json.loads(body)
     except ValueError:
         return body.decode(errors="replace").strip()
-    return str(told.get("message", told))
+    return str(status.get("message", status))
 
 
 def follow(frames: Frames) -> int:

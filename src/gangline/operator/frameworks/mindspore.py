@@ -87,13 +87,13 @@ class MindSporeRules:
             if role.name == SCHEDULER
             else {"name": "MS_SCHED_HOST", "value": _address(job, gang)}
         )
-        told = [
+        values = [
             ("MS_SCHED_PORT", kubeflow.port(KIND, scheduler)),
             ("MS_SERVER_NUM", _count(job, PS)),
             ("MS_WORKER_NUM", _count(job, WORKER)),
             ("MS_ROLE", _ROLES[role.name]),
         ]
-        return [host, _own_field("MS_NODE_ID", "metadata.name"), *kubeflow.variables(told)]
+        return [host, _own_field("MS_NODE_ID", "metadata.name"), *kubeflow.variables(values)]
 
     def can_start(self, job: TrainingJob, role: Role, index: int, gang: Gang) -> bool:
         """Return whether the scheduler's address is known."""
@@ -134,10 +134,10 @@ class MindSporeRules:
         over = failed + workers.succeeded == len(workers.pods)
         if not self.spec.enable_dynamic_worker or not failed or not over:
             return ""
-        wanted = "all workers" if self.spec.success_policy == ALL_WORKERS else "worker 0"
+        required = "all workers" if self.spec.success_policy == ALL_WORKERS else "worker 0"
         return (
             f"{failed} of its {len(workers.pods)} workers failed, the others have ended, "
-            f"and {wanted} had to succeed."
+            f"and {required} had to succeed."
         )
 
 

@@ -121,8 +121,8 @@ class MPIRules:
             return []
         container = template.main_container(role.template, KIND.container)
         given = {variable.get("name") for variable in container.get("env") or []}
-        told = [pair for pair in _REACH_WORKERS.items() if pair[0] not in given]
-        return kubeflow.variables(told + ([] if _uses_gpus(role) else list(_NO_GPUS.items())))
+        values = [pair for pair in _REACH_WORKERS.items() if pair[0] not in given]
+        return kubeflow.variables(values + ([] if _uses_gpus(role) else list(_NO_GPUS.items())))
 
     def is_master(self, job: TrainingJob, role: Role, index: int) -> bool:
         """The launcher is the master."""
@@ -228,10 +228,10 @@ def _policy(spec: MPIJobSpec, most: int) -> RunPolicy:
     policy = kubeflow.run_policy(spec.run_policy, _DEFAULTS)
     if spec.clean_pod_policy and spec.run_policy.clean_pod_policy is None:
         policy = replace(policy, clean_pods=CleanPodPolicy(spec.clean_pod_policy))
-    wanted = policy.scheduling.min_available
-    if wanted is None:
+    minimum = policy.scheduling.min_available
+    if minimum is None:
         return policy
-    return replace(policy, scheduling=replace(policy.scheduling, min_available=min(wanted, most)))
+    return replace(policy, scheduling=replace(policy.scheduling, min_available=min(minimum, most)))
 
 
 def _with_files(pod: Manifest, job: TrainingJob, modes: Mapping[str, int]) -> Manifest:

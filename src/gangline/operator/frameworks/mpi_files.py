@@ -1,8 +1,10 @@
 """The files of an MPIJob's launcher in ``/etc/mpi``, as stored in its ConfigMap."""
 
+import inspect
 import shlex
 from collections.abc import Sequence
-from importlib.resources import files
+
+from gangline.operator.frameworks import kubexec as client
 
 MOUNT = "/etc/mpi"
 TOOLS = "/opt/kube"
@@ -34,7 +36,7 @@ exit 127
 
 def exec_client() -> str:
     """Return the source of the client for launchers without ``kubectl``."""
-    return files(__package__).joinpath(EXEC_CLIENT).read_text()
+    return inspect.getsource(client)
 
 
 def kubexec(container: str) -> str:

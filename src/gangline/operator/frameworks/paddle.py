@@ -164,8 +164,8 @@ def _restart(spec: PaddleJobSpec, name: str, given: ResourceSpec) -> RestartPoli
     """Choose as upstream: workers in Service mode may restart, others by their template."""
     if spec.elastic is not None:
         return RestartPolicy.ON_FAILURE
-    if told := template.pod_spec(given.template).get("restartPolicy"):
-        return RestartPolicy(told)
+    if policy := template.pod_spec(given.template).get("restartPolicy"):
+        return RestartPolicy(policy)
     by_name = name == WORKER and spec.intranet == SERVICE
     return RestartPolicy.ON_FAILURE if by_name else RestartPolicy.NEVER
 

@@ -53,8 +53,8 @@ def meets_in_etcd(spec: PaddleJobSpec, settings: PaddleSettings) -> bool:
     if spec.elastic is None or spec.worker is None:
         return False
     trains = template.main_container(spec.worker.template, CONTAINER)
-    words = [*(trains.get("command") or []), *(trains.get("args") or [])]
-    named = any(mark in str(word) for mark in _ELASTIC_ARGUMENTS for word in words)
+    arguments = [*(trains.get("command") or []), *(trains.get("args") or [])]
+    named = any(mark in str(word) for mark in _ELASTIC_ARGUMENTS for word in arguments)
     return bool(settings.etcd_server) or named or _SERVER in _names(trains)
 
 
@@ -110,8 +110,8 @@ class Replica:
         trains = template.main_container(pod, CONTAINER)
         ready = self._with_port(trains)
         if not meets_in_etcd(self.spec, self.settings):
-            told = {"configMapRef": {"name": self.job.name}}
-            ready = {**ready, "envFrom": [*(trains.get("envFrom") or []), told]}
+            source = {"configMapRef": {"name": self.job.name}}
+            ready = {**ready, "envFrom": [*(trains.get("envFrom") or []), source]}
         containers = [ready if each is trains else each for each in template.containers(pod)]
         return template.with_spec(pod, containers=containers)
 

@@ -56,13 +56,13 @@ def read(stored: StoredJob) -> JobStatus:
     if when is None:
         return status
     message = f"{stored.kind or 'PaddleJob'} {stored.metadata.name} was {found.phase} already."
-    told = conditions.assert_true(status.conditions, end, f"PaddleJob{end}", message, when)
-    return msgspec.structs.replace(status, conditions=told, completion_time=when)
+    updated = conditions.assert_true(status.conditions, end, f"PaddleJob{end}", message, when)
+    return msgspec.structs.replace(status, conditions=updated, completion_time=when)
 
 
 def fields(job: TrainingJob, spec: PaddleJobSpec, gang: Gang, status: JobStatus) -> Manifest:
     """Return upstream's fields."""
-    told: Manifest = {"phase": _phase(job, gang, status), "mode": mode(spec)}
+    result: Manifest = {"phase": _phase(job, gang, status), "mode": mode(spec)}
     finished = conditions.is_finished(status.conditions)
     for role in job.roles:
         pods = gang[role.name].present
@@ -70,10 +70,10 @@ def fields(job: TrainingJob, spec: PaddleJobSpec, gang: Gang, status: JobStatus)
         counts = _at_the_end(counted) if finished and counted else _counts(pods)
         listed = _refs(_staying(job, status, pods) if finished else pods)
         if counts or listed:
-            told[role.name] = {**counts, **({"refs": listed} if listed else {})}
+            result[role.name] = {**counts, **({"refs": listed} if listed else {})}
     if job.meta.generation:
-        told["observedGeneration"] = job.meta.generation
-    return told
+        result["observedGeneration"] = job.meta.generation
+    return result
 
 
 def mode(spec: PaddleJobSpec) -> str:

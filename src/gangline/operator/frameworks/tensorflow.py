@@ -84,10 +84,10 @@ class TensorFlowRules:
             return []
         dynamic = self.spec.enable_dynamic_worker
         cluster = self._sparse_cluster(job, role, index) if dynamic else self._cluster(job)
-        told: Manifest = {"cluster": cluster, "task": {"type": role.label, "index": index}}
+        config: Manifest = {"cluster": cluster, "task": {"type": role.label, "index": index}}
         if not dynamic:
-            told["environment"] = "cloud"
-        return kubeflow.variables([("TF_CONFIG", json.dumps(told, separators=(",", ":")))])
+            config["environment"] = "cloud"
+        return kubeflow.variables([("TF_CONFIG", json.dumps(config, separators=(",", ":")))])
 
     def is_master(self, job: TrainingJob, role: Role, index: int) -> bool:
         """The Chief or Master is the master, or worker 0 without either."""
@@ -117,10 +117,10 @@ class TensorFlowRules:
         over = workers.failed + workers.succeeded == len(workers.pods)
         if not over or self.has_succeeded(job, gang):
             return ""
-        wanted = "all workers" if self.spec.success_policy == ALL_WORKERS else "worker 0"
+        required = "all workers" if self.spec.success_policy == ALL_WORKERS else "worker 0"
         return (
             f"TFJob {job.name} has failed because {workers.failed} of its {len(workers.pods)} "
-            f"workers failed, the others have ended, and {wanted} had to succeed."
+            f"workers failed, the others have ended, and {required} had to succeed."
         )
 
     def _cluster(self, job: TrainingJob) -> Manifest:

@@ -115,11 +115,13 @@ def keep_places(group: PodGroup, pods: Iterable[Pod], until: datetime) -> Patch 
     places = {pod.name: pod.spec.node_name for pod in pods if pod.spec.node_name}
     if not places:
         return None
-    kept = msgspec.json.encode(KeptPlaces(until, dict(sorted(places.items())))).decode()
-    if group.metadata.annotations.get(PLACES_ANNOTATION) == kept:
+    encoded = msgspec.json.encode(KeptPlaces(until, dict(sorted(places.items())))).decode()
+    if group.metadata.annotations.get(PLACES_ANNOTATION) == encoded:
         return None
-    whole = {**group.metadata.annotations, PLACES_ANNOTATION: kept}
-    operations: list[Manifest] = [{"op": "add", "path": "/metadata/annotations", "value": whole}]
+    annotations = {**group.metadata.annotations, PLACES_ANNOTATION: encoded}
+    operations: list[Manifest] = [
+        {"op": "add", "path": "/metadata/annotations", "value": annotations}
+    ]
     return Patch(Target.POD_GROUP, group.metadata.name, operations)
 
 
@@ -135,8 +137,8 @@ def time_left(job: TrainingJob, gang: Gang, status: JobStatus, now: datetime) ->
 
 def waiting_reason(group: PodGroup | None) -> str:
     """Return why the gang is pending, as reported by the scheduler."""
-    told = group.status.conditions if group else []
-    reasons = [c.message for c in told if c.type == UNSCHEDULABLE and c.status == "True"]
+    reported = group.status.conditions if group else []
+    reasons = [c.message for c in reported if c.type == UNSCHEDULABLE and c.status == "True"]
     return reasons[-1] if reasons else "no scheduler has reported a reason."
 
 

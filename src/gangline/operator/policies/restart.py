@@ -49,5 +49,5 @@ def describe(pod: Pod, container: str) -> str:
     if pod.status.reason:
         return f"{pod.name}: {pod.status.reason}. {pod.status.message}".rstrip()
     ended = pod.ending(container)
-    told = failure.of_exit(ended.exit_code, ended.reason, ended.message) if ended else None
-    return f"{pod.name}: {told}" if told else f"{pod.name} failed without a reason."
+    reason = failure.of_exit(ended.exit_code, ended.reason, ended.message) if ended else None
+    return f"{pod.name}: {reason}" if reason else f"{pod.name} failed without a reason."

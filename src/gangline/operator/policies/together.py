@@ -86,5 +86,5 @@ def taken_away(gang: Gang) -> list[Pod]:
 def outgrown(job: TrainingJob, gang: Gang) -> bool:
     """Return whether a replica was created for another number of replicas."""
     now = world(job)
-    told = (pod.metadata.annotations.get(WORLD) for pod in (*gang.pods, *gang.surplus))
-    return any(world is not None and world != now for world in told)
+    recorded = (pod.metadata.annotations.get(WORLD) for pod in (*gang.pods, *gang.surplus))
+    return any(world is not None and world != now for world in recorded)

@@ -54,7 +54,7 @@ class Pair:
 def issue(names: Iterable[str], now: datetime, lifetime: timedelta) -> Pair:
     """Issue a serving certificate for these names, and its CA."""
     begins, ends = now.replace(microsecond=0) - BACKDATED, now.replace(microsecond=0) + lifetime
-    wanted = frozenset(names)
+    hosts_and_addresses = frozenset(names)
     # A unique name: of two CAs with one name a caller may try only the wrong one.
     issuer = _name(f"{AUTHORITY} {x509.random_serial_number():x}"[:64])
     signing_key = ec.generate_private_key(ec.SECP256R1())
@@ -67,7 +67,9 @@ def issue(names: Iterable[str], now: datetime, lifetime: timedelta) -> Pair:
     )
     key = ec.generate_private_key(ec.SECP256R1())
     issuer_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(signing_key.public_key())
-    hosts = x509.SubjectAlternativeName([_general_name(name) for name in sorted(wanted)])
+    hosts = x509.SubjectAlternativeName(
+        [_general_name(name) for name in sorted(hosts_and_addresses)]
+    )
     serving = (
         _builder(_name("gangline-operator"), issuer, key.public_key(), begins, ends)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
@@ -83,7 +85,9 @@ def issue(names: Iterable[str], now: datetime, lifetime: timedelta) -> Pair:
         serialization.NoEncryption(),
     )
     trusted = Authority(_pem(authority), begins + BACKDATED, ends)
-    return Pair(_pem(serving), secret.decode(), trusted, wanted, begins + BACKDATED, ends)
+    return Pair(
+        _pem(serving), secret.decode(), trusted, hosts_and_addresses, begins + BACKDATED, ends
+    )
 
 
 def read_authorities(bundle: str) -> list[Authority]:

@@ -79,22 +79,22 @@ class Keeper:
         """
         now, settings = self._clock(), self._settings
         secret, found = await self._secret.load(now)
-        wanted = keyring.plan(
+        desired = keyring.plan(
             found, self._held, settings.names, now, settings.validity, self._known
         )
-        if wanted != found:
-            await self._secret.store(secret, wanted)
+        if desired != found:
+            await self._secret.store(secret, desired)
         if not self._server.is_serving:
-            await self._server.start(settings.address, wanted.serving)
-            self._held = wanted.serving
+            await self._server.start(settings.address, desired.serving)
+            self._held = desired.serving
             log.info("webhook is serving", extra={"port": self._server.port})
         try:
-            self._known = await self._registration.tell(wanted, self._server.port, now)
+            self._known = await self._registration.tell(desired, self._server.port, now)
             self.registered.set()
         finally:
             # All replicas serve the same certificate, even if the registration failed.
-            self._show(wanted.serving)
-        return self._wait_s(wanted, now)
+            self._show(desired.serving)
+        return self._wait_s(desired, now)
 
     def _show(self, pair: Pair) -> None:
         if pair != self._held:

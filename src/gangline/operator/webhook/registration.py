@@ -36,8 +36,10 @@ class Registration:
             Conflict: another writer has just changed one: retry.
             ApiError: one cannot be read or written.
         """
-        told = [await self._tell(resource, ring, port, now) for resource in configuration.BOTH]
-        return frozenset(ring.trusted) if all(told) else frozenset()
+        registered = [
+            await self._tell(resource, ring, port, now) for resource in configuration.BOTH
+        ]
+        return frozenset(ring.trusted) if all(registered) else frozenset()
 
     async def remove(self) -> None:
         """Delete the configurations, so that the API server does not call a stopped webhook."""
@@ -76,7 +78,8 @@ class Registration:
         return (
             f"{kind} {self._settings.configuration} does not belong to the operator (it has no "
             f"label {configuration.OWNED}) and is not changed: jobs are validated when they run, "
-            "not when they are written. Remove it, or choose another name with --webhook-configuration"
+            "not when they are written. Remove it, or choose another name with "
+            "--webhook-configuration"
         )
 
 

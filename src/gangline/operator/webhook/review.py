@@ -101,8 +101,8 @@ def read(body: bytes) -> Question:
 def write(response: AdmissionResponse) -> bytes:
     """Encode a response as an AdmissionReview."""
     # The struct omits fields that are False; an explicit False is clearer to readers of a log.
-    told = {"allowed": response.allowed, **msgspec.to_builtins(response)}
-    review = {"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": told}
+    fields = {"allowed": response.allowed, **msgspec.to_builtins(response)}
+    review = {"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": fields}
     return msgspec.json.encode(review)
 
 
@@ -153,8 +153,8 @@ def _advice(question: Question, advise: Advise) -> list[str]:
         return []
     old = question.old_object
     before = {str(each) for each in advise(old)} if old else set()
-    told = dict.fromkeys(str(each) for each in advise(question.object))
-    return [_cut(text, LONGEST_WARNING) for text in told if text not in before][:MOST_WARNINGS]
+    warnings = dict.fromkeys(str(each) for each in advise(question.object))
+    return [_cut(text, LONGEST_WARNING) for text in warnings if text not in before][:MOST_WARNINGS]
 
 
 def _denied(question: Question, mistakes: Sequence[FieldError]) -> AdmissionResponse:
@@ -162,10 +162,10 @@ def _denied(question: Question, mistakes: Sequence[FieldError]) -> AdmissionResp
     manifest = question.object or {}
     kind, group = str(manifest.get("kind")), str(manifest.get("apiVersion")).partition("/")[0]
     name = question.name or str(_part(manifest, "metadata").get("name") or "")
-    told = [str(mistake) for mistake in mistakes[:MOST_CAUSES]]
+    messages = [str(mistake) for mistake in mistakes[:MOST_CAUSES]]
     if len(mistakes) > MOST_CAUSES:
-        told.append(f"and {len(mistakes) - MOST_CAUSES} more")
-    listed = told[0] if len(told) == 1 else f"[{', '.join(told)}]"
+        messages.append(f"and {len(mistakes) - MOST_CAUSES} more")
+    listed = messages[0] if len(messages) == 1 else f"[{', '.join(messages)}]"
     status = Status(
         status="Failure",
         reason="Invalid",
@@ -179,9 +179,9 @@ def _denied(question: Question, mistakes: Sequence[FieldError]) -> AdmissionResp
 
 
 def _cause(mistake: FieldError) -> StatusCause:
-    words = str(mistake).removeprefix(f"{mistake.path}: ")
+    message = str(mistake).removeprefix(f"{mistake.path}: ")
     reason = _REASONS.get(mistake.problem, "FieldValueInvalid")
-    return StatusCause(reason, words, mistake.path)
+    return StatusCause(reason, message, mistake.path)
 
 
 def _refused(uid: str, why: str) -> AdmissionResponse:

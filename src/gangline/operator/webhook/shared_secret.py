@@ -65,14 +65,14 @@ class SharedSecret:
             self._complaints.settle(where)
         return secret, found
 
-    async def store(self, secret: Secret, wanted: Keyring) -> None:
+    async def store(self, secret: Secret, certificates: Keyring) -> None:
         """Write new content over the loaded Secret.
 
         Raises:
             Conflict, AlreadyExists: another replica wrote first: load again.
             ApiError: it cannot be written.
         """
-        changed = msgspec.structs.replace(secret, data=keyring.write(wanted))
+        changed = msgspec.structs.replace(secret, data=keyring.write(certificates))
         if secret.metadata.resource_version:
             await self._client.update(SECRETS, changed, self._namespace)
         else:
@@ -81,8 +81,8 @@ class SharedSecret:
             "webhook certificate is stored",
             extra={
                 "secret": f"{self._namespace}/{secret.metadata.name}",
-                "served_until": wanted.serving.expires.isoformat(),
-                "next_until": wanted.next.expires.isoformat() if wanted.next else "",
+                "served_until": certificates.serving.expires.isoformat(),
+                "next_until": certificates.next.expires.isoformat() if certificates.next else "",
             },
         )
 

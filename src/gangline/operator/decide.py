@@ -233,6 +233,7 @@ class _View:
             return restarting_together(job, status, self.restart, stamp, counted=failed)
         replaced = {pod.uid for failure in self.failures for pod in failure.replaced}
         before = status.restarts
+        # Invariant: a failure counts in the status before its pod is deleted (see _deletions).
         record = backoff.count(before, self._current(), frozenset(replaced))
         fresh = {uid for uid in replaced if uid not in self._counted()}
         if fresh:
@@ -331,6 +332,8 @@ class _View:
                 if build.service_name(job, role, index) not in services:
                     service = build.service(job, role, index)
                     yield from (service,) if service else ()
+        # New pods wait until the last pod of an earlier generation is gone: two generations must
+        # not train side by side.
         if not self.gang.former and not self.restart:
             yield from self._wanted_pods()
 
@@ -368,6 +371,8 @@ class _View:
 
     def _deletions(self) -> tuple[Deletion, ...]:
         """Surplus replicas, and failed ones that the stored status counts."""
+        # Write-ahead: only failures in the *stored* status, not in the one this pass writes.
+        # In a gang restart the new generation in the status replaces all pods.
         counted = frozenset() if together.restarts(self.job) else self._counted()
         failed = [
             pod for failure in self.failures for pod in failure.replaced if pod.uid in counted

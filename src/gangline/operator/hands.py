@@ -75,6 +75,7 @@ class Outcome:
     """The results of a plan's writes."""
 
     made: list[str] = field(default_factory=list)
+    """Names of created pods."""
     removed: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
@@ -121,6 +122,7 @@ class Hands:
             ApiError: a request failed for a reason that does not concern the job.
         """
         job, result = observation.observed.job, Outcome()
+        # Deletions first: they free names and quota for the creations.
         await self._all(self._delete(job, deletion, result) for deletion in plan.deletions)
         await self._all(self._patch(job, patch) for patch in plan.patches)
         needed = {Target.POD_GROUP, *EXTRAS}

@@ -146,6 +146,7 @@ async def _engine(
         tasks.create_task(cache.run())
         tasks.create_task(adopter.run())
         tasks.create_task(_resync(cache, controller.queue.add, settings.resync_s))
+        # Order: a pass over a job whose pods lack our labels would create its pods again.
         await cache.synced()
         await adopter.take_over()
         health.ready = True

@@ -118,6 +118,7 @@ class RecentStatus:
         caught up.
         """
         after, stale = self._written.get(cached.metadata.uid, (None, set()))
+        # Resource versions are opaque and have no order: compare with the overwritten ones only.
         if after is not None and cached.metadata.resource_version in stale:
             return after
         self._written.pop(cached.metadata.uid, None)

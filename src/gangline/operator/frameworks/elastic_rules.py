@@ -284,6 +284,7 @@ class ElasticRules:
         slots, made = gang[role.name], nodes.made(self.records[role.name])
         if role.name == MASTER and self._ended_master(gang):
             made = made | {0}
+        # After the first success no rank starts again: it would find no peers.
         if self.records[role.name].leaving:
             return
         for rank, pod in enumerate(slots.pods):

@@ -16,9 +16,9 @@ MASTER_RESTARTS = 30
 """The same for the master. It is high because workers continue while the master is down."""
 
 _WHEN_NEEDED, _ANY = "1", "2"
-"""DLRover's words for: waiting ends a job that lacks pods; it does always."""
+"""DLRover's values: pending pods fail the job if they are required; they always do."""
 _TOGETHER = (PS, CHIEF, MASTER)
-"""Roles without any of whose replicas nothing goes on."""
+"""Roles of which all replicas are required."""
 
 
 @dataclass(frozen=True, slots=True)

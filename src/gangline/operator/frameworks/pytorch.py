@@ -101,10 +101,10 @@ class PyTorchRules:
         return (role.name, index) == (_leader(job), 0)
 
     def has_succeeded(self, job: TrainingJob, gang: Gang) -> bool:
-        """The Master's success is the job's; without one all workers have to succeed.
+        """The Master decides; without one all workers must succeed.
 
-        One is enough in an elastic job: agents leave together, and a worker that came too late to
-        be let in will never succeed.
+        In an elastic job one worker is enough: agents exit together, and a worker that started too
+        late to join can never succeed.
         """
         leader = gang[_leader(job)]
         if self.spec.elastic_policy and _leader(job) == WORKER:
@@ -128,7 +128,7 @@ class PyTorchRules:
         return kubeflow.variables(variables)
 
     def objects(self, job: TrainingJob, gang: Gang) -> list[Manifest]:
-        """Let Kubernetes scale an elastic job that says by which metrics."""
+        """Build the HorizontalPodAutoscaler of an elastic job with metrics."""
         policy = self.spec.elastic_policy
         if policy is None or not policy.metrics:
             return []
@@ -169,7 +169,7 @@ class PyTorchRules:
         }
 
     def _meeting(self, job: TrainingJob, role: Role, index: int) -> Iterator[tuple[str, str]]:
-        """Say where the replicas meet, how many they are, and which one this is."""
+        """The rendezvous address, the world size and the rank of a replica."""
         if self.spec.elastic_policy and _leader(job) == WORKER:
             return  # torchrun assigns ranks at each rendezvous: fixed ones would be wrong.
         leader = job.role(_leader(job))
@@ -191,7 +191,7 @@ class PyTorchRules:
         return int(text) if text.isascii() and text.isdigit() else 1
 
     def _processes_per_node(self) -> str | None:
-        """Default to ``auto``, unless the older field inside the elastic policy is set."""
+        """The default is ``auto``, unless the older field in the elastic policy is set."""
         elastic = self.spec.elastic_policy
         older = elastic.n_proc_per_node if elastic else None
         return self.spec.nproc_per_node or (None if older is not None else "auto")
@@ -222,14 +222,14 @@ def _first(*numbers: int | None) -> int:
 
 
 def _range(policy: ElasticPolicy, workers: Role | None) -> tuple[int, int]:
-    """Say between which numbers the workers may be; either end stands in for the other."""
+    """Return the minimum and maximum of the workers; a missing bound equals the other."""
     count = workers.replicas if workers else 0
     least = _first(policy.min_replicas, policy.max_replicas, count)
     return least, _first(policy.max_replicas, policy.min_replicas, count)
 
 
 def _with_least(role: Role, elastic: ElasticPolicy | None) -> Role:
-    """An elastic job starts with its least number of workers."""
+    """An elastic job starts with its minimum of workers."""
     if elastic is None or role.name != WORKER:
         return role
     least, _ = _range(elastic, role)
@@ -237,7 +237,7 @@ def _with_least(role: Role, elastic: ElasticPolicy | None) -> Role:
 
 
 def _leader(job: TrainingJob) -> str:
-    """Name the role that leads: a declared Master without replicas leads nobody."""
+    """Return the role of the master; a Master without replicas is ignored."""
     master = job.role(MASTER)
     return MASTER if master and master.replicas else WORKER
 

@@ -171,7 +171,7 @@ class Reconciler:
         self._cache.recent_status.written(stored, after)
         self._stored_at[key] = time.monotonic()
         self._minor_since.pop(key, None)
-        # A CRD without this field makes the API server drop it silently: restarts would never count.
+        # With a CRD that lacks this field the API server drops it silently: no restart would count.
         if _STATUS.decode(after.status).restarts.total != status.restarts.total:
             raise TerminalError(FOREIGN_DEFINITION)
         metrics.count_status(observation.observed, status)

@@ -1,4 +1,4 @@
-"""A kubeconfig that is broken in each usual way: exit status 5 and words about the broken part."""
+"""Broken kubeconfigs: exit status 5 and a message about the broken part."""
 
 import asyncio
 import copy
@@ -76,7 +76,7 @@ BROKEN: dict[str, tuple[str | Change, str]] = {
 
 
 def listing(kubeconfig: Path) -> subprocess.CompletedProcess[str]:
-    """What ``gangline list`` says to a kubeconfig."""
+    """The output of ``gangline list`` with a kubeconfig."""
     environment = {k: v for k, v in os.environ.items() if k != "KUBECONFIG"}
     return subprocess.run(
         [sys.executable, "-m", "gangline", "list", "--kubeconfig", str(kubeconfig)],

@@ -1,4 +1,4 @@
-"""Rude clients: the API server answers each with a Status where it can, and goes on."""
+"""Abusive clients: the API server responds with a Status where possible, and stays available."""
 
 import asyncio
 import io
@@ -108,7 +108,7 @@ async def test_a_body_that_cannot_be_unpacked_is_the_clients_mistake(
 
 
 async def raw(api_server: ApiServer) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection of which only TLS is in order."""
+    """A connection of which only TLS is valid."""
     address = urlsplit(api_server.config.server)
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE

@@ -1,4 +1,4 @@
-"""What other operators made, or nobody owns any more, is taken over; nothing is made anew."""
+"""Adoption of foreign and orphaned objects: none is created again."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -53,7 +53,7 @@ def a_pytorch_job() -> JobManifest:
 
 @dataclass
 class Left:
-    """A job and what an upstream operator has made for it."""
+    """A job and the objects that an upstream operator created for it."""
 
     stage: Scene
     resource: Resource[Any]
@@ -102,7 +102,7 @@ async def leave(
     container: str,
     services: bool = True,
 ) -> Left:
-    """Submit a job and make its pods, as an upstream operator would."""
+    """Submit a job and create its pods, as an upstream operator would."""
     resource = _resource(job)
     stored = await stage.client.create(resource, job, NAMESPACE)
     uids = {}
@@ -126,7 +126,7 @@ async def leave(
 
 @asynccontextmanager
 async def writes_of_operator(stage: Scene, **settings: Any) -> AsyncIterator[FaultyTransport]:
-    """Run the operator; what it writes is noted."""
+    """Run the operator and record its writes."""
     async with faulty(stage.client.config, lambda *_: "") as (client, transport):
         await stage.start_operator(client, **settings)
         yield transport

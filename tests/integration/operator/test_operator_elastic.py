@@ -79,7 +79,7 @@ class Elastic:
         return await self.client.get(SCALE_PLANS, name, self.namespace)
 
     async def secret(self) -> str:
-        """What the job's processes know each other by; there is one."""
+        """The job's Secret; there is exactly one."""
         (found,) = (await self.client.list(SECRETS, self.namespace, labels=JOB_NAME)).items
         assert found.metadata.name.startswith("train-edljob-secret-")
         assert found.metadata.controller

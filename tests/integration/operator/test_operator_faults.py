@@ -1,4 +1,4 @@
-"""What can go wrong around the operator: kills, lost answers, conflicts, refusals, other owners."""
+"""Faults around the operator: kills, lost responses, conflicts, refusals, other owners."""
 
 import asyncio
 import itertools

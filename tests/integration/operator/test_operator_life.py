@@ -1,4 +1,4 @@
-"""A job's life on a real API server, with kubelets that do as they are told."""
+"""A job's life on a real API server, with scripted kubelets."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The webhook's certificate: shared, exchanged, lost, spoilt, and somebody else's."""
+"""The webhook's certificate: shared, rotated, lost, damaged, and owned by another program."""
 
 import asyncio
 import time

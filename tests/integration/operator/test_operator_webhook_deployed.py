@@ -1,4 +1,4 @@
-"""The webhook as it is deployed: with no more rights than it needs, behind a service, for Go."""
+"""The deployed webhook: with minimal rights, behind a service, and valid for Go clients."""
 
 import asyncio
 import shutil
@@ -136,7 +136,7 @@ async def test_its_certificate_satisfies_the_rules_of_go(client: Client, tmp_pat
 
 
 async def _asked(program: str, port: int, authority: Path) -> str:
-    """What kubectl says to an answer of the webhook, whose way it is to take reviews only."""
+    """The output of kubectl for a request to the webhook, which accepts only reviews."""
     process = await asyncio.create_subprocess_exec(
         program,
         "--kubeconfig=/dev/null",

@@ -1,4 +1,4 @@
-"""Further objects of a job: made, kept current, removed; left alone when they are upstream's."""
+"""Owned objects of a job: created, updated, deleted; never changed if upstream created them."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -31,7 +31,6 @@ class WithObjects(PyTorchRules):
     listed: tuple[Manifest, ...] = ()
 
     def objects(self, job: TrainingJob, gang: Gang) -> list[Manifest]:
-        """List them."""
         return list(self.listed)
 
 

@@ -1,4 +1,4 @@
-"""The pod group that a job gets."""
+"""The pod group of a job."""
 
 from datetime import timedelta
 

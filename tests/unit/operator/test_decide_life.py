@@ -1,4 +1,4 @@
-"""What the engine decides while a job lives: making, counting, restarting, holding, scaling."""
+"""The engine's plans for an unfinished job: creation, counting, restarts, suspension, scaling."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""Restarting all replicas together: one failure, one restart, nothing forgotten, no place lost."""
+"""Restarting all replicas together: each failure restarts once, and the nodes stay reserved."""
 
 from datetime import timedelta
 from typing import Any

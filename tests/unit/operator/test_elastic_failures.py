@@ -1,4 +1,4 @@
-"""Who is made anew in an ElasticJob, how often, where, with how much memory; and how it ends."""
+"""ElasticJob failures: which pods are replaced, how often, where, with how much memory."""
 
 from datetime import timedelta
 
@@ -76,7 +76,7 @@ def test_an_image_without_gangline_is_told_by_what_its_python_says() -> None:
 
 
 def saying(pod: Pod, words: str) -> Pod:
-    """The pod, failed with these last words."""
+    """The pod, failed with this termination message."""
     ended = ContainerState(terminated=Terminated(1, "Error", words))
     status = PodStatus(phase="Failed", container_statuses=(ContainerStatus("main", 0, ended),))
     return replace(pod, status=status)

@@ -1,4 +1,4 @@
-"""What an ElasticJob's pods are called and told, and what is made beside them."""
+"""ElasticJob: names and environment of its pods, and its owned objects."""
 
 import json
 from typing import Any

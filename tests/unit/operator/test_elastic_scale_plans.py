@@ -1,4 +1,4 @@
-"""Plans that change the size of an ElasticJob: what they do, in which order, and why they fail."""
+"""ScalePlans of an ElasticJob: their effect, their order, and why they fail."""
 
 from datetime import timedelta
 from typing import Any
@@ -30,7 +30,7 @@ class Planned(ElasticWorld):
         self.plans = {}
 
     def plan(self, name: str = "p", *, labels: dict[str, str] | None = None, **spec: Any) -> None:
-        """Somebody makes a plan."""
+        """A user creates a plan."""
         meta = {
             "name": name,
             "uid": f"uid-{name}",
@@ -54,7 +54,7 @@ class Planned(ElasticWorld):
         return True
 
     def work(self) -> "Planned":
-        """Plans and engine work until nothing is left to do."""
+        """Plans and engine run until they have nothing to do."""
         for _ in range(6):
             self.step()
             self.after()

@@ -1,4 +1,4 @@
-"""Which Secret pods of an ElasticJob are started with, also across an upgrade of the operator."""
+"""Which Secret pods of an ElasticJob use, also across an upgrade of the operator."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a JAXJob's processes are told, and how such a job ends."""
+"""JAXJob: the environment of its processes, and how a job ends."""
 
 import pytest
 
@@ -85,7 +85,7 @@ def test_jobs_that_cannot_be_carried_out_are_told_so(roles, told):
 
 
 def test_a_job_that_another_controller_runs_is_known_as_such():
-    """Upstream's controller of this kind runs jobs that were handed to others."""
+    """Upstream's controller of this kind ignores ``managedBy``."""
     policy = {"managedBy": "kueue.x-k8s.io/multikueue"}
     job = read_job(Jax(), job_manifest("JAXJob", {"Worker": 1}, runPolicy=policy))
     assert job.policy.managed_by == "kueue.x-k8s.io/multikueue"

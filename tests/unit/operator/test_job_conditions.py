@@ -1,4 +1,4 @@
-"""How a job's conditions replace each other, and what their order and times say."""
+"""How a job's conditions replace each other, and their order and times."""
 
 from gangline.api.meta import Condition
 from gangline.operator import conditions

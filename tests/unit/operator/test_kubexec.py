@@ -1,4 +1,4 @@
-"""The client by which launchers of MPIJobs run commands in workers, against a server in a test."""
+"""The exec client of MPIJob launchers, against a test server."""
 
 import ast
 import asyncio
@@ -21,7 +21,7 @@ Serve = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @dataclass
 class Server:
-    """Answers as it is told to, and remembers what it was asked."""
+    """Responds as configured, and records the request."""
 
     serve: Serve | None = None
     asked: list[web.Request] = field(default_factory=list)
@@ -68,7 +68,7 @@ def failed_with(code: int) -> dict[str, Any]:
 
 
 def saying(*messages: bytes, outcome: dict[str, Any] | None = None) -> Serve:
-    """Serve a command that says this and ends like this."""
+    """Serve a command with this output and outcome."""
 
     async def serve(request: web.Request) -> web.StreamResponse:
         socket = web.WebSocketResponse(protocols=["v5.channel.k8s.io", "v4.channel.k8s.io"])

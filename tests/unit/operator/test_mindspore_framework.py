@@ -1,4 +1,4 @@
-"""What an MSJob's replicas are told, when they are made, and how such a job ends."""
+"""MSJob: the environment and creation order of its replicas, and how a job ends."""
 
 from typing import Any
 
@@ -50,7 +50,7 @@ def scheduler_service(address: str = ADDRESS) -> Service:
 
 
 def environment(job: TrainingJob, name: str, *, address: str = ADDRESS) -> list[tuple[str, str]]:
-    """The variables of a replica in order; one taken from the pod reads ``=status.podIP``."""
+    """The variables of a replica in order; one from the pod's fields is written ``=status.podIP``."""
     services = {"train-scheduler-0": scheduler_service(address)}
     pod = pod_of(job, name, gang_of(job, services=services))
     return [

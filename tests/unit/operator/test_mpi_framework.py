@@ -1,4 +1,4 @@
-"""What an MPIJob's launcher and workers get, and how such a job runs and ends."""
+"""MPIJob: the objects of launcher and workers, and how a job runs and ends."""
 
 import subprocess
 from pathlib import Path
@@ -45,7 +45,7 @@ def a_job(workers: int | None = 2, *, kubectl: str = "", **spec: Any) -> Trainin
 
 
 def objects(job: TrainingJob, *pods: Pod) -> dict[str, Manifest]:
-    """What is made beside pods and services, by kind."""
+    """The owned objects by kind."""
     assert isinstance(job.rules, MPIRules)
     found = job.rules.objects(job, gang_of(job, *pods))
     kinds = {each["kind"]: each for each in found}
@@ -108,7 +108,7 @@ def test_the_discovery_script_runs(tmp_path: Path):
 
 
 def test_without_workers_the_launcher_is_the_only_host_and_may_do_nothing():
-    """Upstream's list of names is then empty, and the launcher may enter every pod there is."""
+    """Upstream's list of names is then empty, which gives access to every pod of the namespace."""
     for workers in (0, None):
         job = a_job(workers)
         assert files(job)["hostfile"] == "train-launcher-0 slots=1\n"
@@ -201,7 +201,7 @@ def test_a_worker_without_a_command_waits_and_one_with_a_command_does_what_it_sa
 
 
 def test_a_waiting_worker_goes_when_it_is_told_to():
-    """As process 1 a plain ``sleep`` would not hear SIGTERM, and hold its node for 30 s more."""
+    """As process 1 a plain ``sleep`` ignores SIGTERM, and would occupy its node for 30 s more."""
     command = pod_of(a_job(), "worker-0")["spec"]["containers"][0]["command"]
     with subprocess.Popen(command) as waiting:
         waiting.terminate()
@@ -306,7 +306,7 @@ def test_a_launcher_alone_is_its_gang():
 
 
 def test_a_launcher_that_was_killed_is_made_again():
-    """Upstream says that it restarts, and leaves the failed pod as it is."""
+    """Upstream reports a restart, and leaves the failed pod unchanged."""
     manifest = written()
     manifest["spec"]["mpiReplicaSpecs"]["Launcher"]["restartPolicy"] = "ExitCode"
     job = read_job(MPI(), manifest)
@@ -358,5 +358,5 @@ def test_the_launcher_leads():
     ],
 )
 def test_jobs_that_cannot_be_carried_out_are_told_so(roles, told):
-    """Upstream accepts such a job and then tries for ever, without a word in its status."""
+    """Upstream accepts such a job and retries for ever, without a message in its status."""
     assert told in MPI().read(stored(job_manifest("MPIJob", roles))).mistakes

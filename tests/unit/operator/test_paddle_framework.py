@@ -1,4 +1,4 @@
-"""What a PaddleJob's replicas are told, how they find each other, and how such a job ends."""
+"""PaddleJob: the environment of its replicas, how they find each other, and how a job ends."""
 
 from typing import Any
 

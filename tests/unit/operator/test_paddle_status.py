@@ -1,4 +1,4 @@
-"""What a PaddleJob's status says: upstream's words, as a function of what is seen."""
+"""The status of a PaddleJob in upstream's terms, as a function of the observed replicas."""
 
 import itertools
 from typing import Any

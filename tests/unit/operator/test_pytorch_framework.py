@@ -1,4 +1,4 @@
-"""What a PyTorchJob's replicas get: environment, ports, labels, the master's role."""
+"""PyTorchJob: environment, ports, labels, the master's role."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Whether a failed pod is replaced, how restarts are counted, and how fast replacements come."""
+"""Whether a failed pod is replaced, how restarts are counted, and how replacements are delayed."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""What a TFJob's replicas are told, and how such a job ends."""
+"""TFJob: the environment of its replicas, and how a job ends."""
 
 from itertools import product
 from typing import Any
@@ -362,7 +362,7 @@ def test_jobs_that_cannot_be_carried_out_are_told_so(roles, told):
 
 
 def test_a_template_is_passed_on_as_the_user_wrote_it():
-    """The samples of gang scheduling blogs turn sidecars off by an annotation."""
+    """Examples of gang scheduling disable sidecars by an annotation."""
     written = job_manifest("TFJob", {"Chief": 1})
     notes = {"sidecar.istio.io/inject": "false"}
     written["spec"]["tfReplicaSpecs"]["Ps"] = replica("tensorflow")

@@ -1,4 +1,4 @@
-"""News of a job waits for more of it, and for other jobs' pods, but never for long."""
+"""Delays of status writes: changes are merged and yield to pod creations, for a bounded time."""
 
 import math
 

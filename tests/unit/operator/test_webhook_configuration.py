@@ -1,4 +1,4 @@
-"""What the API server is told of the webhook, and when it needs to be told again."""
+"""The webhook configurations: their content, and when they must be written again."""
 
 import base64
 import copy

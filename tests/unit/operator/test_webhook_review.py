@@ -1,4 +1,4 @@
-"""What the webhook answers to a review, given the review alone."""
+"""The webhook's response, as a function of the review."""
 
 import base64
 import copy
@@ -27,7 +27,7 @@ def job(**changes: Any) -> Json:
 
 
 def with_mistakes() -> Json:
-    """A job with a mistake of each sort: shape, enum, role, container, relation."""
+    """A job with one error of each kind: shape, enum, role, container, relation."""
     written = job()
     spec = written["spec"]
     spec["runPolicy"] = {"backoffLimit": -1, "cleanPodPolicy": "Sometimes"}

@@ -1,4 +1,4 @@
-"""What an XGBoostJob's replicas are told, and how such a job ends."""
+"""XGBoostJob: the environment of its replicas, and how a job ends."""
 
 import pytest
 

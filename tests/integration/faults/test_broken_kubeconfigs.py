@@ -106,7 +106,7 @@ async def test_each_usual_break_is_named(api_server: ApiServer, tmp_path: Path) 
             assert says in done.stderr, (what, done.stderr)
 
 
-async def test_a_wrong_token_is_told_from_a_cluster_that_is_away(
+async def test_wrong_token_is_distinguished_from_an_unreachable_cluster(
     api_server: ApiServer, tmp_path: Path
 ) -> None:
     config = yaml.safe_load(api_server.kubeconfig.read_text())

@@ -1,4 +1,4 @@
-"""A full disk: writes are refused with a message, no acknowledged write is lost, and it recovers."""
+"""A full disk: writes are refused with a message, no acknowledged write is lost, it recovers."""
 
 import asyncio
 import os
@@ -69,7 +69,7 @@ async def stored(client: Client) -> set[str]:
     return {each.metadata.name for each in (await client.list(CONFIG_MAPS, "default")).items}
 
 
-async def test_a_full_disk_is_told_and_loses_nothing(small_disk: Path) -> None:
+async def test_full_disk_is_reported_and_loses_nothing(small_disk: Path) -> None:
     ballast = small_disk / "ballast"
     ballast.write_bytes(b"x" * (3 << 20))
     data = small_disk / "state"

@@ -79,7 +79,7 @@ async def make_victim(session: aiohttp.ClientSession) -> None:
         assert answer.status == 201, await answer.text()
 
 
-async def test_garbage_is_answered_with_words_and_changes_nothing(
+async def test_garbage_gets_an_error_message_and_changes_nothing(
     session: aiohttp.ClientSession,
 ) -> None:
     await make_victim(session)

@@ -37,7 +37,7 @@ def up(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_port_in_use_is_named_with_who_has_it(tmp_path: Path) -> None:
+def test_port_in_use_is_reported_with_its_holder(tmp_path: Path) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()

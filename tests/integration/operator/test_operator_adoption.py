@@ -381,7 +381,7 @@ async def test_a_job_that_is_being_deleted_takes_nothing(stage: Scene) -> None:
     await stage.client.patch(PYTORCH_JOBS, "train", release, NAMESPACE)
 
 
-async def test_an_operator_that_is_killed_while_it_takes_over_goes_on_where_it_was(
+async def test_operator_killed_during_adoption_continues_where_it_was(
     stage: Scene,
 ) -> None:
     left = await leave(

@@ -91,7 +91,7 @@ def elastic(stage: Scene) -> Elastic:
     return Elastic(stage)
 
 
-async def test_a_whole_life_with_the_rights_of_the_shipped_manifests(
+async def test_complete_life_with_the_rights_of_the_shipped_manifests(
     elastic: Elastic, api_server: ApiServer, tmp_path: Path
 ) -> None:
     client = elastic.client

@@ -124,7 +124,7 @@ async def test_a_deleted_pod_comes_back_and_is_no_restart(stage: Scene) -> None:
     assert (await stage.job()).status.restarts.total == 0
 
 
-async def test_a_job_deleted_and_made_again_at_once_gets_pods_of_its_own(stage: Scene) -> None:
+async def test_job_deleted_and_recreated_immediately_gets_its_own_pods(stage: Scene) -> None:
     await stage.start_operator()
     await stage.submit(1, 1)
     await stage.until_pods(RUNNING)

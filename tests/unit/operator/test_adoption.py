@@ -119,7 +119,7 @@ def test_role_and_index_are_read_off_every_name_that_is_built(job, role, index) 
     assert adoption.replica_in_name(name, job) == (role, index)
 
 
-def test_an_orphan_has_our_labels_and_nobody_who_manages_it() -> None:
+def test_orphan_has_our_labels_and_no_controller() -> None:
     named = ours("pytorchjob-controller")
     user = OwnerReference(api_version="v1", kind="ConfigMap", name="x", uid="x")
     assert adoption.is_orphan(meta(owner=None, labels=named))

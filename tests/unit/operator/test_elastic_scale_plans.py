@@ -98,7 +98,7 @@ def test_a_plan_changes_the_number_of_workers_and_says_when_they_run() -> None:
     assert workers(world) == ["worker-0"]
 
 
-def test_a_plan_counts_until_somebody_changes_the_specification() -> None:
+def test_plan_is_valid_until_the_specification_changes() -> None:
     world = up(role(2, ELASTIC))
     world.plan(**sized(4))
     world.work()
@@ -194,7 +194,7 @@ def test_a_parameter_server_that_is_migrated_serves_until_the_next_one_runs() ->
     assert world["ps-2"].metadata.labels["elasticjob.dlrover/rank-index"] == "1"
 
 
-def test_addresses_of_servers_are_told_in_the_plans_order() -> None:
+def test_addresses_of_servers_are_listed_in_the_plans_order() -> None:
     world = up(1, strategy=PARAMETER_SERVER, roles={"ps": 1})
     world.plan(psHosts=["b:2222", "a:2222"])
     world.work()

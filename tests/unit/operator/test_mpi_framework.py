@@ -62,7 +62,7 @@ def test_a_launcher_learns_how_to_reach_its_workers_in_upstreams_order():
     assert variables(pod_of(a_job(), "launcher-0")) == REACH + NO_GPUS
 
 
-def test_workers_are_told_nothing():
+def test_workers_get_no_variables():
     assert variables(pod_of(a_job(), "worker-0")) == []
 
 
@@ -200,7 +200,7 @@ def test_a_worker_without_a_command_waits_and_one_with_a_command_does_what_it_sa
     assert own["command"] == ["/usr/sbin/sshd", "-De"]
 
 
-def test_a_waiting_worker_goes_when_it_is_told_to():
+def test_waiting_worker_exits_on_sigterm():
     """As process 1 a plain ``sleep`` ignores SIGTERM, and would occupy its node for 30 s more."""
     command = pod_of(a_job(), "worker-0")["spec"]["containers"][0]["command"]
     with subprocess.Popen(command) as waiting:
@@ -252,7 +252,7 @@ def test_no_port_is_added_and_the_first_container_is_the_one_that_counts():
     assert pod["containers"][0]["volumeMounts"]
 
 
-def test_what_is_not_said_means_what_it_means_upstream():
+def test_defaults_equal_upstreams():
     job = read_job(MPI(), job_manifest("MPIJob", {"Launcher": None, "Worker": None}))
     assert [(role.name, role.replicas, role.restart) for role in job.roles] == [
         ("Worker", 0, RestartPolicy.NEVER),
@@ -357,6 +357,6 @@ def test_the_launcher_leads():
         ({}, "Pods by role"),
     ],
 )
-def test_jobs_that_cannot_be_carried_out_are_told_so(roles, told):
+def test_invalid_job_reports_its_errors(roles, told):
     """Upstream accepts such a job and retries for ever, without a message in its status."""
     assert told in MPI().read(stored(job_manifest("MPIJob", roles))).mistakes

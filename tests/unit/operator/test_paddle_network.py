@@ -42,7 +42,7 @@ def placed_at(addresses):
 @pytest.mark.parametrize("gloo", [None, 0, 1, 2])
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 @pytest.mark.parametrize("intranet", [None, "PodIP", "Service", "Host"])
-def test_the_config_map_tells_where_everybody_is(mode, intranet, gloo):
+def test_config_map_contains_all_addresses(mode, intranet, gloo):
     job = a_job(**mode, intranet=intranet, withGloo=gloo)
     found = all_of(mode)
     hosts = {
@@ -125,7 +125,7 @@ def an_extra(job, *pods):
     return msgspec.convert({"kind": "ConfigMap", "metadata": meta}, Extra)
 
 
-def test_it_says_nothing_while_a_replica_has_no_address_and_then_tells_the_new_one():
+def test_config_map_is_empty_while_an_address_is_unknown():
     """A pod that starts meanwhile waits for it, instead of connecting to outdated addresses."""
     job = a_job(worker=2, intranet="PodIP")
     first = [placed("worker-0", "10.0.0.1"), placed("worker-1", "10.0.0.2")]
@@ -156,7 +156,7 @@ def written(decision):
         placed("worker-1", "10.0.0.2", deleted=NOW),
     ],
 )
-def test_an_address_that_is_going_is_not_told(pod):
+def test_address_of_a_terminating_pod_is_not_listed(pod):
     job = a_job(worker=2)
     assert config_map(job, placed("worker-0", "10.0.0.1"), pod) is None
 
@@ -174,7 +174,7 @@ def test_an_address_with_colons_is_put_in_brackets():
     assert told["PADDLE_TRAINERS"] == "[fd00::7]"
 
 
-def test_more_replicas_are_told_to_those_that_start_later():
+def test_replicas_that_start_later_get_the_larger_cluster():
     job = a_job(worker=3, intranet="Service")
     told = config_map(job)
     names = [f"train-worker-{index}.team" for index in range(3)]
@@ -207,7 +207,7 @@ def with_etcd(count=3, **extra):
     return {**worker, **extra}
 
 
-def test_an_elastic_job_with_an_etcd_is_told_upstreams_variables_and_no_addresses():
+def test_elastic_job_with_an_etcd_gets_upstreams_variables_and_no_addresses():
     job = a_job(worker=with_etcd(), elastic=1)
     assert environment(job, "worker-1") == [
         ("PADDLE_ELASTIC_SERVER", ETCD),

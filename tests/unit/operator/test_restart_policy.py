@@ -120,7 +120,7 @@ def test_the_limit_is_the_number_of_restarts_that_are_allowed(limit, total, exce
     assert backoff.is_exceeded(RestartRecord(total=total), limit) is exceeded
 
 
-def test_the_first_burst_of_failures_is_replaced_at_once():
+def test_first_burst_of_failures_is_replaced_immediately():
     record = pace.note(RestartRecord(), NOW)
     record = pace.note(record, at(3))
     assert record.bursts == 1

@@ -38,7 +38,7 @@ def test_in_a_crowd_it_gives_way_and_is_seldom_looked_at() -> None:
 
 
 @given(SECONDS, SECONDS, st.booleans())
-def test_whoever_looks_again_when_told_to_stores_in_the_end(
+def test_delayed_change_is_stored_when_requeued_as_requested(
     waited_s: float, since_stored_s: float, crowded: bool
 ) -> None:
     looks = 0

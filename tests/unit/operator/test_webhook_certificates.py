@@ -110,12 +110,12 @@ def test_a_keyring_comes_back_as_it_was_written() -> None:
         pytest.param({"ca_crt": "-----BEGIN CERTIFICATE-----"}, "ca.crt is not a list", id="cut"),
     ],
 )
-def test_a_damaged_secret_is_told_from_a_sound_one(changed: dict, complaint: str) -> None:
+def test_damaged_secret_is_reported_with_its_reason(changed: dict, complaint: str) -> None:
     with pytest.raises(UnusableCertificate, match=complaint):
         keyring.read(stored(a_ring(), **changed))
 
 
-def test_values_that_are_not_base64_are_told() -> None:
+def test_values_that_are_not_base64_are_reported() -> None:
     data = stored(a_ring()) | {"tls.key": "%%%"}
     with pytest.raises(UnusableCertificate, match=r"tls\.key is not base64 text"):
         keyring.read(data)
@@ -184,7 +184,7 @@ def test_a_lost_secret_is_not_restored_from_a_certificate_that_has_ended() -> No
     assert ring.serving != held
 
 
-def test_an_expired_certificate_is_replaced_at_once() -> None:
+def test_expired_certificate_is_replaced_immediately() -> None:
     late = NOW + 90 * DAY
     ring = step(a_ring(), now=late)
     assert ring.serving.expires > late

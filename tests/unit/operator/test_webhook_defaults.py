@@ -194,7 +194,7 @@ def test_a_second_apply_of_the_same_file_finds_nothing_to_do(drawn: tuple[Sort, 
     assert DEFAULTING.operations(defaulted(job)) == []
 
 
-def test_what_is_not_said_is_shown() -> None:
+def test_defaults_are_written() -> None:
     job = manifest(1, 2)
     del job["spec"]["runPolicy"]
     del job["spec"]["pytorchReplicaSpecs"]["Master"]["replicas"]

@@ -116,7 +116,7 @@ async def test_a_log_that_fills_the_disk_does_not_end_the_cluster(
 
         try:
             await until(is_full, within_s=3.0)
-        except AssertionError:  # the log was rotated in time: something else fills the disk
+        except AssertionError:  # the log was rotated in time: another file fills the disk
             fill_up(ballast)
         assert (await client.get(PODS, "chatty", "default")).metadata.name == "chatty"
         ballast.unlink(missing_ok=True)

@@ -154,11 +154,11 @@ async def test_clients_that_never_finish_do_not_hold_up_others(
     await asyncio.gather(*(writer.drain() for _, writer in connections))
     await make_victim(
         session
-    )  # the session waits for an answer for 20 s, the others send nothing ever
+    )  # the session waits 20 s for a response, the others never send anything
     assert await answers(session)
     for number, (_, writer) in enumerate(connections):
         if number % 2:
-            writer.transport.abort()  # without a farewell
+            writer.transport.abort()  # without closing the session
         else:
             writer.close()
     assert await answers(session)

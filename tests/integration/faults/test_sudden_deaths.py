@@ -75,7 +75,7 @@ async def one_life(cluster: EmbeddedCluster, life: int, kept: set[str], delay_s:
             writers = [set[str](), set[str]()]
             for number, mine in enumerate(writers):
                 group.create_task(write(client, 2 * life + number, mine))
-            # The one clock of this test: the moment of death is what it is about.
+            # The only timer of this test: it chooses the moment of the kill.
             await asyncio.sleep(delay_s)
             await cluster.end(signal.SIGKILL)
         kept.update(*writers)

@@ -253,7 +253,7 @@ async def test_a_replacement_of_an_old_pod_is_found_under_its_name(stage: Scene)
         own = labels.replica_labels("train", "pytorchjob-controller", "worker", 1)
         assert found.spec.selector == own
 
-        # With the others in its gang, the new pod need not wait for a gang that never fills.
+        # The gang contains the others, so the new pod does not wait for ever.
         async def together() -> bool:
             pods = (await left.pods()).values()
             return {pod.metadata.annotations.get(labels.GROUP_NAME) for pod in pods} == {"train"}
@@ -372,7 +372,7 @@ async def test_a_job_that_is_being_deleted_takes_nothing(stage: Scene) -> None:
     written["spec"]["runPolicy"] = {"managedBy": "kueue.x-k8s.io/multikueue"}
     await stage.client.create(PYTORCH_JOBS, written, NAMESPACE)
     await stage.client.delete(PYTORCH_JOBS, "train", NAMESPACE)
-    # Another job's life tells that the operator has looked at what came before.
+    # The completed life of another job shows that the operator has processed earlier events.
     await stage.submit(1, 0, name="later")
     await stage.until_condition("Running", "later")
     pod = await stage.client.get(PODS, "train-master-0", NAMESPACE)

@@ -132,7 +132,7 @@ async def test_job_deleted_and_recreated_immediately_gets_its_own_pods(stage: Sc
     await stage.client.delete(PYTORCH_JOBS, "train", NAMESPACE, propagation="Background")
     await stage.until_gone(PYTORCH_JOBS, "train")
     fresh = await stage.submit(1, 1)
-    # Nobody collects garbage on this server: the old job's things go when the test says so.
+    # This server has no garbage collector: the test itself deletes the old job's objects.
     for name in old:
         await stage.client.delete(PODS, name, NAMESPACE)
         await stage.client.delete(SERVICES, name, NAMESPACE)

@@ -48,7 +48,7 @@ async def test_certificates_are_exchanged_under_load_and_no_call_fails(cluster: 
             await asyncio.gather(*(create(cluster, job(f"j{count + n}")) for n in range(10)))
             count += 10
             heard.append((time.monotonic(), await bundle(cluster)))
-            # Not every caller hears at once: this one is up to a second behind.
+            # Callers notice changes with a delay: this one is up to a second behind.
             while heard[0][0] < time.monotonic() - 1:
                 heard.popleft()
             shown.add(await certificate(started.server.port, heard[0][1]))

@@ -93,7 +93,7 @@ def test_the_secret_is_made_before_pods_and_never_looked_for() -> None:
     world = ElasticWorld(2).up()
     assert not world.made(world.decide(), Target.SECRET)
     world.remove_pod(world["worker-1"])
-    world.carry_out(world.decide())  # the loss is noted before anything is made
+    world.carry_out(world.decide())  # the loss is recorded before a pod is created
     targets = [each.target for each in world.decide().creations]
     assert targets == [Target.SECRET, Target.POD]
 

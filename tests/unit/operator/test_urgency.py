@@ -44,7 +44,7 @@ def test_delayed_change_is_stored_when_requeued_as_requested(
     looks = 0
     while (wait_s := minor_waits(waited_s, since_stored_s, crowded=crowded)) is not None:
         assert wait_s > 0
-        # The clock of a computer has steps: who waits for so long has waited a little longer.
+        # A computer's clock advances in steps, so the measured wait is a little longer.
         waited_s, since_stored_s = waited_s + wait_s + 1e-6, since_stored_s + wait_s + 1e-6
         looks += 1
     assert looks <= MINOR_WAITS_S / CROWD_LOOKS_S + 2

@@ -90,7 +90,7 @@ class World:
             else JobStatus()
         )
 
-    # What the operator does
+    # The operator
 
     def observe(self) -> Observed:
         """The current observation, in random order."""
@@ -190,7 +190,7 @@ class World:
             case target:
                 self.extras.pop((target, deletion.name), None)
 
-    # What kubelets do
+    # Kubelets
 
     def pod(self, number: int) -> Pod | None:
         """Return one of the pods."""
@@ -222,7 +222,7 @@ class World:
     def restart(self, pod: Pod) -> None:
         """The kubelet restarts a running pod's container in place."""
         if together.restarts(self.observe().job):
-            return  # then the kubelet restarts nothing
+            return  # the kubelet does not restart it
         if pod.status.phase == "Running" and not pod.terminating:
             self._set(pod, "Running", restarts=in_place(pod) + 1)
             self.in_place_restarts += 1
@@ -255,7 +255,7 @@ class World:
             status=PodStatus(phase=phase, pod_ip="10.1.0.9", container_statuses=(container,)),
         )
 
-    # What people do
+    # Users
 
     def remove_pod(self, pod: Pod) -> None:
         """A user deletes a pod."""
@@ -285,7 +285,7 @@ class World:
         self._job = None
         self.version += 1
 
-    # What a test asks
+    # Queries
 
     @property
     def finished(self) -> bool:

@@ -122,7 +122,6 @@ class Adopter:
         self._listen()
 
     async def run(self) -> None:
-        """Adopt objects until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for _, informer in self._foreign:
                 tasks.create_task(informer.run())

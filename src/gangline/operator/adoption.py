@@ -116,7 +116,6 @@ def is_claimable(item: Object) -> bool:
 
 
 def claimed(meta: ObjectMeta, owner: Manifest) -> Manifest:
-    """Return the patch that makes a job the controller of an orphan."""
     others = [msgspec.to_builtins(reference) for reference in meta.owner_references]
     return _patch(meta, ownerReferences=[*others, owner])
 
@@ -132,7 +131,6 @@ def is_outside_gang(pod: Pod) -> bool:
 
 
 def joined(pod: Pod) -> Manifest:
-    """Return the patch that adds a pod to its job's gang."""
     meta = pod.metadata
     gang = {
         labels.GROUP_NAME: meta.labels[labels.JOB_NAME],

@@ -26,7 +26,6 @@ from gangline.operator.shared_memory import with_shared_memory
 
 
 def owner(job: TrainingJob) -> Manifest:
-    """Return the owner reference to the job, as JSON."""
     reference: Manifest = msgspec.to_builtins(job.owner_reference())
     return reference
 

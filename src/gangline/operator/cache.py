@@ -309,7 +309,6 @@ class Cache:
 
 
 def _own_fields(stored: StoredJob, job: TrainingJob) -> Manifest:
-    """Return the status fields that only this kind has."""
     if not offers(job.rules, ShowsStatus):
         return {}
     status: Manifest = msgspec.json.decode(stored.status)

@@ -349,7 +349,6 @@ class _View:
                 yield build.pod(job, role, index, self.settings, self.gang, generation)
 
     def _indexes(self, role: Role) -> list[int]:
-        """The desired replica indexes of a role."""
         absent = self.gang[role.name].absent
         return [index for index in range(role.replicas) if index not in absent]
 

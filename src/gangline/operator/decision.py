@@ -146,5 +146,4 @@ class Decision:
 
     @property
     def writes(self) -> bool:
-        """True if anything but the status is to be written."""
         return bool(self.creations or self.deletions or self.patches)

@@ -23,7 +23,6 @@ _FRAME = ("apiVersion", "kind", "metadata")
 
 
 def wanted(job: TrainingJob, gang: Gang) -> list[Creation]:
-    """Build the manifests of the objects that the job needs now."""
     rules = job.rules
     listed = rules.objects(job, gang) if offers(rules, MakesObjects) else []
     return [Creation(Target(manifest["kind"]), _complete(job, manifest)) for manifest in listed]

@@ -159,7 +159,6 @@ def _tell(listeners: Iterable[Callable[[JobKey], None]], key: JobKey) -> None:
 
 
 def describe(cache: Cache, key: JobKey) -> Mapping[str, object]:
-    """Return the fields of log lines about a job."""
     job = cache.jobs[key.kind].get(key.namespace, key.name)
     uid = job.metadata.uid if job else ""
     return {"job_kind": key.kind, "job": f"{key.namespace}/{key.name}", "job_uid": uid}

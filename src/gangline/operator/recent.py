@@ -39,7 +39,6 @@ class RecentObjects(Generic[T]):
             self._made[_owner(item)][item.metadata.name] = (item, until)
 
     def deleted(self, uid: str) -> None:
-        """Record an accepted deletion."""
         now = self._clock()
         self._deleted[uid] = now + PATIENCE_S
         # The watch may show a deletion before its response arrives. Such an entry is never read
@@ -105,7 +104,6 @@ class RecentStatus:
         self._written: dict[str, tuple[StoredJob, set[str]]] = {}
 
     def written(self, before: StoredJob, after: StoredJob) -> None:
-        """Record that a write changed ``before`` to ``after``."""
         _, stale = self._written.get(before.metadata.uid, (None, set()))
         stale.add(before.metadata.resource_version)
         self._written[before.metadata.uid] = (after, stale)

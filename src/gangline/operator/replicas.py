@@ -119,7 +119,6 @@ class Pod(Object):
 
     @property
     def terminating(self) -> bool:
-        """True if the pod has a deletion timestamp."""
         return self.metadata.deletion_timestamp is not None
 
     @property
@@ -233,7 +232,6 @@ class Slots:
 
     @property
     def wanted(self) -> int:
-        """The desired number of replicas."""
         return len(self.pods) - len(self.absent)
 
     @property
@@ -243,7 +241,6 @@ class Slots:
 
     @property
     def succeeded(self) -> int:
-        """The number of replicas that have succeeded."""
         return len(self.completed)
 
     @property

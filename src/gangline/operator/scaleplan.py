@@ -59,7 +59,6 @@ def ordered(plans: Iterable[ScalePlan]) -> list[ScalePlan]:
 
 
 def is_over(plan: ScalePlan) -> bool:
-    """Return whether a plan has succeeded or failed."""
     return plan.status.phase in (PHASE_SUCCEEDED, PHASE_FAILED)
 
 

@@ -55,7 +55,6 @@ class ScalePlanRunner:
         self._plans.add_listener(self._changed)
 
     async def run(self) -> None:
-        """Apply plans until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._plans.run())
             tasks.create_task(self._controller.run())

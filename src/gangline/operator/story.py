@@ -44,7 +44,6 @@ def started(job: TrainingJob, status: JobStatus, now: datetime) -> JobStatus:
 
 
 def invalid(job: TrainingJob, status: JobStatus, mistakes: str, now: datetime) -> JobStatus:
-    """The specification is invalid."""
     current = _created(job, status.conditions, now)
     current = conditions.assert_true(
         current, conditions.INVALID_SPEC, _reason(job, "Invalid"), mistakes, now
@@ -73,7 +72,6 @@ def suspended(job: TrainingJob, status: JobStatus, now: datetime) -> JobStatus:
 def restarting(
     job: TrainingJob, status: JobStatus, role: str, failures: Sequence[str], now: datetime
 ) -> JobStatus:
-    """Replicas have failed and are being replaced."""
     message = f"{job.kind.kind} {job.name} is restarting because {why_failed(role, failures)}"
     current = conditions.assert_true(
         status.conditions, conditions.RESTARTING, _reason(job, "Restarting"), message, now
@@ -136,7 +134,6 @@ def failed(job: TrainingJob, status: JobStatus, why: str, now: datetime) -> JobS
 
 
 def stalled(job: TrainingJob, status: JobStatus, why: str, now: datetime) -> JobStatus:
-    """The API server refused an object that the job needs."""
     current = conditions.assert_true(
         status.conditions, conditions.STALLED, _reason(job, "Stalled"), why, now
     )

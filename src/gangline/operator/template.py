@@ -48,7 +48,6 @@ def with_port(template: Manifest, container: str, name: str, number: int) -> Man
 
 
 def with_container(template: Manifest, container: str, **fields: object) -> Manifest:
-    """Set fields of the main container."""
     trains = main_container(template, container)
     changed = {**trains, **fields}
     return _with_containers(

@@ -60,13 +60,11 @@ def ending(failed: Pod, container: str) -> Ending:
 
 
 def blamed(faults: NodeFaults | None, ended: Ending) -> NodeFaults:
-    """Count a failure on a node of the cluster."""
     known = faults or NodeFaults()
     return replace(known, failures=known.failures + 1, faults=known.faults + ended.nodes_fault)
 
 
 def forbidden(faults: dict[str, NodeFaults]) -> list[str]:
-    """List the nodes that pods must not run on."""
     return sorted(name for name, found in faults.items() if found.faults >= TWICE)
 
 

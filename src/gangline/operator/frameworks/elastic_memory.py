@@ -18,7 +18,6 @@ _LIMITS, _REQUESTS = "limits", "requests"
 
 
 def given(container: Manifest) -> dict[str, ResourceList]:
-    """Return the limits and requests of a container."""
     found = container.get("resources") or {}
     return {name: dict(found.get(name) or {}) for name in (_LIMITS, _REQUESTS)}
 

@@ -96,7 +96,6 @@ def with_seen(record: RoleRecord, seen: Iterable[int]) -> RoleRecord:
 
 
 def absent(record: RoleRecord) -> frozenset[int]:
-    """Return the ranks that a plan removed."""
     return read(record.absent)
 
 
@@ -129,7 +128,6 @@ def size(record: RoleRecord, specified: int) -> int:
 
 
 def resized(record: RoleRecord, wanted: Iterable[int], specified: int) -> RoleRecord:
-    """Set the ranks to exactly these."""
     ranks = frozenset(wanted)
     count = max(ranks, default=-1) + 1
     gone = write(frozenset(range(count)) - ranks)

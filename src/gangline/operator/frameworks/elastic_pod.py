@@ -40,7 +40,6 @@ _MOST_DISLIKED = 100
 
 
 def pod_name(job: str, role: str, number: int) -> str:
-    """Return the name of the pod with a node number."""
     if role == MASTER:
         return f"{master_name(job)}-{number}"
     return f"{job}-edljob-{role}-{number}"

@@ -99,7 +99,6 @@ class ElasticRules:
         return bool(deciding) and all(self._is_done(job, name, gang) for name in deciding)
 
     def is_running(self, job: TrainingJob, gang: Gang) -> bool:
-        """Any training replica runs."""
         return any(gang[name].active for name in (WORKER, CHIEF, PS, EVALUATOR))
 
     def tolerates(self, job: TrainingJob, role: Role) -> bool:
@@ -136,7 +135,6 @@ class ElasticRules:
         return min(waits, key=lambda wait: wait[0]) if waits else (None, "")
 
     def status_fields(self, job: TrainingJob, gang: Gang, status: JobStatus) -> Manifest:
-        """Return DLRover's phase and the stored records."""
         return elastic_status.fields(gang, status)
 
     # Stored state
@@ -263,7 +261,6 @@ class ElasticRules:
         return bool(lost) and slots.succeeded + lost == slots.wanted
 
     def _lost(self, job: TrainingJob, role: Role, gang: Gang) -> dict[int, Pod]:
-        """Return the ranks that failed permanently."""
         return {
             rank: pod
             for rank, pod in enumerate(gang[role.name].pods)

@@ -42,7 +42,6 @@ def fields(gang: Gang, status: JobStatus) -> Manifest:
 
 
 def phase(gang: Gang, status: JobStatus) -> str:
-    """Return DLRover's phase of the job."""
     held = (each for each in _PHASES if conditions.holds(status.conditions, each))
     word = next(held, None)
     if word is not None:

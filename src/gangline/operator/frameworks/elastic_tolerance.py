@@ -93,7 +93,6 @@ class Tolerance:
         return max(1, self.needed(role))
 
     def always(self, role: Role) -> bool:
-        """Return whether every failure leads to a replacement."""
         written = spec_of(self.spec, role.name)
         inside = template.pod_spec(role.template).get("restartPolicy")
         policy = (written and written.restart_policy) or inside

@@ -66,13 +66,10 @@ class JaxRules:
         )
 
     def is_master(self, job: TrainingJob, role: Role, index: int) -> bool:
-        """The first process is the master."""
         return index == 0
 
     def has_succeeded(self, job: TrainingJob, gang: Gang) -> bool:
-        """All processes have succeeded."""
         return gang[WORKER].all_succeeded
 
     def is_running(self, job: TrainingJob, gang: Gang) -> bool:
-        """Any process runs."""
         return gang[WORKER].active > 0

@@ -97,7 +97,6 @@ def port(kind: Kind, role: Role) -> int:
 
 
 def variables(pairs: Iterable[tuple[str, object]]) -> list[Manifest]:
-    """Convert names and values to the variables of a container."""
     return [{"name": name, "value": str(value)} for name, value in pairs]
 
 

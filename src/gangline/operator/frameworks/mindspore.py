@@ -121,7 +121,6 @@ class MindSporeRules:
         return 0 in workers.completed
 
     def is_running(self, job: TrainingJob, gang: Gang) -> bool:
-        """Any worker runs."""
         return gang[WORKER].active > 0
 
     def tolerates(self, job: TrainingJob, role: Role) -> bool:

@@ -125,19 +125,15 @@ class MPIRules:
         return kubeflow.variables(values + ([] if _uses_gpus(role) else list(_NO_GPUS.items())))
 
     def is_master(self, job: TrainingJob, role: Role, index: int) -> bool:
-        """The launcher is the master."""
         return role.name == LAUNCHER
 
     def has_succeeded(self, job: TrainingJob, gang: Gang) -> bool:
-        """The launcher has succeeded."""
         return gang[LAUNCHER].all_succeeded
 
     def is_running(self, job: TrainingJob, gang: Gang) -> bool:
-        """The launcher runs."""
         return gang[LAUNCHER].active > 0
 
     def can_start(self, job: TrainingJob, role: Role, index: int, gang: Gang) -> bool:
-        """The launcher starts when all workers run."""
         return role.name != LAUNCHER or gang[WORKER].all_up
 
     def shape_pod(

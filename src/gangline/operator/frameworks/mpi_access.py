@@ -12,7 +12,6 @@ _GROUP = "rbac.authorization.k8s.io"
 
 
 def account(job: TrainingJob, name: str) -> Manifest:
-    """Build the launcher's service account."""
     return {
         "apiVersion": "v1",
         "kind": "ServiceAccount",

@@ -69,7 +69,6 @@ class Paddle:
     kind = KIND
 
     def __init__(self, init_image: str = "", etcd_server: str = "") -> None:
-        """Configure the framework for all PaddleJobs; see ``PaddleSettings``."""
         self._settings = PaddleSettings(init_image, etcd_server)
 
     def read(self, stored: StoredJob) -> Reading:
@@ -110,7 +109,6 @@ class PaddleRules:
     def shape_pod(
         self, job: TrainingJob, role: Role, index: int, pod: Manifest, gang: Gang
     ) -> Manifest:
-        """Add upstream's labels and host names, the network settings and the ConfigMap."""
         return Replica(job, self.spec, self.settings, role, index).shaped(pod)
 
     def service(self, job: TrainingJob, role: Role, index: int) -> Manifest | None:
@@ -143,7 +141,6 @@ class PaddleRules:
         return paddle_status.runs(gang)
 
     def status_fields(self, job: TrainingJob, gang: Gang, status: JobStatus) -> Manifest:
-        """Return upstream's phase, mode and counts."""
         return paddle_status.fields(job, self.spec, gang, status)
 
 

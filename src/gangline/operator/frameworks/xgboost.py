@@ -60,15 +60,12 @@ class XGBoostRules:
         return kubeflow.variables(_told(job, role, index))
 
     def is_master(self, job: TrainingJob, role: Role, index: int) -> bool:
-        """The Master is the master."""
         return role.name == MASTER
 
     def has_succeeded(self, job: TrainingJob, gang: Gang) -> bool:
-        """The Master has succeeded."""
         return gang[MASTER].all_succeeded
 
     def is_running(self, job: TrainingJob, gang: Gang) -> bool:
-        """The Master runs."""
         return gang[MASTER].active > 0
 
 

@@ -18,5 +18,4 @@ def left(start: datetime | None, limit: timedelta | None, now: datetime) -> time
 
 
 def is_over(remaining: timedelta | None) -> bool:
-    """Return whether a limit exists and has passed."""
     return remaining is not None and remaining <= timedelta(0)

@@ -21,7 +21,6 @@ _MOST_DOUBLINGS = 5
 
 
 def note(record: RestartRecord, now: datetime) -> RestartRecord:
-    """Record a failure of a replica that is replaced."""
     since = now - record.burst_start if record.burst_start else None
     if since is None or since > QUIET + delay(record) or since < timedelta(0):
         # A burst in the future means that the clock was set back: reset.

@@ -55,7 +55,6 @@ def generation_of(pod: Pod) -> int:
 
 
 def parted(pods: Iterable[Pod], generation: int) -> tuple[list[Pod], list[Pod]]:
-    """Separate the pods of the current generation from those of earlier ones."""
     current: list[Pod] = []
     former: list[Pod] = []
     for pod in pods:
@@ -84,7 +83,6 @@ def taken_away(gang: Gang) -> list[Pod]:
 
 
 def outgrown(job: TrainingJob, gang: Gang) -> bool:
-    """Return whether a replica was created for another number of replicas."""
     now = world(job)
     recorded = (pod.metadata.annotations.get(WORLD) for pod in (*gang.pods, *gang.surplus))
     return any(world is not None and world != now for world in recorded)

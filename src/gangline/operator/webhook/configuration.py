@@ -105,7 +105,7 @@ def bundle_for(
 
 
 def authorities_in(existing: Manifest | None) -> tuple[Authority, ...]:
-    """Read the authorities that a configuration names; none if they cannot be read."""
+    """Parse the CAs in a configuration; empty if they cannot be parsed."""
     webhooks = (existing or {}).get("webhooks") or []
     bundle = _at(webhooks[0], "clientConfig", "caBundle") if webhooks else ""
     try:

@@ -114,7 +114,6 @@ class Keeper:
 
 
 def _explained(error: Exception, settings: WebhookSettings) -> str:
-    """Return the reason why the webhook does not work, and a remedy."""
     match error:
         case Forbidden():
             remedy = "grant what docs/operator.md lists under Webhook, or use --webhook off"

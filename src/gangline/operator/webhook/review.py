@@ -99,7 +99,6 @@ def read(body: bytes) -> Question:
 
 
 def write(response: AdmissionResponse) -> bytes:
-    """Encode a response as an AdmissionReview."""
     # The struct omits fields that are False; an explicit False is clearer to readers of a log.
     fields = {"allowed": response.allowed, **msgspec.to_builtins(response)}
     review = {"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": fields}

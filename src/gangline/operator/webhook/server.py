@@ -72,7 +72,6 @@ class Server:
         self._serving = True
 
     def show(self, pair: Pair) -> None:
-        """Use this certificate for new connections."""
         # OpenSSL's binding reads keys only from files: this one exists only in memory.
         descriptor = os.memfd_create("certificate", os.MFD_CLOEXEC)
         with os.fdopen(descriptor, "w") as file:

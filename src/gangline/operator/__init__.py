@@ -1,1 +1,1 @@
-"""Job resources to pods, services, pod groups and status."""
+"""The operator: turns job resources into pods, services, pod groups and status."""

@@ -1,7 +1,8 @@
-"""Takes over what other operators, or nobody, have left: the writes that ``adoption`` decides on.
+"""Adopts objects of other operators and orphaned objects; ``adoption`` decides which and how.
 
-Runs beside the engine on a queue of its own. ``take_over`` comes first: pods that lack our labels
-must have them before the engine looks at their jobs.
+The controller runs beside the engine with a queue of its own. ``take_over`` runs first: existing
+pods need our labels before the engine reconciles their jobs, or the engine would create them a
+second time.
 """
 
 import asyncio
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from gangline.api.kubeflow import MANAGED_BY_US
 from gangline.api.meta import Object, Wire
 from gangline.api.resource import Resource
 from gangline.api.resources import POD_GROUPS
@@ -22,7 +24,6 @@ from gangline.kube.errors import ApiError, Conflict, NotFound
 from gangline.kube.informer import Informer
 from gangline.operator import adoption, build, conditions, labels, metrics
 from gangline.operator.cache import EXTRAS, PODS, SERVICES, Cache, JobKey, Sight, job_resource
-from gangline.operator.decide import MANAGED_BY_US
 from gangline.operator.decision import Target
 from gangline.operator.job import Manifest
 from gangline.operator.recent import RecentObjects
@@ -33,11 +34,15 @@ log = logging.getLogger(__name__)
 
 WORKERS = 8
 PODS_FIRST_S = 0.2
-"""How long an old service waits for its pod to have our labels, by which it then selects."""
+"""An old service waits this many seconds for its pod to get our labels, by which it then selects.
+"""
 PODS_PATIENCE_S = 5.0
-"""How long the engine's start waits for that: a pod may refuse to be given labels."""
+"""The start of the engine waits at most this many seconds: the API server may refuse to label a
+pod.
+"""
 OTHERS_PATIENCE_S = 5.0
-"""How long the engine's start waits to see other objects, which may be forbidden to us."""
+"""The start of the engine waits at most this many seconds for kinds that the operator may not list.
+"""
 
 _ORPHAN = "orphan"
 
@@ -47,7 +52,7 @@ class _Selects(Wire):
 
 
 class OldService(Object):
-    """A service, as far as adoption looks at it."""
+    """The fields of a service that adoption reads."""
 
     spec: _Selects = _Selects()
 
@@ -70,7 +75,7 @@ _RESOURCES: Mapping[Target, Resource[Any]] = {
 
 
 class ItemKey(NamedTuple):
-    """Which object."""
+    """Identifies an object in the adoption queue."""
 
     target: Target
     namespace: str
@@ -81,7 +86,9 @@ class ItemKey(NamedTuple):
 
 
 class Adopter:
-    """``run`` it in a task; ``take_over`` before the engine starts."""
+    """Adopts objects that turn up. Call ``take_over`` before the engine starts, and ``run`` in a
+    task.
+    """
 
     def __init__(
         self, client: Client, cache: Cache, namespaces: Sequence[str], *, gangs: bool
@@ -115,29 +122,30 @@ class Adopter:
         self._listen()
 
     async def run(self) -> None:
-        """Take over what turns up, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for _, informer in self._foreign:
                 tasks.create_task(informer.run())
             tasks.create_task(self._controller.run())
 
     async def take_over(self) -> None:
-        """Wait until all that other operators had made was taken over, or refused to be."""
-        turn = asyncio.Semaphore(WORKERS)
+        """Wait until each existing object of another operator is adopted, or the API server
+        refused.
+        """
+        slots = asyncio.Semaphore(WORKERS)
         for target, informer in self._foreign:
-            # Without rights to pods and services nothing would work; others may be missing.
+            # The operator requires rights to pods and services; other rights may be missing.
             needed = target in (Target.POD, Target.SERVICE)
             with suppress(TimeoutError):
                 async with asyncio.timeout(None if needed else OTHERS_PATIENCE_S):
                     await informer.synced()
             keys = [_key(target, item) for item in informer.items()]
-            await asyncio.gather(*(self._attempt(key, turn) for key in keys))
+            await asyncio.gather(*(self._attempt(key, slots) for key in keys))
 
-    async def _attempt(self, key: ItemKey, turn: asyncio.Semaphore) -> None:
-        # What fails here is in the queue as well and is tried again there.
+    async def _attempt(self, key: ItemKey, slots: asyncio.Semaphore) -> None:
+        # A failure here is retried by the controller, whose queue has the object too.
         loop = asyncio.get_running_loop()
         give_up = loop.time() + PODS_PATIENCE_S
-        async with turn:
+        async with slots:
             with suppress(ApiError):
                 while isinstance(result := await self._reconcile(key), After):
                     if loop.time() > give_up:
@@ -162,7 +170,7 @@ class Adopter:
             self._controller.queue.add(_key(target, new))
 
     def _job_changed(self, old: StoredJob | None, new: StoredJob | None) -> None:
-        """Look at the orphans of a job that has come."""
+        """Enqueue the orphans of a job that was created."""
         if new is None or (old is not None and old.metadata.uid == new.metadata.uid):
             return
         job = f"{new.metadata.namespace}/{new.metadata.name}"
@@ -183,7 +191,7 @@ class Adopter:
         return Done()
 
     async def _label(self, key: ItemKey, item: Object) -> Result:
-        """Give our labels to what an upstream operator has made."""
+        """Add our labels to an object of an upstream operator."""
         selector = item.spec.selector if isinstance(item, OldService) else None
         if selector is not None and self._is_foreign_pod(key):
             return After(PODS_FIRST_S)
@@ -191,7 +199,7 @@ class Adopter:
         if patch is None:
             return Done()
         if key.target is Target.POD and adoption.PADDLE_LABEL in item.metadata.labels:
-            # First, for it has no labels at all: nothing would lead to it once its pod has ours.
+            # First, because it has no labels: it could not be found once its pod has ours.
             await self._label_service_of(key, item)
         await self._write(key, patch, "labels")
         return Done()
@@ -211,21 +219,25 @@ class Adopter:
             await self._write(key, patch, "labels")
 
     async def _claim(self, key: ItemKey, item: Object) -> None:
-        """Make a job the owner of an orphan, if it has a use for it."""
+        """Make a job the owner of an orphan, if it accepts one."""
         kind = self._by_controller.get(item.metadata.labels[labels.OPERATOR_NAME])
         if kind is None or not adoption.is_claimable(item):
             return
         name = item.metadata.labels[labels.JOB_NAME]
         with suppress(msgspec.DecodeError):
-            sight = self._cache.observe(JobKey(kind.kind, key.namespace, name))
-            if sight is None or not _takes(sight) or not await self._is_still_there(sight):
+            observation = self._cache.observe(JobKey(kind.kind, key.namespace, name))
+            if (
+                observation is None
+                or not _takes(observation)
+                or not await self._is_still_there(observation)
+            ):
                 return
-            owner = build.owner(sight.observed.job)
+            owner = build.owner(observation.observed.job)
             await self._write(key, adoption.claimed(item.metadata, owner), "owner")
 
-    async def _is_still_there(self, sight: Sight) -> bool:
-        """Ask the server itself: a cache may not know yet that the job is being deleted."""
-        job = sight.observed.job
+    async def _is_still_there(self, observation: Sight) -> bool:
+        """Ask the API server, because the cache may not show yet that the job is being deleted."""
+        job = observation.observed.job
         try:
             now = await self._client.get(job_resource(job.kind), job.name, job.meta.namespace)
         except NotFound:
@@ -233,32 +245,34 @@ class Adopter:
         return now.metadata.uid == job.meta.uid and now.metadata.deletion_timestamp is None
 
     def _shall_join(self, item: Object) -> bool:
-        """Say whether a pod of one of our jobs belongs in a gang and is in none."""
+        """Return whether a pod of one of our jobs lacks the annotation of its gang."""
         if not self._gangs or not isinstance(item, Pod) or not adoption.is_outside_gang(item):
             return False
         return adoption.kind_of(item.metadata.controller, self._kinds) is not None
 
     async def _write(self, key: ItemKey, patch: Manifest, what: str) -> None:
         metrics.WRITES.labels(key.target, "patch").inc()
-        # Gone, or another version by now, which the watch will show: that one is looked at again.
+        # Deleted or changed meanwhile: the watch shows the change and the object is requeued.
         with suppress(NotFound, Conflict):
             item = await self._client.patch(_RESOURCES[key.target], key.name, patch, key.namespace)
             seen = self._followed[key.target].get(key.namespace, key.name)
             self._recent[key.target].made(item, seen)
             metrics.ADOPTED.labels(key.target, what).inc()
-            log.info("taken over", extra={"object": str(key), "given": what})
+            log.info("adopted", extra={"object": str(key), "given": what})
 
 
 def _key(target: Target, item: Object) -> ItemKey:
     return ItemKey(target, item.metadata.namespace, item.metadata.name)
 
 
-def _takes(sight: Sight) -> bool:
-    """Say whether a job still wants pods and what belongs to them."""
-    job = sight.observed.job
+def _takes(observation: Sight) -> bool:
+    """Return whether a job is ours and unfinished, so that it accepts objects."""
+    job = observation.observed.job
     ours = job.policy.managed_by in (None, MANAGED_BY_US)
     return (
-        ours and not job.deleting and not conditions.is_finished(sight.observed.status.conditions)
+        ours
+        and not job.deleting
+        and not conditions.is_finished(observation.observed.status.conditions)
     )
 
 

@@ -1,18 +1,19 @@
-"""Which objects that this operator did not make it takes over, and by which patch. Pure.
+"""Which objects of other operators are adopted, and by which patch.
 
-Pods and services by an upstream operator of today are ours as they are: labels and owner are the
-same. Others need a patch of their metadata, and never a restart:
+Pods and services of current upstream operators need no patch: labels and owner are the same. Other
+objects need a patch of their metadata, and never a restart:
 
-- made by a Kubeflow operator before it put a prefix before its labels, or by a PaddleJob operator,
-  which never named the job in a label: they get our labels. Role and index are read off the name,
-  which all operators build alike;
-- *orphans*: our labels, nobody's controller (after ``kubectl delete --cascade=orphan``, say), and
-  a job of that name: they get the job as their owner, as a ReplicaSet takes pods that it finds.
-  Not pods that have ended: a new job is not finished because a former one was;
-- pods without a gang whose job has a pod group: they join it, or their replacements would wait
-  for a gang that never fills.
+- Objects of a Kubeflow operator from before labels had a prefix, or of a PaddleJob operator, whose
+  labels never name the job, get our labels. Role and index are parsed from the object's name,
+  which all operators build in the same way.
+- *Orphans* have our labels and no controller (for instance after ``kubectl delete
+  --cascade=orphan``). A job of the same name becomes their owner, as a ReplicaSet adopts pods.
+  Pods that have ended are excluded: a new job is not finished because an earlier one was.
+- Pods without a gang whose job has a pod group join it. Otherwise their replacements would wait for
+  a gang that never becomes complete.
 
-Each patch names uid and version of what was seen, so that it changes nothing else.
+Each patch contains the uid and resource version that were observed, so it cannot change another
+object.
 """
 
 from collections.abc import Mapping
@@ -39,18 +40,20 @@ KindTable = Mapping[tuple[str, str], Kind]
 
 
 def kind_of(owner: OwnerReference | None, kinds: KindTable) -> Kind | None:
-    """Find the kind of the job that controls an object, if it is one of ours."""
+    """Return the kind of the job that controls an object, or None if the kind is not ours."""
     return kinds.get((owner.api_version.rpartition("/")[0], owner.kind)) if owner else None
 
 
 def is_foreign(meta: ObjectMeta) -> bool:
-    """Say whether an object has an upstream operator's labels and not ours yet."""
+    """Return whether an object has the labels of an upstream operator and none of ours yet."""
     found = PADDLE_LABEL in meta.labels or OLD_GROUP in meta.labels.items()
     return found and labels.JOB_NAME not in meta.labels
 
 
 def replica_in_name(name: str, job: str) -> tuple[str, int] | None:
-    """Read role and index off an object's name; None if it is not a replica's of this job."""
+    """Parse role and index from an object's name; None if the name is not one of this job's
+    replicas.
+    """
     role, _, index = name.removeprefix(f"{job}-").rpartition("-")
     if not name.startswith(f"{job}-") or not role.isalpha():
         return None
@@ -58,7 +61,9 @@ def replica_in_name(name: str, job: str) -> tuple[str, int] | None:
 
 
 def our_labels(target: Target, meta: ObjectMeta, kinds: KindTable) -> dict[str, str] | None:
-    """Return the labels that an upstream operator's object lacks; None if it is not ours."""
+    """Return the labels to add to an object of an upstream operator; None if no job of ours owns
+    it.
+    """
     owner = meta.controller
     kind = kind_of(owner, kinds)
     if owner is None or kind is None:
@@ -80,14 +85,14 @@ def labelled(
     kinds: KindTable,
     selector: Mapping[str, str] | None = None,
 ) -> Manifest | None:
-    """Return the patch that makes an upstream operator's object ours; None if there is none.
+    """Return the patch that adds our labels to an upstream operator's object; None if not needed.
 
     Args:
-        target: what it is.
+        target: the kind of the object.
         meta: its metadata.
-        kinds: the kinds that we run.
-        selector: what an old service selects by. It is turned to our labels, which pods that we
-            make in the place of old ones have as well.
+        kinds: the kinds that this operator runs.
+        selector: the selector of an old service. It is changed to our labels, which replacements of
+            old pods have as well.
     """
     found = our_labels(target, meta, kinds)
     if found is None:
@@ -100,24 +105,23 @@ def labelled(
 
 
 def is_orphan(meta: ObjectMeta) -> bool:
-    """Say whether nobody manages an object with our labels that is to stay."""
+    """Return whether an object has our labels, no controller, and is not being deleted."""
     named = labels.JOB_NAME in meta.labels and labels.OPERATOR_NAME in meta.labels
     return named and meta.controller is None and meta.deletion_timestamp is None
 
 
 def is_claimable(item: Object) -> bool:
-    """Say whether a job of its name takes an object: an orphan, and no pod that has ended."""
+    """Return whether a job of its name may adopt an object: an orphan, and not a finished pod."""
     return is_orphan(item.metadata) and not (isinstance(item, Pod) and item.over)
 
 
 def claimed(meta: ObjectMeta, owner: Manifest) -> Manifest:
-    """Return the patch that makes a job the controller of an orphan."""
     others = [msgspec.to_builtins(reference) for reference in meta.owner_references]
     return _patch(meta, ownerReferences=[*others, owner])
 
 
 def is_outside_gang(pod: Pod) -> bool:
-    """Say whether a pod of a job that may still run belongs to no gang."""
+    """Return whether an unfinished pod of a job belongs to no gang."""
     return (
         labels.GROUP_NAME not in pod.metadata.annotations
         and labels.replica_of(pod.metadata) is not None
@@ -127,7 +131,6 @@ def is_outside_gang(pod: Pod) -> bool:
 
 
 def joined(pod: Pod) -> Manifest:
-    """Return the patch that puts a pod in its job's gang."""
     meta = pod.metadata
     gang = {
         labels.GROUP_NAME: meta.labels[labels.JOB_NAME],

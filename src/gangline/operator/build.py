@@ -1,8 +1,9 @@
-"""The pods and services of a job, as they are sent to the API server.
+"""Builds the pods and services of a job as they are sent to the API server.
 
-Names, labels, owner references and environment are upstream's. One deviation: services publish
-addresses of pods that are not ready, since peers must find each other *in order to* become ready;
-upstream does not, and a readiness probe on a worker then keeps the job from ever meeting.
+Names, labels, owner references and environment are those of upstream. There is one deviation:
+services publish the addresses of pods that are not ready, because replicas must find each other *in
+order to* become ready. Upstream does not, so a readiness probe on a worker keeps its jobs from ever
+starting.
 """
 
 import msgspec
@@ -25,7 +26,6 @@ from gangline.operator.shared_memory import with_shared_memory
 
 
 def owner(job: TrainingJob) -> Manifest:
-    """Return the owner reference that ties an object to the job, as JSON."""
     reference: Manifest = msgspec.to_builtins(job.owner_reference())
     return reference
 
@@ -33,7 +33,7 @@ def owner(job: TrainingJob) -> Manifest:
 def pod(
     job: TrainingJob, role: Role, index: int, settings: EngineSettings, gang: Gang, generation: int
 ) -> Creation:
-    """Make the pod of one replica out of the role's template."""
+    """Build the pod of one replica from the role's template."""
     own = labels.replica_labels(job.name, job.kind.controller, role.name, index)
     if job.rules.is_master(job, role, index):
         own[labels.JOB_ROLE] = labels.MASTER_ROLE
@@ -63,21 +63,19 @@ def pod(
 
 
 def pod_name(job: TrainingJob, role: Role, index: int) -> str:
-    """Name the pod of a replica."""
     if offers(job.rules, KeepsNodes):
         return job.rules.pod_name(job, role, index)
     return labels.replica_name(job.name, role.name, index)
 
 
 def service_name(job: TrainingJob, role: Role, index: int) -> str:
-    """Name the service of a replica."""
     if offers(job.rules, KeepsNodes):
         return job.rules.service_name(job, role, index)
     return labels.replica_name(job.name, role.name, index)
 
 
 def service(job: TrainingJob, role: Role, index: int) -> Creation | None:
-    """Make the service that gives one replica its name, unless its kind needs none."""
+    """Build the service of one replica; None if its kind needs no service."""
     fields = job.rules.service(job, role, index) if offers(job.rules, NamesServices) else {}
     if fields is None:
         return None
@@ -101,7 +99,7 @@ def service(job: TrainingJob, role: Role, index: int) -> Creation | None:
 
 
 def _restart_policy(job: TrainingJob, role: Role) -> str:
-    """Leave restarts to the kubelet, unless all replicas restart together."""
+    """The kubelet restarts containers, except where all replicas restart together."""
     return RestartPolicy.NEVER if together.restarts(job) else restart.pod_policy(role.restart)
 
 
@@ -116,20 +114,22 @@ def _gang_annotations(job: TrainingJob, role: Role, settings: EngineSettings) ->
 
 
 def _scheduling(job: TrainingJob, role: Role, settings: EngineSettings) -> Manifest:
-    """Say who places the pod and how important it is, where the template does not."""
+    """Return scheduler and priority class, where the template names none."""
     if not settings.gang:
         return {}
     spec = template.pod_spec(role.template)
     chosen = {
         "schedulerName": settings.scheduler_name,
-        # Upstream tells only the group; a pod without the class is the first to be evicted.
+        # Upstream sets it only on the group; a pod without the class is the first to be evicted.
         "priorityClassName": job.policy.scheduling.priority_class,
     }
     return {key: value for key, value in chosen.items() if value and not spec.get(key)}
 
 
 def _service_ports(pod_template: Manifest, container: str) -> list[Manifest]:
-    """Offer the ports of the container that trains; each needs a name once there are several."""
+    """List the ports of the main container; Kubernetes requires a name for each if there are
+    several.
+    """
     found = template.ports(pod_template, container)
     return [
         {

@@ -1,7 +1,8 @@
-"""The world as the operator sees it: watches of jobs and of what belongs to them.
+"""Watches jobs and the objects that belong to them, and builds observations from the caches.
 
-Puts together what a decision about one job depends on (``observe``), and says which job to look at
-when something changes (``on_change``). Holds lean views only, of labelled objects only.
+``observe`` collects everything that planning for one job depends on; ``on_change`` reports which
+job to reconcile after a change. The caches contain only labelled objects, and only the fields that
+planning reads.
 """
 
 import asyncio
@@ -49,11 +50,11 @@ EXTRAS = {
         Extra, "autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler"
     ),
 }
-"""Where further objects of jobs live."""
+"""Resources of the owned objects, by kind."""
 
 
 class JobKey(NamedTuple):
-    """Which job."""
+    """Identifies a job."""
 
     kind: str
     namespace: str
@@ -65,21 +66,20 @@ class JobKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """A job as it is stored, and everything that its decision depends on."""
+    """A stored job, and everything that planning for it depends on."""
 
     stored: StoredJob
     observed: Observed
     own_fields: Manifest
-    """What its stored status holds beside the fields that all kinds have."""
+    """Fields of the stored status that only this kind has."""
 
 
 def job_resource(kind: Kind) -> Resource[StoredJob]:
-    """Return where jobs of a kind live."""
     return Resource(StoredJob, kind.group, kind.version, kind.plural, kind.kind)
 
 
 class Cache:
-    """Follows the cluster. ``run`` it in a task; read after ``synced``."""
+    """Caches of the cluster's objects. Call ``run`` in a task, and read only after ``synced``."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class Cache:
         self._listen()
 
     async def run(self) -> None:
-        """Follow the cluster until cancelled."""
+        """Watch the cluster until cancelled."""
         followers: list[Informer[Any]] = [
             *self.jobs.values(),
             self.pods,
@@ -146,12 +146,12 @@ class Cache:
                 tasks.create_task(self.groups.run())
 
     async def synced(self) -> None:
-        """Wait until all that belongs to jobs is known.
+        """Wait until the pods, services and pod groups of all jobs are cached.
 
-        Not for jobs: each is looked at when it becomes known, and a kind that the cluster does not
-        have must not keep the others waiting. Not for further objects, for the same reason: one
-        that is made twice collides with itself. Not for nodes: without the right to see them the
-        operator only never takes a node for lost.
+        It does not wait for jobs: each is reconciled as soon as it is cached, and a missing kind
+        must not block the others. It does not wait for owned objects for the same reason: creating
+        one twice fails with AlreadyExists. It does not wait for nodes: without the right to read
+        them the operator never considers a node lost.
         """
         await self.pods.synced()
         await self.services.synced()
@@ -159,9 +159,10 @@ class Cache:
             await self.groups.synced()
 
     def on_change(self, look_at: Callable[[JobKey], None]) -> None:
-        """Call ``look_at`` for each job that something has happened to.
+        """Call ``look_at`` for each job that is affected by a change.
 
-        That something which was made for it has come to be is no news: who made it looks again.
+        The echo of the operator's own creations is ignored: the pass that created an object
+        requeues its job itself.
         """
 
         def owned(old: Object | None, new: Object | None) -> None:
@@ -193,10 +194,10 @@ class Cache:
             self.groups.add_listener(partial(heard, self.recent_groups))
 
     def observe(self, key: JobKey) -> Sight | None:
-        """Put together what is known around a job; None if there is no such job.
+        """Build the observation of a job; None if there is no such job.
 
         Raises:
-            msgspec.DecodeError: the job's stored status is not one.
+            msgspec.DecodeError: the job's stored status cannot be decoded.
         """
         cached = self.jobs[key.kind].get(key.namespace, key.name)
         if cached is None:
@@ -230,7 +231,7 @@ class Cache:
         return Sight(stored, observed, _own_fields(stored, reading.job))
 
     def owed(self, uid: str) -> bool:
-        """Say whether watches have yet to show something that was written for a job."""
+        """Return whether the watches do not show yet all objects that were written for a job."""
         return any(objects.pending(uid) for objects in self._recent())
 
     def _recent(self) -> tuple[RecentObjects[Any], ...]:
@@ -254,7 +255,7 @@ class Cache:
             self._readings.pop(JobKey(kind, meta.namespace, meta.name), None)
 
     def _read(self, key: JobKey, stored: StoredJob) -> Reading:
-        """Read a job, once for each generation of it: reading validates, which takes time."""
+        """Parse a job once per generation: parsing includes validation, which is expensive."""
         meta = stored.metadata
         version = (meta.uid, meta.generation)
         known = self._readings.get(key)
@@ -289,7 +290,7 @@ class Cache:
         return (own[0] if own else None), others
 
     def _lost_nodes(self, pods: Iterable[Pod]) -> frozenset[str]:
-        """Name the nodes of terminating pods that are lost; none while nodes cannot be seen."""
+        """Return the lost nodes that have terminating pods; empty while nodes cannot be read."""
         if not self.nodes.has_synced or self.nodes.problem:
             return frozenset()
         used = {pod.spec.node_name for pod in pods if pod.terminating} - {""}
@@ -297,7 +298,7 @@ class Cache:
         return frozenset(name for name, node in found.items() if node is None or node.lost)
 
     def _key_of_owned(self, item: Object) -> JobKey | None:
-        """Name the job that an object belongs to: by its controller, else by its labels."""
+        """Return the job of an object: by its controller, else by its labels."""
         meta = item.metadata
         owner = meta.controller
         if owner and owner.kind in self.frameworks:
@@ -308,15 +309,14 @@ class Cache:
 
 
 def _own_fields(stored: StoredJob, job: TrainingJob) -> Manifest:
-    """Read the fields that only this kind's status has."""
     if not offers(job.rules, ShowsStatus):
         return {}
-    whole: Manifest = msgspec.json.decode(stored.status)
-    return {name: value for name, value in whole.items() if name not in _COMMON_FIELDS}
+    status: Manifest = msgspec.json.decode(stored.status)
+    return {name: value for name, value in status.items() if name not in _COMMON_FIELDS}
 
 
 def _of_kind(target: Target, item: Extra) -> Extra:
-    """Items of a list do not say of what kind they are."""
+    """Add the kind, which the items of a list response lack."""
     return msgspec.structs.replace(item, kind=target)
 
 
@@ -330,7 +330,7 @@ def _node_of(pod: Pod) -> Iterable[str]:
 
 
 def _split(uid: str, items: Iterable[_Owned]) -> tuple[list[_Owned], list[_Owned]]:
-    """Tell the objects of a job from those of others that go by the same job's name."""
+    """Separate the objects of a job from objects of other owners with the same job name."""
     own: list[_Owned] = []
     others: list[_Owned] = []
     for item in items:
@@ -340,10 +340,11 @@ def _split(uid: str, items: Iterable[_Owned]) -> tuple[list[_Owned], list[_Owned
 
 
 def _passes(key: JobKey, item: Object) -> bool:
-    """Say whether what has a name that a job needs will go, or become the job's, by itself.
+    """Return whether an object that occupies a name will be deleted, or adopted, without user
+    action.
 
-    It is a former job's of this name, or nobody's and about to be adopted. What belongs to somebody
-    else is run into, and so told.
+    True for objects of a deleted job with the same name, and for orphans. For other owners,
+    creation must fail, so that the conflict is reported in the job's status.
     """
     owner = item.metadata.controller
     if owner is None:

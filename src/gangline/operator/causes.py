@@ -1,6 +1,6 @@
-"""What caused the restarts that a new status counts, in the words of ``api.failure``. Pure.
+"""Causes of the restarts that a new status counts, with the names of ``api.failure``.
 
-The words come from tables, so that there are few of them, whatever runs in a cluster.
+The causes come from fixed tables, so the cardinality of the metric is bounded.
 """
 
 from collections import Counter
@@ -17,19 +17,19 @@ REPLICA, GANG = "replica", "gang"
 RESIZED = "Resized"
 DELETED = "Deleted"
 COMPLETED = "Completed"
-"""A container that ended well and is run again all the same, under ``restartPolicy: Always``."""
+"""A container that exited with 0 and is restarted nevertheless, under ``restartPolicy: Always``."""
 UNKNOWN = "Unknown"
 
 
 class Restart(NamedTuple):
-    """What was restarted, and why."""
+    """The labels of one counted restart."""
 
     scope: str
     cause: str
 
 
 def restarts(observed: Observed, after: JobStatus) -> Counter[Restart]:
-    """Count restarts that ``after`` records and the observed status did not."""
+    """Count the restarts that ``after`` records and the observed status does not."""
     container = observed.job.kind.container
     before, now = observed.status.restarts, after.restarts
     if now.generation > before.generation:
@@ -55,13 +55,13 @@ def _of_gang(observed: Observed, container: str) -> str:
 
 
 def _of_failed(seen: Pod, container: str) -> str:
-    whole = msgspec.convert(msgspec.to_builtins(seen), pod.Pod)
-    found = failure.of_pod(whole, container)
+    complete = msgspec.convert(msgspec.to_builtins(seen), pod.Pod)
+    found = failure.of_pod(complete, container)
     return found.cause if found else UNKNOWN
 
 
 def _in_place(seen: Pod, container: str) -> str:
-    """Say how the container that trains, else any, ended before it was started again."""
+    """Return why the main container, else any container, ended before it was restarted in place."""
     statuses = [*seen.status.container_statuses, *seen.status.init_container_statuses]
     statuses.sort(key=lambda status: status.name != container)
     ends = (status.state.terminated or status.last_state.terminated for status in statuses)

@@ -1,7 +1,7 @@
 """The conditions of a job and the rules by which they replace each other.
 
-Types and reasons are upstream's. The list is ordered: what holds stands behind what no longer
-holds, and what came last stands last, since the ``State`` column of upstream's tables (and every
+Types and reasons are those of upstream. The list is ordered: True conditions stand behind False
+ones, and the latest stands last, because the ``State`` column of upstream's tables (and every
 script that copied it) shows the type of the last condition.
 """
 
@@ -17,9 +17,9 @@ SUSPENDED = "Suspended"
 SUCCEEDED = "Succeeded"
 FAILED = "Failed"
 INVALID_SPEC = "InvalidSpec"
-"""The specification cannot be carried out; every mistake in it is in the message."""
+"""The specification is invalid; the message lists every error."""
 STALLED = "Stalled"
-"""Something that the job needs could not be made; the message says what and why."""
+"""The API server refused an object that the job needs; the message names it and the reason."""
 
 TRUE = "True"
 FALSE = "False"
@@ -31,28 +31,27 @@ _EXCLUDES = {RUNNING: RESTARTING, RESTARTING: RUNNING}
 
 
 def find(conditions: Sequence[Condition], type_: str) -> Condition | None:
-    """Find the condition of a type."""
     return next((condition for condition in conditions if condition.type == type_), None)
 
 
 def holds(conditions: Sequence[Condition], type_: str) -> bool:
-    """Say whether the condition of a type is there and True."""
+    """Return whether a condition exists and is True."""
     condition = find(conditions, type_)
     return condition is not None and condition.status == TRUE
 
 
 def is_finished(conditions: Sequence[Condition]) -> bool:
-    """Say whether the job has come to its end, either way. That is for good."""
+    """Return whether the job has succeeded or failed. Both are final."""
     return holds(conditions, SUCCEEDED) or holds(conditions, FAILED)
 
 
 def assert_true(
     conditions: Sequence[Condition], type_: str, reason: str, message: str, now: datetime
 ) -> list[Condition]:
-    """Make a condition hold, as the newest.
+    """Set a condition to True, as the latest.
 
-    One that holds already for the same reason and with the same message is left alone. Running
-    and Restarting replace each other; an end makes Running False.
+    A condition that is already True with the same reason and message is unchanged. Running and
+    Restarting replace each other; Succeeded and Failed set Running to False.
     """
     message = message[:MESSAGE_LIMIT]
     old = find(conditions, type_)
@@ -70,7 +69,7 @@ def assert_true(
 def assert_false(
     conditions: Sequence[Condition], type_: str, reason: str, message: str, now: datetime
 ) -> list[Condition]:
-    """Say that a condition no longer holds, if it did; one that never did is not mentioned."""
+    """Set a condition to False if it is True; a missing condition is not added."""
     if not holds(conditions, type_):
         return list(conditions)
     over = _condition(type_, FALSE, reason, message[:MESSAGE_LIMIT], now, now)
@@ -80,7 +79,6 @@ def assert_false(
 
 
 def drop(conditions: Sequence[Condition], type_: str) -> list[Condition]:
-    """Take a condition off the list."""
     return [condition for condition in conditions if condition.type != type_]
 
 

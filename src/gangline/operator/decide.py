@@ -1,19 +1,23 @@
-"""The engine's centre: what is seen of a job, and the time, decide what is written.
+"""Plans one reconcile pass: a function of the observed job and the time.
 
-Pure and total: the same observation and time give the same decision, in whatever order events
-came. Stages, of which the first that applies decides:
+The function is total and deterministic: the same observation and time give the same plan, whatever
+the order of events was. The first stage that applies decides:
 
-1. *ignored*: being deleted (owner references do the rest) or run by another controller;
-2. *finished*: clean up by policy, remove the job when its time to live is over, nothing else ever;
-3. *invalid*: say what is wrong, touch nothing;
-4. *suspended*: remove pods, services and group;
-5. *ended just now*: success, a fatal failure, too many restarts, too little time: write that;
+1. *ignored*: the job is being deleted (owner references do the rest) or has another controller;
+2. *finished*: clean up by policy, and delete the job when its TTL is over;
+3. *invalid*: report the errors, change nothing else;
+4. *suspended*: delete pods, services and pod group;
+5. *ending*: success, a fatal failure, the backoff limit or a timeout: write that to the status;
 6. *live*: replace, add and remove replicas.
 
-Two rules make it safe to be killed between any two writes. An end is stored before anything is
-cleaned up, so that a job whose master's pod has gone is not mistaken for one that never ran. And
-a failed pod is counted in the stored status before it is deleted, so that no restart is forgotten.
-Both cost a pass, and no further request.
+Two invariants make it safe to stop the operator between any two writes:
+
+- The end of a job is stored before anything is cleaned up. Otherwise a job whose master pod was
+  deleted would look like one that never ran.
+- A failed pod is counted in the stored status before it is deleted. Otherwise its restart would
+  be lost.
+
+Both cost one more pass, and no additional request.
 """
 
 from collections.abc import Iterator
@@ -23,9 +27,9 @@ from itertools import islice
 
 from msgspec import structs
 
-from gangline.api.kubeflow import JobStatus
+from gangline.api.kubeflow import MANAGED_BY_US, JobStatus
 from gangline.api.scheduling import PodGroup
-from gangline.operator import build, conditions, extras, story
+from gangline.operator import build, conditions, extras
 from gangline.operator.decision import (
     Creation,
     Decision,
@@ -57,26 +61,37 @@ from gangline.operator.policies import (
 )
 from gangline.operator.removals import force_left, removals, soonest
 from gangline.operator.replicas import Pod
-
-MANAGED_BY_US = "kubeflow.org/training-operator"
+from gangline.operator.story import (
+    counted,
+    failed,
+    failure_message,
+    invalid,
+    restarting,
+    restarting_together,
+    running,
+    started,
+    succeeded,
+    suspended,
+    why_failed,
+)
 
 MOST_CREATIONS = 500
-"""A larger job is made in several passes, so that others get their turn in between."""
+"""A larger job is created in several passes, so that other jobs are reconciled in between."""
 
 _ZERO = timedelta(0)
 
 
 def decide(observed: Observed, now: datetime, settings: EngineSettings) -> Decision:
-    """Decide what to write for one job, and when to look again."""
+    """Plan the writes for one job, and the time of the next pass."""
     rules = observed.job.rules
     if offers(rules, KeepsNodes):
         observed = replace(observed, job=rules.recalled(observed.job, observed.status))
-    decision = _decide(observed, now, settings)
+    plan = _decide(observed, now, settings)
     job, rules = observed.job, observed.job.rules
     if job.deleting or not offers(rules, ShowsStatus):
-        return decision
-    gang = arranged(observed, decision.status)
-    return replace(decision, fields=rules.status_fields(job, gang, decision.status))
+        return plan
+    replicas = arranged(observed, plan.status)
+    return replace(plan, fields=rules.status_fields(job, replicas, plan.status))
 
 
 def _decide(observed: Observed, now: datetime, settings: EngineSettings) -> Decision:
@@ -87,10 +102,10 @@ def _decide(observed: Observed, now: datetime, settings: EngineSettings) -> Deci
         return Decision(observed.status, patches=_let_go(job))
     if conditions.is_finished(observed.status.conditions):
         return _after_the_end(observed, now, settings)
-    # What is written carries whole seconds, as Kubernetes' times do.
+    # Kubernetes' timestamps have a resolution of one second.
     stamp = now.replace(microsecond=0)
     if observed.mistakes:
-        return Decision(story.invalid(job, observed.status, observed.mistakes, stamp))
+        return Decision(invalid(job, observed.status, observed.mistakes, stamp))
     if job.policy.suspended:
         return _suspend(observed, now, stamp, settings)
     view = _View(observed, now, stamp, settings)
@@ -118,7 +133,7 @@ def _suspend(
     observed: Observed, now: datetime, stamp: datetime, settings: EngineSettings
 ) -> Decision:
     return Decision(
-        story.suspended(observed.job, observed.status, stamp),
+        suspended(observed.job, observed.status, stamp),
         deletions=removals(
             observed,
             observed.pods,
@@ -132,21 +147,21 @@ def _suspend(
 
 
 def _let_go(job: TrainingJob) -> tuple[Patch, ...]:
-    """Take off the finalizers of an upstream operator that may not be there any more."""
+    """Remove the finalizers of an upstream operator that may not run any more."""
     found = job.meta.finalizers
-    kept = [name for name in found if name not in job.kind.finalizers]
-    if len(kept) == len(found):
+    remaining = [name for name in found if name not in job.kind.finalizers]
+    if len(remaining) == len(found):
         return ()
     path = "/metadata/finalizers"
     operations: list[Manifest] = [
         {"op": "test", "path": path, "value": list(found)},
-        {"op": "replace", "path": path, "value": kept},
+        {"op": "replace", "path": path, "value": remaining},
     ]
     return (Patch(Target.JOB, job.name, operations),)
 
 
 class _View:
-    """One look at a job that has not finished: what is derived from it, computed once."""
+    """One reconcile pass over an unfinished job: derived values, computed once."""
 
     def __init__(
         self, observed: Observed, now: datetime, stamp: datetime, settings: EngineSettings
@@ -161,17 +176,17 @@ class _View:
         self.status = self._status()
 
     def end(self) -> Decision | None:
-        """Decide that the job ends here, if it does. The next pass cleans up."""
+        """Return the plan that ends the job, or None. The next pass cleans up."""
         status, now = self.status, self.stamp
         if self.job.rules.has_succeeded(self.job, self.gang):
-            return Decision(story.succeeded(self.job, status, now))
+            return Decision(succeeded(self.job, status, now))
         why = (
             self._fatal_failure() or self._hopeless() or self._limit_reached() or self._time_is_up()
         )
-        return Decision(story.failed(self.job, status, why, now)) if why else None
+        return Decision(failed(self.job, status, why, now)) if why else None
 
     def go_on(self) -> Decision:
-        """Decide how to bring the replicas to what is asked for."""
+        """Plan the changes that lead to the specified replicas."""
         missing = self._missing()
         pause = pace.wait(self.status.restarts, self.now)
         paused = bool(missing) and pause > _ZERO
@@ -195,13 +210,13 @@ class _View:
         )
 
     def _restart(self) -> str:
-        """Say why all replicas restart together now; empty if they do not."""
+        """Return why all replicas restart together in this pass; empty if they do not."""
         name = self.job.kind.container
         if together.restarts(self.job):
             for failure in self.failures:
                 if failure.replaced and not failure.fatal:
-                    told = [restart.describe(pod, name) for pod in failure.replaced]
-                    return story.why_failed(failure.role.name, told)
+                    failures = [restart.describe(pod, name) for pod in failure.replaced]
+                    return why_failed(failure.role.name, failures)
             if lost := together.taken_away(self.gang):
                 return f"{lost[0].name} was deleted."
         if together.resizes(self.job) and together.outgrown(self.job, self.gang):
@@ -209,15 +224,16 @@ class _View:
         return ""
 
     def _status(self) -> JobStatus:
-        """Count replicas and restarts and say whether the job runs, as if it goes on."""
+        """Count replicas and restarts and set the conditions, for a job that does not end."""
         job, stamp = self.job, self.stamp
-        status = story.started(job, self.observed.status, stamp)
-        status = story.counted(job, status, self.gang)
+        status = started(job, self.observed.status, stamp)
+        status = counted(job, status, self.gang)
         if self.restart:
             failed = any(failure.replaced for failure in self.failures)
-            return story.restarting_together(job, status, self.restart, stamp, counted=failed)
+            return restarting_together(job, status, self.restart, stamp, counted=failed)
         replaced = {pod.uid for failure in self.failures for pod in failure.replaced}
         before = status.restarts
+        # Invariant: a failure counts in the status before its pod is deleted (see _deletions).
         record = backoff.count(before, self._current(), frozenset(replaced))
         fresh = {uid for uid in replaced if uid not in self._counted()}
         if fresh:
@@ -225,20 +241,20 @@ class _View:
         status = structs.replace(status, restarts=record)
         for failure in self.failures:
             if any(pod.uid in fresh for pod in failure.replaced):
-                told = [restart.describe(pod, job.kind.container) for pod in failure.replaced]
-                status = story.restarting(job, status, failure.role.name, told, stamp)
+                failures = [restart.describe(pod, job.kind.container) for pod in failure.replaced]
+                status = restarting(job, status, failure.role.name, failures, stamp)
         if not replaced and self._runs(status):
-            status = story.running(job, status, stamp)
+            status = running(job, status, stamp)
         if offers(job.rules, KeepsNodes):
             status = job.rules.remembered(job, self.gang, status)
         return status
 
     def _current(self) -> list[Pod]:
-        """The pods of this generation, in their places or not."""
+        """The pods of this generation, with a slot or without."""
         return [*self.gang.pods, *self.gang.surplus]
 
     def _runs(self, status: JobStatus) -> bool:
-        """A job that was restarting runs again only once all of its replicas are back."""
+        """A job that was restarting is running again only when all its replicas are."""
         back = self.gang.all_up or not conditions.holds(status.conditions, conditions.RESTARTING)
         return back and self.job.rules.is_running(self.job, self.gang)
 
@@ -255,8 +271,8 @@ class _View:
     def _fatal_failure(self) -> str:
         for failure in self.failures:
             if failure.fatal:
-                told = [restart.describe(pod, self.job.kind.container) for pod in failure.fatal]
-                return story.failure_message(self.job, failure.role.name, told)
+                failures = [restart.describe(pod, self.job.kind.container) for pod in failure.fatal]
+                return failure_message(self.job, failure.role.name, failures)
         return ""
 
     def _hopeless(self) -> str:
@@ -296,7 +312,7 @@ class _View:
         return ""
 
     def _missing(self) -> tuple[Creation, ...]:
-        """The group, the services and the pods that are wanted and whose names are free."""
+        """The objects that are desired, do not exist, and whose names are free."""
         occupied = self.observed.taken | {(Target.POD, pod.name) for pod in self.gang.surplus}
         free = (
             creation
@@ -316,6 +332,8 @@ class _View:
                 if build.service_name(job, role, index) not in services:
                     service = build.service(job, role, index)
                     yield from (service,) if service else ()
+        # New pods wait until the last pod of an earlier generation is gone: two generations must
+        # not train side by side.
         if not self.gang.former and not self.restart:
             yield from self._wanted_pods()
 
@@ -331,14 +349,13 @@ class _View:
                 yield build.pod(job, role, index, self.settings, self.gang, generation)
 
     def _indexes(self, role: Role) -> list[int]:
-        """The indexes of the replicas that a role shall have."""
         absent = self.gang[role.name].absent
         return [index for index in range(role.replicas) if index not in absent]
 
     def _unhurt(self, missing: tuple[Creation, ...]) -> tuple[Creation, ...]:
-        """While failures pause replacement: what is made for replicas that have not failed.
+        """Creations that are allowed during the backoff delay: replicas that have not failed.
 
-        Only kinds that keep nodes know which these are.
+        Only kinds that track nodes know which replicas have failed before.
         """
         rules = self.job.rules
         if not offers(rules, KeepsNodes):
@@ -353,6 +370,8 @@ class _View:
 
     def _deletions(self) -> tuple[Deletion, ...]:
         """Surplus replicas, and failed ones that the stored status counts."""
+        # Write-ahead: only failures in the *stored* status, not in the one this pass writes.
+        # In a gang restart the new generation in the status replaces all pods.
         counted = frozenset() if together.restarts(self.job) else self._counted()
         failed = [
             pod for failure in self.failures for pod in failure.replaced if pod.uid in counted
@@ -385,7 +404,7 @@ class _View:
         return (*updates, *(each for each in (patch, places) if each))
 
     def _places(self, group: PodGroup) -> Patch | None:
-        """Keep the places of replicas that restart together, for as long as they may take."""
+        """Reserve the nodes of replicas that restart together, until the restart should be over."""
         pause = pace.wait(self.status.restarts, self.now)
         until = self.stamp + max(pause, timedelta(0)) + gang.KEEP_PLACES
         return gang.keep_places(group, self.gang.pods, until)

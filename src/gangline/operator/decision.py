@@ -1,8 +1,8 @@
-"""What the engine sees and what it decides: plain values, carried out by the shell.
+"""What the engine observes and what it plans: plain values.
 
-``Observed`` is everything that a decision may depend on, next to the clock and the settings.
-``Decision`` is everything that shall be written, in the order in which it has to happen:
-deletions, patches, creations, then one status, then events about what the status now says.
+``Observed`` is everything that a plan may depend on, besides the clock and the settings.
+``Decision`` is everything to write, in this order: deletions, patches, creations, then one status
+write, then events about the new status.
 """
 
 from collections.abc import Sequence
@@ -17,12 +17,14 @@ from gangline.operator.job import Manifest, TrainingJob
 from gangline.operator.replicas import Pod, Service
 
 RANDOM = "gangline.dev/random"
-"""Written for a value of a Secret that nobody shall know: it becomes 32 random bytes, in
-hexadecimal, when the Secret is made. That keeps decisions pure, and the Secret as it was made."""
+"""Placeholder for a secret value: it becomes 32 random bytes, in hexadecimal, on creation.
+
+Plans stay deterministic, and the value never changes after the Secret is created.
+"""
 
 
 class Target(StrEnum):
-    """The kinds of objects that the engine makes for a job."""
+    """The kinds of objects that the engine writes for a job."""
 
     POD = "Pod"
     SERVICE = "Service"
@@ -37,80 +39,78 @@ class Target(StrEnum):
 
 
 UNSEEN = frozenset({Target.SECRET})
-"""What the operator makes and has no right to read: nobody's Secrets are its business.
+"""Kinds that the operator creates and has no right to read, so that it cannot read users' Secrets.
 
-Names of such objects hold the job's uid, so one that is there already is the job's own. They are
-made before each pod that may need them, and go with the job.
+The names of such objects contain the job's uid, so an existing one is the job's own. They are
+created before each pod that may need them, and deleted with the job.
 """
 
 
 class Extra(Object):
-    """A further object of a job: nothing of its content is read."""
+    """An object that a job owns besides pods, services and pod group; its content is not read."""
 
     kind: str = ""
 
     @property
     def target(self) -> Target:
-        """What kind of object it is."""
         return Target(self.kind)
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """What an administrator chose for all jobs."""
+    """The administrator's settings that apply to all jobs."""
 
     gang: bool = True
-    """Whether the cluster has pod groups and jobs shall get one."""
+    """True if the cluster has pod groups and jobs get one."""
     scheduler_name: str = "gangline"
-    """Written into pods of a gang whose template names no scheduler. Empty: leave it alone."""
+    """Scheduler of pods in a gang whose template names none. Empty: the template is not changed."""
     force_delete_after: timedelta = timedelta(seconds=10)
-    """How long a pod may overstay its grace period on a lost node before it is deleted by force."""
+    """Time after its grace period at which a pod on a lost node is deleted by force."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """The state of the world around one job."""
+    """The observed state of one job and its objects."""
 
     job: TrainingJob
     status: JobStatus
     pods: Sequence[Pod] = ()
-    """The job's own pods: its uid is their controller."""
+    """Pods whose controller has the uid of the job."""
     services: Sequence[Service] = ()
-    """The job's own services."""
+    """Services whose controller has the uid of the job."""
     pod_group: PodGroup | None = None
     extras: Sequence[Extra] = ()
-    """Further objects of the job."""
+    """The other objects that the job owns."""
     taken: frozenset[tuple[Target, str]] = frozenset()
-    """Names of objects that are there, but belong to somebody else (a former job, say)."""
+    """Names of existing objects that belong to another owner, such as a deleted job."""
     lost_nodes: frozenset[str] = frozenset()
-    """Nodes that are gone or have not been heard of."""
+    """Nodes that were deleted or do not report."""
     mistakes: str = ""
-    """What is wrong with the specification, if anything is."""
+    """The errors in the specification; empty if it is valid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Creation:
-    """An object to make."""
+    """An object to create."""
 
     target: Target
     manifest: Manifest
 
     @property
     def name(self) -> str:
-        """The object's name."""
         name: str = self.manifest["metadata"]["name"]
         return name
 
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """An object to remove, if it is still the one that was seen."""
+    """An object to delete, if its uid is still the observed one."""
 
     target: Target
     name: str
     uid: str
     force: bool = False
-    """Without waiting for the kubelet: for pods on lost nodes only."""
+    """Delete without a grace period; only for pods on lost nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class Patch:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something to tell the user, once."""
+    """An event to emit once."""
 
     reason: str
     message: str
@@ -133,18 +133,17 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The writes that bring a job to where its specification wants it."""
+    """The writes that bring a job to its desired state."""
 
     status: JobStatus
     creations: tuple[Creation, ...] = ()
     deletions: tuple[Deletion, ...] = ()
     patches: tuple[Patch, ...] = ()
     requeue_after: timedelta | None = None
-    """When to look again even if nothing changes."""
+    """Time until the next pass even if nothing changes; None: no further pass is needed."""
     fields: Manifest | None = None
-    """What stands in the status beside the common fields, for kinds that have more."""
+    """Status fields that only this kind has; None if the kind has none."""
 
     @property
     def writes(self) -> bool:
-        """Whether anything but the status is to be written."""
         return bool(self.creations or self.deletions or self.patches)

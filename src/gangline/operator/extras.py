@@ -1,9 +1,9 @@
-"""Further objects of a job, such as its ConfigMap: made, brought up to date, removed.
+"""Owned objects of a job besides pods and services, such as its ConfigMap: create, update, delete.
 
-Whether one is up to date is read off an annotation with a digest of its content, so that nothing
-of the content has to be remembered and what the API server adds to it is no difference. An object
-of the job without the annotation was made by an upstream operator: pods may live by what it says,
-and it is left as it is.
+An annotation with a digest of the content shows whether an object is current. So the content need
+not be stored, and fields that the API server adds make no difference. An object of the job without
+the annotation was created by an upstream operator: pods may depend on its content, so it is never
+changed.
 """
 
 import hashlib
@@ -17,20 +17,19 @@ from gangline.operator.job import CleanPodPolicy, MakesObjects, Manifest, Traini
 from gangline.operator.replicas import Gang
 
 CONTENT = "gangline.dev/content"
-"""Annotation: the digest of what the object was made with."""
+"""Annotation: the digest of the content with which the object was created."""
 
 _FRAME = ("apiVersion", "kind", "metadata")
 
 
 def wanted(job: TrainingJob, gang: Gang) -> list[Creation]:
-    """List the objects that the job needs now, complete."""
     rules = job.rules
     listed = rules.objects(job, gang) if offers(rules, MakesObjects) else []
     return [Creation(Target(manifest["kind"]), _complete(job, manifest)) for manifest in listed]
 
 
 def missing(wanted: Iterable[Creation], found: Iterable[Extra]) -> list[Creation]:
-    """List what is not there, as far as that can be seen."""
+    """List the objects to create; those that cannot be read are excluded."""
     there = {(extra.target, extra.metadata.name) for extra in found}
     seen = (each for each in wanted if each.target not in UNSEEN)
     return [each for each in seen if (each.target, each.name) not in there]
@@ -39,14 +38,14 @@ def missing(wanted: Iterable[Creation], found: Iterable[Extra]) -> list[Creation
 def with_unseen(
     wanted: Iterable[Creation], creations: tuple[Creation, ...]
 ) -> tuple[Creation, ...]:
-    """Put what cannot be seen before pods that may need it: nobody knows whether it is there."""
+    """Put objects that cannot be read before pods that need them: they may not exist."""
     if not any(each.target is Target.POD for each in creations):
         return creations
     return (*(each for each in wanted if each.target in UNSEEN), *creations)
 
 
 def updates(wanted: Iterable[Creation], found: Iterable[Extra]) -> list[Patch]:
-    """Bring objects to their wanted content."""
+    """List the patches that make objects current."""
     seen = {(extra.target, extra.metadata.name): extra for extra in found}
     patches = []
     for creation in wanted:
@@ -61,7 +60,7 @@ def updates(wanted: Iterable[Creation], found: Iterable[Extra]) -> list[Patch]:
 
 
 def unwanted(wanted: Iterable[Creation], found: Iterable[Extra]) -> list[Extra]:
-    """List the objects that a running job no longer needs; an upstream operator's stay."""
+    """List the objects that a running job no longer needs, except those of an upstream operator."""
     names = {(creation.target, creation.name) for creation in wanted}
     return [
         extra
@@ -72,9 +71,9 @@ def unwanted(wanted: Iterable[Creation], found: Iterable[Extra]) -> list[Extra]:
 
 
 def unwanted_after_end(policy: CleanPodPolicy, found: Iterable[Extra]) -> list[Extra]:
-    """List the objects that go when the job has finished.
+    """List the objects to delete when the job has finished.
 
-    Pods that stay may still read theirs; but nobody shall scale a job that has ended.
+    Retained pods may still read theirs, but a finished job must not be scaled.
     """
     everything = policy is CleanPodPolicy.ALL
     return [extra for extra in found if everything or extra.target is Target.AUTOSCALER]
@@ -103,9 +102,9 @@ def _digest(manifest: Manifest) -> str:
 def _operations(manifest: Manifest) -> list[Manifest]:
     pointer = CONTENT.replace("/", "~1")
     content = manifest["metadata"]["annotations"][CONTENT]
-    told = {"op": "add", "path": f"/metadata/annotations/{pointer}", "value": content}
+    digest = {"op": "add", "path": f"/metadata/annotations/{pointer}", "value": content}
     fields = [name for name in manifest if name not in _FRAME]
     return [
         *({"op": "add", "path": f"/{name}", "value": manifest[name]} for name in fields),
-        told,
+        digest,
     ]

@@ -1,8 +1,8 @@
-"""A bound on writes in flight that lets the urgent ones go first, without ever forgetting the rest.
+"""A limiter of concurrent writes with priorities, without starvation.
 
-Who waits is served by the time of arrival plus a handicap. A write with a handicap of two seconds
-gives way to everything urgent that comes within the next two seconds, and to nothing later: so it
-waits a bounded time behind a stream of urgent writes that never ends.
+Waiting writes are ordered by arrival time plus a delay. A write with a delay of two seconds yields
+to every urgent write of the next two seconds, and to no later one. Invariant: it waits a bounded
+time even if urgent writes never stop.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 
 
 class Gate:
-    """Lets ``width`` writes through at the same time."""
+    """Allows at most ``width`` concurrent writes."""
 
     def __init__(self, width: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._free = width
@@ -24,12 +24,12 @@ class Gate:
 
     @property
     def crowded(self) -> bool:
-        """Whether writes have to wait for each other."""
+        """True if writes wait for each other."""
         return self._free == 0
 
     @asynccontextmanager
     async def passage(self, handicap_s: float = 0.0) -> AsyncIterator[None]:
-        """Hold one of the places for the time of the block."""
+        """Occupy one of the slots for the duration of the block."""
         await self._enter(handicap_s)
         try:
             yield
@@ -47,11 +47,10 @@ class Gate:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self._leave()  # the place was given at the very moment it was no longer wanted
+                self._leave()  # race: the slot was assigned while this task was being cancelled
             raise
 
     def _leave(self) -> None:
-        """Hand the place to the first who still waits for it."""
         while self._waiting:
             _, _, turn = heapq.heappop(self._waiting)
             if not turn.done():

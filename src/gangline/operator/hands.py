@@ -1,9 +1,9 @@
-"""Carrying decisions out: deletions, patches, creations, each told from the outside only by errors.
+"""Executes plans: deletes, then patches, then creates.
 
-Every write can be repeated. Creations use names that follow from the job, so that a repeat
-collides with the first and is recognised by its owner; deletions name the uid that was seen.
-A refusal that concerns one object (its name is taken, a quota, a webhook) is a ``problem`` of the
-job, to be told in its status; anything else is raised and the whole pass is tried again.
+Every write can be repeated. The names of created objects are deterministic, so a repeated creation
+fails with AlreadyExists and is recognised by its owner. Deletions carry the uid that was observed.
+A refusal that concerns one object (an occupied name, a quota, a webhook) is a ``problem`` of the
+job and is reported in its status. Any other error is raised, and the pass is repeated.
 """
 
 import asyncio
@@ -48,12 +48,13 @@ log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 _NAMED = 3
-"""Problems that are told one by one; a refused template refuses a thousand pods alike."""
+"""Number of problems in a message; a refused template fails in the same way for each of its pods.
+"""
 
 _RANDOM_BYTES = 32
 
 _HANDICAP_S = {Target.SERVICE: 2.0}
-"""Services give way to pods: a pod has to be placed and started before its name is of use."""
+"""Delay of services behind pods: a pod must be scheduled and started before its name is of use."""
 
 _RESOURCES: dict[Target, Resource[Any]] = {
     Target.POD: PODS,
@@ -63,38 +64,39 @@ _RESOURCES: dict[Target, Resource[Any]] = {
 }
 
 _DISPENSABLE = frozenset({Target.AUTOSCALER})
-"""What a job does without where the cluster does not know the kind."""
+"""Kinds that a job does without if the cluster lacks them."""
 
 ASK_AGAIN_S = 300.0
-"""How long a kind that the cluster did not know is not tried again."""
+"""Seconds before a kind that the cluster lacks is tried again."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a decision's writes."""
+    """The results of a plan's writes."""
 
     made: list[str] = field(default_factory=list)
+    """Names of created pods."""
     removed: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
     def events(self) -> list[Event]:
-        """Tell what was done to pods, in one event for all rather than one for each."""
-        told = []
+        """Return one event for all created and one for all deleted pods."""
+        events = []
         if self.made:
-            told.append(Event("SuccessfulCreatePod", f"Created {_listed(self.made)}"))
+            events.append(Event("SuccessfulCreatePod", f"Created {_listed(self.made)}"))
         if self.removed:
-            told.append(Event("SuccessfulDeletePod", f"Deleted {_listed(self.removed)}"))
-        return told
+            events.append(Event("SuccessfulDeletePod", f"Deleted {_listed(self.removed)}"))
+        return events
 
     def problem(self) -> str:
-        """Say what could not be made and why; empty if all could."""
+        """Return the refused objects with their reasons; empty if there are none."""
         more = len(self.problems) - _NAMED
         rest = f"; and {more} more" if more > 0 else ""
         return "; ".join(sorted(self.problems)[:_NAMED]) + rest
 
 
 class Hands:
-    """Writes to the API server, not too much at a time."""
+    """Sends the planned writes, with a limit on concurrency."""
 
     def __init__(self, client: Client, cache: Cache, writes_in_flight: int) -> None:
         self._client = client
@@ -110,74 +112,75 @@ class Hands:
 
     @property
     def crowded(self) -> bool:
-        """Whether writes have to wait for each other."""
+        """True if writes wait for each other."""
         return self._gate.crowded
 
-    async def carry_out(self, sight: Sight, decision: Decision) -> Outcome:
-        """Do what a decision says, except for the status.
+    async def carry_out(self, observation: Sight, plan: Decision) -> Outcome:
+        """Execute a plan, except for its status.
 
         Raises:
-            ApiError: the server did not do something, for reasons that are not the job's.
+            ApiError: a request failed for a reason that does not concern the job.
         """
-        job, outcome = sight.observed.job, Outcome()
-        await self._all(self._delete(job, deletion, outcome) for deletion in decision.deletions)
-        await self._all(self._patch(job, patch) for patch in decision.patches)
+        job, result = observation.observed.job, Outcome()
+        # Deletions first: they free names and quota for the creations.
+        await self._all(self._delete(job, deletion, result) for deletion in plan.deletions)
+        await self._all(self._patch(job, patch) for patch in plan.patches)
         needed = {Target.POD_GROUP, *EXTRAS}
-        first = [creation for creation in decision.creations if creation.target in needed]
-        await self._all(self._create(job, creation, outcome) for creation in first)
-        if not outcome.problems:
-            # Pods of a gang whose group was refused would only wait for it, and pods that read a
-            # ConfigMap of somebody else would start with what it says.
-            rest = [creation for creation in decision.creations if creation.target not in needed]
-            await self._all(self._create(job, creation, outcome) for creation in rest)
-        return outcome
+        first = [creation for creation in plan.creations if creation.target in needed]
+        await self._all(self._create(job, creation, result) for creation in first)
+        if not result.problems:
+            # Pods of a gang whose group was refused would only wait for it, and pods that read
+            # another owner's ConfigMap would start with wrong settings.
+            rest = [creation for creation in plan.creations if creation.target not in needed]
+            await self._all(self._create(job, creation, result) for creation in rest)
+        return result
 
     async def _all(self, writes: Iterable[Coroutine[Any, Any, None]]) -> None:
-        """Do writes side by side; let all of them end before the first error is raised."""
+        """Run writes concurrently; all of them finish before the first error is raised."""
         results = await asyncio.gather(*writes, return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
                 raise result
 
-    async def _create(self, job: TrainingJob, creation: Creation, outcome: Outcome) -> None:
+    async def _create(self, job: TrainingJob, creation: Creation, result: Outcome) -> None:
         resource, namespace = _RESOURCES[creation.target], job.meta.namespace
-        # Where pods wait for services, these are as urgent as the pods.
+        # Kinds whose pods wait for services need these as urgently as the pods.
         urgent = offers(job.rules, StartsLater)
         handicap_s = 0.0 if urgent else _HANDICAP_S.get(creation.target, 0.0)
         async with self._gate.passage(handicap_s):
             if time.monotonic() < self._unknown_until.get(creation.target, 0.0):
                 return
-            if len(outcome.problems) >= _NAMED:
-                return  # A refused template is refused for every replica: do not ask for each.
+            if len(result.problems) >= _NAMED:
+                return  # A refused template is refused for every replica: stop.
             metrics.WRITES.labels(creation.target, "create").inc()
             try:
                 item = await self._client.create(resource, _drawn(creation.manifest), namespace)
                 if creation.target is Target.POD:
-                    outcome.made.append(creation.name)
+                    result.made.append(creation.name)
             except AlreadyExists as error:
                 if creation.target in UNSEEN:
                     return
-                found = await self._existing(job, creation, outcome, error)
+                found = await self._existing(job, creation, result, error)
                 if found is None:
                     return
                 item = found
             except (Forbidden, Invalid, BadRequest, NotFound) as error:
                 if creation.target in _DISPENSABLE and isinstance(error, NotFound):
-                    log.warning("the job goes on without its %s: %s", creation.target, error)
+                    log.warning("the job continues without its %s: %s", creation.target, error)
                     self._unknown_until[creation.target] = time.monotonic() + ASK_AGAIN_S
                     return
-                outcome.problems.append(f"{creation.target} {creation.name} was refused: {error}")
+                result.problems.append(f"{creation.target} {creation.name} was refused: {error}")
                 return
         if creation.target not in UNSEEN:
             self._note_made(creation.target, item)
 
     async def _existing(
-        self, job: TrainingJob, creation: Creation, outcome: Outcome, error: AlreadyExists
+        self, job: TrainingJob, creation: Creation, result: Outcome, error: AlreadyExists
     ) -> Object | None:
-        """Look at what has the name already: our own earlier work, or somebody else's.
+        """Resolve a name conflict: the object may be our own earlier creation or another owner's.
 
         Raises:
-            AlreadyExists: what has the name is on its way out; trying again will help.
+            AlreadyExists: the existing object is being deleted or adopted, so a retry will succeed.
         """
         resource = _RESOURCES[creation.target]
         try:
@@ -187,13 +190,13 @@ class Hands:
         owner = item.metadata.controller
         if owner and owner.uid == job.meta.uid:
             if adoption.is_foreign(item.metadata):
-                raise error  # It has no place before it has our labels, which it gets.
+                raise error  # It gets a slot once it has our labels.
             return item
         if owner and (owner.kind, owner.name) == (job.kind.kind, job.name):
-            # A job of this name was deleted and made again: the garbage collector is at work.
+            # A job of this name was deleted and created again: wait for the garbage collector.
             raise error
-        whose = f"{owner.kind} {owner.name}" if owner else "nobody that manages it"
-        outcome.problems.append(
+        whose = f"{owner.kind} {owner.name}" if owner else "no controller"
+        result.problems.append(
             f"{creation.target} {creation.name} exists already and belongs to {whose}; "
             "delete it or give the job another name"
         )
@@ -211,12 +214,12 @@ class Hands:
         seen = informer.get(meta.namespace, meta.name) if informer else None
         self._recent[target].made(item, seen)
 
-    async def _delete(self, job: TrainingJob, deletion: Deletion, outcome: Outcome) -> None:
+    async def _delete(self, job: TrainingJob, deletion: Deletion, result: Outcome) -> None:
         is_job = deletion.target is Target.JOB
         resource = job_resource(job.kind) if is_job else _RESOURCES[deletion.target]
         async with self._gate.passage():
             metrics.WRITES.labels(deletion.target, "delete").inc()
-            # Gone, or another one by now: either way the one that was meant is no more.
+            # Deleted, or replaced by another object: in both cases the observed one is gone.
             with suppress(NotFound, Conflict):
                 await self._client.delete(
                     resource,
@@ -231,14 +234,14 @@ class Hands:
             return
         self._recent[deletion.target].deleted(deletion.uid)
         if deletion.target is Target.POD:
-            outcome.removed.append(deletion.name)
+            result.removed.append(deletion.name)
 
     async def _patch(self, job: TrainingJob, patch: Patch) -> None:
         is_job = patch.target is Target.JOB
         resource = job_resource(job.kind) if is_job else _RESOURCES[patch.target]
         async with self._gate.passage():
             metrics.WRITES.labels(patch.target, "patch").inc()
-            # What is gone needs no patch; what is still needed is made anew by the next pass.
+            # A deleted object needs no patch; if it is required, the next pass creates it again.
             with suppress(NotFound):
                 await self._client.patch(
                     resource, patch.name, patch.operations, job.meta.namespace, kind=PatchKind.JSON
@@ -246,7 +249,7 @@ class Hands:
 
 
 def _drawn(manifest: Manifest) -> Manifest:
-    """Put random values where a Secret shall have them."""
+    """Replace the placeholders in a Secret by random values."""
     written = manifest.get("stringData")
     if not written or RANDOM not in written.values():
         return manifest

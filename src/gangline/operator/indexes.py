@@ -1,19 +1,18 @@
-"""Sets of replica indexes as text, the way Kubernetes writes them for indexed jobs: ``0,2-4``."""
+"""Sets of replica indexes as text, in the format of Kubernetes' indexed jobs: ``0,2-4``."""
 
 from collections.abc import Iterable
 from itertools import groupby
 
 
 def write(indexes: Iterable[int]) -> str:
-    """Write a set of indexes; runs are shortened."""
     ordered = enumerate(sorted(set(indexes)))
-    # Within a run, an index and its place in the order grow together.
+    # Within a run, the difference between index and position is constant.
     runs = [[index for _, index in run] for _, run in groupby(ordered, lambda e: e[1] - e[0])]
     return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 def read(text: str) -> frozenset[int]:
-    """Read a set of indexes; parts that cannot be read are left out, for anybody may write them."""
+    """Parse a set of indexes. Unreadable parts are ignored, because users may edit the status."""
     found: set[int] = set()
     for part in text.split(","):
         first, _, last = part.partition("-")
@@ -23,4 +22,4 @@ def read(text: str) -> frozenset[int]:
 
 
 _LARGEST = 1_000_000
-"""No job has so many replicas; a larger number is a slip and must not fill the memory."""
+"""No job has this many replicas; a larger number is an error and must not fill the memory."""

@@ -1,7 +1,7 @@
-"""What the log says of a job's life: a line for each condition that begins to hold.
+"""Logs the life of jobs: one line for each condition that becomes True.
 
-Reasons only. Messages may quote a program's last words, which are the user's and not for a log that
-others read; they are in the job's status. Failed jobs are no warning: the operator is well.
+Only reasons are logged. Messages may quote the output of a user's program, which must not appear in
+the operator's log; they are in the job's status. A failed job is not a warning: the operator works.
 """
 
 import logging
@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 def note(before: JobStatus, after: JobStatus) -> None:
-    """Log what a stored status says that the one before it did not."""
+    """Log the conditions that became True between two stored statuses."""
     for condition in after.conditions:
         began = condition.status == conditions.TRUE
         if began and not conditions.holds(before.conditions, condition.type):

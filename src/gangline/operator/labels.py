@@ -1,7 +1,7 @@
-"""The names that tie pods, services and groups to their job: labels, annotations, object names.
+"""Labels, annotations and object names that tie pods, services and pod groups to their job.
 
-They are upstream's, so that tools which select on them (Arena, Katib, the Kubeflow SDK) keep
-working and pods made by the upstream operator are recognised.
+They are those of upstream. Tools that select by them (Arena, Katib, the Kubeflow SDK) keep working,
+and pods of the upstream operator are recognised.
 """
 
 from gangline.api.meta import ObjectMeta
@@ -14,19 +14,19 @@ JOB_ROLE = "training.kubeflow.org/job-role"
 MASTER_ROLE = "master"
 
 GROUP_NAME = "scheduling.k8s.io/group-name"
-"""Pod annotation: the one key that puts a pod in a gang."""
+"""Pod annotation: the pod group of the pod."""
 
 TASK_SPEC = "volcano.sh/task-spec"
 """Pod annotation: the pod's role in its gang."""
 
 
 def replica_name(job: str, role: str, index: int) -> str:
-    """Name the pod, and the service, of one replica: ``digits-worker-3``."""
+    """Return the name of a replica's pod and service: ``digits-worker-3``."""
     return f"{job}-{role.lower()}-{index}".replace("/", "-")
 
 
 def replica_labels(job: str, controller: str, role: str, index: int) -> dict[str, str]:
-    """Label one replica's pod and service; the service selects by the same labels."""
+    """Return the labels of a replica's pod and service, which are also the service's selector."""
     return {
         JOB_NAME: job,
         OPERATOR_NAME: controller,
@@ -36,9 +36,9 @@ def replica_labels(job: str, controller: str, role: str, index: int) -> dict[str
 
 
 def replica_of(meta: ObjectMeta) -> tuple[str, int] | None:
-    """Read the lower-case role and the index that labels name, or None if they name no replica."""
+    """Parse the lower-case role and the index from labels; None if they name no replica."""
     role = meta.labels.get(REPLICA_TYPE, "")
-    # Upstream's launchers of MPIJobs go without an index: there is one of them.
+    # Upstream's MPIJob launchers have no index, because a job has only one.
     index = meta.labels.get(REPLICA_INDEX, "0" if role == "launcher" else "")
     if not role or not index.isascii() or not index.isdigit():
         return None

@@ -1,8 +1,8 @@
-"""The operator as a component: everything put together and run until told to stop.
+"""The operator as a component: assembles all parts and runs them until stopped.
 
-``run`` serves ``gangline operator`` and ``gangline up`` alike. It comes up on a cluster that lacks
-some of the kinds: jobs of a kind are handled from the moment its definition is there, and pod
-groups are made from the moment the cluster knows them.
+``gangline operator`` and ``gangline up`` both call ``run``. It starts on a cluster that lacks some
+of the kinds: jobs of a kind are reconciled as soon as its CRD exists, and pod groups are created as
+soon as the cluster supports them.
 """
 
 import asyncio
@@ -45,7 +45,6 @@ ASK_AGAIN_S = 1.0
 
 
 def frameworks(settings: OperatorSettings) -> list[Framework]:
-    """List the kinds that the operator runs."""
     return [
         PyTorch(settings.init_image),
         TensorFlow(settings.cluster_domain),
@@ -59,7 +58,6 @@ def frameworks(settings: OperatorSettings) -> list[Framework]:
 
 
 def chosen(settings: OperatorSettings) -> list[Framework]:
-    """List the kinds that are enabled."""
     every = frameworks(settings)
     return [each for each in every if not settings.kinds or each.kind.kind in settings.kinds]
 
@@ -70,10 +68,10 @@ async def run(
     stop: asyncio.Event,
     health: Health | None = None,
 ) -> None:
-    """Run the operator until ``stop`` is set; ``health`` tells how it is.
+    """Run the operator until ``stop`` is set; report its state to ``health``.
 
     Raises:
-        ConfigError: metrics or health cannot be served where they should be.
+        ConfigError: metrics or health cannot be served at their address.
     """
     health = health or Health()
     async with (
@@ -100,20 +98,20 @@ async def _elected(client: Client, settings: OperatorSettings, health: Health) -
         settings.identity,
         timing=settings.leader_election_timing,
     )
-    # Who stands by is ready: a rollout that waits for the new copy must not wait for the lease.
+    # A standby replica is ready: a rollout that waits for it must not wait for the lease.
     health.ready = True
     await elector.run(lead)
 
 
 async def _work(client: Client, settings: OperatorSettings, health: Health) -> None:
-    """Run the engine; begin anew when the cluster has come to know pod groups."""
+    """Run the engine; restart it when the cluster starts to support pod groups."""
     while True:
-        wanted = settings.gang_scheduling != GangScheduling.OFF
-        with_groups = wanted and await _has_groups(client)
+        enabled = settings.gang_scheduling != GangScheduling.OFF
+        with_groups = enabled and await _has_groups(client)
         log.info("operator starts", extra={"gang_scheduling": with_groups})
         appeared = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
-            if wanted and not with_groups:
+            if enabled and not with_groups:
                 tasks.create_task(_look_for_groups(client, appeared))
             tasks.create_task(
                 _until(appeared, _engine(client, settings, health, with_groups=with_groups))
@@ -129,9 +127,9 @@ async def _engine(
         force_delete_after=settings.force_delete_after,
     )
     cache = Cache(client, chosen(settings), settings.namespaces, with_groups=with_groups)
-    hands = Hands(client, cache, settings.writes_in_flight)
+    executor = Hands(client, cache, settings.writes_in_flight)
     async with EventRecorder(client, COMPONENT) as events, asyncio.TaskGroup() as tasks:
-        reconciler = Reconciler(client, cache, hands, events, engine)
+        reconciler = Reconciler(client, cache, executor, events, engine)
         controller: Controller[JobKey] = Controller(
             "jobs",
             reconciler.reconcile,
@@ -148,6 +146,7 @@ async def _engine(
         tasks.create_task(cache.run())
         tasks.create_task(adopter.run())
         tasks.create_task(_resync(cache, controller.queue.add, settings.resync_s))
+        # Order: a pass over a job whose pods lack our labels would create its pods again.
         await cache.synced()
         await adopter.take_over()
         health.ready = True
@@ -160,14 +159,13 @@ def _tell(listeners: Iterable[Callable[[JobKey], None]], key: JobKey) -> None:
 
 
 def describe(cache: Cache, key: JobKey) -> Mapping[str, object]:
-    """Name a job in the log lines of its reconcile."""
     job = cache.jobs[key.kind].get(key.namespace, key.name)
     uid = job.metadata.uid if job else ""
     return {"job_kind": key.kind, "job": f"{key.namespace}/{key.name}", "job_uid": uid}
 
 
 async def _resync(cache: Cache, look_at: Callable[[JobKey], None], every_s: float | None) -> None:
-    """Have every job looked at from time to time, whatever the watches say."""
+    """Enqueue every job periodically, in case a watch missed a change."""
     while every_s is not None:
         await asyncio.sleep(every_s)
         for kind, jobs in cache.jobs.items():
@@ -183,14 +181,14 @@ async def _look_for_groups(client: Client, appeared: asyncio.Event) -> None:
 
 
 async def _has_groups(client: Client) -> bool:
-    """Say whether the cluster knows pod groups; wait until it can be asked."""
+    """Return whether the cluster supports pod groups; retry until the API server responds."""
     while True:
         try:
             found = await client.request_json("GET", POD_GROUPS.prefix)
         except NotFound:
             return False
         except ApiError as error:
-            log.warning("cannot ask for pod groups: %s", error)
+            log.warning("cannot discover pod groups: %s", error)
             await asyncio.sleep(ASK_AGAIN_S)
             continue
         kinds = found.get("resources", []) if isinstance(found, dict) else []
@@ -198,7 +196,7 @@ async def _has_groups(client: Client) -> bool:
 
 
 async def _until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
-    """Do the work until it ends or ``stop`` is set, whichever comes first."""
+    """Run ``work`` until it ends or ``stop`` is set."""
     task = asyncio.ensure_future(work)
     stopping = asyncio.ensure_future(stop.wait())
     try:

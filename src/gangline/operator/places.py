@@ -1,15 +1,15 @@
-"""Which pod has which place in the gang of a job, and what the failed ones mean. Pure.
+"""Assigns pods to replica slots and classifies failed replicas.
 
-Pods of former generations are kept apart. Where replicas get another name each time they are made
-anew, only the present pod of a replica has its place; one that was replaced before it ended works
-on until the present one runs, where the kind wants that, and is surplus otherwise.
+Pods of earlier generations get no slot. For kinds that track nodes, only the current pod of a
+replica has its slot. A replaced pod that still runs keeps running until its successor is ready if
+the kind asks for it (``is_awaited``); otherwise it is surplus and deleted.
 """
 
 from dataclasses import dataclass, replace
 
 from gangline.api.kubeflow import JobStatus
-from gangline.operator import indexes
 from gangline.operator.decision import Observed
+from gangline.operator.indexes import read
 from gangline.operator.job import KeepsNodes, OutlivesFailures, Role, TrainingJob, offers
 from gangline.operator.policies import restart, together
 from gangline.operator.replicas import Gang, Pod, arrange
@@ -17,7 +17,7 @@ from gangline.operator.replicas import Gang, Pod, arrange
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """Failed replicas of one role."""
+    """The failed replicas of one role."""
 
     role: Role
     fatal: list[Pod]
@@ -25,12 +25,11 @@ class Failures:
 
 
 def arranged(observed: Observed, status: JobStatus) -> Gang:
-    """Put the replicas of the current generation in their places."""
+    """Assign the pods of the current generation to slots."""
     job, rules = observed.job, observed.job.rules
     current, former = together.parted(observed.pods, observed.status.restarts.generation)
     completed = {
-        role: indexes.read(counted.completed_indexes)
-        for role, counted in status.replica_statuses.items()
+        role: read(counted.completed_indexes) for role, counted in status.replica_statuses.items()
     }
     sizes = [(role.name, role.replicas) for role in job.roles]
     if not offers(rules, KeepsNodes):
@@ -50,7 +49,7 @@ def arranged(observed: Observed, status: JobStatus) -> Gang:
 
 
 def judged(job: TrainingJob, role: Role, seen: Gang) -> Failures:
-    """Tell the failed replicas of a role that are replaced from those that end the job."""
+    """Separate the failed replicas of a role that are replaced from those that end the job."""
     fatal: list[Pod] = []
     replaced: list[Pod] = []
     for index, pod in enumerate(seen[role.name].pods):

@@ -1,9 +1,9 @@
-"""What this operator has written and its watches have not shown yet.
+"""Own writes that the watches do not show yet, like client-go's MutationCache.
 
-Watches lag behind writes. Deciding from a cache that lacks one's own writes would create what has
-just been created, and, worse, could take a job for unfinished whose end has just been stored. So
-each write's answer is laid over the cache until the watch has caught up, or until it plainly never
-will (the object was gone again before the answer came).
+Watches lag behind writes. A plan from a cache without the operator's own writes would create
+objects twice, or, worse, treat a job as unfinished whose end is already stored. So the response to
+each write is merged into the cached objects until the watch shows it, or until ``PATIENCE_S`` is
+over: an object that was deleted before the response arrived is never shown.
 """
 
 import time
@@ -21,11 +21,11 @@ from gangline.operator.stored import StoredJob
 T = TypeVar("T", bound=Object)
 
 PATIENCE_S = 30.0
-"""How long a watch is given to show a write."""
+"""Seconds after which a write is dropped although no watch has shown it."""
 
 
 class RecentObjects(Generic[T]):
-    """Objects of one kind that were lately made or deleted for jobs."""
+    """Objects of one kind that were recently created or deleted, by owner."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -33,21 +33,21 @@ class RecentObjects(Generic[T]):
         self._deleted: dict[str, float] = {}
 
     def made(self, item: T, seen: T | None) -> None:
-        """Note an object that the server has stored; ``seen`` is what the cache has of its name."""
+        """Record an object that was created; ``seen`` is the cached object of that name."""
         if seen is None or seen.metadata.uid != item.metadata.uid:
             until = self._clock() + PATIENCE_S
             self._made[_owner(item)][item.metadata.name] = (item, until)
 
     def deleted(self, uid: str) -> None:
-        """Note that the server has accepted an object's deletion."""
         now = self._clock()
         self._deleted[uid] = now + PATIENCE_S
-        # The watch may have shown it before the answer came: nobody will ask for that one again.
+        # The watch may show a deletion before its response arrives. Such an entry is never read
+        # again, so each call drops at most two expired ones.
         for old in [uid for uid, until in islice(self._deleted.items(), 2) if until < now]:
             del self._deleted[old]
 
     def shown(self, old: T | None, new: T | None) -> bool:
-        """Hear from the watch; return whether it is news, and no echo of what was made."""
+        """Process a watch event; return False if it is only the echo of a recorded creation."""
         item = new or old
         if item is None:
             return False
@@ -64,7 +64,7 @@ class RecentObjects(Generic[T]):
         return new is None or not known or new.metadata.resource_version != known
 
     def over(self, owner: str, cached: list[T]) -> list[T]:
-        """Lay what was written over what the cache has of an owner's objects."""
+        """Merge the recorded writes into the cached objects of an owner."""
         now = self._clock()
         items = [self._marked(item, now) for item in cached]
         known = {item.metadata.uid for item in items}
@@ -79,11 +79,11 @@ class RecentObjects(Generic[T]):
         return items
 
     def forget(self, owner: str) -> None:
-        """Forget the objects of an owner that is gone."""
+        """Drop the records of a deleted owner."""
         self._made.pop(owner, None)
 
     def pending(self, owner: str) -> bool:
-        """Say whether the watch still owes something about an owner's objects."""
+        """Return whether the watch does not show yet all created objects of an owner."""
         return owner in self._made
 
     def _marked(self, item: T, now: float) -> T:
@@ -98,31 +98,31 @@ class RecentObjects(Generic[T]):
 
 
 class RecentStatus:
-    """Jobs as they were after this operator last wrote their status."""
+    """Jobs as returned by the operator's latest status writes."""
 
     def __init__(self) -> None:
         self._written: dict[str, tuple[StoredJob, set[str]]] = {}
 
     def written(self, before: StoredJob, after: StoredJob) -> None:
-        """Note that a write has turned ``before`` into ``after``."""
         _, stale = self._written.get(before.metadata.uid, (None, set()))
         stale.add(before.metadata.resource_version)
         self._written[before.metadata.uid] = (after, stale)
 
     def newest(self, cached: StoredJob) -> StoredJob:
-        """Return the job as it is known best.
+        """Return the latest known version of a job.
 
-        A status write names the version it is based on, so that no version lies between the two:
-        a cache at a version that was written over is stale, at any other it has caught up.
+        A status write carries the version it is based on, so no version lies between the two. A
+        cached version that was overwritten is therefore stale; at any other version the cache has
+        caught up.
         """
         after, stale = self._written.get(cached.metadata.uid, (None, set()))
+        # Resource versions are opaque and have no order: compare with the overwritten ones only.
         if after is not None and cached.metadata.resource_version in stale:
             return after
         self._written.pop(cached.metadata.uid, None)
         return cached
 
     def forget(self, uid: str) -> None:
-        """Forget a job that is gone."""
         self._written.pop(uid, None)
 
 

@@ -1,4 +1,4 @@
-"""What a decision removes: all that is not on its way out yet, and by force what is stuck."""
+"""Deletions of a plan: objects that are not being deleted yet, and stuck pods by force."""
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
@@ -19,16 +19,16 @@ def removals(
     with_group: bool = True,
     extras: Iterable[Extra] = (),
 ) -> tuple[Deletion, ...]:
-    """List what to delete, in an order that depends on nothing but the names.
+    """List the deletions, in an order that depends only on names.
 
     Args:
-        observed: what is seen of the job.
-        pods: those that shall go.
-        services: those that shall go.
+        observed: the observed state of the job.
+        pods: the pods to delete.
+        services: the services to delete.
         now: the time.
-        settings: how long a pod on a lost node may overstay.
-        with_group: whether the pod group goes too.
-        extras: further objects that shall go.
+        settings: has the time after which a pod on a lost node is deleted by force.
+        with_group: whether to delete the pod group too.
+        extras: other owned objects to delete.
     """
     patience = settings.force_delete_after
     overdue = sorted(stuck.overdue(observed.pods, observed.lost_nodes, patience, now), key=_name)
@@ -51,14 +51,14 @@ def removals(
 
 
 def force_left(observed: Observed, now: datetime, settings: EngineSettings) -> timedelta | None:
-    """Return the time until the next stuck pod may be removed by force, if there is one."""
+    """Return the time until the next forced deletion of a stuck pod; None if there is none."""
     lost, patience = observed.lost_nodes, settings.force_delete_after
     times = (stuck.time_left(pod, lost, patience, now) for pod in observed.pods)
     return soonest(*(left for left in times if left is not None and left > timedelta(0)))
 
 
 def soonest(*times: timedelta | None) -> timedelta | None:
-    """Return the shortest of the known times, and never less than none."""
+    """Return the shortest of the known times, at least zero; None if no time is known."""
     known = [time for time in times if time is not None]
     return max(min(known), timedelta(0)) if known else None
 

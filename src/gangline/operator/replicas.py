@@ -1,7 +1,7 @@
-"""What is seen of a job's replicas: lean views of pods and services, and the gang they form.
+"""Lean views of a job's pods and services, and the replica slots that they fill.
 
-The views hold only the fields that decisions read, so that a cache of thousands of pods stays
-small. A ``Gang`` arranges pods in slots, one for each index of each role.
+The views have only the fields that planning reads, so a cache of thousands of pods stays small. A
+``Gang`` has one slot for each index of each role.
 """
 
 import math
@@ -17,7 +17,7 @@ from gangline.operator import labels
 
 
 class Phase(StrEnum):
-    """Where a pod is in its life."""
+    """The phase of a pod."""
 
     PENDING = "Pending"
     RUNNING = "Running"
@@ -35,7 +35,7 @@ class Terminated(Wire):
 
 
 class Waiting(Wire):
-    """Why a container does not run yet, or not again yet."""
+    """Why a container does not run."""
 
     reason: str = ""
     message: str = ""
@@ -49,7 +49,7 @@ class ContainerState(Wire):
 
 
 class ContainerStatus(Wire):
-    """What the kubelet says of one container."""
+    """The status of one container."""
 
     name: str = ""
     restart_count: int = 0
@@ -59,7 +59,7 @@ class ContainerStatus(Wire):
 
 
 class PodStatus(Wire):
-    """What the kubelet, or whoever evicted the pod, says of it."""
+    """The status of a pod, as set by the kubelet or by the component that evicted it."""
 
     phase: str = ""
     reason: str = ""
@@ -71,14 +71,14 @@ class PodStatus(Wire):
 
 
 class SecretKey(Wire):
-    """One value of a Secret."""
+    """A reference to a value of a Secret."""
 
     name: str = ""
     """The Secret's name."""
 
 
 class VariableSource(Wire):
-    """Where the value of a variable comes from."""
+    """The source of an environment variable's value."""
 
     secret_key_ref: SecretKey | None = None
 
@@ -91,68 +91,65 @@ class Variable(Wire):
 
 
 class Container(Wire):
-    """A container of a pod, as far as decisions look at it."""
+    """A container of a pod."""
 
     env: tuple[Variable, ...] | None = ()
 
 
 class PodPlace(Wire):
-    """The part of a pod's specification that decisions read: where it was put, what it may know."""
+    """The pod's node, and the Secrets in its environment."""
 
     node_name: str = ""
     containers: tuple[Container, ...] = ()
 
 
 class Pod(Object):
-    """A pod, as far as decisions look at it."""
+    """A pod, with the fields that planning reads."""
 
     spec: PodPlace = PodPlace()
     status: PodStatus = PodStatus()
 
     @property
     def name(self) -> str:
-        """The pod's name."""
         return self.metadata.name
 
     @property
     def uid(self) -> str:
-        """The pod's identity: another pod of the same name has another one."""
         return self.metadata.uid
 
     @property
     def terminating(self) -> bool:
-        """Whether somebody has deleted the pod and it is still there."""
         return self.metadata.deletion_timestamp is not None
 
     @property
     def active(self) -> bool:
-        """Whether the pod runs and is meant to go on."""
+        """True if the pod runs and is not being deleted."""
         return self.status.phase == Phase.RUNNING and not self.terminating
 
     @property
     def succeeded(self) -> bool:
-        """Whether all of the pod's containers ended well, by themselves.
+        """True if all containers of the pod exited with 0 and the pod was not deleted.
 
-        One that somebody deleted may exit well too, after a last checkpoint: its work is not done.
+        A deleted pod may also exit with 0, after a last checkpoint: its work is unfinished.
         """
         return self.status.phase == Phase.SUCCEEDED and not self.terminating
 
     @property
     def failed(self) -> bool:
-        """Whether the pod ended badly by itself.
+        """True if the pod failed and was not deleted.
 
-        A pod that somebody deleted usually exits by SIGTERM and is then Failed too: that is no
-        failure of the job.
+        A deleted pod usually exits by SIGTERM and is then Failed too: that is no failure of the
+        job.
         """
         return self.status.phase == Phase.FAILED and not self.terminating
 
     @property
     def over(self) -> bool:
-        """Whether no process of the pod runs or will run."""
+        """True if no process of the pod runs or will run."""
         return self.status.phase in (Phase.SUCCEEDED, Phase.FAILED)
 
     def secret_behind(self, variable: str) -> str:
-        """Name the Secret that a variable of its containers is read from; empty: none."""
+        """Return the name of the Secret that a variable is read from; empty if there is none."""
         for container in self.spec.containers:
             for each in container.env or ():
                 source = each.value_from.secret_key_ref if each.value_from else None
@@ -161,9 +158,9 @@ class Pod(Object):
         return ""
 
     def ending(self, container: str) -> Terminated | None:
-        """How the pod ended: the named container, else the first that failed.
+        """Return how the main container ended, or else the first that failed.
 
-        None when no container says (an eviction, a lost node).
+        None if no container has ended (an eviction, a lost node).
         """
         statuses = [*self.status.container_statuses, *self.status.init_container_statuses]
         ends = {s.name: s.state.terminated for s in statuses if s.state.terminated}
@@ -174,7 +171,7 @@ class Pod(Object):
 
 
 def lean(pod: Pod) -> Pod:
-    """Drop the variables of which nothing is read: of thousands of pods each has dozens."""
+    """Drop variables that planning does not read: each of thousands of pods has dozens of them."""
     kept = tuple(
         Container(env)
         for each in pod.spec.containers
@@ -184,112 +181,109 @@ def lean(pod: Pod) -> Pod:
 
 
 class ServicePlace(Wire):
-    """The part of a service's specification that decisions read: where it answers."""
+    """The address of a service."""
 
     cluster_ip: str = msgspec.field(name="clusterIP", default="")
 
 
 class Service(Object):
-    """A service, as far as decisions look at it."""
+    """A service, with the fields that planning reads."""
 
     spec: ServicePlace = ServicePlace()
 
 
 class NodeStatus(Wire):
-    """What is read of a node's status."""
+    """The status of a node."""
 
     conditions: tuple[Condition, ...] = ()
 
 
 class Node(Object):
-    """A node, as far as decisions look at it."""
+    """A node, with the fields that planning reads."""
 
     status: NodeStatus = NodeStatus()
 
     @property
     def lost(self) -> bool:
-        """Whether nothing has been heard of the node, or only that it is unwell."""
+        """True unless the node's Ready condition is True."""
         ready = (c.status for c in self.status.conditions if c.type == "Ready")
         return next(ready, "Unknown") != "True"
 
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """The replicas of one role: the pod at each index, or None where there is none."""
+    """The replicas of one role: the pod at each index, or None."""
 
     pods: tuple[Pod | None, ...]
     completed: frozenset[int] = frozenset()
-    """Indexes that ended well, also where the pod has been removed since."""
+    """Indexes that have succeeded, also those whose pod was deleted since."""
     absent: frozenset[int] = frozenset()
-    """Indexes that shall have no pod."""
+    """Indexes that must have no pod."""
 
     @property
     def present(self) -> list[Pod]:
-        """The pods that are there."""
         return [pod for pod in self.pods if pod is not None]
 
     @property
     def missing(self) -> list[int]:
-        """The indexes that have no pod and still need one."""
+        """The indexes that have no pod and need one."""
         gaps = (index for index, pod in enumerate(self.pods) if pod is None)
         return [index for index in gaps if index not in self.completed | self.absent]
 
     @property
     def wanted(self) -> int:
-        """How many replicas there shall be."""
         return len(self.pods) - len(self.absent)
 
     @property
     def active(self) -> int:
-        """How many run and are meant to go on."""
+        """The number of replicas that run and are not being deleted."""
         return sum(pod.active for pod in self.present)
 
     @property
     def succeeded(self) -> int:
-        """How many ended well."""
         return len(self.completed)
 
     @property
     def failed(self) -> int:
-        """How many ended badly and have not been removed yet."""
+        """The number of failed replicas whose pod still exists."""
         return sum(pod.failed for pod in self.present)
 
     @property
     def all_succeeded(self) -> bool:
-        """Whether every replica ended well. A role without replicas proves nothing: False."""
+        """True if every replica has succeeded; False for a role without replicas."""
         return self.wanted > 0 and self.succeeded == self.wanted
 
     @property
     def all_up(self) -> bool:
-        """Whether every replica runs or ended well."""
+        """True if every replica runs or has succeeded."""
         return self.active + self.succeeded == self.wanted
 
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """All replicas of a job, arranged by role, and the pods that have no place in it."""
+    """All replicas of a job by role, and the pods without a slot."""
 
     roles: Mapping[str, Slots]
-    """By the role's name as the specification spells it."""
+    """The slots by role, with the role's name as in the specification."""
     surplus: tuple[Pod, ...]
-    """Pods beyond a role's replicas, of a role the job no longer has, or second to an index."""
+    """Pods of an index or role that the job does not have, or second to an index."""
     services: Mapping[str, Service] = field(default_factory=dict)
-    """The job's own services by name, except those that are going."""
+    """The job's services by name, without those that are being deleted."""
     former: tuple[Pod, ...] = ()
-    """Pods from before all replicas were last restarted together; they are on their way out."""
+    """Pods of earlier generations, which are being deleted."""
 
     def __getitem__(self, role: str) -> Slots:
-        """The slots of a role; of an unknown one, none."""
+        """The slots of a role; no slots for an unknown role."""
         return self.roles.get(role, Slots(()))
 
     @property
     def pods(self) -> list[Pod]:
-        """The pods that have a place."""
+        """The pods that have a slot."""
         return [pod for slots in self.roles.values() for pod in slots.present]
 
     @property
     def all_up(self) -> bool:
-        """Whether every replica of every role runs or ended well."""
+        """True if every replica of every role runs or has succeeded."""
         return all(slots.all_up for slots in self.roles.values())
 
 
@@ -302,19 +296,19 @@ def arrange(
     absent: Mapping[str, frozenset[int]] = MappingProxyType({}),
     is_present: Callable[[Pod], bool] = lambda _: True,
 ) -> Gang:
-    """Put pods in their slots, given each role's replicas and those known to have completed.
+    """Assign pods to slots.
 
-    Of two pods with one index the elder keeps the place (then the smaller uid, so that the
-    choice does not depend on the order in which they were seen).
+    Of two pods with one index the older gets the slot (then the smaller uid, so that the result
+    does not depend on the order of the pods).
 
     Args:
-        sizes: each role's replicas.
-        pods: the pods to arrange.
-        completed: the indexes of each role that are known to have ended well.
+        sizes: the number of replicas of each role.
+        pods: the pods to assign.
+        completed: the indexes of each role that have succeeded according to the status.
         services: the job's services.
-        former: pods that are kept apart.
-        absent: indexes of each role that shall have no pod.
-        is_present: whether a pod may have a place.
+        former: pods of earlier generations, which get no slot.
+        absent: indexes of each role that must have no pod.
+        is_present: whether a pod may have a slot.
     """
     slots: dict[str, list[Pod | None]] = {role.lower(): [None] * size for role, size in sizes}
     gone = {role.lower(): indexes for role, indexes in absent.items()}
@@ -341,7 +335,7 @@ def arrange(
 def _slots(
     row: Sequence[Pod | None], known: frozenset[int] | None, absent: frozenset[int] | None
 ) -> Slots:
-    """A pod's own word counts; what is known of an index counts where no pod says otherwise."""
+    """The phase of a pod takes precedence; the status counts only for an index without a pod."""
     done = set()
     for index, pod in enumerate(row):
         silent = pod is None or (pod.terminating and pod.over)

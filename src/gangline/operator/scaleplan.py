@@ -1,10 +1,10 @@
-"""What a ScalePlan does to an ElasticJob, and how far it has come. Pure.
+"""Decides the next step of a ScalePlan for an ElasticJob.
 
-Plans of a job are carried out one after the other, in the order in which they were made. Carrying
-one out is one write of the job's status, which holds both what has changed and which plan it was:
-so an operator that dies in between neither forgets a plan nor carries it out twice. The engine then
-makes and removes pods as for any other change. A number of replicas that a plan gave counts until
-somebody changes the specification's.
+The plans of a job are applied one after the other, in order of creation. Applying a plan is a
+single write of the job's status, which contains both the changes and the uid of the plan.
+Invariant: an operator that is killed in between neither loses a plan nor applies it twice. The
+engine then creates and deletes pods as for any other change. A number of replicas that a plan sets
+is valid until the specification's number changes.
 """
 
 import dataclasses
@@ -36,38 +36,38 @@ from gangline.operator.scaleplan_effect import Refused, carried_out
 
 PENDING, SCALING = "Pending", "Scaling"
 NO_JOB_FOR = timedelta(seconds=60)
-"""How long a plan waits for a job that is not there: both may have been sent at once."""
+"""Time that a plan waits for a missing job: both may have been submitted together."""
 
 _NUMBER = re.compile(r"(\d+)", re.ASCII)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Step:
-    """What to do about one plan: first the job's status, then the plan's."""
+    """The writes for one plan: first the job's status, then the plan's."""
 
     plan: ScalePlan
     status: ScalePlanStatus
     memory: ElasticMemory | None = None
-    """The job's status as the plan changes it; None: as it is."""
+    """The job's status as changed by the plan; None: unchanged."""
     look_again: timedelta | None = None
+    """Time until the next check, if nothing changes before."""
 
 
 def ordered(plans: Iterable[ScalePlan]) -> list[ScalePlan]:
-    """Put the plans that are not over in the order in which they are carried out."""
+    """Return the unfinished plans in the order in which they are applied."""
     return sorted((plan for plan in plans if not is_over(plan)), key=_age)
 
 
 def is_over(plan: ScalePlan) -> bool:
-    """Say whether a plan has been carried out, or has failed."""
     return plan.status.phase in (PHASE_SUCCEEDED, PHASE_FAILED)
 
 
 def step(plans: Sequence[ScalePlan], observed: Observed | None, now: datetime) -> Step | None:
-    """Decide what to do about the first of the plans of a job; None if there is nothing to do.
+    """Return the next step for the first plan of a job; None if there is nothing to do.
 
     Args:
-        plans: the plans of one job that are not over, in order.
-        observed: the job as it is seen; None if there is none.
+        plans: the unfinished plans of one job, in order.
+        observed: the observed job; None if it does not exist.
         now: the time.
     """
     if not plans:
@@ -87,8 +87,8 @@ def step(plans: Sequence[ScalePlan], observed: Observed | None, now: datetime) -
         problem = FieldError("spec.ownerJob", plan.spec.owner_job, "has ended")
         return _failed(plan, str(problem), stamp)
     if observed.mistakes:
-        told = f"waits until the job is right: {observed.mistakes}"
-        return Step(plan, _status(plan, PENDING, stamp, told))
+        message = f"waits for a valid job: {observed.mistakes}"
+        return Step(plan, _status(plan, PENDING, stamp, message))
     if forbidden := list(_forbidden(plan, observed)):
         return _failed(plan, "; ".join(map(str, forbidden)), stamp)
     effect = carried_out(plan.spec, observed.job, memory)
@@ -99,7 +99,9 @@ def step(plans: Sequence[ScalePlan], observed: Observed | None, now: datetime) -
 
 
 def _without_job(plan: ScalePlan, now: datetime) -> Step:
-    problem = str(FieldError("spec.ownerJob", plan.spec.owner_job, "is no ElasticJob here"))
+    problem = str(
+        FieldError("spec.ownerJob", plan.spec.owner_job, "is not an ElasticJob of this namespace")
+    )
     since = plan.status.create_time or now
     left = since + NO_JOB_FOR - now
     if left <= timedelta(0):
@@ -108,7 +110,7 @@ def _without_job(plan: ScalePlan, now: datetime) -> Step:
 
 
 def _under_way(plan: ScalePlan, observed: Observed, now: datetime, *, superseded: bool) -> Step:
-    """Say whether the pods are there; a plan that comes after this one does not wait for them."""
+    """Check whether the pods run; a plan that is followed by another does not wait for them."""
     rules = observed.job.rules
     assert isinstance(rules, ElasticRules)
     job = rules.recalled(observed.job, observed.status)
@@ -117,13 +119,13 @@ def _under_way(plan: ScalePlan, observed: Observed, now: datetime, *, superseded
     if ended or (gang.all_up and not gang.surplus):
         return Step(plan, _status(plan, PHASE_SUCCEEDED, now))
     if superseded:
-        told = "the next plan came before all of its pods ran"
-        return Step(plan, _status(plan, PHASE_SUCCEEDED, now, told))
+        message = "the next plan superseded it before all of its pods ran"
+        return Step(plan, _status(plan, PHASE_SUCCEEDED, now, message))
     return Step(plan, _status(plan, SCALING, now))
 
 
 def _forbidden(plan: ScalePlan, observed: Observed) -> Iterator[FieldError]:
-    """What a program may not change although a person may."""
+    """Changes that are forbidden to a plan labelled ``auto`` and allowed to a user."""
     if plan.metadata.labels.get(SCALE_TYPE_LABEL) != AUTO:
         return
     rules = observed.job.rules
@@ -167,7 +169,9 @@ def _status(plan: ScalePlan, phase: str, now: datetime, message: str = "") -> Sc
 
 
 def _age(plan: ScalePlan) -> tuple[float, list[tuple[bool, int, str]], str]:
-    """By time, and within a second by the numbers in their names: ``JOB-scaleplan-10`` after 9."""
+    """By creation time, and within a second by the numbers in the name: ``JOB-scaleplan-10`` after
+    9.
+    """
     meta = plan.metadata
     created = meta.creation_timestamp
     parts = [

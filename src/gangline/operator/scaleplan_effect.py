@@ -1,8 +1,8 @@
-"""How a ScalePlan changes what is remembered of an ElasticJob, or why it cannot. Pure.
+"""Computes how a ScalePlan changes the stored state of an ElasticJob, or why it cannot.
 
-Everything in a plan is done, or nothing of it. What is removed leaves its rank empty: the others
-keep theirs. New resources are those of pods that are made from now on; ``migratePods`` makes them
-at once.
+A plan is applied completely or not at all. A removed rank stays empty: the other ranks keep their
+numbers. New resources apply to pods that are created later; ``migratePods`` replaces its pods
+immediately.
 """
 
 from collections.abc import Iterator
@@ -32,23 +32,22 @@ from gangline.operator.job import Role, TrainingJob
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Why a plan cannot be carried out: every reason."""
+    """The reasons why a plan cannot be applied."""
 
     errors: tuple[FieldError, ...]
 
     def __str__(self) -> str:
-        """All of them in one line."""
         return "; ".join(map(str, self.errors))
 
 
 def carried_out(
     spec: ScalePlanSpec, job: TrainingJob, memory: ElasticMemory
 ) -> ElasticMemory | Refused:
-    """Return the status of a job as a plan changes it.
+    """Return the status of a job as changed by a plan, or the reasons why that is impossible.
 
     Args:
-        spec: what to change.
-        job: the job as its specification has it.
+        spec: the requested changes.
+        job: the job as specified.
         memory: its status.
     """
     draft = _Draft(job, memory)
@@ -73,7 +72,7 @@ class _Draft:
         self.changed: dict[str, RoleRecord] = {}
 
     def errors(self, spec: ScalePlanSpec) -> Iterator[FieldError]:
-        """Do all that the plan says, and list what cannot be done."""
+        """Apply all changes of the plan and yield those that are impossible."""
         for name, scale in spec.replica_resource_specs.items():
             path, role = child("spec.replicaResourceSpecs", name), name.lower()
             if role not in self.records:
@@ -105,7 +104,7 @@ class _Draft:
         yield from self._bounds()
 
     def _resize(self, role: str, wanted: int, path: str) -> Iterator[FieldError]:
-        """Give a role so many ranks: the last ones go, the first free ones come."""
+        """Set the number of ranks: the highest ranks are removed, the lowest free ones added."""
         if wanted > MOST_REPLICAS:
             yield FieldError(path, wanted, f"is more than {MOST_REPLICAS}")
             return
@@ -138,7 +137,7 @@ class _Draft:
         if rank is None:
             rank = next(index for index in range(len(there) + 1) if index not in there)
         if rank in there:
-            yield FieldError(f"{path}.rankIndex", rank, "is a rank that has a pod")
+            yield FieldError(f"{path}.rankIndex", rank, "already has a pod")
             return
         if rank >= MOST_REPLICAS:
             yield FieldError(f"{path}.rankIndex", rank, f"is more than {MOST_REPLICAS}")
@@ -147,15 +146,15 @@ class _Draft:
         self._put(role, _with_resources(self.records[role], rank, pod))
 
     def _bounds(self) -> Iterator[FieldError]:
-        """The job stays one that can train, within its limits."""
+        """Check that the job can still train and stays within its limits."""
         counts = {role: len(self._ranks(role)) for role in self.records if role != MASTER}
         least = self.rules.node_range.least if self.rules.node_range else 1
         workers = counts.get(WORKER)
         if workers is not None and WORKER in self.changed and workers < least:
-            problem = f"leaves {workers} workers, and the job trains with {least} or more"
+            problem = f"leaves {workers} workers, and the job needs at least {least}"
             yield FieldError("spec", None, problem)
         elif not sum(counts.values()):
-            yield FieldError("spec", None, "leaves nobody who trains")
+            yield FieldError("spec", None, "leaves no replica that trains")
         yield from self._over_limits()
 
     def _over_limits(self) -> Iterator[FieldError]:
@@ -179,12 +178,12 @@ class _Draft:
                 asked = quantity_of(resource, total[resource])
                 given = self.rules.spec.resource_limits[resource]
                 problem = (
-                    f"asks for {asked} of {resource} in all; the job's resourceLimits: {given}"
+                    f"requests {asked} of {resource} in total; the job's resourceLimits: {given}"
                 )
                 yield FieldError("spec", None, problem)
 
     def _find(self, role: str, pod: PodMeta) -> int | None:
-        """Find the rank of a pod that a plan names; None if there is none of them."""
+        """Find the rank of a pod that a plan names; None if the job has no such pod."""
         record, there = self.records[role], self._ranks(role)
         for rank in there:
             number = nodes.node(record, rank).id
@@ -207,7 +206,7 @@ class _Draft:
 
     def _no_role(self, path: str, name: str) -> FieldError:
         known = ", ".join(role for role in self.records if role != MASTER)
-        return FieldError(path, name, "is a role that the job has not", f"it has {known}")
+        return FieldError(path, name, "is not a role of the job", f"it has {known}")
 
 
 def _with_resources(record: RoleRecord, rank: int, pod: PodMeta) -> RoleRecord:
@@ -223,4 +222,4 @@ def _no_pod(path: str, pod: PodMeta) -> FieldError:
         ),
         ("name", None),
     )
-    return FieldError(f"{path}.{field}", value, "is no pod of the job now")
+    return FieldError(f"{path}.{field}", value, "is not a pod of the job")

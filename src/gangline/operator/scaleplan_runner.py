@@ -1,7 +1,8 @@
-"""Around ScalePlans: watch them, decide, write the job's status and then the plan's.
+"""The ScalePlan controller: watches plans, and writes the status of the job and then of the plan.
 
-Runs beside the engine, on a queue of its own. Both write the status of a job; each write names the
-version that it is based on, so the later of two that meet fails and is decided anew.
+It runs beside the engine, with a queue of its own. Both write the status of a job. Each write
+carries the version that it is based on, so of two concurrent writes the later fails and is planned
+again.
 """
 
 import asyncio
@@ -13,6 +14,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from gangline.api.elastic import ElasticMemory, ScalePlan
+from gangline.api.kubeflow import MANAGED_BY_US
 from gangline.api.resources import SCALE_PLANS
 from gangline.kube.client import Client, PatchKind
 from gangline.kube.controller import After, Controller, Done, Result
@@ -21,7 +23,6 @@ from gangline.kube.events import EventRecorder
 from gangline.kube.informer import Informer
 from gangline.operator import build, metrics
 from gangline.operator.cache import Cache, JobKey, Sight, job_resource
-from gangline.operator.decide import MANAGED_BY_US
 from gangline.operator.frameworks.elastic import KIND
 from gangline.operator.job import Manifest
 from gangline.operator.scaleplan import Step, is_over, ordered, step
@@ -33,7 +34,7 @@ _JOB = "job"
 
 
 class ScalePlanRunner:
-    """``run`` it in a task; tell it by ``heard`` when something happens to a job."""
+    """Applies ScalePlans. Call ``run`` in a task, and ``heard`` for each change of a job."""
 
     def __init__(
         self,
@@ -54,13 +55,12 @@ class ScalePlanRunner:
         self._plans.add_listener(self._changed)
 
     async def run(self) -> None:
-        """Carry out plans until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._plans.run())
             tasks.create_task(self._controller.run())
 
     def heard(self, key: JobKey) -> None:
-        """Look at the plans of a job to which something has happened."""
+        """Enqueue a changed job if it has unfinished plans."""
         if key.kind == KIND.kind and self._open(key):
             self._controller.queue.add(key)
 
@@ -70,7 +70,7 @@ class ScalePlanRunner:
             key = JobKey(KIND.kind, plan.metadata.namespace, plan.spec.owner_job)
             self._controller.queue.add(key)
         elif new is not None and not is_over(new):
-            # Without a job's name it is nobody's turn: it fails by itself.
+            # A plan without a job's name belongs to no queue of plans: it fails on its own.
             self._controller.queue.add(JobKey(KIND.kind, new.metadata.namespace, ""))
 
     def _open(self, key: JobKey) -> list[ScalePlan]:
@@ -78,33 +78,38 @@ class ScalePlanRunner:
         return ordered(plan for plan in plans if plan.metadata.deletion_timestamp is None)
 
     async def _reconcile(self, key: JobKey) -> Result:
-        """Take the next step with the first plan of a job that is not over.
+        """Execute the next step of the job's first unfinished plan.
 
         Raises:
-            ApiError: a write failed; another pass will find out how far this one came.
+            ApiError: a write failed; the next pass continues from the stored state.
         """
-        sight = self._cache.observe(key) if key.name else None
-        if sight and sight.observed.job.policy.managed_by not in (None, MANAGED_BY_US):
+        observation = self._cache.observe(key) if key.name else None
+        if observation and observation.observed.job.policy.managed_by not in (None, MANAGED_BY_US):
             return Done()
-        decided = step(self._open(key), sight.observed if sight else None, self._clock())
-        if decided is None:
+        next_write = step(
+            self._open(key), observation.observed if observation else None, self._clock()
+        )
+        if next_write is None:
             return Done()
-        # Gone, with its job or without: then there is nothing to tell.
+        # The plan was deleted: no status can be reported.
         with suppress(NotFound):
-            await self._carry_out(decided, sight)
-        wait = decided.look_again
+            await self._carry_out(next_write, observation)
+        wait = next_write.look_again
         return Done() if wait is None else After(wait.total_seconds())
 
-    async def _carry_out(self, decided: Step, sight: Sight | None) -> None:
-        plan = decided.plan
-        if sight is not None and not _is_owned(plan, sight):
-            plan = await self._own(plan, sight)
-        if sight is not None and decided.memory is not None:
-            await self._store(sight, decided.memory)
+    async def _carry_out(self, next_write: Step, observation: Sight | None) -> None:
+        plan = next_write.plan
+        if observation is not None and not _is_owned(plan, observation):
+            plan = await self._own(plan, observation)
+        if observation is not None and next_write.memory is not None:
+            await self._store(observation, next_write.memory)
             self._events.event(
-                sight.stored, "Normal", "ScalePlanCarriedOut", f"ScalePlan {plan.metadata.name}"
+                observation.stored,
+                "Normal",
+                "ScalePlanCarriedOut",
+                f"ScalePlan {plan.metadata.name}",
             )
-        if decided.status == plan.status:
+        if next_write.status == plan.status:
             return
         metrics.WRITES.labels(SCALE_PLANS.kind, "status").inc()
         await self._client.patch(
@@ -112,7 +117,7 @@ class ScalePlanRunner:
             plan.metadata.name,
             [
                 _based_on(plan.metadata.resource_version),
-                {"op": "add", "path": "/status", "value": decided.status},
+                {"op": "add", "path": "/status", "value": next_write.status},
             ],
             plan.metadata.namespace,
             kind=PatchKind.JSON,
@@ -120,14 +125,17 @@ class ScalePlanRunner:
         )
         log.info(
             "scale plan",
-            extra={"plan": plan.metadata.name, "phase": decided.status.phase},
+            extra={"plan": plan.metadata.name, "phase": next_write.status.phase},
         )
 
-    async def _own(self, plan: ScalePlan, sight: Sight) -> ScalePlan:
-        """Have the plan go with its job, so that one of the same name does not meet it."""
+    async def _own(self, plan: ScalePlan, observation: Sight) -> ScalePlan:
+        """Make the job the owner of the plan, so that the plan is deleted with it.
+
+        Otherwise it would be applied to a later job of the same name.
+        """
         owner = {
             name: value
-            for name, value in build.owner(sight.observed.job).items()
+            for name, value in build.owner(observation.observed.job).items()
             if name not in ("controller", "blockOwnerDeletion")
         }
         others = [msgspec.to_builtins(each) for each in plan.metadata.owner_references]
@@ -143,9 +151,9 @@ class ScalePlanRunner:
             kind=PatchKind.JSON,
         )
 
-    async def _store(self, sight: Sight, memory: ElasticMemory) -> None:
-        """Write what the plan changes, and that it was this plan, in one."""
-        stored = sight.stored
+    async def _store(self, observation: Sight, memory: ElasticMemory) -> None:
+        """Write the plan's changes and its uid in one status write."""
+        stored = observation.stored
         written: Manifest = msgspec.json.decode(stored.status)
         metrics.WRITES.labels("Job", "status").inc()
         after = await self._client.patch(
@@ -170,8 +178,8 @@ def _based_on(version: str) -> Manifest:
     return {"op": "replace", "path": "/metadata/resourceVersion", "value": version}
 
 
-def _is_owned(plan: ScalePlan, sight: Sight) -> bool:
-    uid = sight.stored.metadata.uid
+def _is_owned(plan: ScalePlan, observation: Sight) -> bool:
+    uid = observation.stored.metadata.uid
     return any(each.uid == uid for each in plan.metadata.owner_references)
 
 

@@ -1,4 +1,4 @@
-"""What an administrator can choose about the operator."""
+"""The administrator's settings of the operator."""
 
 import socket
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ class GangScheduling(StrEnum):
     """Whether jobs get pod groups."""
 
     AUTO = "auto"
-    """As soon as the cluster knows PodGroups; looked for again every half minute."""
+    """As soon as the cluster supports PodGroups; checked every half minute."""
     OFF = "off"
 
 
@@ -24,50 +24,53 @@ class OperatorSettings:
     """Built once, from defaults < environment < flags."""
 
     namespaces: tuple[str, ...] = ()
-    """The namespaces to work in; none for all. Set them where cluster-wide rights are refused."""
+    """The watched namespaces; empty: all. Set them if the operator has no cluster-wide rights."""
     kinds: frozenset[str] = frozenset()
-    """The kinds to run, such as ``PyTorchJob``; none for all. Leave out what another runs."""
+    """The enabled kinds, such as ``PyTorchJob``; empty: all. Omit kinds that another operator runs.
+    """
     gang_scheduling: GangScheduling = GangScheduling.AUTO
-    """``off`` on clusters whose scheduler does not know gangs though the PodGroup kind exists."""
+    """``off`` on clusters that have the PodGroup kind but no scheduler that implements it."""
     scheduler_name: str = "gangline"
-    """Written into pods of a gang whose template names none; ``volcano`` for Volcano."""
+    """Scheduler of pods in a gang whose template names none; ``volcano`` for Volcano."""
     init_image: str = ""
-    """Image in which PyTorch workers wait for the master's name; empty: they need not."""
+    """Image in which PyTorch workers wait for the master's name; empty: they do not wait."""
     cluster_domain: str = ""
     """Appended to the addresses in ``TF_CONFIG``, such as ``cluster.local``; empty: nothing."""
     mpi_kubectl_image: str = ""
-    """Image that brings ``kubectl`` into MPI launchers; empty: they do with what they have."""
+    """Image that adds ``kubectl`` to MPI launchers; empty: they use what their image contains."""
     paddle_init_image: str = ""
-    """Image in which Paddle's pods wait for each other's names; empty: they need not."""
+    """Image in which Paddle pods wait for each other's names; empty: they do not wait."""
     paddle_etcd_server: str = ""
-    """``host:port`` of the etcd in which elastic Paddle workers meet; empty: each job names one."""
+    """``host:port`` of the etcd for the rendezvous of elastic Paddle workers; empty: set in each
+    job.
+    """
     elastic_master_image: str = ""
-    """Image of the masters of ElasticJobs; empty: that of the workers."""
+    """Image of the masters of ElasticJobs; empty: the workers' image."""
     workers: int = 256
-    """Jobs looked at at the same time. They mostly wait for their turn to write, and the more of
-    them wait, the better the urgent writes of all come before the others."""
+    """Number of jobs that are reconciled concurrently. Most of them wait for the write limiter, and
+    the more of them wait, the better it can prefer urgent writes.
+    """
     writes_in_flight: int = 32
-    """Requests that the operator sends at the same time, over all jobs."""
+    """Number of concurrent write requests, over all jobs."""
     force_delete_after_s: float = 10.0
-    """How long a pod may overstay its grace period on a lost node."""
+    """Seconds after its grace period at which a pod on a lost node is deleted by force."""
     leader_election: bool = False
-    """Needed as soon as two copies run: only one of them works."""
+    """Required if several replicas of the operator run: only the leader works."""
     leader_election_name: str = "gangline-operator"
     leader_election_namespace: str = "kube-system"
     leader_election_timing: Timing = field(default_factory=Timing)
-    """How fast a lost leader is replaced, and how often the lease is written."""
+    """How fast a lost leader is replaced, and how often the lease is renewed."""
     identity: str = field(default_factory=lambda: f"{socket.gethostname()}_{uuid4().hex[:8]}")
-    """Who this copy is, among those that stand for election."""
+    """The name of this replica in the leader election."""
     webhook: WebhookSettings | None = None
-    """How jobs are checked before they are stored; None: they are only checked when they run."""
+    """Settings of the admission webhook; None: jobs are validated only when they run."""
     resync_s: float | None = 36_000.0
-    """How often every job is looked at though nothing has changed, as a safety net; None: never."""
+    """Seconds between complete resyncs, in case a watch missed a change; None: never."""
     metrics_address: Address | None = None
-    """Where ``/metrics`` is served; None serves it nowhere."""
+    """Address of ``/metrics``; None: not served."""
     health_address: Address | None = None
-    """Where ``/healthz`` and ``/readyz`` are served; None serves them nowhere."""
+    """Address of ``/healthz`` and ``/readyz``; None: not served."""
 
     @property
     def force_delete_after(self) -> timedelta:
-        """``force_delete_after_s`` as a duration."""
         return timedelta(seconds=self.force_delete_after_s)

@@ -1,8 +1,8 @@
-"""Memory at /dev/shm for the container that trains: an ``emptyDir`` of medium ``Memory``.
+"""Memory at /dev/shm for the main container: an ``emptyDir`` of medium ``Memory``.
 
-Container engines give 64 MiB there, too little for data loaders and for checkpoints in memory; and
-what a volume holds is still there when the container was started again. Pods of ElasticJobs get
-one, those of other kinds by an annotation on the job. Who mounts something there keeps it.
+Container engines provide 64 MiB there, too little for data loaders and for checkpoints in memory. A
+volume also keeps its content when the container restarts. Pods of ElasticJobs get one, those of
+other kinds by an annotation on the job. A volume that the user mounts there takes precedence.
 """
 
 import posixpath
@@ -16,10 +16,10 @@ _NAME = "gangline-shared-memory"
 
 
 def with_shared_memory(job: TrainingJob, role: Role, pod: Manifest) -> Manifest:
-    """Mount memory in the pod of a role, if the job wants it and nothing is there."""
+    """Mount memory in the pod of a role, if the job requests it and nothing is mounted there."""
     written = job.meta.annotations.get(SHARED_MEMORY_ANNOTATION)
-    wanted = role.name in job.kind.shares_memory if written is None else written != "false"
-    if not wanted or _has_some(pod, job.kind.container):
+    enabled = role.name in job.kind.shares_memory if written is None else written != "false"
+    if not enabled or _has_some(pod, job.kind.container):
         return pod
     limit = {} if written in (None, "true") else {"sizeLimit": written}
     volume = {"name": _NAME, "emptyDir": {"medium": "Memory", **limit}}
@@ -28,7 +28,7 @@ def with_shared_memory(job: TrainingJob, role: Role, pod: Manifest) -> Manifest:
 
 
 def _has_some(pod: Manifest, container: str) -> bool:
-    """Whether something is mounted there, or the node's own is meant."""
+    """Return whether a volume is mounted there, or the pod shares the IPC namespace of the node."""
     trains = template.main_container(pod, container)
     if not trains or template.pod_spec(pod).get("hostIPC"):
         return True

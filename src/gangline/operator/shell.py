@@ -1,9 +1,10 @@
-"""Around the engine: look at a job, decide, carry out, store the status, tell what happened.
+"""The reconcile loop of one job: observe, plan, execute, store the status, emit events.
 
 One pass ends with at most one status write, after all other writes, and none if nothing changed.
-The write names the version of the job that was decided upon: if the job has changed meanwhile, the
-pass fails with a conflict and the next one sees the change. Events and counters follow only once
-the status is stored, so that nothing is told that did not come to be.
+The write carries the version of the job that the plan is based on: if the job has changed
+meanwhile, the pass fails with a conflict and the next one observes the change. Invariant: events
+and counters follow only after the status is stored, so they never report a transition that did not
+happen.
 """
 
 import math
@@ -19,44 +20,47 @@ from gangline.kube.client import Client, PatchKind
 from gangline.kube.controller import After, Done, Result, TerminalError
 from gangline.kube.errors import NotFound
 from gangline.kube.events import EventRecorder
-from gangline.operator import conditions, journal, metrics, story, urgency
+from gangline.operator import conditions, metrics
 from gangline.operator.cache import Cache, JobKey, Sight, job_resource
 from gangline.operator.decide import decide
 from gangline.operator.decision import Decision, EngineSettings, Event
 from gangline.operator.hands import Hands, Outcome
 from gangline.operator.job import Manifest, StartsLater, offers
+from gangline.operator.journal import note
 from gangline.operator.recent import PATIENCE_S
 from gangline.operator.stored import StoredJob
+from gangline.operator.story import events, is_minor, is_start, stalled
+from gangline.operator.urgency import look_again, minor_waits, start_waits
 
 MOST_UNTOLD = 1000
-"""Events that are kept for quieter times; of more the oldest are dropped."""
+"""Number of events that wait for a less busy moment; the oldest are dropped."""
 
 FOREIGN_DEFINITION = (
-    "the cluster's definition of this kind drops status.restarts, so that restarts cannot be "
+    "the cluster's CRD of this kind drops status.restarts, so that restarts cannot be "
     "counted: install Gangline's (kubectl apply -f deploy/crds)"
 )
 
 STALL_RETRY_S = (1.0, 300.0)
-"""The shortest and the longest wait before something that was refused is tried again."""
+"""The shortest and the longest delay in seconds before a refused creation is retried."""
 
 _STATUS = msgspec.json.Decoder(JobStatus)
 
 
 class Reconciler:
-    """Brings one job at a time to where its specification wants it."""
+    """Reconciles one job at a time."""
 
     def __init__(
         self,
         client: Client,
         cache: Cache,
-        hands: Hands,
+        executor: Hands,
         events: EventRecorder,
         settings: EngineSettings,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._client = client
         self._cache = cache
-        self._hands = hands
+        self._hands = executor
         self._events = events
         self._settings = settings
         self._clock = clock
@@ -65,74 +69,81 @@ class Reconciler:
         self._untold: deque[tuple[StoredJob, Event]] = deque(maxlen=MOST_UNTOLD)
 
     async def reconcile(self, key: JobKey) -> Result:
-        """Look at one job and do what is to be done.
+        """Run one pass over a job.
 
         Raises:
-            ApiError: a write failed; another pass will find out how far this one came.
+            ApiError: a write failed; the next pass continues from the stored state.
         """
-        sight = self._cache.observe(key)
-        if sight is None:
+        observation = self._cache.observe(key)
+        if observation is None:
             self._stored_at.pop(key, None)
             self._minor_since.pop(key, None)
             return Done()
         now = self._clock()
-        decision = decide(sight.observed, now, self._settings)
-        outcome = await self._hands.carry_out(sight, decision)
-        status = self._status(sight, decision, outcome, now)
-        fields = decision.fields if decision.fields is not None else sight.own_fields
-        changed = status != sight.observed.status or fields != sight.own_fields
+        plan = decide(observation.observed, now, self._settings)
+        result = await self._hands.carry_out(observation, plan)
+        status = self._status(observation, plan, result, now)
+        fields = plan.fields if plan.fields is not None else observation.own_fields
+        changed = status != observation.observed.status or fields != observation.own_fields
         if not changed:
             self._minor_since.pop(key, None)
-        wait = self._wait_to_store(key, sight.observed.status, status) if changed else None
+        wait = self._wait_to_store(key, observation.observed.status, status) if changed else None
         if changed and not wait:
-            if not await self._store(key, sight, status, fields):
+            if not await self._store(key, observation, status, fields):
                 return Done()
-            self._tell(sight, story.events(sight.observed.status, status))
-        self._tell(sight, outcome.events())
+            self._tell(observation, events(observation.observed.status, status))
+        self._tell(observation, result.events())
         return _result(
-            _requeue_after(decision, outcome),
-            self._look_again(sight, decision, outcome),
+            _requeue_after(plan, result),
+            self._look_again(observation, plan, result),
             wait,
-            _stall_wait(status, now) if outcome.problems else None,
-            # A watch may never show what was gone before it was seen: look again by then.
-            PATIENCE_S + 1 if self._cache.owed(sight.stored.metadata.uid) else None,
+            _stall_wait(status, now) if result.problems else None,
+            # A watch never shows an object that was deleted before it was observed: requeue.
+            PATIENCE_S + 1 if self._cache.owed(observation.stored.metadata.uid) else None,
         )
 
     def _status(
-        self, sight: Sight, decision: Decision, outcome: Outcome, now: datetime
+        self, observation: Sight, plan: Decision, result: Outcome, now: datetime
     ) -> JobStatus:
-        if not outcome.problems:
-            return decision.status
+        if not result.problems:
+            return plan.status
         stamp = now.replace(microsecond=0)
-        return story.stalled(sight.observed.job, decision.status, outcome.problem(), stamp)
+        return stalled(observation.observed.job, plan.status, result.problem(), stamp)
 
     def _wait_to_store(self, key: JobKey, before: JobStatus, after: JobStatus) -> float | None:
-        """Put off minor news: more may come, some was stored just now, other work is urgent."""
+        """Return the delay of a minor status change; None: store it now.
+
+        More changes may follow, the last write may be recent, or other writes may be urgent.
+        """
         now = time.monotonic()
-        minor = story.is_minor(before, after)
-        if not minor and not story.is_start(before, after):
+        minor = is_minor(before, after)
+        if not minor and not is_start(before, after):
             return None
         waited_s = now - self._minor_since.setdefault(key, now)
         if not minor:
-            return urgency.start_waits(waited_s)
+            return start_waits(waited_s)
         since_stored_s = now - self._stored_at.get(key, -math.inf)
-        return urgency.minor_waits(waited_s, since_stored_s, crowded=self._hands.crowded)
+        return minor_waits(waited_s, since_stored_s, crowded=self._hands.crowded)
 
-    def _look_again(self, sight: Sight, decision: Decision, outcome: Outcome) -> float | None:
-        """When to look at what was made: at once where more could not be made without it."""
-        if not decision.creations or outcome.problems:
+    def _look_again(self, observation: Sight, plan: Decision, result: Outcome) -> float | None:
+        """Return the time until created objects are checked; zero if others can be created only
+        then.
+        """
+        if not plan.creations or result.problems:
             return None
-        if offers(sight.observed.job.rules, StartsLater):
+        if offers(observation.observed.job.rules, StartsLater):
             return 0.0
-        return urgency.look_again(crowded=self._hands.crowded)
+        return look_again(crowded=self._hands.crowded)
 
-    async def _store(self, key: JobKey, sight: Sight, status: JobStatus, fields: Manifest) -> bool:
-        """Write the status; False if the job is gone.
+    async def _store(
+        self, key: JobKey, observation: Sight, status: JobStatus, fields: Manifest
+    ) -> bool:
+        """Write the status; return False if the job was deleted.
 
         Raises:
-            TerminalError: the cluster's definition of the kind does not keep what has to be kept.
+            TerminalError: the cluster's CRD of the kind drops fields that are required.
         """
-        stored = sight.stored
+        stored = observation.stored
         operations = [
             {
                 "op": "replace",
@@ -148,7 +159,7 @@ class Reconciler:
         metrics.WRITES.labels("Job", "status").inc()
         try:
             after: StoredJob = await self._client.patch(
-                job_resource(sight.observed.job.kind),
+                job_resource(observation.observed.job.kind),
                 key.name,
                 operations,
                 key.namespace,
@@ -160,30 +171,31 @@ class Reconciler:
         self._cache.recent_status.written(stored, after)
         self._stored_at[key] = time.monotonic()
         self._minor_since.pop(key, None)
+        # With a CRD that lacks this field the API server drops it silently: no restart would count.
         if _STATUS.decode(after.status).restarts.total != status.restarts.total:
             raise TerminalError(FOREIGN_DEFINITION)
-        metrics.count_status(sight.observed, status)
-        journal.note(sight.observed.status, status)
+        metrics.count_status(observation.observed, status)
+        note(observation.observed.status, status)
         return True
 
-    def _tell(self, sight: Sight, told: list[Event]) -> None:
-        """Tell events, but not while other jobs' pods are waiting to be made."""
-        self._untold += ((sight.stored, event) for event in told)
+    def _tell(self, observation: Sight, events: list[Event]) -> None:
+        """Emit events, unless pods of other jobs wait to be created."""
+        self._untold += ((observation.stored, event) for event in events)
         while self._untold and not self._hands.crowded:
             involved, event = self._untold.popleft()
             kind = "Warning" if event.warning else "Normal"
             self._events.event(involved, kind, event.reason, event.message)
 
 
-def _requeue_after(decision: Decision, outcome: Outcome) -> float | None:
-    """When to look again; not at once for more of what has just been refused."""
-    if decision.requeue_after is None or (outcome.problems and not decision.requeue_after):
+def _requeue_after(plan: Decision, result: Outcome) -> float | None:
+    """Return the planned delay, but no immediate retry of a refused creation."""
+    if plan.requeue_after is None or (result.problems and not plan.requeue_after):
         return None
-    return decision.requeue_after.total_seconds()
+    return plan.requeue_after.total_seconds()
 
 
 def _stall_wait(status: JobStatus, now: datetime) -> float:
-    """Wait as long again as the job has been stalled already: ever longer, up to a bound."""
+    """Wait as long as the job has been stalled already: exponential backoff with a bound."""
     shortest, longest = STALL_RETRY_S
     stalled = conditions.find(status.conditions, conditions.STALLED)
     since = stalled.last_transition_time if stalled else None

@@ -1,7 +1,7 @@
-"""A job as it is stored: of any kind, with specification and status left as bytes.
+"""A stored job of any kind, with specification and status as bytes.
 
-Bytes are what a cache of many jobs should hold. They are read when a job is looked at, so that
-one that cannot be read is that job's own trouble and not the end of the watch.
+Bytes keep a cache of many jobs small. They are decoded when the job is reconciled, so an unreadable
+job is an error of that job and does not end the watch.
 """
 
 import msgspec
@@ -12,14 +12,14 @@ _NOTHING = msgspec.Raw(b"{}")
 
 
 class StoredJob(Object):
-    """Any job."""
+    """A job of any kind."""
 
     spec: msgspec.Raw = _NOTHING
     status: msgspec.Raw = _NOTHING
 
 
 def detached(job: StoredJob) -> StoredJob:
-    """Copy a job out of the message that it came in, which otherwise stays in memory with it."""
+    """Copy a job out of its watch message, which otherwise stays in memory with it."""
     return msgspec.structs.replace(
         job, spec=msgspec.Raw(bytes(job.spec)), status=msgspec.Raw(bytes(job.status))
     )

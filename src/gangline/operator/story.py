@@ -1,7 +1,7 @@
-"""What a job's status says at each turn of its life, and which of it is told as events.
+"""The status of a job after each transition, and the events about it.
 
 Each function takes a status and returns the next one. Reasons and messages follow upstream's
-patterns, with the particulars added that a person needs in order to act.
+patterns, with the details that a user needs in order to act.
 """
 
 from collections.abc import Sequence
@@ -11,14 +11,15 @@ from msgspec.structs import replace
 
 from gangline.api.kubeflow import JobStatus, ReplicaStatus
 from gangline.api.meta import Condition
-from gangline.operator import conditions, indexes, labels
+from gangline.operator import conditions, labels
 from gangline.operator.decision import Event
+from gangline.operator.indexes import write
 from gangline.operator.job import CleanPodPolicy, TrainingJob
 from gangline.operator.policies import pace
 from gangline.operator.replicas import Gang
 
 _NAMED_PODS = 5
-"""A message names this many pods; of a thousand failed ones nobody reads more."""
+"""Number of pods that a message names."""
 
 _TOLD = {
     conditions.RESTARTING: True,
@@ -28,42 +29,41 @@ _TOLD = {
     conditions.INVALID_SPEC: True,
     conditions.STALLED: True,
 }
-"""The conditions that make an event when they begin to hold, and whether it is a warning."""
+"""Conditions that emit an event when they become True, and whether it is a warning."""
 
 
 def started(job: TrainingJob, status: JobStatus, now: datetime) -> JobStatus:
-    """The job is seen and may run: created, started or resumed, and valid."""
-    told = _created(job, status.conditions, now)
+    """The job may run: created, valid, and started or resumed."""
+    current = _created(job, status.conditions, now)
     resumed = f"{job.kind.kind} {job.name} is resumed."
-    told = conditions.assert_false(
-        told, conditions.SUSPENDED, _reason(job, "Resumed"), resumed, now
+    current = conditions.assert_false(
+        current, conditions.SUSPENDED, _reason(job, "Resumed"), resumed, now
     )
-    told = conditions.drop(told, conditions.INVALID_SPEC)
-    return replace(status, conditions=told, start_time=status.start_time or now)
+    current = conditions.drop(current, conditions.INVALID_SPEC)
+    return replace(status, conditions=current, start_time=status.start_time or now)
 
 
 def invalid(job: TrainingJob, status: JobStatus, mistakes: str, now: datetime) -> JobStatus:
-    """The specification cannot be carried out."""
-    told = _created(job, status.conditions, now)
-    told = conditions.assert_true(
-        told, conditions.INVALID_SPEC, _reason(job, "Invalid"), mistakes, now
+    current = _created(job, status.conditions, now)
+    current = conditions.assert_true(
+        current, conditions.INVALID_SPEC, _reason(job, "Invalid"), mistakes, now
     )
-    return replace(status, conditions=told)
+    return replace(status, conditions=current)
 
 
 def suspended(job: TrainingJob, status: JobStatus, now: datetime) -> JobStatus:
-    """The job is held: no pods, and its time starts anew when it is resumed."""
+    """The job is suspended: it has no pods, and its start time is set again on resume."""
     reason = _reason(job, "Suspended")
     message = f"{job.kind.kind} {job.name} is suspended."
-    told = _created(job, status.conditions, now)
-    told = conditions.drop(told, conditions.RESTARTING)
-    told = conditions.drop(told, conditions.STALLED)
-    told = conditions.drop(told, conditions.INVALID_SPEC)
-    told = conditions.assert_false(told, conditions.RUNNING, reason, message, now)
-    told = conditions.assert_true(told, conditions.SUSPENDED, reason, message, now)
+    current = _created(job, status.conditions, now)
+    current = conditions.drop(current, conditions.RESTARTING)
+    current = conditions.drop(current, conditions.STALLED)
+    current = conditions.drop(current, conditions.INVALID_SPEC)
+    current = conditions.assert_false(current, conditions.RUNNING, reason, message, now)
+    current = conditions.assert_true(current, conditions.SUSPENDED, reason, message, now)
     return replace(
         status,
-        conditions=told,
+        conditions=current,
         start_time=None,
         replica_statuses={role.name: ReplicaStatus() for role in job.roles},
     )
@@ -72,23 +72,22 @@ def suspended(job: TrainingJob, status: JobStatus, now: datetime) -> JobStatus:
 def restarting(
     job: TrainingJob, status: JobStatus, role: str, failures: Sequence[str], now: datetime
 ) -> JobStatus:
-    """Replicas have failed and are being replaced."""
     message = f"{job.kind.kind} {job.name} is restarting because {why_failed(role, failures)}"
-    told = conditions.assert_true(
+    current = conditions.assert_true(
         status.conditions, conditions.RESTARTING, _reason(job, "Restarting"), message, now
     )
-    return replace(status, conditions=told)
+    return replace(status, conditions=current)
 
 
 def restarting_together(
     job: TrainingJob, status: JobStatus, why: str, now: datetime, *, counted: bool
 ) -> JobStatus:
-    """All replicas are being replaced; one restart, however many of them failed.
+    """All replicas are being replaced; this is one restart, however many of them failed.
 
     Args:
         job: the job.
-        status: where it was.
-        why: what made it necessary.
+        status: its status.
+        why: the reason of the restart.
         now: the time.
         counted: whether it counts as a restart after a failure.
     """
@@ -96,27 +95,26 @@ def restarting_together(
     if counted:
         record = pace.note(replace(record, total=record.total + 1), now)
     message = f"{job.kind.kind} {job.name} is restarting all replicas because {why}"
-    told = conditions.assert_true(
+    current = conditions.assert_true(
         status.conditions, conditions.RESTARTING, _reason(job, "Restarting"), message, now
     )
     unfinished = {
         role: replace(count, completed_indexes="")
         for role, count in status.replica_statuses.items()
     }
-    return replace(status, conditions=told, restarts=record, replica_statuses=unfinished)
+    return replace(status, conditions=current, restarts=record, replica_statuses=unfinished)
 
 
 def running(job: TrainingJob, status: JobStatus, now: datetime) -> JobStatus:
-    """Enough replicas run."""
     message = f"{job.kind.kind} {job.meta.namespace}/{job.name} is running."
-    told = conditions.assert_true(
+    current = conditions.assert_true(
         status.conditions, conditions.RUNNING, _reason(job, "Running"), message, now
     )
-    return replace(status, conditions=told)
+    return replace(status, conditions=current)
 
 
 def succeeded(job: TrainingJob, status: JobStatus, now: datetime) -> JobStatus:
-    """The job has done what it was for. What still runs counts as succeeded, as upstream does."""
+    """The job has succeeded. Replicas that still run count as succeeded, as in upstream."""
     message = f"{job.kind.kind} {job.meta.namespace}/{job.name} successfully completed."
     counts = {
         role: replace(count, active=0, succeeded=count.succeeded + count.active)
@@ -127,7 +125,7 @@ def succeeded(job: TrainingJob, status: JobStatus, now: datetime) -> JobStatus:
 
 
 def failed(job: TrainingJob, status: JobStatus, why: str, now: datetime) -> JobStatus:
-    """The job is given up. Replicas that clean-up will take no longer count as active."""
+    """The job has failed. Replicas that clean-up deletes no longer count as active."""
     ended = _ended(status, conditions.FAILED, _reason(job, "Failed"), why, now)
     if job.policy.clean_after(failure=True) is CleanPodPolicy.NONE:
         return ended
@@ -136,15 +134,14 @@ def failed(job: TrainingJob, status: JobStatus, why: str, now: datetime) -> JobS
 
 
 def stalled(job: TrainingJob, status: JobStatus, why: str, now: datetime) -> JobStatus:
-    """Something that the job needs could not be made."""
-    told = conditions.assert_true(
+    current = conditions.assert_true(
         status.conditions, conditions.STALLED, _reason(job, "Stalled"), why, now
     )
-    return replace(status, conditions=told)
+    return replace(status, conditions=current)
 
 
 def counted(job: TrainingJob, status: JobStatus, gang: Gang) -> JobStatus:
-    """How many replicas of each role are in which state."""
+    """Update the number of replicas in each state."""
     counts = {}
     for role in job.roles:
         slots = gang[role.name]
@@ -153,16 +150,16 @@ def counted(job: TrainingJob, status: JobStatus, gang: Gang) -> JobStatus:
             succeeded=slots.succeeded,
             failed=slots.failed,
             selector=_selector(job, role.label),
-            completed_indexes=indexes.write(slots.completed),
+            completed_indexes=write(slots.completed),
         )
     return replace(status, replica_statuses=counts)
 
 
 def is_minor(before: JobStatus, after: JobStatus) -> bool:
-    """Say whether a status brings nothing that has to be stored at once.
+    """Return whether a status change may be stored later.
 
-    That the job was seen, when it started, how many replicas do what, and that a pod which was
-    restarted is gone can all be found out again; ends, restarts and what was told to users cannot.
+    Created, the start time, replica counts and the removal of a counted pod can be computed again;
+    ends, restarts and conditions that users were notified of cannot.
     """
     return _major(before) == _major(after) and (
         before.restarts.pods.items() >= after.restarts.pods.items()
@@ -170,26 +167,28 @@ def is_minor(before: JobStatus, after: JobStatus) -> bool:
 
 
 def is_start(before: JobStatus, after: JobStatus) -> bool:
-    """Say whether a status brings nothing but that the job now runs, for the first time."""
+    """Return whether the only major change is that the job runs for the first time."""
     if conditions.find(before.conditions, conditions.RESTARTING):
         return False
-    told = conditions.drop(after.conditions, conditions.RUNNING)
-    return is_minor(before, replace(after, conditions=told))
+    current = conditions.drop(after.conditions, conditions.RUNNING)
+    return is_minor(before, replace(after, conditions=current))
 
 
 def _major(status: JobStatus) -> JobStatus:
-    told = conditions.drop(status.conditions, conditions.CREATED)
+    current = conditions.drop(status.conditions, conditions.CREATED)
     restarts = replace(status.restarts, pods={})
-    return replace(status, conditions=told, replica_statuses={}, start_time=None, restarts=restarts)
+    return replace(
+        status, conditions=current, replica_statuses={}, start_time=None, restarts=restarts
+    )
 
 
 def failure_message(job: TrainingJob, role: str, failures: Sequence[str]) -> str:
-    """Say that the failure of replicas ends the job."""
+    """Return the message of a job that fails because of its replicas."""
     return f"{job.kind.kind} {job.name} is failed because {why_failed(role, failures)}"
 
 
 def why_failed(role: str, failures: Sequence[str]) -> str:
-    """Name the replicas of a role that failed, and how."""
+    """Return the failed replicas of a role and how each failed."""
     named = "; ".join(failure.rstrip(".") for failure in failures[:_NAMED_PODS])
     more = len(failures) - _NAMED_PODS
     rest = f"; and {more} more" if more > 0 else ""
@@ -197,17 +196,17 @@ def why_failed(role: str, failures: Sequence[str]) -> str:
 
 
 def events(before: JobStatus, after: JobStatus) -> list[Event]:
-    """List what to tell the user: conditions that now hold, or hold for another reason."""
-    told = []
+    """List the events: conditions that became True, or are True for another reason."""
+    emitted = []
     for condition in after.conditions:
         old = conditions.find(before.conditions, condition.type)
         if _says(condition) == _says(old) or condition.type not in _TOLD:
             continue
         if condition.status == conditions.TRUE:
-            told.append(Event(condition.reason, condition.message, _TOLD[condition.type]))
+            emitted.append(Event(condition.reason, condition.message, _TOLD[condition.type]))
         elif condition.type == conditions.SUSPENDED:
-            told.append(Event(condition.reason, condition.message))
-    return told
+            emitted.append(Event(condition.reason, condition.message))
+    return emitted
 
 
 def _says(condition: Condition | None) -> tuple[str, str, str] | None:
@@ -218,17 +217,19 @@ def _reason(job: TrainingJob, word: str) -> str:
     return f"{job.kind.kind}{word}"
 
 
-def _created(job: TrainingJob, told: Sequence[Condition], now: datetime) -> list[Condition]:
-    if conditions.find(told, conditions.CREATED):
-        return list(told)
+def _created(job: TrainingJob, current: Sequence[Condition], now: datetime) -> list[Condition]:
+    if conditions.find(current, conditions.CREATED):
+        return list(current)
     message = f"{job.kind.kind} {job.name} is created."
-    return conditions.assert_true(told, conditions.CREATED, _reason(job, "Created"), message, now)
+    return conditions.assert_true(
+        current, conditions.CREATED, _reason(job, "Created"), message, now
+    )
 
 
 def _ended(status: JobStatus, type_: str, reason: str, message: str, now: datetime) -> JobStatus:
-    told = conditions.drop(status.conditions, conditions.STALLED)
-    told = conditions.assert_true(told, type_, reason, message, now)
-    return replace(status, conditions=told, completion_time=now)
+    current = conditions.drop(status.conditions, conditions.STALLED)
+    current = conditions.assert_true(current, type_, reason, message, now)
+    return replace(status, conditions=current, completion_time=now)
 
 
 def _selector(job: TrainingJob, role: str) -> str:

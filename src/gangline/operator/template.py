@@ -1,6 +1,6 @@
-"""Reading and extending pod templates, which stay the user's own JSON.
+"""Reads and extends pod templates, which remain the user's JSON.
 
-Nothing is changed in place: each function returns a new manifest that shares what it left alone.
+No function changes its arguments: each returns a new manifest that shares the unchanged parts.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,38 +9,35 @@ from gangline.operator.job import Manifest
 
 
 def pod_spec(template: Manifest) -> Manifest:
-    """Return the pod specification in a template."""
     spec: Manifest = template.get("spec") or {}
     return spec
 
 
 def containers(template: Manifest) -> list[Manifest]:
-    """List the template's containers."""
     found: list[Manifest] = pod_spec(template).get("containers") or []
     return found
 
 
 def main_container(template: Manifest, name: str) -> Manifest:
-    """Find the container that trains: the one with the kind's name, else the first."""
+    """Return the main container: the one with the kind's name, else the first; empty if none."""
     candidates = containers(template)
     named = (container for container in candidates if container.get("name") == name)
     return next(named, candidates[0] if candidates else {})
 
 
 def ports(template: Manifest, container: str) -> list[Manifest]:
-    """List the ports of the container that trains."""
     found: list[Manifest] = main_container(template, container).get("ports") or []
     return found
 
 
 def port(template: Manifest, container: str, name: str, otherwise: int) -> int:
-    """Look up a port of the container that trains by the port's name."""
+    """Return a port of the main container by its name, or ``otherwise``."""
     named = (p.get("containerPort") for p in ports(template, container) if p.get("name") == name)
     return next((number for number in named if isinstance(number, int)), otherwise)
 
 
 def with_port(template: Manifest, container: str, name: str, number: int) -> Manifest:
-    """Add a named port to the container that trains, unless it has one of that name."""
+    """Add a named port to the main container, unless it has one of that name."""
     trains = main_container(template, container)
     listed = ports(template, container)
     if not trains or any(entry.get("name") == name for entry in listed):
@@ -51,7 +48,6 @@ def with_port(template: Manifest, container: str, name: str, number: int) -> Man
 
 
 def with_container(template: Manifest, container: str, **fields: object) -> Manifest:
-    """Set fields of the container that trains."""
     trains = main_container(template, container)
     changed = {**trains, **fields}
     return _with_containers(
@@ -60,7 +56,7 @@ def with_container(template: Manifest, container: str, **fields: object) -> Mani
 
 
 def with_volume(template: Manifest, container: str, volume: Manifest, mount: Manifest) -> Manifest:
-    """Add a volume that the container that trains sees; one of the same name makes place for it."""
+    """Add a volume and mount it in the main container; both replace any of the same name."""
     volumes = _others(pod_spec(template).get("volumes"), volume)
     mounts = _others(main_container(template, container).get("volumeMounts"), mount)
     return with_container(
@@ -71,12 +67,12 @@ def with_volume(template: Manifest, container: str, volume: Manifest, mount: Man
 def with_environment(
     template: Manifest, variables: Sequence[Manifest], only: str | None = None
 ) -> Manifest:
-    """Append variables to every container. Of two with one name the kubelet takes the last.
+    """Append variables to the containers. Of two with one name the kubelet takes the last.
 
     Args:
         template: the template.
-        variables: what to append.
-        only: the name of the container that trains, if no other shall get them.
+        variables: the variables to append.
+        only: the name of the main container, if no other gets them; None: all containers.
     """
     if not variables:
         return template
@@ -95,7 +91,7 @@ def with_environment(
 def with_metadata(
     manifest: Manifest, labels: Mapping[str, str], annotations: Mapping[str, str]
 ) -> Manifest:
-    """Add labels and annotations, over those that are there."""
+    """Add labels and annotations; they replace existing ones."""
     meta: Manifest = manifest.get("metadata") or {}
     added = {"labels": {**(meta.get("labels") or {}), **labels}}
     notes = {**(meta.get("annotations") or {}), **annotations}
@@ -103,7 +99,6 @@ def with_metadata(
 
 
 def with_spec(manifest: Manifest, **fields: object) -> Manifest:
-    """Set fields of the pod specification."""
     return {**manifest, "spec": {**pod_spec(manifest), **fields}}
 
 

@@ -1,36 +1,37 @@
-"""How long news of a job waits before it is stored: one write tells more, and others go first.
+"""Delays for status writes. Changes within the delay are merged into one write.
 
-Pods of a gang start, and end, within moments of each other, and each would be a write of its own;
-and while other jobs' pods wait to be made, a status costs these as much as a pod does.
+The pods of a gang start, and end, within moments of each other, and each would cause a write. While
+pod creations of other jobs are queued, minor changes wait longer: a status write costs as much as
+the creation of a pod.
 """
 
 MINOR_EVERY_S = 1.0
-"""How long minor news of a job waits for more of it, and how often it is stored."""
+"""Seconds between writes of minor changes of one job."""
 
 START_WAITS_S = 0.5
-"""How long the news that a job runs waits for the rest of its pods."""
+"""Delay of the first Running condition, until the remaining pods of the gang run."""
 
 MINOR_WAITS_S = 30.0
-"""How long minor news gives way to other jobs' pods while there is a crowd."""
+"""Longest delay of minor changes while pod creations are queued."""
 
 CROWD_LOOKS_S = 10.0
-"""How often a job is looked at in that time. Each look costs as much as a pod."""
+"""Seconds between passes over a job in that time. Each pass costs as much as a pod creation."""
 
 LOOK_AGAIN_S = 1.0
-"""How soon a job is looked at again for which something was made."""
+"""Seconds until the next pass over a job for which objects were created."""
 
 
 def start_waits(waited_s: float) -> float | None:
-    """How much longer the news that a job runs waits; None: it is stored now."""
+    """Return the remaining delay of the first Running condition; None: store it now."""
     return START_WAITS_S - waited_s if waited_s < START_WAITS_S else None
 
 
 def minor_waits(waited_s: float, since_stored_s: float, *, crowded: bool) -> float | None:
-    """How long until minor news is looked at again; None: it is stored now.
+    """Return the time until a minor change is checked again; None: store it now.
 
     Args:
         waited_s: how long it has waited.
-        since_stored_s: how long ago the job's status was last stored; infinite: never.
+        since_stored_s: time since the job's last status write; infinite: never.
         crowded: whether writes wait for each other.
     """
     if crowded and waited_s < MINOR_WAITS_S:
@@ -40,5 +41,5 @@ def minor_waits(waited_s: float, since_stored_s: float, *, crowded: bool) -> flo
 
 
 def look_again(*, crowded: bool) -> float:
-    """How soon to look at what was made for a job."""
+    """Return the time until the next pass over a job for which objects were created."""
     return CROWD_LOOKS_S if crowded else LOOK_AGAIN_S

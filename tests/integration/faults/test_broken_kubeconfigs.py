@@ -1,4 +1,4 @@
-"""A kubeconfig that is broken in each usual way: exit status 5 and words about the broken part."""
+"""Broken kubeconfigs: exit status 5 and a message about the broken part."""
 
 import asyncio
 import copy
@@ -76,7 +76,7 @@ BROKEN: dict[str, tuple[str | Change, str]] = {
 
 
 def listing(kubeconfig: Path) -> subprocess.CompletedProcess[str]:
-    """What ``gangline list`` says to a kubeconfig."""
+    """The output of ``gangline list`` with a kubeconfig."""
     environment = {k: v for k, v in os.environ.items() if k != "KUBECONFIG"}
     return subprocess.run(
         [sys.executable, "-m", "gangline", "list", "--kubeconfig", str(kubeconfig)],
@@ -106,7 +106,7 @@ async def test_each_usual_break_is_named(api_server: ApiServer, tmp_path: Path) 
             assert says in done.stderr, (what, done.stderr)
 
 
-async def test_a_wrong_token_is_told_from_a_cluster_that_is_away(
+async def test_wrong_token_is_distinguished_from_an_unreachable_cluster(
     api_server: ApiServer, tmp_path: Path
 ) -> None:
     config = yaml.safe_load(api_server.kubeconfig.read_text())

@@ -1,4 +1,4 @@
-"""A full disk: writes are refused with words, nothing acknowledged is lost, and it recovers."""
+"""A full disk: writes are refused with a message, no acknowledged write is lost, it recovers."""
 
 import asyncio
 import os
@@ -30,7 +30,7 @@ INTERNAL_ERROR = 500
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A folder on a file system of its own, which has little room."""
+    """A folder on a small file system of its own."""
     folder = tmp_path / "disk"
     folder.mkdir()
     options = f"size={DISK_BYTES}"
@@ -42,7 +42,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 async def start(data: Path) -> Process:
-    """An API server alone, once it answers."""
+    """An API server alone, once it responds."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "gangline.local.apiserver", "--data", str(data), stdout=PIPE
     )
@@ -53,7 +53,7 @@ async def start(data: Path) -> Process:
 
 
 async def fill(client: Client, kept: set[str]) -> ApiError:
-    """Write until that is refused; ``kept`` has what was acknowledged."""
+    """Write until a write is refused; ``kept`` gets the acknowledged ones."""
     for number in range(1000):
         name = f"big-{len(kept)}-{number}"
         body = core.ConfigMap(metadata=ObjectMeta(name=name), data={"x": "x" * 200_000})
@@ -69,7 +69,7 @@ async def stored(client: Client) -> set[str]:
     return {each.metadata.name for each in (await client.list(CONFIG_MAPS, "default")).items}
 
 
-async def test_a_full_disk_is_told_and_loses_nothing(small_disk: Path) -> None:
+async def test_full_disk_is_reported_and_loses_nothing(small_disk: Path) -> None:
     ballast = small_disk / "ballast"
     ballast.write_bytes(b"x" * (3 << 20))
     data = small_disk / "state"
@@ -116,7 +116,7 @@ async def test_a_log_that_fills_the_disk_does_not_end_the_cluster(
 
         try:
             await until(is_full, within_s=3.0)
-        except AssertionError:  # the log was rotated in time: something else fills the disk
+        except AssertionError:  # the log was rotated in time: another file fills the disk
             fill_up(ballast)
         assert (await client.get(PODS, "chatty", "default")).metadata.name == "chatty"
         ballast.unlink(missing_ok=True)
@@ -146,7 +146,7 @@ async def test_a_log_that_fills_the_disk_does_not_end_the_cluster(
 
 
 def fill_up(ballast: Path) -> None:
-    """Write until there is no room."""
+    """Write until the disk is full."""
     with ballast.open("wb", buffering=0) as file:
         try:
             while file.write(b"x" * 4096) == 4096:

@@ -1,4 +1,4 @@
-"""Rude clients: the API server answers each with a Status where it can, and goes on."""
+"""Abusive clients: the API server responds with a Status where possible, and stays available."""
 
 import asyncio
 import io
@@ -79,7 +79,7 @@ async def make_victim(session: aiohttp.ClientSession) -> None:
         assert answer.status == 201, await answer.text()
 
 
-async def test_garbage_is_answered_with_words_and_changes_nothing(
+async def test_garbage_gets_an_error_message_and_changes_nothing(
     session: aiohttp.ClientSession,
 ) -> None:
     await make_victim(session)
@@ -108,7 +108,7 @@ async def test_a_body_that_cannot_be_unpacked_is_the_clients_mistake(
 
 
 async def raw(api_server: ApiServer) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection of which only TLS is in order."""
+    """A connection of which only TLS is valid."""
     address = urlsplit(api_server.config.server)
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -154,11 +154,11 @@ async def test_clients_that_never_finish_do_not_hold_up_others(
     await asyncio.gather(*(writer.drain() for _, writer in connections))
     await make_victim(
         session
-    )  # the session waits for an answer for 20 s, the others send nothing ever
+    )  # the session waits 20 s for a response, the others never send anything
     assert await answers(session)
     for number, (_, writer) in enumerate(connections):
         if number % 2:
-            writer.transport.abort()  # without a farewell
+            writer.transport.abort()  # without closing the session
         else:
             writer.close()
     assert await answers(session)

@@ -42,7 +42,7 @@ def job(shared: Path, mark: str) -> dict[str, object]:
 
 
 async def write(client: Client, number: int, kept: set[str]) -> None:
-    """Make objects until the server dies; ``kept`` has what was acknowledged."""
+    """Create objects until the server is killed; ``kept`` gets the acknowledged ones."""
     while True:
         name = f"m{number}-{len(kept)}"
         body = core.ConfigMap(metadata=ObjectMeta(name=name), data={"a": name})
@@ -67,7 +67,7 @@ async def submit(client: Client, manifest: dict[str, object]) -> None:
 
 
 async def one_life(cluster: EmbeddedCluster, life: int, kept: set[str], delay_s: float) -> None:
-    """Look whether everything is there, then write until the cluster is killed."""
+    """Check that all objects exist, then write until the cluster is killed."""
     async with cluster.client() as client:
         names = {m.metadata.name for m in (await client.list(CONFIG_MAPS, "default")).items}
         assert kept <= names, f"lost after {life} deaths: {sorted(kept - names)}"
@@ -75,7 +75,7 @@ async def one_life(cluster: EmbeddedCluster, life: int, kept: set[str], delay_s:
             writers = [set[str](), set[str]()]
             for number, mine in enumerate(writers):
                 group.create_task(write(client, 2 * life + number, mine))
-            # The one clock of this test: the moment of death is what it is about.
+            # The only timer of this test: it chooses the moment of the kill.
             await asyncio.sleep(delay_s)
             await cluster.end(signal.SIGKILL)
         kept.update(*writers)

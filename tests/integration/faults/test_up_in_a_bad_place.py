@@ -1,4 +1,4 @@
-"""``gangline up`` where something is in its way: a port, a flag, missing rights."""
+"""``gangline up`` with an obstacle: a port in use, a bad flag, missing rights."""
 
 import asyncio
 import os
@@ -26,7 +26,7 @@ SOURCES = Path(gangline.__file__).parents[1]
 
 
 def up(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """What ``gangline up`` says that does not start."""
+    """The output of a ``gangline up`` that fails to start."""
     return subprocess.run(
         [sys.executable, "-m", "gangline", "up", *arguments],
         env={**os.environ, "GANGLINE_HOME": str(home)},
@@ -37,7 +37,7 @@ def up(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_port_in_use_is_named_with_who_has_it(tmp_path: Path) -> None:
+def test_port_in_use_is_reported_with_its_holder(tmp_path: Path) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -86,7 +86,7 @@ def test_a_home_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 @pytest.fixture
 def open_home() -> Iterator[Path]:
-    """A folder of an ordinary user; not pytest's, which only root may look into."""
+    """A folder of an ordinary user; not pytest's, which only root may read."""
     home = Path(tempfile.mkdtemp())
     os.chown(home, NOBODY, NOBODY)
     home.chmod(0o755)
@@ -111,7 +111,7 @@ def up_without_rights(home: Path, search: str) -> subprocess.Popen[bytes]:
 
 
 def refusing_namespaces(folder: Path) -> str:
-    """A search path on which the program that makes namespaces says that it may not."""
+    """A search path with a program for namespaces that reports missing rights."""
     folder.mkdir()
     program = folder / "unshare"
     program.write_text("#!/bin/sh\necho 'unshare failed: Operation not permitted' >&2\nexit 1\n")

@@ -1,4 +1,4 @@
-"""An embedded API server with our kinds, the operator, and kubelets that do as they are told."""
+"""An embedded API server with our kinds, the operator, and scripted kubelets."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -1,4 +1,4 @@
-"""A client that fails as it is told: before a write takes effect, after it, or always."""
+"""A client with scripted failures: before a write takes effect, after it, or always."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The operator as a process of its own, as ``gangline operator`` starts it."""
+"""The operator as a separate process, started by ``gangline operator``."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[3]
 
 
 class OperatorProcess:
-    """A running operator and what it logs."""
+    """A running operator and its log."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
@@ -34,7 +34,7 @@ class OperatorProcess:
 
     @property
     def records(self) -> list[dict[str, Any]]:
-        """What it logged, as objects; each line must be one."""
+        """Its log records; each line must be one JSON object."""
         return [json.loads(line) for line in self.lines]
 
     async def until_logged(self, message: str) -> dict[str, Any]:
@@ -65,7 +65,7 @@ class OperatorProcess:
         return float(found[0].rpartition(" ")[2]) if found else 0.0
 
     async def kill(self) -> None:
-        """End it by SIGKILL: it cannot say goodbye."""
+        """End it by SIGKILL, without a graceful shutdown."""
         self.process.kill()
         await self.process.wait()
 

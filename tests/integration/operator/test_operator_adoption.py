@@ -1,4 +1,4 @@
-"""What other operators made, or nobody owns any more, is taken over; nothing is made anew."""
+"""Adoption of foreign and orphaned objects: none is created again."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -53,7 +53,7 @@ def a_pytorch_job() -> JobManifest:
 
 @dataclass
 class Left:
-    """A job and what an upstream operator has made for it."""
+    """A job and the objects that an upstream operator created for it."""
 
     stage: Scene
     resource: Resource[Any]
@@ -102,7 +102,7 @@ async def leave(
     container: str,
     services: bool = True,
 ) -> Left:
-    """Submit a job and make its pods, as an upstream operator would."""
+    """Submit a job and create its pods, as an upstream operator would."""
     resource = _resource(job)
     stored = await stage.client.create(resource, job, NAMESPACE)
     uids = {}
@@ -126,7 +126,7 @@ async def leave(
 
 @asynccontextmanager
 async def writes_of_operator(stage: Scene, **settings: Any) -> AsyncIterator[FaultyTransport]:
-    """Run the operator; what it writes is noted."""
+    """Run the operator and record its writes."""
     async with faulty(stage.client.config, lambda *_: "") as (client, transport):
         await stage.start_operator(client, **settings)
         yield transport
@@ -253,7 +253,7 @@ async def test_a_replacement_of_an_old_pod_is_found_under_its_name(stage: Scene)
         own = labels.replica_labels("train", "pytorchjob-controller", "worker", 1)
         assert found.spec.selector == own
 
-        # With the others in its gang, the new pod need not wait for a gang that never fills.
+        # The gang contains the others, so the new pod does not wait for ever.
         async def together() -> bool:
             pods = (await left.pods()).values()
             return {pod.metadata.annotations.get(labels.GROUP_NAME) for pod in pods} == {"train"}
@@ -372,7 +372,7 @@ async def test_a_job_that_is_being_deleted_takes_nothing(stage: Scene) -> None:
     written["spec"]["runPolicy"] = {"managedBy": "kueue.x-k8s.io/multikueue"}
     await stage.client.create(PYTORCH_JOBS, written, NAMESPACE)
     await stage.client.delete(PYTORCH_JOBS, "train", NAMESPACE)
-    # Another job's life tells that the operator has looked at what came before.
+    # The completed life of another job shows that the operator has processed earlier events.
     await stage.submit(1, 0, name="later")
     await stage.until_condition("Running", "later")
     pod = await stage.client.get(PODS, "train-master-0", NAMESPACE)
@@ -381,7 +381,7 @@ async def test_a_job_that_is_being_deleted_takes_nothing(stage: Scene) -> None:
     await stage.client.patch(PYTORCH_JOBS, "train", release, NAMESPACE)
 
 
-async def test_an_operator_that_is_killed_while_it_takes_over_goes_on_where_it_was(
+async def test_operator_killed_during_adoption_continues_where_it_was(
     stage: Scene,
 ) -> None:
     left = await leave(

@@ -79,7 +79,7 @@ class Elastic:
         return await self.client.get(SCALE_PLANS, name, self.namespace)
 
     async def secret(self) -> str:
-        """What the job's processes know each other by; there is one."""
+        """The job's Secret; there is exactly one."""
         (found,) = (await self.client.list(SECRETS, self.namespace, labels=JOB_NAME)).items
         assert found.metadata.name.startswith("train-edljob-secret-")
         assert found.metadata.controller
@@ -91,7 +91,7 @@ def elastic(stage: Scene) -> Elastic:
     return Elastic(stage)
 
 
-async def test_a_whole_life_with_the_rights_of_the_shipped_manifests(
+async def test_complete_life_with_the_rights_of_the_shipped_manifests(
     elastic: Elastic, api_server: ApiServer, tmp_path: Path
 ) -> None:
     client = elastic.client
@@ -198,7 +198,7 @@ async def test_a_plan_whose_job_does_not_come_says_what_it_waits_for(elastic: El
     await elastic.stage.start_operator()
     await elastic.plan("early", replicaResourceSpecs={"worker": {"replicas": 3}})
     waiting = await elastic.until_plan("early", "Pending")
-    assert "spec.ownerJob: 'train' is no ElasticJob here" in waiting.status.message
+    assert "spec.ownerJob: 'train' is not an ElasticJob of this namespace" in waiting.status.message
     await elastic.submit(1)
     await elastic.until_plan("early", "Succeeded")
     await elastic.until_pods("master-0", "worker-0", "worker-1", "worker-2")

@@ -1,4 +1,4 @@
-"""What can go wrong around the operator: kills, lost answers, conflicts, refusals, other owners."""
+"""Faults around the operator: kills, lost responses, conflicts, refusals, other owners."""
 
 import asyncio
 import itertools
@@ -116,9 +116,7 @@ async def test_every_first_try_of_a_write_fails_and_the_job_runs(stage: Scene, h
 
 
 @pytest.mark.parametrize("resource", [PODS, SERVICES], ids=["pod", "service"])
-async def test_a_name_that_belongs_to_somebody_else_is_told_and_taken_once_it_is_free(
-    stage: Scene, resource
-) -> None:
+async def test_occupied_name_is_reported_and_used_once_free(stage: Scene, resource) -> None:
     spec = (
         {"containers": [{"name": "c", "image": "x"}]}
         if resource is PODS
@@ -130,7 +128,7 @@ async def test_a_name_that_belongs_to_somebody_else_is_told_and_taken_once_it_is
     await stage.submit(1, 1)
     job = await stage.until_condition("Stalled")
     why = next(c.message for c in job.status.conditions if c.type == "Stalled")
-    assert "train-worker-0 exists already and belongs to nobody" in why
+    assert "train-worker-0 exists already and belongs to no controller" in why
     await stage.client.delete(resource, "train-worker-0", NAMESPACE, grace_seconds=0)
     await stage.until_pods(RUNNING)
     await stage.until_condition("Running")
@@ -151,7 +149,7 @@ async def test_a_job_whose_pods_are_refused_hurts_no_other(stage: Scene) -> None
     assert "containers" in job.status.conditions[-1].message
 
 
-async def test_a_big_job_whose_pods_are_refused_floods_nobody(stage: Scene) -> None:
+async def test_large_job_with_refused_pods_does_not_flood_the_api_server(stage: Scene) -> None:
     async with faulty(stage.client.config, lambda *_: "") as (client, transport):
         await stage.start_operator(client)
         spec = {
@@ -166,7 +164,7 @@ async def test_a_big_job_whose_pods_are_refused_floods_nobody(stage: Scene) -> N
         assert not await stage.pods()
 
 
-async def test_a_foreign_definition_that_forgets_restarts_is_told_and_floods_nobody(
+async def test_crd_that_drops_restarts_is_reported_without_flooding(
     bare_stage: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
     stage = bare_stage

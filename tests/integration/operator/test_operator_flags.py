@@ -52,7 +52,7 @@ async def until_running(stage: Scene, namespace: str) -> None:
 
 
 @pytest.mark.slow
-async def test_the_rights_of_the_shipped_manifests_are_enough_for_a_whole_life(
+async def test_rights_of_the_shipped_manifests_suffice_for_a_complete_life(
     stage: Scene, admin: Path, tmp_path: Path
 ) -> None:
     for shipped in deployed():
@@ -279,7 +279,7 @@ async def test_running_jobs_do_not_notice_that_the_operator_is_replaced(
     assert all(job.status.restarts.total == 0 for job in jobs.values())
 
 
-async def test_nothing_is_told_twice_however_often_a_job_is_looked_at(stage: Scene) -> None:
+async def test_repeated_passes_emit_no_event_twice(stage: Scene) -> None:
     told: Counter[str] = Counter()
 
     async def listen() -> None:

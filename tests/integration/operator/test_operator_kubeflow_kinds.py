@@ -72,7 +72,7 @@ async def submitted(stage: Scene, kind: str, roles: dict[str, int | None], **spe
         ("XGBoostJob", {"Master": 1, "Worker": 2}, ["master-0"]),
     ],
 )
-async def test_a_job_runs_and_succeeds_when_those_who_decide_have(
+async def test_job_runs_and_succeeds_with_its_deciding_replicas(
     stage: Scene, kind: str, roles: dict[str, int | None], ends: list[str]
 ) -> None:
     job = await submitted(stage, kind, roles)
@@ -105,7 +105,7 @@ async def test_a_tfjobs_workers_can_be_scaled(stage: Scene) -> None:
     assert "Failed" not in await job.conditions()
 
 
-async def test_a_dynamic_tfjob_goes_on_without_a_worker_and_fails_without_any(stage: Scene) -> None:
+async def test_dynamic_tfjob_continues_without_a_worker_and_fails_without_any(stage: Scene) -> None:
     job = await submitted(stage, "TFJob", {"PS": 1, "Worker": 2}, enableDynamicWorker=True)
     everyone = {"ps-0": "Running", "worker-0": "Running", "worker-1": "Running"}
     await stage.until_pods(everyone)
@@ -116,7 +116,7 @@ async def test_a_dynamic_tfjob_goes_on_without_a_worker_and_fails_without_any(st
     assert "worker 0 had to succeed" in (await job.until("Failed"))["message"]
 
 
-async def test_a_tfjob_of_servers_only_is_told_that_it_would_never_end(stage: Scene) -> None:
+async def test_tfjob_of_servers_only_is_reported_as_endless(stage: Scene) -> None:
     job = await submitted(stage, "TFJob", {"PS": 2})
     assert "would never end" in (await job.until("InvalidSpec"))["message"]
     assert await stage.pods() == {}

@@ -1,4 +1,4 @@
-"""A job's life on a real API server, with kubelets that do as they are told."""
+"""A job's life on a real API server, with scripted kubelets."""
 
 import pytest
 
@@ -124,7 +124,7 @@ async def test_a_deleted_pod_comes_back_and_is_no_restart(stage: Scene) -> None:
     assert (await stage.job()).status.restarts.total == 0
 
 
-async def test_a_job_deleted_and_made_again_at_once_gets_pods_of_its_own(stage: Scene) -> None:
+async def test_job_deleted_and_recreated_immediately_gets_its_own_pods(stage: Scene) -> None:
     await stage.start_operator()
     await stage.submit(1, 1)
     await stage.until_pods(RUNNING)
@@ -132,7 +132,7 @@ async def test_a_job_deleted_and_made_again_at_once_gets_pods_of_its_own(stage: 
     await stage.client.delete(PYTORCH_JOBS, "train", NAMESPACE, propagation="Background")
     await stage.until_gone(PYTORCH_JOBS, "train")
     fresh = await stage.submit(1, 1)
-    # Nobody collects garbage on this server: the old job's things go when the test says so.
+    # This server has no garbage collector: the test itself deletes the old job's objects.
     for name in old:
         await stage.client.delete(PODS, name, NAMESPACE)
         await stage.client.delete(SERVICES, name, NAMESPACE)

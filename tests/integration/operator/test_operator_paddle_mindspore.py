@@ -78,7 +78,7 @@ async def paddle(stage: Scene) -> Job:
     return Job(stage, PADDLE)
 
 
-async def test_the_addresses_are_told_once_all_are_known_and_again_when_one_changes(
+async def test_addresses_are_published_when_all_are_known_and_when_one_changes(
     paddle: Job,
 ) -> None:
     await paddle.submit(paddle_jobs.manifest(worker=2))
@@ -95,7 +95,7 @@ async def test_the_addresses_are_told_once_all_are_known_and_again_when_one_chan
     await paddle.until_told("10.0.0.1:36000,10.0.0.7:36000")
 
 
-async def test_a_job_completes_with_its_workers_and_keeps_what_it_said(paddle: Job) -> None:
+async def test_job_completes_with_its_workers_and_keeps_its_status(paddle: Job) -> None:
     await paddle.submit(paddle_jobs.manifest(ps=1, worker=1, intranet="Service"))
     await paddle.until_holds("Running")
     running = await paddle.status()
@@ -109,7 +109,7 @@ async def test_a_job_completes_with_its_workers_and_keeps_what_it_said(paddle: J
     assert (ended["phase"], ended["worker"]) == ("Completed", {"succeeded": 1})
 
 
-async def test_a_config_map_of_the_jobs_name_is_somebody_elses(paddle: Job) -> None:
+async def test_config_map_of_another_owner_stalls_the_job(paddle: Job) -> None:
     mine = {"metadata": {"name": "train"}, "data": {"PADDLE_TRAINER_ENDPOINTS": "mine"}}
     await paddle.client.create(CONFIG_MAPS, mine, NAMESPACE)
     await paddle.submit(paddle_jobs.manifest(worker=1, intranet="Service"))
@@ -145,7 +145,7 @@ async def test_a_job_with_upstreams_finalizer_can_be_deleted(paddle: Job) -> Non
     await paddle.stage.until(gone, "the job is gone")
 
 
-async def test_workers_of_mindspore_are_told_the_address_of_the_schedulers_service(
+async def test_mindspore_workers_get_the_address_of_the_schedulers_service(
     stage: Scene,
 ) -> None:
     await stage.start_operator()

@@ -172,7 +172,7 @@ async def test_scaling_and_server_side_apply_pass(cluster: Client) -> None:
         ].replicas == 3
 
 
-async def test_a_configuration_of_somebody_else_is_left_alone(
+async def test_configuration_of_another_owner_is_not_changed(
     cluster: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     theirs = {"metadata": {"name": SETTINGS.configuration}, "webhooks": []}
@@ -200,7 +200,7 @@ async def test_what_others_change_in_a_configuration_is_put_right(cluster: Clien
         assert hook["objectSelector"] == chosen, "what the operator does not set is not its own"
 
 
-async def test_the_configurations_go_with_the_only_one_who_answers(cluster: Client) -> None:
+async def test_configurations_are_deleted_with_the_only_replica(cluster: Client) -> None:
     async with webhook(cluster):
         for resource in BOTH:
             assert await cluster.get(resource, SETTINGS.configuration)
@@ -209,7 +209,7 @@ async def test_the_configurations_go_with_the_only_one_who_answers(cluster: Clie
     await create(cluster, job())
 
 
-async def test_writes_pass_unchecked_while_nobody_answers_if_so_chosen(cluster: Client) -> None:
+async def test_failure_policy_ignore_stores_jobs_while_the_webhook_is_down(cluster: Client) -> None:
     kept: dict[str, Any] = {"removed_at_end": False}
     async with webhook(cluster, failure_policy=FailurePolicy.IGNORE, **kept):
         pass

@@ -111,7 +111,7 @@ async def test_a_large_job_is_reviewed_beside_the_others(
     assert msgspec.json.decode(base64.b64decode(patch))[0]["op"] == "add"
 
 
-async def test_connections_that_say_nothing_or_junk_hinder_nobody(client: Client) -> None:
+async def test_silent_or_junk_connections_do_not_block_others(client: Client) -> None:
     async with webhook(client) as started:
         port = started.server.port
         silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(50)]
@@ -123,7 +123,7 @@ async def test_connections_that_say_nothing_or_junk_hinder_nobody(client: Client
 
 
 @pytest.mark.slow
-async def test_a_port_that_is_taken_is_told_and_had_when_it_is_free(
+async def test_occupied_port_is_reported_and_bound_when_free(
     client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     blocker = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)

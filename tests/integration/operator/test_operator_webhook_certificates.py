@@ -1,4 +1,4 @@
-"""The webhook's certificate: shared, exchanged, lost, spoilt, and somebody else's."""
+"""The webhook's certificate: shared, rotated, lost, damaged, and owned by another program."""
 
 import asyncio
 import time
@@ -48,13 +48,13 @@ async def test_certificates_are_exchanged_under_load_and_no_call_fails(cluster: 
             await asyncio.gather(*(create(cluster, job(f"j{count + n}")) for n in range(10)))
             count += 10
             heard.append((time.monotonic(), await bundle(cluster)))
-            # Not every caller hears at once: this one is up to a second behind.
+            # Callers notice changes with a delay: this one is up to a second behind.
             while heard[0][0] < time.monotonic() - 1:
                 heard.popleft()
             shown.add(await certificate(started.server.port, heard[0][1]))
 
 
-async def test_a_lost_secret_is_made_anew_and_no_call_fails(cluster: Client) -> None:
+async def test_lost_secret_is_recreated_and_no_call_fails(cluster: Client) -> None:
     validity = Validity(settle=timedelta(seconds=0.5))
     async with webhook(cluster, validity=validity):
         first = (await secret(cluster)).data[keyring.KEY]
@@ -81,7 +81,7 @@ async def test_a_lost_secret_is_made_anew_and_no_call_fails(cluster: Client) -> 
         pytest.param({"tls.crt": "anVuaw=="}, id="half"),
     ],
 )
-async def test_a_secret_that_cannot_be_used_is_replaced_and_told(
+async def test_unusable_secret_is_replaced_and_reported(
     cluster: Client, caplog: pytest.LogCaptureFixture, data: dict[str, str]
 ) -> None:
     meta = ObjectMeta(name=NAME, namespace=SYSTEM, labels=dict(OWNED))
@@ -92,7 +92,7 @@ async def test_a_secret_that_cannot_be_used_is_replaced_and_told(
     assert keyring.read((await secret(cluster)).data)
 
 
-async def test_a_certificate_that_has_ended_is_replaced_at_once(
+async def test_expired_stored_certificate_is_replaced_immediately(
     cluster: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     long_ago = datetime.now(UTC) - timedelta(days=100)
@@ -104,7 +104,7 @@ async def test_a_certificate_that_has_ended_is_replaced_at_once(
     assert "check the clocks" in caplog.text
 
 
-async def test_a_secret_of_somebody_else_is_left_alone(
+async def test_secret_of_another_owner_is_not_changed(
     cluster: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     meta = ObjectMeta(name=NAME, namespace=SYSTEM)

@@ -1,4 +1,4 @@
-"""The webhook as it is deployed: with no more rights than it needs, behind a service, for Go."""
+"""The deployed webhook: with minimal rights, behind a service, and valid for Go clients."""
 
 import asyncio
 import shutil
@@ -69,7 +69,7 @@ async def test_it_works_with_the_rights_that_are_written_down_and_complains_with
         text = (ROOT / "deploy" / "webhook" / "webhook.yaml").read_text(encoding="utf-8")
         for each in yaml.safe_load_all(text):
             await apply(client, each)
-        await running.until_logged("webhook is served")
+        await running.until_logged("webhook is serving")
 
         async def refused() -> bool:
             try:
@@ -136,7 +136,7 @@ async def test_its_certificate_satisfies_the_rules_of_go(client: Client, tmp_pat
 
 
 async def _asked(program: str, port: int, authority: Path) -> str:
-    """What kubectl says to an answer of the webhook, whose way it is to take reviews only."""
+    """The output of kubectl for a request to the webhook, which accepts only reviews."""
     process = await asyncio.create_subprocess_exec(
         program,
         "--kubeconfig=/dev/null",

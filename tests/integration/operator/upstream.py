@@ -1,4 +1,4 @@
-"""What upstream operators leave behind, made as they make it."""
+"""Objects of upstream operators, built as these build them."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ def kubeflow_labels(job: Manifest, role: str, index: int) -> dict[str, str]:
 
 
 def old_labels(job: Manifest, role: str, index: int) -> dict[str, str]:
-    """The labels from before they had a prefix."""
+    """The labels from before labels had a prefix."""
     return {
         "group-name": job["apiVersion"].partition("/")[0],
         "job-name": job["metadata"]["name"],

@@ -1,4 +1,4 @@
-"""Builders for the operator's tests: jobs, pods and conditions in a few words."""
+"""Builders for the operator's tests: jobs, pods and conditions."""
 
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -32,12 +32,12 @@ UID = "job-uid"
 
 
 def at(seconds: float) -> datetime:
-    """A moment after ``NOW``."""
+    """A time after ``NOW``."""
     return NOW + timedelta(seconds=seconds)
 
 
 def template(**spec: Any) -> dict[str, Any]:
-    """A pod template with one container that trains."""
+    """A pod template with one main container."""
     return {"spec": {"containers": [{"name": "pytorch", "image": "train:1"}], **spec}}
 
 
@@ -49,7 +49,7 @@ def manifest(
     name: str = "train",
     **run_policy: Any,
 ) -> dict[str, Any]:
-    """A PyTorchJob as a user writes it; None leaves the role out."""
+    """A PyTorchJob manifest; None omits the role."""
     roles = {"Master": master, "Worker": workers}
     return {
         "apiVersion": "kubeflow.org/v1",
@@ -71,12 +71,12 @@ def manifest(
 
 
 def stored(written: dict[str, Any]) -> StoredJob:
-    """The job as the operator's cache holds it."""
+    """The job as in the operator's cache."""
     return msgspec.json.decode(msgspec.json.encode(written), type=StoredJob)
 
 
 def read(written: dict[str, Any], **options: Any) -> TrainingJob:
-    """The job in the common form, whatever validation has to say of it."""
+    """The job in the common form, even if it is invalid."""
     return PyTorch(**options).read(stored(written)).job
 
 
@@ -147,7 +147,7 @@ def a_service(replica: str, uid: str = "") -> Service:
 
 @dataclass(frozen=True)
 class Case:
-    """One look at a job: what is observed, and when."""
+    """The input of one pass over a job: the observation and the time."""
 
     job: TrainingJob
     pods: tuple[Pod, ...] = ()
@@ -157,7 +157,7 @@ class Case:
     extra: dict[str, Any] = field(default_factory=dict)
 
     def decide(self) -> Decision:
-        """What the engine decides."""
+        """The engine's plan."""
         services = self.extra.get("services")
         if services is None:
             services = [a_service(pod.name.removeprefix("train-")) for pod in self.pods]
@@ -166,7 +166,7 @@ class Case:
         return decide(observed, self.now, self.settings)
 
     def later(self, seconds: float, *pods: Pod) -> "Case":
-        """The next look: with the status that this one decides, and with other pods."""
+        """The next pass: with the status of this plan, and with other pods."""
         return replace(self, status=self.decide().status, now=at(seconds), pods=pods)
 
 
@@ -177,7 +177,7 @@ def look(job: TrainingJob, *pods: Pod, now: datetime = NOW, **extra: Any) -> Cas
 
 
 def conditions(status: JobStatus) -> list[str]:
-    """The conditions in their order, those that no longer hold in parentheses."""
+    """The conditions in their order; False ones in parentheses."""
     return [c.type if c.status == "True" else f"({c.type})" for c in status.conditions]
 
 
@@ -186,12 +186,12 @@ def message(status: JobStatus, type_: str) -> str:
 
 
 def created(decision: Decision, target: Target = Target.POD) -> list[str]:
-    """The names of what is made, without the job's."""
+    """The names of created objects, without the job's."""
     return [c.name.removeprefix("train-") for c in decision.creations if c.target is target]
 
 
 def deleted(decision: Decision, target: Target = Target.POD) -> list[str]:
-    """The names of what is removed, without the job's; forced ones with an exclamation mark."""
+    """The names of deleted objects, without the job's; forced ones with an exclamation mark."""
     return [
         d.name.removeprefix("train-") + ("!" if d.force else "")
         for d in decision.deletions

@@ -1,4 +1,4 @@
-"""ElasticJobs in a few words, and a world in which they live."""
+"""Builders for ElasticJobs, and a simulated cluster in which they run."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def role(count: int | None = None, command: str = "train", **fields: Any) -> dic
 
 
 def manifest(roles: dict[str, Any], **spec: Any) -> dict[str, Any]:
-    """An ElasticJob as a user writes it; ``annotations`` and ``labels`` are its own."""
+    """An ElasticJob manifest; ``annotations`` and ``labels`` are the job's own."""
     meta = {key: spec.pop(key) for key in ("annotations", "labels", "name") if key in spec}
     return {
         "apiVersion": "elastic.iml.github.io/v1alpha1",
@@ -45,14 +45,14 @@ def manifest(roles: dict[str, Any], **spec: Any) -> dict[str, Any]:
 
 
 def read(written: dict[str, Any], **options: Any) -> TrainingJob:
-    """The job in the common form; it must be without mistakes."""
+    """The job in the common form; it must be valid."""
     reading = Elastic(**options).read(stored(written))
     assert not reading.mistakes, reading.mistakes
     return reading.job
 
 
 class ElasticWorld(World):
-    """A job whose pods go by short names: ``worker-3``, ``master-0``."""
+    """A job whose pods have short names: ``worker-3``, ``master-0``."""
 
     def __init__(self, workers: Any = 2, *, strategy: str = "AllreduceStrategy", **spec: Any):
         roles = spec.pop("roles", {})
@@ -65,7 +65,7 @@ class ElasticWorld(World):
 
     @property
     def names(self) -> list[str]:
-        """The pods that are there and not on their way out."""
+        """The pods that exist and are not terminating."""
         return sorted(short_name(pod.name) for pod in self.pods.values() if not pod.terminating)
 
     @property
@@ -76,11 +76,11 @@ class ElasticWorld(World):
 
     @property
     def message(self) -> str:
-        """What the condition that came last says."""
+        """The message of the latest condition."""
         return self.status.conditions[-1].message
 
     def up(self) -> "ElasticWorld":
-        """All pods are made and start."""
+        """All pods are created and start."""
         self.settle()
         self.start_all()
         self.settle()
@@ -111,17 +111,17 @@ class ElasticWorld(World):
         return self.after()
 
     def take(self, short: str) -> "ElasticWorld":
-        """Somebody deletes a pod; the operator reacts before it is gone."""
+        """A user deletes a pod; the operator reacts before it disappears."""
         self.remove_pod(self[short])
         return self.after()
 
     def vanish(self, short: str) -> "ElasticWorld":
-        """A pod is removed by force: nobody saw it go."""
+        """A pod is deleted by force, without a termination that the operator could observe."""
         del self.pods[full_name(short)]
         return self.after()
 
     def after(self) -> "ElasticWorld":
-        """The operator works, old pods go, pauses pass."""
+        """The operator works, old pods disappear, delays pass."""
         self.settle()
         self.wait(700)
         self.settle()
@@ -132,14 +132,14 @@ class ElasticWorld(World):
         return self
 
     def end(self, *short: str) -> "ElasticWorld":
-        """Pods end well."""
+        """Pods succeed."""
         for name in short:
             self.succeed(self[name])
         self.settle()
         return self
 
     def made(self, decision: Decision, target: Target = Target.POD) -> dict[str, Any]:
-        """What a decision makes, by short name."""
+        """The created object, by short name."""
         return {
             short_name(each.name): each.manifest
             for each in decision.creations
@@ -148,13 +148,13 @@ class ElasticWorld(World):
 
 
 def full_name(short: str) -> str:
-    """``worker-3`` as it is called in the cluster."""
+    """The name of ``worker-3`` in the cluster."""
     kind, _, number = short.rpartition("-")
     return f"{MASTER}-{number}" if kind == "master" else f"train-edljob-{short}"
 
 
 def short_name(name: str) -> str:
-    """The reverse; other names stay."""
+    """The reverse; other names are unchanged."""
     if name.startswith(f"{MASTER}-"):
         return f"master-{name.removeprefix(f'{MASTER}-')}"
     return name.removeprefix("train-edljob-")

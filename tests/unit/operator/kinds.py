@@ -1,4 +1,4 @@
-"""The kinds of jobs, as random tests write them: the same words for each."""
+"""The job kinds for property tests, with a common interface."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ class KindUnderTest:
         annotations: Mapping[str, str] | None = None,
         **run_policy: Any,
     ) -> dict[str, Any]:
-        """A job with its usual roles and so many workers."""
+        """A job with its usual roles and this number of workers."""
         counts = {**dict(self.roles), self.scaled: workers}
         replicas: dict[str, Any] = {
             role: self._replicas(count, restart) for role, count in counts.items()

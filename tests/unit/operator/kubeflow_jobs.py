@@ -1,4 +1,4 @@
-"""Jobs of the kinds with replica specs, in a few words, and what their replicas get."""
+"""Builders for jobs of the kinds with replica specs."""
 
 import json
 from typing import Any
@@ -44,20 +44,20 @@ def job_manifest(
 
 
 def read_job(framework: Framework, manifest: dict[str, Any]) -> TrainingJob:
-    """The job in the common form; it must be without mistakes."""
+    """The job in the common form; it must be valid."""
     reading = framework.read(stored(manifest))
     assert not reading.mistakes
     return reading.job
 
 
 def gang_of(job: TrainingJob, *pods: Pod, services: dict[str, Service] | None = None) -> Gang:
-    """The pods in their places."""
+    """The pods, assigned to slots."""
     found = arrange([(role.name, role.replicas) for role in job.roles], pods, {})
     return Gang(found.roles, found.surplus, services or {})
 
 
 def pod_of(job: TrainingJob, name: str, gang: Gang | None = None) -> dict[str, Any]:
-    """The pod of a replica, such as ``worker-0``, as it is made."""
+    """The created pod of a replica, such as ``worker-0``."""
     label, _, index = name.rpartition("-")
     (role,) = (each for each in job.roles if each.label == label)
     return build.pod(job, role, int(index), SETTINGS, gang or gang_of(job), 0).manifest
@@ -70,5 +70,5 @@ def variables(pod: dict[str, Any], container: int = 0) -> list[tuple[str, str]]:
 
 
 def tf_config(job: TrainingJob, name: str) -> Any:
-    """What a TFJob's replica is told."""
+    """The ``TF_CONFIG`` of a TFJob's replica."""
     return json.loads(dict(variables(pod_of(job, name)))["TF_CONFIG"])

@@ -1,4 +1,4 @@
-"""PaddleJobs in a few words, and what their replicas get."""
+"""Builders for PaddleJobs and their observed pods."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -34,7 +34,7 @@ def manifest(**spec: Any) -> dict[str, Any]:
 
 
 def a_job(*, framework: Paddle | None = None, **spec: Any) -> TrainingJob:
-    """The job in the common form; it must be without mistakes."""
+    """The job in the common form; it must be valid."""
     reading = (framework or Paddle()).read(stored(manifest(**spec)))
     assert not reading.mistakes
     return reading.job
@@ -50,7 +50,7 @@ def placed(name: str, ip: str = "", phase: str = "Running", **extra: Any) -> Pod
 
 
 def at_the_barrier(name: str, *, waiting: str = "") -> Pod:
-    """A pod whose init container looks for its peers."""
+    """A pod whose init container waits for its peers."""
     pod = a_pod(name, "Pending")
     state = ContainerState(waiting=Waiting(waiting) if waiting else None)
     told = msgspec.structs.replace(
@@ -60,7 +60,7 @@ def at_the_barrier(name: str, *, waiting: str = "") -> Pod:
 
 
 def config_map(job: TrainingJob, *pods: Pod) -> dict[str, str] | None:
-    """The data of the job's ConfigMap; None while it says nothing."""
+    """The data of the job's ConfigMap; None while it is empty."""
     listed = job.rules.objects(job, gang_of(job, *pods))
     assert all(
         each["kind"] == "ConfigMap" and each["metadata"]["name"] == "train" for each in listed

@@ -1,4 +1,4 @@
-"""Which objects of other operators, or of nobody, are taken over, and by which patch."""
+"""Which foreign and orphaned objects are adopted, and by which patch."""
 
 import pytest
 from hypothesis import given
@@ -60,7 +60,7 @@ def test_the_old_label_of_a_master_is_kept_under_its_new_name() -> None:
 
 
 def test_an_old_service_comes_to_select_by_our_labels() -> None:
-    """Or a pod that replaces an old one would not be found under its name."""
+    """Otherwise a pod that replaces an old one would not be found under its name."""
     patch = adoption.labelled(Target.SERVICE, meta(labels=OLD_LABELS), KINDS, OLD_LABELS)
     assert patch["spec"]["selector"] == {
         **ours("pytorchjob-controller"),
@@ -119,7 +119,7 @@ def test_role_and_index_are_read_off_every_name_that_is_built(job, role, index) 
     assert adoption.replica_in_name(name, job) == (role, index)
 
 
-def test_an_orphan_has_our_labels_and_nobody_who_manages_it() -> None:
+def test_orphan_has_our_labels_and_no_controller() -> None:
     named = ours("pytorchjob-controller")
     user = OwnerReference(api_version="v1", kind="ConfigMap", name="x", uid="x")
     assert adoption.is_orphan(meta(owner=None, labels=named))

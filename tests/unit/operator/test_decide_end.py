@@ -100,7 +100,7 @@ def test_pods_are_cleaned_up_once_the_end_is_stored(policy, pods, services, end)
 
 
 @pytest.mark.parametrize(("policy", "left"), [("All", []), ("Running", []), ("None", ["worker-0"])])
-def test_a_service_whose_pod_somebody_removed_is_not_left_behind(policy, left):
+def test_service_of_an_externally_deleted_pod_is_deleted(policy, left):
     first = look(a_job(1, 1, cleanPodPolicy=policy), a_pod("master-0", "Succeeded", code=0))
     case = look(
         first.job,

@@ -1,4 +1,4 @@
-"""Further objects of a job: made, kept current, removed; left alone when they are upstream's."""
+"""Owned objects of a job: created, updated, deleted; never changed if upstream created them."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -31,7 +31,6 @@ class WithObjects(PyTorchRules):
     listed: tuple[Manifest, ...] = ()
 
     def objects(self, job: TrainingJob, gang: Gang) -> list[Manifest]:
-        """List them."""
         return list(self.listed)
 
 
@@ -90,7 +89,7 @@ def test_an_object_that_upstream_made_is_neither_changed_nor_removed():
     assert not look(a_job_with(), *RUNNING, extras=[theirs]).decide().writes
 
 
-def test_one_that_is_no_longer_wanted_goes():
+def test_object_that_is_no_longer_needed_is_deleted():
     job = a_job_with({**MAP, "data": {}})
     decision = look(a_job_with(), *RUNNING, extras=[as_made(job, MAP)]).decide()
     assert deleted(decision, Target.CONFIG_MAP) == ["train"]
@@ -103,7 +102,7 @@ def test_suspension_takes_them_away():
 
 
 @pytest.mark.parametrize(("policy", "gone"), [("All", ["train"]), ("Running", []), ("None", [])])
-def test_after_the_end_pods_that_stay_keep_theirs_but_nobody_scales(policy: str, gone: list[str]):
+def test_retained_pods_keep_their_objects_but_autoscaler_is_deleted(policy: str, gone: list[str]):
     job = a_job_with(MAP, SCALER, cleanPodPolicy=policy)
     ended = look(job, a_pod("master-0", "Succeeded", code=0))
     after = replace(ended.later(1), extra={"extras": [an_extra(MAP), an_extra(SCALER)]})
@@ -111,7 +110,7 @@ def test_after_the_end_pods_that_stay_keep_theirs_but_nobody_scales(policy: str,
     assert deleted(after.decide(), Target.AUTOSCALER) == ["train"]
 
 
-def test_a_name_that_somebody_else_has_is_not_fought_for():
+def test_occupied_name_is_not_created():
     taken = frozenset({(Target.CONFIG_MAP, "train")})
     decision = look(a_job_with(MAP), taken=taken).decide()
     assert created(decision, Target.CONFIG_MAP) == []

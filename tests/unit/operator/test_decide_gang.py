@@ -1,4 +1,4 @@
-"""The pod group that a job gets."""
+"""The pod group of a job."""
 
 from datetime import timedelta
 
@@ -110,7 +110,7 @@ def test_a_group_follows_the_number_of_replicas_and_keeps_its_queue():
 
 
 @pytest.mark.parametrize("how", ["finished", "suspended"])
-def test_the_group_goes_when_the_job_needs_no_place(how):
+def test_group_is_deleted_when_the_job_needs_no_nodes(how):
     have = a_group(min_member=1)
     if how == "suspended":
         case = look(a_job(1, 0, suspend=True), settings=WITH_GROUP, pod_group=have)
@@ -146,7 +146,7 @@ def test_a_gang_that_cannot_be_placed_in_time_fails_with_the_reason():
     assert "Failed" not in conditions(placed.status)
 
 
-def test_without_groups_nobody_chooses_a_scheduler():
+def test_without_groups_no_scheduler_is_set():
     decision = look(a_job(1, 0), settings=EngineSettings(gang=False)).decide()
     pod = next(c.manifest for c in decision.creations if c.target is Target.POD)
     assert "schedulerName" not in pod["spec"]
@@ -165,7 +165,7 @@ def test_a_scheduler_that_the_user_chose_stays():
 RUN_TIME = "gangline.dev/run-time-seconds"
 
 
-def test_the_deadline_of_a_job_is_told_to_the_scheduler():
+def test_deadline_of_a_job_is_set_on_the_group():
     made = look(a_job(1, activeDeadlineSeconds=90), settings=WITH_GROUP).decide().creations[0]
     assert made.manifest["metadata"]["annotations"] == {RUN_TIME: "90"}
 
@@ -180,7 +180,7 @@ def test_the_deadline_of_a_job_is_told_to_the_scheduler():
         pytest.param(90, {}, ("add", {RUN_TIME: "90"}), id="nothing noted at all"),
     ],
 )
-def test_the_scheduler_is_told_of_a_deadline_that_changes(deadline, noted, operation):
+def test_changed_deadline_is_patched_on_the_group(deadline, noted, operation):
     job = a_job(1, 1, **({"activeDeadlineSeconds": deadline} if deadline else {}))
     metadata = ObjectMeta(name="train", namespace="d", annotations=noted)
     spec = PodGroupSpec(min_member=2, min_task_member={"master": 1, "worker": 1})

@@ -1,4 +1,4 @@
-"""What the engine decides while a job lives: making, counting, restarting, holding, scaling."""
+"""The engine's plans for an unfinished job: creation, counting, restarts, suspension, scaling."""
 
 from datetime import timedelta
 
@@ -65,7 +65,7 @@ def test_a_job_without_any_replica_never_ends_by_itself():
     assert not decision.writes
 
 
-def test_a_replica_that_has_done_its_part_is_not_made_anew_when_its_pod_is_removed():
+def test_succeeded_replica_is_not_recreated_when_its_pod_is_deleted():
     done = a_pod("worker-0", "Succeeded", code=0)
     first = look(a_job(None, 2), done, WORKERS[1])
     assert first.decide().status.replica_statuses["Worker"].completed_indexes == "0"
@@ -76,7 +76,7 @@ def test_a_replica_that_has_done_its_part_is_not_made_anew_when_its_pod_is_remov
     assert conditions(third.decide().status)[-1] == "Succeeded"
 
 
-def test_a_pod_that_exits_well_because_somebody_deleted_it_has_not_done_its_part():
+def test_deleted_pod_that_exits_with_zero_has_not_succeeded():
     leaving = a_pod("master-0", "Succeeded", code=0, deleted=at(30))
     first = look(a_job(1, 0), leaving)
     assert "Succeeded" not in conditions(first.decide().status)
@@ -145,7 +145,7 @@ def test_pods_are_counted_by_role():
     )
 
 
-def test_a_failed_pod_is_counted_first_deleted_next_and_then_made_anew():
+def test_failed_pod_is_counted_then_deleted_then_recreated():
     failed = a_pod("worker-0", "Failed", code=1)
     first = look(a_job(1, 1), MASTER, failed)
     assert not first.decide().writes
@@ -167,7 +167,7 @@ def test_a_failed_pod_is_counted_first_deleted_next_and_then_made_anew():
     assert fourth.decide().status.restarts.total == 1
 
 
-def test_a_second_burst_of_failures_waits_before_pods_are_made_anew():
+def test_second_burst_of_failures_delays_replacement():
     status = restarts(3)
     status = replace(status, restarts=replace(status.restarts, bursts=2, burst_start=NOW))
     case = look(a_job(1, 1), MASTER, status=status, now=at(4))
@@ -180,7 +180,7 @@ def test_a_second_burst_of_failures_waits_before_pods_are_made_anew():
     ("policy", "code", "told"),
     [("Never", 137, "exit code 137"), ("ExitCode", 2, "exit code 2")],
 )
-def test_a_fatal_failure_ends_the_job_at_once(policy, code, told):
+def test_fatal_failure_ends_the_job_immediately(policy, code, told):
     failed = a_pod("worker-0", "Failed", code=code)
     decision = look(a_job(1, 2, restart=policy), MASTER, failed).decide()
     assert conditions(decision.status) == ["(Running)", "Created", "Failed"]
@@ -190,7 +190,7 @@ def test_a_fatal_failure_ends_the_job_at_once(policy, code, told):
 
 
 @pytest.mark.parametrize("policy", ["Never", "ExitCode", "OnFailure"])
-def test_a_pod_that_somebody_deleted_has_not_failed(policy):
+def test_deleted_pod_has_not_failed(policy):
     killed = a_pod("worker-0", "Failed", code=143, deleted=at(30))
     decision = look(a_job(1, 1, restart=policy), MASTER, killed).decide()
     assert conditions(decision.status) == ["Created", "Running"]
@@ -215,7 +215,7 @@ def test_suspending_removes_pods_and_services_and_resets_the_clock():
     assert counts(decision, "Worker") == (0, 0, 0)
 
 
-def test_resuming_starts_the_clock_anew():
+def test_resuming_resets_the_start_time():
     held = look(a_job(1, 0, suspend=True, activeDeadlineSeconds=60)).decide().status
     case = look(a_job(1, 0, activeDeadlineSeconds=60), status=held, now=at(1000))
     decision = case.decide()
@@ -232,7 +232,7 @@ def test_scaling_down_removes_the_last_replicas_and_their_services():
     assert conditions(decision.status) == ["Created", "Running"]
 
 
-def test_a_role_that_is_gone_takes_its_pods_with_it():
+def test_pods_of_a_removed_role_are_deleted():
     assert deleted(look(a_job(1, None), MASTER, *WORKERS).decide()) == ["worker-0", "worker-1"]
 
 
@@ -285,7 +285,7 @@ def test_a_pod_stuck_on_a_lost_node_is_deleted_by_force(lost, now, forced):
         assert decision.requeue_after == timedelta(seconds=1)
 
 
-def test_events_tell_transitions_once():
+def test_each_transition_emits_one_event():
     failed = a_pod("worker-0", "Failed", code=1)
     first = look(a_job(1, 1), MASTER, failed)
     (told,) = events(first.status, first.decide().status)
@@ -298,7 +298,7 @@ def test_events_tell_transitions_once():
     ("before", "after", "reason"),
     [({}, {"suspend": True}, "PyTorchJobSuspended"), ({"suspend": True}, {}, "PyTorchJobResumed")],
 )
-def test_suspending_and_resuming_are_told(before, after, reason):
+def test_suspending_and_resuming_emit_events(before, after, reason):
     first = look(a_job(1, 0, **before)).decide().status
     second = look(a_job(1, 0, **after), status=first).decide().status
     assert [event.reason for event in events(first, second)] == [reason]

@@ -1,4 +1,4 @@
-"""Restarting all replicas together: one failure, one restart, nothing forgotten, no place lost."""
+"""Restarting all replicas together: each failure restarts once, and the nodes stay reserved."""
 
 from datetime import timedelta
 from typing import Any
@@ -80,7 +80,7 @@ def test_one_failure_restarts_all_replicas_once_the_count_is_stored():
     assert restarts(then.decide()) == (1, 1)
 
 
-def test_new_replicas_wait_until_the_last_former_one_has_gone():
+def test_new_replicas_wait_for_the_deletion_of_the_previous_generation():
     failed = a_pod("worker-0", "Failed", code=1)
     going = a_pod("master-0", deleted=at(30))
     restarted = look(a_gang(), *running("master-0", "worker-1"), failed).later(1, going)
@@ -115,7 +115,7 @@ def test_more_restarts_than_the_limit_end_the_job():
 
 
 @pytest.mark.parametrize("policy", ["Never", "OnFailure", "Always", None])
-def test_who_asks_for_it_gets_restarts_whatever_the_restart_policy(policy: str | None):
+def test_gang_restart_applies_with_every_restart_policy(policy: str | None):
     failed = a_pod("worker-0", "Failed", code=1)
     decision = look(a_gang(restart=policy), *running("master-0"), failed).decide()
     assert restarts(decision) == (1, 1)
@@ -128,7 +128,7 @@ def test_an_exit_code_that_promises_to_come_again_ends_the_job():
     assert restarts(killed) == (1, 1)
 
 
-def test_a_replica_that_somebody_takes_away_restarts_all_and_is_no_failure():
+def test_externally_deleted_replica_restarts_all_and_is_no_failure():
     taken = a_pod("worker-1", deleted=at(30))
     decision = look(a_gang(), *running("master-0", "worker-0"), taken).decide()
     assert restarts(decision) == (0, 1)
@@ -205,7 +205,7 @@ def test_restarts_slow_down_when_they_do_not_help():
 
 
 @pytest.mark.parametrize("key", ["restart", "resize"])
-def test_a_slip_in_the_annotation_is_told(key: str):
+def test_typo_in_the_annotation_is_reported(key: str):
     written = KINDS["PyTorchJob"].job(1, annotations={f"gangline.dev/{key}": "yes"})
     mistakes = KINDS["PyTorchJob"].framework.read(stored(written)).mistakes
     assert f"gangline.dev/{key}" in mistakes

@@ -1,4 +1,4 @@
-"""Who is made anew in an ElasticJob, how often, where, with how much memory; and how it ends."""
+"""ElasticJob failures: which pods are replaced, how often, where, with how much memory."""
 
 from datetime import timedelta
 
@@ -26,7 +26,7 @@ def test_a_deleted_worker_comes_back_with_the_next_number_and_its_rank() -> None
     assert world.status.restarts.total == 0, "somebody took it away: no failure of the job"
 
 
-def test_a_new_pod_does_not_wait_until_the_old_one_is_gone() -> None:
+def test_replacement_does_not_wait_for_the_deletion_of_the_old_pod() -> None:
     world = ElasticWorld(2).up()
     world.remove_pod(world["worker-1"])
     world.settle()
@@ -65,7 +65,7 @@ def test_a_master_that_always_fails_ends_the_job_and_says_why() -> None:
     assert "elasticjob-train-dlrover-master-30: Error (exit code 1)" in world.message
 
 
-def test_an_image_without_gangline_is_told_by_what_its_python_says() -> None:
+def test_image_without_gangline_is_reported_with_its_python_error() -> None:
     world = ElasticWorld(1).up()
     for number in range(31):
         name = full_name(f"master-{number}")
@@ -76,13 +76,13 @@ def test_an_image_without_gangline_is_told_by_what_its_python_says() -> None:
 
 
 def saying(pod: Pod, words: str) -> Pod:
-    """The pod, failed with these last words."""
+    """The pod, failed with this termination message."""
     ended = ContainerState(terminated=Terminated(1, "Error", words))
     status = PodStatus(phase="Failed", container_statuses=(ContainerStatus("main", 0, ended),))
     return replace(pod, status=status)
 
 
-def test_a_master_that_ends_before_the_job_does_is_made_anew_a_limited_number_of_times() -> None:
+def test_master_that_ends_before_the_job_is_replaced_a_limited_number_of_times() -> None:
     world = ElasticWorld(2).up()
     for number in range(31):
         assert f"master-{number}" in world.names
@@ -111,7 +111,7 @@ def test_each_rank_has_its_own_restarts(given: int | None, allowed: int) -> None
     assert not world.finished
     world.break_(f"worker-{number}")
     assert world.finished
-    assert f"made anew {allowed} times" in world.message
+    assert f"replaced {allowed} times" in world.message
     assert "worker-1" in world.message or "Killed" in world.message
 
 
@@ -124,7 +124,7 @@ def test_a_program_that_fails_is_not_started_again_unless_the_policy_says_so() -
     assert world.names == ["master-0", "worker-1"]
 
 
-def test_a_job_goes_on_while_its_minimum_is_there() -> None:
+def test_job_continues_while_its_minimum_is_active() -> None:
     world = ElasticWorld(role(3, "run --nnodes=2:3 x", restartCount=0)).up()
     world.break_("worker-1")
     assert not world.finished
@@ -153,7 +153,7 @@ def test_an_elastic_job_does_not_wait_for_a_worker_that_never_found_a_place() ->
     assert world.end("worker-1").phase == "Succeeded"
 
 
-def test_nobody_begins_alone_when_the_others_leave() -> None:
+def test_no_worker_starts_alone_when_the_others_finish() -> None:
     world = ElasticWorld(role(4, ELASTIC))
     world.settle()
     for name in ("master-0", "worker-0", "worker-1", "worker-2"):
@@ -167,7 +167,7 @@ def test_nobody_begins_alone_when_the_others_leave() -> None:
     assert world.end("worker-1").phase == "Succeeded"
 
 
-def test_the_master_goes_when_the_job_has_ended() -> None:
+def test_master_is_deleted_when_the_job_has_ended() -> None:
     world = ElasticWorld(1).up().end("worker-0")
     world.after()
     assert world.names == ["worker-0"]
@@ -203,7 +203,7 @@ def test_the_new_pod_asks_for_the_memory_as_request_and_limit() -> None:
     assert resources == {"limits": {"memory": "8Gi"}, "requests": {"memory": "8Gi"}}
 
 
-def test_memory_grows_as_far_as_the_jobs_limits_have_room() -> None:
+def test_memory_grows_within_the_jobs_limits() -> None:
     limits = {"memory": "9Gi"}
     world = ElasticWorld(role(2, memory="4Gi"), resourceLimits=limits).up()
     world.break_("worker-0", 137, reason="OOMKilled")

@@ -1,4 +1,4 @@
-"""What an ElasticJob's pods are called and told, and what is made beside them."""
+"""ElasticJob: names and environment of its pods, and its owned objects."""
 
 import json
 from typing import Any
@@ -34,7 +34,7 @@ def test_each_rank_and_the_master_have_a_service_of_the_name_that_the_others_kno
     assert services["train-edljob-ps-0"]["publishNotReadyAddresses"]
 
 
-def test_workers_are_told_what_dlrover_tells_them_and_where_the_master_is() -> None:
+def test_workers_get_dlrovers_variables_and_the_masters_address() -> None:
     world = ElasticWorld(2, envs={"DATA": {"value": "/data"}})
     found = variables(world.made(world.decide())["worker-1"])
     wanted = {
@@ -55,7 +55,7 @@ def test_workers_are_told_what_dlrover_tells_them_and_where_the_master_is() -> N
     assert {"POD_IP", "NODE_IP", "POD_NAME", "GANGLINE_JOB_SECRET"} <= found.keys()
 
 
-def test_workers_are_told_the_mode_that_the_job_gives() -> None:
+def test_workers_get_the_elastic_mode_of_the_job() -> None:
     for notes, mode in (({}, "base"), ({"training_elastic_mode": "ucp"}, "ucp")):
         world = ElasticWorld(1, annotations=notes)
         found = variables(world.made(world.decide())["worker-0"])
@@ -93,7 +93,7 @@ def test_the_secret_is_made_before_pods_and_never_looked_for() -> None:
     world = ElasticWorld(2).up()
     assert not world.made(world.decide(), Target.SECRET)
     world.remove_pod(world["worker-1"])
-    world.carry_out(world.decide())  # the loss is noted before anything is made
+    world.carry_out(world.decide())  # the loss is recorded before a pod is created
     targets = [each.target for each in world.decide().creations]
     assert targets == [Target.SECRET, Target.POD]
 
@@ -135,7 +135,7 @@ def test_a_master_with_an_account_of_its_own_gets_no_rights() -> None:
     assert world.made(decision)["master-0"]["spec"]["serviceAccountName"] == "boss"
 
 
-def test_tensorflow_is_told_of_servers_workers_and_chief_but_not_of_evaluators() -> None:
+def test_tf_config_lists_servers_workers_and_chief_but_no_evaluators() -> None:
     roles = {"ps": 2, "chief": 1, "evaluator": 1}
     world = ElasticWorld(1, strategy=PARAMETER_SERVER, roles=roles)
     made = world.made(world.decide())
@@ -154,7 +154,7 @@ def test_tensorflow_is_told_of_servers_workers_and_chief_but_not_of_evaluators()
 
 
 @pytest.mark.parametrize("strategy", ["CustomStrategy", "Local"])
-def test_other_strategies_are_told_neither_ranks_nor_a_cluster(strategy: str) -> None:
+def test_other_strategies_get_neither_ranks_nor_a_cluster(strategy: str) -> None:
     world = ElasticWorld(1, strategy=strategy)
     found = variables(world.made(world.decide())["worker-0"])
     assert not {"TF_CONFIG", "WORLD_SIZE", "RANK"} & found.keys()
@@ -198,7 +198,7 @@ def test_a_gang_starts_with_the_minimum_of_its_node_range(
     assert group["spec"]["minMember"] == least + 1
 
 
-def test_only_the_container_that_trains_is_told() -> None:
+def test_only_the_main_container_gets_the_environment() -> None:
     pod = {"containers": [{"name": "log", "image": "log:1"}, {"name": "main", "image": "train:1"}]}
     world = ElasticWorld(role(1, pod=pod))
     first, second = world.made(world.decide())["worker-0"]["spec"]["containers"]
@@ -223,7 +223,7 @@ def test_optional_and_older_fields_may_be_there_or_not(fields: dict[str, Any]) -
     assert ElasticWorld(2, **fields).up().phase == "Running"
 
 
-def test_every_pod_is_made_anew_as_a_whole_whatever_the_template_says() -> None:
+def test_every_failed_pod_is_replaced_completely_whatever_the_template_says() -> None:
     world = ElasticWorld(role(1, pod={"restartPolicy": "Always"}))
     for pod in world.made(world.decide()).values():
         assert pod["spec"]["restartPolicy"] == "Never"

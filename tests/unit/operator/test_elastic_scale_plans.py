@@ -1,4 +1,4 @@
-"""Plans that change the size of an ElasticJob: what they do, in which order, and why they fail."""
+"""ScalePlans of an ElasticJob: their effect, their order, and why they fail."""
 
 from datetime import timedelta
 from typing import Any
@@ -30,7 +30,7 @@ class Planned(ElasticWorld):
         self.plans = {}
 
     def plan(self, name: str = "p", *, labels: dict[str, str] | None = None, **spec: Any) -> None:
-        """Somebody makes a plan."""
+        """A user creates a plan."""
         meta = {
             "name": name,
             "uid": f"uid-{name}",
@@ -54,7 +54,7 @@ class Planned(ElasticWorld):
         return True
 
     def work(self) -> "Planned":
-        """Plans and engine work until nothing is left to do."""
+        """Plans and engine run until they have nothing to do."""
         for _ in range(6):
             self.step()
             self.after()
@@ -98,7 +98,7 @@ def test_a_plan_changes_the_number_of_workers_and_says_when_they_run() -> None:
     assert workers(world) == ["worker-0"]
 
 
-def test_a_plan_counts_until_somebody_changes_the_specification() -> None:
+def test_plan_is_valid_until_the_specification_changes() -> None:
     world = up(role(2, ELASTIC))
     world.plan(**sized(4))
     world.work()
@@ -194,7 +194,7 @@ def test_a_parameter_server_that_is_migrated_serves_until_the_next_one_runs() ->
     assert world["ps-2"].metadata.labels["elasticjob.dlrover/rank-index"] == "1"
 
 
-def test_addresses_of_servers_are_told_in_the_plans_order() -> None:
+def test_addresses_of_servers_are_listed_in_the_plans_order() -> None:
     world = up(1, strategy=PARAMETER_SERVER, roles={"ps": 1})
     world.plan(psHosts=["b:2222", "a:2222"])
     world.work()
@@ -206,13 +206,13 @@ def test_addresses_of_servers_are_told_in_the_plans_order() -> None:
     ("spec", "said"),
     [
         ({"replicaResourceSpecs": {"ps": {"replicas": 1}}}, "spec.replicaResourceSpecs.ps: 'ps'"),
-        (sized(1), "the job trains with 2 or more"),
+        (sized(1), "the job needs at least 2"),
         (sized(9999), "spec.replicaResourceSpecs.worker.replicas: 9999 is more than 5000"),
         ({"removePods": [{"name": "stranger"}]}, "spec.removePods[0].name: 'stranger'"),
         ({"migratePods": [{"id": 77}]}, "spec.migratePods[0].id: 77"),
         ({"createPods": [{"rankIndex": 1}]}, "spec.createPods[0].rankIndex: 1"),
         ({"psHosts": ["a:1"]}, "spec.psHosts"),
-        (sized(8), "asks for 32Gi of memory in all; the job's resourceLimits: 20Gi"),
+        (sized(8), "requests 32Gi of memory in total; the job's resourceLimits: 20Gi"),
         ({}, "spec: changes nothing"),
         ({"ownerJob": "", **sized(3)}, "spec.ownerJob: is missing"),
     ],
@@ -254,7 +254,7 @@ def test_a_plan_waits_a_little_for_its_job() -> None:
     world.now += timedelta(seconds=61)
     world.step()
     assert world.phases() == {"p": "Failed"}
-    assert "spec.ownerJob: 'train' is no ElasticJob here" in world.told()
+    assert "spec.ownerJob: 'train' is not an ElasticJob of this namespace" in world.told()
 
 
 def test_a_plan_for_a_job_that_has_ended_fails() -> None:

@@ -1,4 +1,4 @@
-"""Which Secret pods of an ElasticJob are started with, also across an upgrade of the operator."""
+"""Which Secret pods of an ElasticJob use, also across an upgrade of the operator."""
 
 import json
 from typing import Any
@@ -55,7 +55,7 @@ def replaced(world: ElasticWorld, *short: str) -> dict[str, str]:
     """Pods are deleted: which Secret the operator makes, and the new pods read."""
     for name in short:
         world.remove_pod(world[name])
-    world.carry_out(world.decide())  # losses are noted before anything is made
+    world.carry_out(world.decide())  # losses are recorded before pods are created
     decision = world.decide()
     made, pods = made_secret(decision), {}
     for name, pod in world.made(decision).items():

@@ -1,4 +1,4 @@
-"""What holds of the engine whatever happens: random jobs, histories, clocks, and crashes."""
+"""Invariants of the engine for random jobs, histories, clocks and crashes."""
 
 from datetime import timedelta
 from typing import Any
@@ -68,7 +68,7 @@ histories = st.lists(st.one_of(operator, kubelet, people), max_size=40)
 
 
 class Player:
-    """Plays a history, checking after each decision what must never be."""
+    """Plays a history, checking the invariants after each plan."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -92,11 +92,11 @@ class Player:
             getattr(world, move)(*details)
 
     def remember(self) -> None:
-        """Keep what is seen now, to decide from it later."""
+        """Store the current observation, to plan from it later."""
         self.view, self.view_version = self.world.observe(), self.world.version
 
     def late(self) -> None:
-        """Decide from what was seen before, as a lagging watch would have it."""
+        """Plan from an earlier observation, as with a lagging watch."""
         self.world.carry_out(self.world.decide(self.view), version=self.view_version)
         self.remember()
 

@@ -1,4 +1,4 @@
-"""What a JAXJob's processes are told, and how such a job ends."""
+"""JAXJob: the environment of its processes, and how a job ends."""
 
 import pytest
 
@@ -39,7 +39,7 @@ def test_a_missing_port_is_added():
     ]
 
 
-def test_every_container_is_told():
+def test_every_container_gets_the_environment():
     written = job_manifest("JAXJob", {"Worker": 1})
     pod = written["spec"]["jaxReplicaSpecs"]["Worker"]["template"]["spec"]
     pod["containers"].append({"name": "sidecar", "image": "x"})
@@ -47,7 +47,7 @@ def test_every_container_is_told():
     assert variables(found, 0) == variables(found, 1)
 
 
-def test_what_is_not_said_means_what_it_means_upstream():
+def test_defaults_equal_upstreams():
     (role,) = a_job(None).roles
     assert (role.replicas, role.restart) == (1, RestartPolicy.NEVER)
     assert a_job().policy.clean_pods is CleanPodPolicy.NONE
@@ -80,12 +80,12 @@ def test_all_processes_have_to_succeed(phases, succeeded, running):
     ("roles", "told"),
     [({"Master": 1}, "use Worker"), ({"Worker": 0}, "without a pod"), ({}, "Pods by role")],
 )
-def test_jobs_that_cannot_be_carried_out_are_told_so(roles, told):
+def test_invalid_job_reports_its_errors(roles, told):
     assert told in Jax().read(stored(job_manifest("JAXJob", roles))).mistakes
 
 
 def test_a_job_that_another_controller_runs_is_known_as_such():
-    """Upstream's controller of this kind runs jobs that were handed to others."""
+    """Upstream's controller of this kind ignores ``managedBy``."""
     policy = {"managedBy": "kueue.x-k8s.io/multikueue"}
     job = read_job(Jax(), job_manifest("JAXJob", {"Worker": 1}, runPolicy=policy))
     assert job.policy.managed_by == "kueue.x-k8s.io/multikueue"

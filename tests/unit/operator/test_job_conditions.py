@@ -1,4 +1,4 @@
-"""How a job's conditions replace each other, and what their order and times say."""
+"""How a job's conditions replace each other, and their order and times."""
 
 from gangline.api.meta import Condition
 from gangline.operator import conditions
@@ -53,7 +53,7 @@ def test_a_condition_that_comes_back_holds_since_then():
     assert conditions.find(told, "Running").last_transition_time == at(5)
 
 
-def test_what_never_held_is_not_said_to_be_over():
+def test_missing_condition_is_not_set_to_false():
     assert assert_false([], "Running", "Suspended", "held", NOW) == []
 
 

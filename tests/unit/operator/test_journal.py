@@ -1,4 +1,4 @@
-"""The log tells each turn of a job's life once, and nothing that its program said."""
+"""The log contains each transition of a job once, and none of its program's output."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""The client by which launchers of MPIJobs run commands in workers, against a server in a test."""
+"""The exec client of MPIJob launchers, against a test server."""
 
 import ast
 import asyncio
@@ -21,7 +21,7 @@ Serve = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @dataclass
 class Server:
-    """Answers as it is told to, and remembers what it was asked."""
+    """Responds as configured, and records the request."""
 
     serve: Serve | None = None
     asked: list[web.Request] = field(default_factory=list)
@@ -68,7 +68,7 @@ def failed_with(code: int) -> dict[str, Any]:
 
 
 def saying(*messages: bytes, outcome: dict[str, Any] | None = None) -> Serve:
-    """Serve a command that says this and ends like this."""
+    """Serve a command with this output and outcome."""
 
     async def serve(request: web.Request) -> web.StreamResponse:
         socket = web.WebSocketResponse(protocols=["v5.channel.k8s.io", "v4.channel.k8s.io"])
@@ -101,7 +101,7 @@ async def test_success_is_zero(server):
 
 
 @pytest.mark.parametrize("length", [0, 1, 125, 126, 65_535, 65_536, 300_000])
-async def test_messages_of_every_length_arrive_whole(server, capfdbinary, length):
+async def test_messages_of_every_length_arrive_completely(server, capfdbinary, length):
     server.serve = saying(b"\x01" + b"x" * length, outcome={"status": "Success"})
     assert await run("pod", "mpi", "true") == 0
     assert capfdbinary.readouterr().out == b"x" * length
@@ -142,7 +142,7 @@ async def test_a_busy_server_is_asked_again(server, status):
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404])
-async def test_a_refusal_is_told_and_final(server, capfdbinary, status):
+async def test_refusal_is_reported_and_final(server, capfdbinary, status):
     async def serve(request: web.Request) -> web.StreamResponse:
         return web.json_response({"message": "you may not"}, status=status)
 
@@ -169,7 +169,7 @@ async def test_a_command_that_may_have_run_is_not_run_again(server, capfdbinary)
     assert "while the command ran" in capfdbinary.readouterr().err.decode()
 
 
-async def test_an_outcome_without_an_exit_code_is_told(server, capfdbinary):
+async def test_outcome_without_an_exit_code_is_reported(server, capfdbinary):
     server.serve = saying(outcome={"status": "Failure", "message": "no such container"})
     assert await run("pod", "mpi", "true") == kubexec.CANNOT_RUN
     assert "no such container" in capfdbinary.readouterr().err.decode()
@@ -183,7 +183,7 @@ async def test_a_server_of_another_authority_gets_no_token(server, tmp_path, cap
     assert "certificate" in capfdbinary.readouterr().err.decode()
 
 
-async def test_a_pod_without_an_account_is_told_so(server, capfdbinary):
+async def test_pod_without_a_service_account_is_reported(server, capfdbinary):
     (kubexec.ACCOUNT / "token").unlink()
     assert await run("pod", "mpi", "true") == kubexec.CANNOT_RUN
     assert "no access to the API server" in capfdbinary.readouterr().err.decode()

@@ -1,4 +1,4 @@
-"""What an MSJob's replicas are told, when they are made, and how such a job ends."""
+"""MSJob: the environment and creation order of its replicas, and how a job ends."""
 
 from typing import Any
 
@@ -50,7 +50,7 @@ def scheduler_service(address: str = ADDRESS) -> Service:
 
 
 def environment(job: TrainingJob, name: str, *, address: str = ADDRESS) -> list[tuple[str, str]]:
-    """The variables of a replica in order; one taken from the pod reads ``=status.podIP``."""
+    """The variables of a replica in order; a pod field is written ``=status.podIP``."""
     services = {"train-scheduler-0": scheduler_service(address)}
     pod = pod_of(job, name, gang_of(job, services=services))
     return [
@@ -88,7 +88,7 @@ def test_a_job_without_servers_counts_none():
     assert (told["MS_SERVER_NUM"], told["MS_WORKER_NUM"]) == ("0", "2")
 
 
-def test_the_schedulers_own_port_is_told_and_served():
+def test_port_of_the_scheduler_is_passed_on_and_served():
     scheduler = replica("mindspore", 1)
     container = scheduler["template"]["spec"]["containers"][0]
     container["ports"] = [
@@ -106,7 +106,7 @@ def test_the_schedulers_own_port_is_told_and_served():
     ]
 
 
-def test_only_the_container_that_trains_is_told():
+def test_only_the_main_container_gets_the_environment():
     worker = replica("mindspore", 2)
     worker["template"]["spec"]["containers"].insert(0, {"name": "sidecar", "image": "x"})
     pod = pod_of(
@@ -158,7 +158,7 @@ def test_the_others_are_not_made_before_the_schedulers_address_is_known():
     assert created(known.decide()) == ["ps-0", "worker-0", "worker-1"]
 
 
-def test_the_service_stays_while_the_schedulers_pod_is_made_anew():
+def test_service_stays_while_the_schedulers_pod_is_replaced():
     job = a_job(Scheduler={**replica("mindspore", 1), "restartPolicy": "OnFailure"}, Worker=1)
     case = look(job, a_pod("worker-0"), services=[scheduler_service()])
     decision = case.decide()
@@ -278,7 +278,7 @@ def dynamic(restart: str = "Never", **spec: Any) -> TrainingJob:
     return a_job({"enableDynamicWorker": True, **spec}, Scheduler=1, Worker=worker)
 
 
-def test_a_dynamic_job_goes_on_without_a_failed_worker_and_does_not_replace_it():
+def test_dynamic_job_continues_without_a_failed_worker_and_does_not_replace_it():
     pods = [a_pod("scheduler-0"), a_pod("worker-0"), a_pod("worker-1", "Failed", code=1)]
     decision = look(dynamic(), *pods, services=[scheduler_service()]).decide()
     assert conditions(decision.status)[-1] == "Running"
@@ -357,7 +357,7 @@ def test_a_surplus_pod_that_fails_on_its_way_out_does_no_harm():
     assert deleted(decision) == ["worker-1"]
 
 
-def test_a_job_that_cannot_be_carried_out_is_read_all_the_same():
+def test_invalid_job_is_read_nevertheless():
     written = manifest({"Scheduler": 2, "Wroker": 1})
     reading = MindSpore().read(stored(written))
     assert "Scheduler.replicas" in reading.mistakes

@@ -1,4 +1,4 @@
-"""What an MPIJob's launcher and workers get, and how such a job runs and ends."""
+"""MPIJob: the objects of launcher and workers, and how a job runs and ends."""
 
 import subprocess
 from pathlib import Path
@@ -45,7 +45,7 @@ def a_job(workers: int | None = 2, *, kubectl: str = "", **spec: Any) -> Trainin
 
 
 def objects(job: TrainingJob, *pods: Pod) -> dict[str, Manifest]:
-    """What is made beside pods and services, by kind."""
+    """The owned objects by kind."""
     assert isinstance(job.rules, MPIRules)
     found = job.rules.objects(job, gang_of(job, *pods))
     kinds = {each["kind"]: each for each in found}
@@ -62,7 +62,7 @@ def test_a_launcher_learns_how_to_reach_its_workers_in_upstreams_order():
     assert variables(pod_of(a_job(), "launcher-0")) == REACH + NO_GPUS
 
 
-def test_workers_are_told_nothing():
+def test_workers_get_no_variables():
     assert variables(pod_of(a_job(), "worker-0")) == []
 
 
@@ -108,7 +108,7 @@ def test_the_discovery_script_runs(tmp_path: Path):
 
 
 def test_without_workers_the_launcher_is_the_only_host_and_may_do_nothing():
-    """Upstream's list of names is then empty, and the launcher may enter every pod there is."""
+    """Upstream's list of names is then empty, which gives access to every pod of the namespace."""
     for workers in (0, None):
         job = a_job(workers)
         assert files(job)["hostfile"] == "train-launcher-0 slots=1\n"
@@ -200,8 +200,8 @@ def test_a_worker_without_a_command_waits_and_one_with_a_command_does_what_it_sa
     assert own["command"] == ["/usr/sbin/sshd", "-De"]
 
 
-def test_a_waiting_worker_goes_when_it_is_told_to():
-    """As process 1 a plain ``sleep`` would not hear SIGTERM, and hold its node for 30 s more."""
+def test_waiting_worker_exits_on_sigterm():
+    """As process 1 a plain ``sleep`` ignores SIGTERM, and would occupy its node for 30 s more."""
     command = pod_of(a_job(), "worker-0")["spec"]["containers"][0]["command"]
     with subprocess.Popen(command) as waiting:
         waiting.terminate()
@@ -252,7 +252,7 @@ def test_no_port_is_added_and_the_first_container_is_the_one_that_counts():
     assert pod["containers"][0]["volumeMounts"]
 
 
-def test_what_is_not_said_means_what_it_means_upstream():
+def test_defaults_equal_upstreams():
     job = read_job(MPI(), job_manifest("MPIJob", {"Launcher": None, "Worker": None}))
     assert [(role.name, role.replicas, role.restart) for role in job.roles] == [
         ("Worker", 0, RestartPolicy.NEVER),
@@ -306,7 +306,7 @@ def test_a_launcher_alone_is_its_gang():
 
 
 def test_a_launcher_that_was_killed_is_made_again():
-    """Upstream says that it restarts, and leaves the failed pod as it is."""
+    """Upstream reports a restart, and leaves the failed pod unchanged."""
     manifest = written()
     manifest["spec"]["mpiReplicaSpecs"]["Launcher"]["restartPolicy"] = "ExitCode"
     job = read_job(MPI(), manifest)
@@ -357,6 +357,6 @@ def test_the_launcher_leads():
         ({}, "Pods by role"),
     ],
 )
-def test_jobs_that_cannot_be_carried_out_are_told_so(roles, told):
-    """Upstream accepts such a job and then tries for ever, without a word in its status."""
+def test_invalid_job_reports_its_errors(roles, told):
+    """Upstream accepts such a job and retries for ever, without a message in its status."""
     assert told in MPI().read(stored(job_manifest("MPIJob", roles))).mistakes

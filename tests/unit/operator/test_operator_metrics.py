@@ -1,4 +1,4 @@
-"""What is counted of jobs and restarts: each thing once, under few labels."""
+"""Metrics of jobs and restarts: each event is counted once, with few label values."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What a PaddleJob's replicas are told, how they find each other, and how such a job ends."""
+"""PaddleJob: the environment of its replicas, how they find each other, and how a job ends."""
 
 from typing import Any
 
@@ -39,13 +39,13 @@ def test_a_worker_gets_upstreams_variables_and_its_own_endpoint(mode, intranet, 
     ]
 
 
-def test_a_server_is_told_its_role_and_index():
+def test_server_gets_its_role_and_index():
     told = dict(environment(a_job(ps=2, worker=1), "ps-1"))
     assert (told["PADDLE_TRAINER_ID"], told["TRAINING_ROLE"]) == ("1", "PSERVER")
     assert told["PADDLE_TRAINING_ROLE"] == "PSERVER"
 
 
-def test_on_the_network_of_the_nodes_each_replica_is_told_its_own_port():
+def test_on_the_host_network_each_replica_gets_its_own_port():
     job = a_job(ps=1, worker=2, intranet="Host")
     told = [dict(environment(job, name)) for name in ("ps-0", "worker-0", "worker-1")]
     ports = [int(each["PADDLE_PORT"]) for each in told]
@@ -162,7 +162,7 @@ def test_the_port_is_declared_where_upstream_declares_it(intranet, ports):
     assert container.get("ports") == ports
 
 
-def test_on_the_network_of_the_nodes_the_scheduler_is_told_of_the_port():
+def test_on_the_host_network_the_port_is_declared_for_the_scheduler():
     job = a_job(worker=1, intranet="Host")
     spec = pod_of(job, "worker-0")["spec"]
     port = int(dict(environment(job, "worker-0"))["PADDLE_PORT"])
@@ -271,7 +271,7 @@ def test_the_failure_of_a_pod_fails_the_job(failed):
         ("OnFailed", ["ps-0"], []),
     ],
 )
-def test_pods_are_cleaned_in_paddles_words(policy, after_success, after_failure):
+def test_pods_are_cleaned_by_paddles_policies(policy, after_success, after_failure):
     job = a_job(ps=1, worker=1, cleanPodPolicy=policy)
     won = [*up("ps-0"), done("worker-0")]
     lost = [*up("ps-0"), placed("worker-0", "10.0.0.9", "Failed", code=1)]

@@ -1,4 +1,4 @@
-"""The ConfigMap by which a PaddleJob's replicas meet, and elastic jobs."""
+"""The ConfigMap through which a PaddleJob's replicas find each other, and elastic jobs."""
 
 from itertools import product
 
@@ -30,7 +30,7 @@ MODES = {
 
 
 def all_of(roles):
-    """Each replica of these roles in its place, with an address of its own."""
+    """All replicas of these roles, each with an address."""
     names = [f"{name}-{index}" for name, count in roles.items() for index in range(count)]
     return {name: f"10.0.0.{number}" for number, name in enumerate(names, 1)}
 
@@ -42,7 +42,7 @@ def placed_at(addresses):
 @pytest.mark.parametrize("gloo", [None, 0, 1, 2])
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 @pytest.mark.parametrize("intranet", [None, "PodIP", "Service", "Host"])
-def test_the_config_map_tells_where_everybody_is(mode, intranet, gloo):
+def test_config_map_contains_all_addresses(mode, intranet, gloo):
     job = a_job(**mode, intranet=intranet, withGloo=gloo)
     found = all_of(mode)
     hosts = {
@@ -84,7 +84,7 @@ def _split(name):
 
 @pytest.mark.parametrize("intranet", ["PodIP", "Service", "Host"])
 def test_every_replica_finds_its_own_endpoint_in_the_list(intranet):
-    """A server that is told one port and listed under another stops with an error."""
+    """A server stops with an error if its port differs from the listed one."""
     job = a_job(**COUNTS, intranet=intranet)
     found = all_of(COUNTS)
     told = config_map(job, *placed_at(found))
@@ -119,14 +119,14 @@ def test_it_waits_for_the_last_address(intranet):
 
 
 def an_extra(job, *pods):
-    """The ConfigMap as it is stored once it was made."""
+    """The ConfigMap as it is stored after its creation."""
     (creation,) = extras.wanted(job, gang_of(job, *pods))
     meta = {**creation.manifest["metadata"], "uid": "uid-map"}
     return msgspec.convert({"kind": "ConfigMap", "metadata": meta}, Extra)
 
 
-def test_it_says_nothing_while_a_replica_has_no_address_and_then_tells_the_new_one():
-    """A pod that starts meanwhile waits for it, instead of looking for peers where none are."""
+def test_config_map_is_empty_while_an_address_is_unknown():
+    """A pod that starts meanwhile waits for it, instead of connecting to outdated addresses."""
     job = a_job(worker=2, intranet="PodIP")
     first = [placed("worker-0", "10.0.0.1"), placed("worker-1", "10.0.0.2")]
     there = an_extra(job, *first)
@@ -144,7 +144,7 @@ def test_it_says_nothing_while_a_replica_has_no_address_and_then_tells_the_new_o
 
 
 def written(decision):
-    """What the ConfigMap is patched to say."""
+    """The new data in the ConfigMap's patch."""
     (patch,) = [each for each in decision.patches if each.target is Target.CONFIG_MAP]
     return next(each["value"] for each in patch.operations if each["path"] == "/data")
 
@@ -156,7 +156,7 @@ def written(decision):
         placed("worker-1", "10.0.0.2", deleted=NOW),
     ],
 )
-def test_an_address_that_is_going_is_not_told(pod):
+def test_address_of_a_terminating_pod_is_not_listed(pod):
     job = a_job(worker=2)
     assert config_map(job, placed("worker-0", "10.0.0.1"), pod) is None
 
@@ -174,7 +174,7 @@ def test_an_address_with_colons_is_put_in_brackets():
     assert told["PADDLE_TRAINERS"] == "[fd00::7]"
 
 
-def test_more_replicas_are_told_to_those_that_start_later():
+def test_replicas_that_start_later_get_the_larger_cluster():
     job = a_job(worker=3, intranet="Service")
     told = config_map(job)
     names = [f"train-worker-{index}.team" for index in range(3)]
@@ -207,7 +207,7 @@ def with_etcd(count=3, **extra):
     return {**worker, **extra}
 
 
-def test_an_elastic_job_with_an_etcd_is_told_upstreams_variables_and_no_addresses():
+def test_elastic_job_with_an_etcd_gets_upstreams_variables_and_no_addresses():
     job = a_job(worker=with_etcd(), elastic=1)
     assert environment(job, "worker-1") == [
         ("PADDLE_ELASTIC_SERVER", ETCD),

@@ -1,4 +1,4 @@
-"""What a PaddleJob's status says: upstream's words, as a function of what is seen."""
+"""The status of a PaddleJob in upstream's terms, as a function of the observed replicas."""
 
 import itertools
 from typing import Any
@@ -134,7 +134,7 @@ def test_the_status_has_the_shape_of_its_kind():
 
 @pytest.mark.parametrize("policy", ["Always", "Never", "OnCompletion", "OnFailure"])
 @pytest.mark.parametrize("phase", ["Completed", "Failed"])
-def test_what_is_said_at_the_end_stays_while_pods_are_cleaned(policy, phase):
+def test_final_counts_stay_while_pods_are_deleted(policy, phase):
     job = a_job(ps=1, worker=2, cleanPodPolicy=policy)
     last = DONE if phase == "Completed" else a_pod("worker-0", "Failed", code=1)
     pods = [placed("ps-0"), last, placed("worker-1", "", "Succeeded", code=0)]
@@ -179,7 +179,7 @@ def test_a_job_that_upstream_finished_is_removed_when_its_time_is_over():
 
 
 @pytest.mark.parametrize("phase", ["", "Pending", "Starting", "Running"])
-def test_a_job_that_upstream_did_not_finish_goes_on(phase):
+def test_job_that_upstream_did_not_finish_continues(phase):
     written = manifest(worker=1)
     written["status"] = {"phase": phase, "startTime": "2026-11-20T10:00:00Z"}
     status = Paddle().read_status(stored(written))

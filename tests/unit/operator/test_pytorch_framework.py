@@ -1,4 +1,4 @@
-"""What a PyTorchJob's replicas get: environment, ports, labels, the master's role."""
+"""PyTorchJob: environment, ports, labels, the master's role."""
 
 from typing import Any
 
@@ -56,7 +56,7 @@ MEETING = {
 @pytest.mark.parametrize(
     ("replica", "rank"), [("master-0", "0"), ("worker-0", "1"), ("worker-1", "2")]
 )
-def test_replicas_learn_where_they_meet_and_who_they_are(replica, rank):
+def test_replicas_get_rendezvous_address_and_rank(replica, rank):
     assert environment(pods(a_job(1, 2))[replica]) == {
         "PYTHONUNBUFFERED": "1",
         **MEETING,
@@ -114,7 +114,7 @@ def test_an_elastic_job_without_a_master_gets_a_rendezvous_and_no_ranks():
     }
 
 
-def test_everything_that_can_be_said_of_a_rendezvous_is_passed_on():
+def test_every_rendezvous_setting_is_passed_on():
     policy = {
         "minReplicas": 2,
         "rdzvBackend": "etcd-v2",
@@ -167,7 +167,7 @@ def test_empty_rendezvous_settings_say_nothing():
     assert "PET_RDZV_CONF" not in told
 
 
-def test_every_container_is_told_and_the_users_variables_come_first():
+def test_every_container_gets_the_environment_after_the_users_variables():
     written = manifest(1, None)
     written["spec"]["pytorchReplicaSpecs"]["Master"]["template"] = {
         "spec": {
@@ -298,7 +298,7 @@ def test_roles_are_known_in_any_capitalisation(spelling):
         ({"runPolicy": {"activeDeadlineSeconds": 0}}, "activeDeadlineSeconds"),
     ],
 )
-def test_a_job_that_cannot_be_carried_out_is_read_all_the_same(change, told):
+def test_invalid_job_is_read_nevertheless(change, told):
     written = manifest(1, 1)
     written["spec"] |= change
     reading = PyTorch().read(stored(written))
@@ -306,7 +306,7 @@ def test_a_job_that_cannot_be_carried_out_is_read_all_the_same(change, told):
     assert reading.job.name == "train"
 
 
-def test_every_mistake_is_told_of_a_job_that_does_not_even_have_the_shape():
+def test_every_error_is_reported_of_a_job_with_wrong_types():
     written = manifest(1, 1)
     written["spec"]["runPolicy"] = {"backoffLimit": "three", "suspend": "no"}
     written["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] = "two"
@@ -315,7 +315,7 @@ def test_every_mistake_is_told_of_a_job_that_does_not_even_have_the_shape():
         assert told in mistakes
 
 
-def test_every_mistake_is_told():
+def test_every_error_is_reported():
     written = manifest(1, 1)
     roles = written["spec"]["pytorchReplicaSpecs"]
     roles["Master"]["replicas"] = 3

@@ -1,4 +1,4 @@
-"""What was written is believed until the watch shows it."""
+"""Own writes complete the cache until the watch shows them."""
 
 from msgspec.structs import replace
 

@@ -1,4 +1,4 @@
-"""Whether a failed pod is replaced, how restarts are counted, and how fast replacements come."""
+"""Whether a failed pod is replaced, how restarts are counted, and how replacements are delayed."""
 
 from datetime import timedelta
 
@@ -52,7 +52,7 @@ def test_the_kubelet_gets_a_policy_that_it_knows(policy, written):
         (a_pod(phase="Failed", code=3), "train-worker-0: Error (exit code 3): The program failed"),
         (a_pod(phase="Failed", code=137), "train-worker-0: Killed (exit code 137)"),
         (a_pod(phase="Failed", reason="Evicted"), "train-worker-0: Evicted."),
-        (a_pod(phase="Failed"), "train-worker-0 failed and does not say why."),
+        (a_pod(phase="Failed"), "train-worker-0 failed without a reason."),
     ],
 )
 def test_a_failure_is_described(pod, told):
@@ -120,7 +120,7 @@ def test_the_limit_is_the_number_of_restarts_that_are_allowed(limit, total, exce
     assert backoff.is_exceeded(RestartRecord(total=total), limit) is exceeded
 
 
-def test_the_first_burst_of_failures_is_replaced_at_once():
+def test_first_burst_of_failures_is_replaced_immediately():
     record = pace.note(RestartRecord(), NOW)
     record = pace.note(record, at(3))
     assert record.bursts == 1

@@ -1,4 +1,4 @@
-"""Memory at /dev/shm: who gets it, how much, and who keeps what they have."""
+"""Memory at /dev/shm: which pods mount it, its size, and user volumes that take precedence."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ NOTE = "gangline.dev/shared-memory"
 
 
 def memory_of(pod: dict[str, Any]) -> list[dict[str, Any]]:
-    """The volumes that the container which trains has at /dev/shm."""
+    """The volumes that the main container mounts at /dev/shm."""
     mounts = pod["spec"]["containers"][0].get("volumeMounts", [])
     names = {each["name"] for each in mounts if each["mountPath"] == "/dev/shm"}
     return [each for each in pod["spec"].get("volumes", []) if each["name"] in names]

@@ -1,4 +1,4 @@
-"""What a TFJob's replicas are told, and how such a job ends."""
+"""TFJob: the environment of its replicas, and how a job ends."""
 
 from itertools import product
 from typing import Any
@@ -41,7 +41,7 @@ def test_the_variable_is_upstreams_to_the_byte():
     ]
 
 
-def test_a_dynamic_job_tells_a_worker_of_itself_and_the_servers_to_the_byte():
+def test_dynamic_worker_gets_exactly_itself_and_the_servers():
     job = a_job(Worker=3, PS=2, spec=DYNAMIC)
     assert variables(pod_of(job, "worker-2")) == [
         (
@@ -61,7 +61,7 @@ def test_a_dynamic_job_tells_a_worker_of_itself_and_the_servers_to_the_byte():
         ("evaluator-0", {"worker": {}, "ps": []}),
     ],
 )
-def test_a_dynamic_job_tells_the_others_little(name, cluster):
+def test_other_roles_of_a_dynamic_job_get_a_small_cluster(name, cluster):
     job = a_job(Chief=1, Worker=1, PS=2, Evaluator=1, spec=DYNAMIC)
     role, _, index = name.rpartition("-")
     assert tf_config(job, name) == {
@@ -93,7 +93,7 @@ def test_the_order_of_replicas_does_not_depend_on_the_order_of_writing():
 
 @pytest.mark.parametrize("role", ["Worker", "Chief", "Master"])
 @pytest.mark.parametrize("domain", ["", "cluster.local"])
-def test_a_job_of_one_replica_is_told_nothing(role, domain):
+def test_job_of_one_replica_gets_no_tf_config(role, domain):
     job = a_job(domain=domain, **{role: 1})
     assert variables(pod_of(job, f"{role.lower()}-0")) == []
 
@@ -128,7 +128,7 @@ def test_each_role_is_found_at_its_own_port():
     }
 
 
-def test_only_the_container_that_trains_is_told():
+def test_only_the_main_container_gets_the_environment():
     written = job_manifest("TFJob", {"Worker": 2})
     pod = written["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]
     pod["containers"].insert(0, {"name": "sidecar", "image": "x"})
@@ -157,7 +157,7 @@ def test_a_port_of_another_name_stays_beside_the_default_one():
     ]
 
 
-def test_what_is_not_said_means_what_it_means_upstream():
+def test_defaults_equal_upstreams():
     job = a_job(Worker=None, PS=None)
     assert [role.replicas for role in job.roles] == [1, 1]
     assert {role.restart for role in job.roles} == {RestartPolicy.NEVER}
@@ -241,7 +241,7 @@ DONE, FAILED, RUNS = "Succeeded", "Failed", "Running"
         pytest.param({"Chief": 0, "Worker": 1}, "", {"worker-0": DONE}, True, id="a chief of none"),
     ],
 )
-def test_who_decides_that_a_job_has_succeeded(roles, policy, pods, succeeded):
+def test_which_replicas_decide_success(roles, policy, pods, succeeded):
     job = a_job(spec={"successPolicy": policy}, **roles)
     gang = gang_of(job, *(a_pod(name, phase) for name, phase in pods.items()))
     assert job.rules.has_succeeded(job, gang) is succeeded
@@ -256,7 +256,7 @@ def test_who_decides_that_a_job_has_succeeded(roles, policy, pods, succeeded):
         ({"Worker": 2, "PS": 1}, {"ps-0": RUNS}, False),
     ],
 )
-def test_who_decides_that_a_job_runs(roles, pods, running):
+def test_which_replicas_decide_running(roles, pods, running):
     job = a_job(**roles)
     gang = gang_of(job, *(a_pod(name, phase) for name, phase in pods.items()))
     assert job.rules.is_running(job, gang) is running
@@ -357,12 +357,12 @@ def test_a_dynamic_job_with_a_chief_is_its_chiefs_affair():
         ({}, "tfReplicaSpecs"),
     ],
 )
-def test_jobs_that_cannot_be_carried_out_are_told_so(roles, told):
+def test_invalid_job_reports_its_errors(roles, told):
     assert told in TensorFlow().read(stored(job_manifest("TFJob", roles))).mistakes
 
 
 def test_a_template_is_passed_on_as_the_user_wrote_it():
-    """The samples of gang scheduling blogs turn sidecars off by an annotation."""
+    """Examples of gang scheduling disable sidecars by an annotation."""
     written = job_manifest("TFJob", {"Chief": 1})
     notes = {"sidecar.istio.io/inject": "false"}
     written["spec"]["tfReplicaSpecs"]["Ps"] = replica("tensorflow")

@@ -1,4 +1,4 @@
-"""News of a job waits for more of it, and for other jobs' pods, but never for long."""
+"""Delays of status writes: changes are merged and yield to pod creations, for a bounded time."""
 
 import math
 
@@ -38,13 +38,13 @@ def test_in_a_crowd_it_gives_way_and_is_seldom_looked_at() -> None:
 
 
 @given(SECONDS, SECONDS, st.booleans())
-def test_whoever_looks_again_when_told_to_stores_in_the_end(
+def test_delayed_change_is_stored_when_requeued_as_requested(
     waited_s: float, since_stored_s: float, crowded: bool
 ) -> None:
     looks = 0
     while (wait_s := minor_waits(waited_s, since_stored_s, crowded=crowded)) is not None:
         assert wait_s > 0
-        # The clock of a computer has steps: who waits for so long has waited a little longer.
+        # A computer's clock advances in steps, so the measured wait is a little longer.
         waited_s, since_stored_s = waited_s + wait_s + 1e-6, since_stored_s + wait_s + 1e-6
         looks += 1
     assert looks <= MINOR_WAITS_S / CROWD_LOOKS_S + 2

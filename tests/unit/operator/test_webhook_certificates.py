@@ -1,4 +1,4 @@
-"""Certificates of the webhook: what they are good for, and how one takes over from another."""
+"""Certificates of the webhook: their names and validity, and their rotation."""
 
 import base64
 import ssl
@@ -104,20 +104,20 @@ def test_a_keyring_comes_back_as_it_was_written() -> None:
     [
         pytest.param({"tls_key": a_pair().key}, "does not belong", id="another key"),
         pytest.param({"tls_crt": "junk"}, "tls.crt cannot be read", id="junk"),
-        pytest.param({"tls_key": b"\xff\xfe"}, "tls.key is no text in base64", id="binary"),
+        pytest.param({"tls_key": b"\xff\xfe"}, "tls.key is not base64 text", id="binary"),
         pytest.param({"tls_crt": ""}, "tls.crt is missing", id="empty"),
-        pytest.param({"ca_crt": a_pair().authority.pem}, "none of the authorities", id="other CA"),
-        pytest.param({"ca_crt": "-----BEGIN CERTIFICATE-----"}, "ca.crt is no list", id="cut"),
+        pytest.param({"ca_crt": a_pair().authority.pem}, "not signed by any", id="other CA"),
+        pytest.param({"ca_crt": "-----BEGIN CERTIFICATE-----"}, "ca.crt is not a list", id="cut"),
     ],
 )
-def test_a_damaged_secret_is_told_from_a_sound_one(changed: dict, complaint: str) -> None:
+def test_damaged_secret_is_reported_with_its_reason(changed: dict, complaint: str) -> None:
     with pytest.raises(UnusableCertificate, match=complaint):
         keyring.read(stored(a_ring(), **changed))
 
 
-def test_values_that_are_not_base64_are_told() -> None:
+def test_values_that_are_not_base64_are_reported() -> None:
     data = stored(a_ring()) | {"tls.key": "%%%"}
-    with pytest.raises(UnusableCertificate, match=r"tls\.key is no text in base64"):
+    with pytest.raises(UnusableCertificate, match=r"tls\.key is not base64 text"):
         keyring.read(data)
 
 
@@ -184,7 +184,7 @@ def test_a_lost_secret_is_not_restored_from_a_certificate_that_has_ended() -> No
     assert ring.serving != held
 
 
-def test_an_expired_certificate_is_replaced_at_once() -> None:
+def test_expired_certificate_is_replaced_immediately() -> None:
     late = NOW + 90 * DAY
     ring = step(a_ring(), now=late)
     assert ring.serving.expires > late
@@ -197,7 +197,7 @@ def test_an_expired_certificate_gives_way_to_the_next_one_that_is_there() -> Non
 
 
 def test_a_certificate_for_other_names_is_replaced_by_one_for_all() -> None:
-    """Two copies with different addresses must not replace each other's for ever."""
+    """Two replicas with different addresses must not replace each other's certificate for ever."""
     first = step(None, names=frozenset({"10.0.0.1"}))
     second = step(first, names=frozenset({"10.0.0.2"}))
     assert second.serving.names == {"10.0.0.1", "10.0.0.2"}
@@ -215,7 +215,7 @@ def test_a_clock_that_is_set_back_changes_nothing() -> None:
 
 @dataclass
 class World:
-    """Three copies of the operator, the Secret, and what callers have been told, over time."""
+    """Three replicas of the operator, the Secret, and the CAs that callers trust, over time."""
 
     now: datetime = NOW
     secret: Keyring | None = None
@@ -240,7 +240,7 @@ class World:
         self.looked[copy] = self.now
 
     def pass_by(self, seconds: int) -> None:
-        """Time passes, in which every copy that runs looks each minute."""
+        """Time passes; every running replica makes a pass each minute."""
         self.now += timedelta(seconds=seconds)
         for copy, when in self.looked.items():
             if self.held[copy] and self.now >= when + LOOK_EVERY:
@@ -252,7 +252,7 @@ class World:
         self.now += timedelta(days=days)
 
     def callers_trust(self, pair: Pair) -> bool:
-        """Whether callers do that have not heard of what was written in the last minute."""
+        """Whether callers do that have not seen the writes of the last minute."""
         written = [(when, bundle) for when, bundle in self.bundles]
         current = [
             bundle
@@ -275,9 +275,9 @@ MOVES = (
 @settings(max_examples=150, deadline=None)
 @given(moves=st.lists(st.sampled_from(MOVES), min_size=10, max_size=60))
 def test_callers_trust_what_is_served_whatever_happens_to_the_secret(moves) -> None:
-    """Restarts, renewals and a Secret that somebody removes, and callers that hear of it late.
+    """Restarts, renewals and a deleted Secret, with callers that notice changes late.
 
-    A copy that finds neither certificate nor Secret shows itself at once: there is nothing better.
+    A replica that finds neither certificate nor Secret serves a new one immediately.
     """
     world = World()
     began = world.now

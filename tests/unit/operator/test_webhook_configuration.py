@@ -1,4 +1,4 @@
-"""What the API server is told of the webhook, and when it needs to be told again."""
+"""The webhook configurations: their content, and when they must be written again."""
 
 import base64
 import copy
@@ -59,7 +59,7 @@ def test_each_sort_has_a_name_and_a_path_of_its_own() -> None:
     assert len({webhook["clientConfig"]["service"]["path"] for webhook in found}) == 2
 
 
-def test_jobs_are_stored_unchecked_while_nobody_answers_unless_chosen_otherwise() -> None:
+def test_failure_policy_is_ignore_by_default() -> None:
     assert hook()["failurePolicy"] == "Ignore"
     assert hook(failure_policy=FailurePolicy.FAIL)["failurePolicy"] == "Fail"
 
@@ -120,7 +120,7 @@ def test_nothing_and_foreign_things_agree_with_nothing() -> None:
 
 
 @pytest.mark.parametrize("bundle", ["", "%", "anVuaw==", None])
-def test_a_bundle_that_cannot_be_read_names_nobody(bundle: str | None) -> None:
+def test_unreadable_bundle_contains_no_authorities(bundle: str | None) -> None:
     existing = {"webhooks": [{"clientConfig": {"caBundle": bundle}}]}
     assert authorities_in(existing) == ()
     assert bundle_for(RING, existing, NOW, VALIDITY) == RING.trusted

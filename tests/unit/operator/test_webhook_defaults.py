@@ -1,4 +1,4 @@
-"""Defaults that the webhook writes: they change what is seen, never what is done."""
+"""Defaults that the webhook writes: they change the manifest, never the behaviour."""
 
 import copy
 from dataclasses import dataclass
@@ -74,7 +74,7 @@ def replica_specs(draw: st.DrawFn, sort: Sort) -> Json:
 
 @st.composite
 def jobs(draw: st.DrawFn) -> tuple[Sort, Json]:
-    """A job of any kind that leaves out this and that; most can be carried out."""
+    """A random job of any kind with omitted fields; most are valid."""
     sort = draw(st.sampled_from(SORTS))
     chosen = draw(st.lists(st.sampled_from(sort.roles), min_size=1, unique=True))
     spell = draw(st.sampled_from([str, str, str, str.lower, str.upper]))
@@ -124,7 +124,7 @@ def later_change(draw: st.DrawFn, sort: Sort, job: Json) -> Json:
 
 
 def roles_of(sort: Sort, job: Json) -> list[str]:
-    """The roles that a job has, as it spells them."""
+    """The roles of a job, with its spelling."""
     specs = job["spec"].get(sort.roles_at, {}) if sort.roles_at else job["spec"]
     known = {role.lower() for role in sort.roles}
     return sorted(key for key in specs if key.lower() in known)
@@ -153,7 +153,7 @@ def defaulted(job: Json) -> Json:
 
 
 def done_with(job: Json) -> tuple[Decision, RunPolicy, list[Role], str]:
-    """What the operator does with a new job, how it goes on, and what it has to say against it."""
+    """The plan for a new job, its continuation, and its errors."""
     framework = next(each for each in FRAMEWORKS if each.kind.kind == job["kind"])
     reading = framework.read(stored(job))
     observed = Observed(reading.job, JobStatus(), mistakes=reading.mistakes)
@@ -188,13 +188,13 @@ def test_a_later_change_means_the_same_with_and_without_defaults(data: st.DataOb
 @settings(max_examples=100, deadline=None)
 @given(jobs())
 def test_a_second_apply_of_the_same_file_finds_nothing_to_do(drawn: tuple[Sort, Json]) -> None:
-    """A client compares its file with what is stored: maps by their fields, lists as a whole."""
+    """A client compares its file with the stored object: maps by field, lists completely."""
     _, job = drawn
     assert merged(defaulted(job), job) == defaulted(job)
     assert DEFAULTING.operations(defaulted(job)) == []
 
 
-def test_what_is_not_said_is_shown() -> None:
+def test_defaults_are_written() -> None:
     job = manifest(1, 2)
     del job["spec"]["runPolicy"]
     del job["spec"]["pytorchReplicaSpecs"]["Master"]["replicas"]

@@ -1,4 +1,4 @@
-"""What the webhook answers to a review, given the review alone."""
+"""The webhook's response, as a function of the review."""
 
 import base64
 import copy
@@ -27,7 +27,7 @@ def job(**changes: Any) -> Json:
 
 
 def with_mistakes() -> Json:
-    """A job with a mistake of each sort: shape, enum, role, container, relation."""
+    """A job with one error of each kind: shape, enum, role, container, relation."""
     written = job()
     spec = written["spec"]
     spec["runPolicy"] = {"backoffLimit": -1, "cleanPodPolicy": "Sometimes"}
@@ -61,7 +61,7 @@ def test_a_good_job_is_allowed_without_a_word() -> None:
     )
 
 
-def test_every_mistake_is_named_at_once_with_its_field() -> None:
+def test_all_errors_are_reported_together_with_their_fields() -> None:
     answer = judged(ask(with_mistakes()))
     assert not answer.allowed
     status = answer.status
@@ -85,7 +85,7 @@ def test_every_mistake_is_named_at_once_with_its_field() -> None:
     )  # fmt: skip
 
 
-def test_very_many_mistakes_are_counted_and_not_all_told() -> None:
+def test_number_of_reported_errors_is_limited() -> None:
     written = job()
     containers = [{"name": f"c{number}"} for number in range(300)]
     written["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"] += containers
@@ -170,7 +170,7 @@ def test_an_old_job_that_cannot_be_read_is_no_hindrance() -> None:
     assert not judged(ask(with_mistakes(), old)).allowed
 
 
-def test_a_specification_of_the_wrong_sort_is_told() -> None:
+def test_spec_of_a_wrong_type_is_reported() -> None:
     for spec in (None, 3, [], "x", {"pytorchReplicaSpecs": {"Worker": None}}):
         assert not judged(ask(job(spec=spec))).allowed, spec
 
@@ -284,6 +284,6 @@ def test_a_review_is_read_and_answered_in_the_form_of_the_wire() -> None:
         ),
     ],
 )
-def test_a_body_that_is_no_review_is_told_what_is_wrong(body: bytes, complaint: str) -> None:
+def test_body_that_is_no_review_is_refused_with_the_reason(body: bytes, complaint: str) -> None:
     with pytest.raises(UnreadableReview, match=complaint):
         review.read(body)

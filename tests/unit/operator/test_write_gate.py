@@ -1,4 +1,4 @@
-"""The gate that orders the operator's writes."""
+"""The limiter of the operator's writes."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ from gangline.operator.gate import Gate
 
 
 class Line:
-    """Writers that queue at a gate of one place, held until ``open``."""
+    """Writers that queue at a limiter with one slot, which is occupied until ``open``."""
 
     def __init__(self) -> None:
         self.now = 0.0

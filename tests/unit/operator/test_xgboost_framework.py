@@ -1,4 +1,4 @@
-"""What an XGBoostJob's replicas are told, and how such a job ends."""
+"""XGBoostJob: the environment of its replicas, and how a job ends."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def test_each_replica_learns_of_the_tracker_and_of_the_workers(name, rank):
     ]
 
 
-def test_a_master_alone_is_told_of_no_workers():
+def test_master_alone_gets_no_workers():
     for job in (a_job(Master=1), a_job(Master=1, Worker=0)):
         assert variables(pod_of(job, "master-0")) == [
             ("MASTER_PORT", "9999"),
@@ -47,7 +47,7 @@ def test_each_role_is_found_at_its_own_port():
     assert (told["MASTER_PORT"], told["WORKER_PORT"]) == ("1111", "2222")
 
 
-def test_what_is_not_said_means_what_it_means_upstream():
+def test_defaults_equal_upstreams():
     job = a_job(Master=None, Worker=None)
     assert [(role.replicas, role.restart) for role in job.roles] == [(1, RestartPolicy.NEVER)] * 2
     assert job.policy.clean_pods is CleanPodPolicy.NONE
@@ -88,5 +88,5 @@ def test_the_master_decides(pods, succeeded, running):
         ({}, "Pods by role"),
     ],
 )
-def test_jobs_that_cannot_be_carried_out_are_told_so(roles, told):
+def test_invalid_job_reports_its_errors(roles, told):
     assert told in XGBoost().read(stored(job_manifest("XGBoostJob", roles))).mistakes

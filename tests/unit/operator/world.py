@@ -1,7 +1,7 @@
-"""A world for one job, in memory: an API server that stores, kubelets that run, people that meddle.
+"""An in-memory cluster with one job: API server, kubelets and users.
 
-Everything that happens is a method, so that a test can play any history in any order, kill the
-operator between two writes, or let it decide from an old view.
+Every event is a method, so that a test can play any history in any order, kill the operator between
+two writes, or let it plan from an outdated observation.
 """
 
 import dataclasses
@@ -61,7 +61,7 @@ def _patched(item: _T, patch: Patch, type_: type[_T]) -> _T:
 
 
 class World:
-    """One job and what there is of it."""
+    """One job and its objects."""
 
     def __init__(self, written: dict[str, Any] | None = None, seed: int = 0) -> None:
         self.written = written or manifest()
@@ -90,10 +90,10 @@ class World:
             else JobStatus()
         )
 
-    # What the operator does
+    # The operator
 
     def observe(self) -> Observed:
-        """What there is now, in an order that means nothing."""
+        """The current observation, in random order."""
         job = self._job = self._job or self.kind.framework.read(stored(self.written)).job
         if self._deleting:
             meta = replace(job.meta, deletion_timestamp=self._deleting)
@@ -105,13 +105,14 @@ class World:
         return Observed(job, self.status, pods, services, self.group, extras)
 
     def decide(self, observed: Observed | None = None) -> Decision:
-        """Decide, from what there is now unless told otherwise."""
+        """Plan from the current observation, or from the given one."""
         return decide(observed or self.observe(), self.now, SETTINGS)
 
     def carry_out(self, decision: Decision, writes: int | None = None, version: int = -1) -> bool:
-        """Carry out a decision; killed after so many writes. True if it came to its end.
+        """Execute a plan; killed after ``writes`` writes. Return True if it was completed.
 
-        ``version`` is the job's when it was decided upon: a status based on an older one conflicts.
+        ``version`` is the job's at observation: a status write that is based on an older one
+        conflicts.
         """
         steps = [*decision.deletions, *decision.patches, *decision.creations]
         for step in steps[:writes]:
@@ -132,7 +133,7 @@ class World:
         return True
 
     def settle(self, most: int = 6) -> Decision:
-        """Let the operator work until nothing is left to do, and return that last decision."""
+        """Run the operator until it has nothing to do, and return the last plan."""
         for _ in range(most):
             decision = self.decide()
             if (not decision.writes and decision.status == self.status) or not self.exists:
@@ -189,10 +190,10 @@ class World:
             case target:
                 self.extras.pop((target, deletion.name), None)
 
-    # What kubelets do
+    # Kubelets
 
     def pod(self, number: int) -> Pod | None:
-        """Some pod."""
+        """Return one of the pods."""
         names = sorted(self.pods)
         return self.pods[names[number % len(names)]] if names else None
 
@@ -202,12 +203,12 @@ class World:
             self._set(pod, "Running", node="node-1")
 
     def succeed(self, pod: Pod) -> None:
-        """A running pod ends well."""
+        """A running pod succeeds."""
         if pod.status.phase == "Running":
             self._set(pod, "Succeeded", code=0)
 
     def fail(self, pod: Pod, code: int | None) -> None:
-        """A running pod ends badly; without a code it was evicted."""
+        """A running pod fails; without a code it was evicted."""
         if pod.status.phase == "Running" and not pod.terminating:
             self._set(pod, "Failed", code=code)
             self.failures += 1
@@ -221,13 +222,13 @@ class World:
     def restart(self, pod: Pod) -> None:
         """The kubelet restarts a running pod's container in place."""
         if together.restarts(self.observe().job):
-            return  # then the kubelet restarts nothing
+            return  # the kubelet does not restart it
         if pod.status.phase == "Running" and not pod.terminating:
             self._set(pod, "Running", restarts=in_place(pod) + 1)
             self.in_place_restarts += 1
 
     def finish_terminating(self) -> None:
-        """Pods that are on their way out are gone."""
+        """Terminating pods disappear."""
         self.pods = {name: pod for name, pod in self.pods.items() if not pod.terminating}
 
     def _terminate(self, pod: Pod) -> None:
@@ -254,24 +255,24 @@ class World:
             status=PodStatus(phase=phase, pod_ip="10.1.0.9", container_statuses=(container,)),
         )
 
-    # What people do
+    # Users
 
     def remove_pod(self, pod: Pod) -> None:
-        """Somebody deletes a pod."""
+        """A user deletes a pod."""
         self._terminate(pod)
 
     def suspend(self, on: bool) -> None:
-        """Somebody suspends or resumes the job."""
+        """A user suspends or resumes the job."""
         self._edit("runPolicy", {**self.written["spec"]["runPolicy"], "suspend": on})
 
     def scale(self, workers: int) -> None:
-        """Somebody changes the number of workers."""
+        """A user changes the number of workers."""
         self.written = self.kind.scale(self.written, workers)
         self._job = None
         self.version += 1
 
     def delete_job(self) -> None:
-        """Somebody deletes the job in the foreground."""
+        """A user deletes the job in the foreground."""
         self._deleting = self.now
         self.version += 1
 
@@ -284,26 +285,26 @@ class World:
         self._job = None
         self.version += 1
 
-    # What a test asks
+    # Queries
 
     @property
     def finished(self) -> bool:
-        """Whether the stored status says that the job has ended."""
+        """Whether the job has ended according to its stored status."""
         return conditions.is_finished(self.status.conditions)
 
     @property
     def generation(self) -> int:
-        """How often all replicas were restarted together, as stored."""
+        """The stored number of gang restarts."""
         return self.status.restarts.generation
 
     @property
     def held(self) -> bool:
-        """Whether no pod may be made now."""
+        """Whether no pod may be created now."""
         suspended = self.written["spec"]["runPolicy"].get("suspend", False)
         return self.finished or suspended or self._deleting is not None
 
     def calm(self, rounds: int = 60) -> None:
-        """Nothing more fails: pods start and succeed, time passes, the operator works."""
+        """Nothing fails any more: pods start and succeed, time passes, the operator works."""
         for _ in range(rounds):
             decision = self.settle()
             if self.finished:

@@ -1,5 +1,5 @@
-"""Job kinds: one small module each, and the table of them.
+"""Job kinds: one module or package for each.
 
-A module says how its kind is read into the common form (``job.TrainingJob``) and implements the
-``Rules`` that only the kind knows. It knows nothing of clusters, caches or other kinds.
+A framework reads jobs of its kind into the common form (``job.TrainingJob``) and implements the
+``Rules`` that only the kind knows. It knows no cluster, no cache and no other kind.
 """

@@ -1,4 +1,4 @@
-"""What a framework module offers to the engine's shell."""
+"""The protocol that each job kind implements."""
 
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -10,28 +10,29 @@ from gangline.operator.stored import StoredJob
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A job in the common form, and what is wrong with it."""
+    """A job in the common form, and the errors in its specification."""
 
     job: TrainingJob
     mistakes: str = ""
-    """Every mistake in the specification, for people; empty if it can be carried out. If it
-    cannot even be read, ``job`` has no roles."""
+    """Every error in the specification, as text; empty if it is valid. If the specification cannot
+    be decoded, ``job`` has no roles.
+    """
 
 
 @runtime_checkable
 class ReadsStatus(Protocol):
-    """For kinds whose stored status may be an upstream operator's, in another form."""
+    """For kinds whose stored status may have another form, written by an upstream operator."""
 
     def read_status(self, stored: StoredJob) -> JobStatus:
-        """Read where the job is in its life."""
+        """Decode the stored status into the common form."""
 
 
 class Framework(Protocol):
-    """Reads jobs of one kind. It never fails: what is wrong with a job is part of the reading."""
+    """Reads jobs of one kind. ``read`` never raises: errors in the job are part of the result."""
 
     @property
     def kind(self) -> Kind:
-        """The facts of the kind."""
+        """The properties of the kind."""
 
     def read(self, stored: StoredJob) -> Reading:
         """Read a job into the common form."""

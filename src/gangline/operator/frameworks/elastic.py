@@ -1,8 +1,8 @@
-"""ElasticJob: DLRover's elastic training, a master and the nodes that it brings together.
+"""ElasticJob: DLRover's elastic training, with a master that forms the world of nodes.
 
-All pods are made here, those of the master as well as the workers, parameter servers, chief and
-evaluators that DLRover leaves to its master: so the master may die at any moment, and nothing that
-is needed to go on was known to it alone. See ``elastic_rules`` for what becomes of failures.
+The operator creates all pods: the master, and also workers, parameter servers, chief and
+evaluators, which DLRover leaves to its master. So the master may fail at any moment: no state that
+is needed to continue exists only in its memory. ``elastic_rules`` decides what a failure leads to.
 """
 
 from dataclasses import dataclass, replace
@@ -53,22 +53,20 @@ class Elastic:
     """The framework of ElasticJobs."""
 
     master_image: str = ""
-    """What masters run in; empty: what the workers run in."""
+    """The image of masters; empty: the workers' image."""
 
     @property
     def kind(self) -> Kind:
-        """The facts of the kind."""
         return KIND
 
     def read(self, stored: StoredJob) -> Reading:
-        """Read a job into the common form, with every mistake that is in it."""
         return kubeflow.read(stored, ElasticJob, validate_job, self._form)
 
     def read_status(self, stored: StoredJob) -> JobStatus:
-        """Read where a job is in its life, and what is remembered of it.
+        """Decode the stored status.
 
         Raises:
-            msgspec.DecodeError: the stored status is not one.
+            msgspec.DecodeError: the stored status cannot be decoded.
         """
         return elastic_status.read(stored)
 
@@ -106,7 +104,7 @@ class Elastic:
 
 
 def nodes_of(job: ElasticJob) -> NodeRange | None:
-    """Find how many workers a job may have, if it says so."""
+    """Return the range of workers that a job allows; None if it sets none."""
     written = spec_of(job.spec, WORKER)
     if written is None:
         return None

@@ -1,14 +1,13 @@
-"""What the failure of a pod of an ElasticJob means: made anew or not, and who is to blame.
+"""Classifies failures of ElasticJob pods: replaced or not, and whether the node is to blame.
 
-By the one table of causes (``api.failure``), and by what DLRover's agents say through exit codes
-of their own. Other than DLRover's, and the same under every strategy:
+The basis is the table of causes (``api.failure``) and the exit codes of DLRover's agents. The rules
+differ from DLRover's, and are the same for every strategy:
 
-- what the cluster did to a pod (evicted, preempted, lost with its node) never counts;
-- a program that failed is started again only if that can help, or if the restart policy says that
-  it always shall;
-- a pod that ran out of memory gets twice as much, as far as ``resourceLimits`` has room;
-- a node of the cluster on which pods failed is avoided: rather not after two failures, never
-  after two that the node is to blame for.
+- a failure caused by the cluster (eviction, preemption, lost node) never counts;
+- a failed program is restarted only if that can help, or if the restart policy always restarts;
+- a pod that ran out of memory gets twice as much, within the job's ``resourceLimits``;
+- nodes with failures are avoided: preferably after two failures, strictly after two failures that
+  the node caused.
 """
 
 from dataclasses import dataclass
@@ -22,9 +21,9 @@ from gangline.api.failure import Blame, Remedy
 from gangline.operator.replicas import Pod
 
 HARDWARE_CODES = frozenset({14, 201, 202})
-"""Exit codes by which agents say that the node is broken."""
+"""Exit codes with which agents report a broken node."""
 OUT_OF_MEMORY_CODE = 247
-"""Exit code by which agents say that a process was killed for want of memory."""
+"""Exit code with which agents report a process that was killed because memory ran out."""
 OUT_OF_MEMORY = "OutOfMemory"
 
 TWICE = 2
@@ -32,19 +31,19 @@ TWICE = 2
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a pod failed, as far as it matters for what follows."""
+    """The classification of a pod's failure."""
 
     counted: bool
-    """It counts against the restarts that a rank has."""
+    """The failure counts against the restart budget of the rank."""
     hopeless: bool
-    """Starting again cannot help."""
+    """A restart cannot help."""
     out_of_memory: bool
     nodes_fault: bool
-    """The node is to blame, and it was no eviction."""
+    """The node caused the failure, and it was no eviction."""
 
 
 def ending(failed: Pod, container: str) -> Ending:
-    """Read how a failed pod ended."""
+    """Classify a failed pod."""
     whole = msgspec.convert(msgspec.to_builtins(failed), pod.Pod)
     found = failure.of_pod(whole, container)
     if found is None:
@@ -61,18 +60,16 @@ def ending(failed: Pod, container: str) -> Ending:
 
 
 def blamed(faults: NodeFaults | None, ended: Ending) -> NodeFaults:
-    """Count a failure on a node of the cluster."""
     known = faults or NodeFaults()
     return replace(known, failures=known.failures + 1, faults=known.faults + ended.nodes_fault)
 
 
 def forbidden(faults: dict[str, NodeFaults]) -> list[str]:
-    """Name the nodes that pods must not go to."""
     return sorted(name for name, found in faults.items() if found.faults >= TWICE)
 
 
 def disliked(faults: dict[str, NodeFaults]) -> list[str]:
-    """Name the nodes that pods should not go to if there is another."""
+    """List the nodes that pods should avoid if others are available."""
     return sorted(
         name
         for name, found in faults.items()

@@ -1,8 +1,8 @@
-"""The master of an ElasticJob: its pod's template, and what it needs beside the pod.
+"""The master of an ElasticJob: its pod template and its objects.
 
-The template under ``dlrover-master`` is laid over a default one, field by field; most jobs give
-none. The master keeps its journal in a ConfigMap of the job's, which is all that its account may
-write, beside events that tell people what happens.
+The user's template under ``dlrover-master`` is merged over a default one, field by field; most jobs
+have none. The master stores its journal in a ConfigMap of the job. Its service account may write
+only this ConfigMap and events.
 """
 
 from collections.abc import Mapping
@@ -25,22 +25,22 @@ _RESOURCES: Mapping[str, Mapping[str, str]] = {
 def master_template(
     name: str, namespace: str, workers: int, given: Manifest, image: str, workers_image: str
 ) -> Manifest:
-    """Return the master's pod template.
+    """Build the master's pod template.
 
     Args:
         name: the job's name.
-        namespace: where it lives.
-        workers: how many nodes it has.
-        given: what the user says of it.
-        image: what the administrator says; empty: nothing.
-        workers_image: what the workers run in.
+        namespace: the job's namespace.
+        workers: the number of nodes.
+        given: the user's template; may be empty.
+        image: the administrator's image; empty: none.
+        workers_image: the image of the workers.
     """
     theirs = template.main_container(given, CONTAINER)
     container: Manifest = {
         "name": CONTAINER,
         "image": image or workers_image,
         "resources": {kind: dict(amounts) for kind, amounts in _RESOURCES.items()},
-        # So that the reason of a failure reaches the job's status: an image without Gangline, say.
+        # Copies the reason of a failure to the job's status, such as an image without Gangline.
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
     if not theirs.get("command") and not theirs.get("args"):
@@ -66,7 +66,7 @@ def _command(name: str, namespace: str, workers: int) -> list[str]:
 
 
 def objects(job: TrainingJob, gang: Gang) -> list[Manifest]:
-    """List what a job has beside pods: its secret, the master's journal, account and right."""
+    """List the job's Secret and the master's ConfigMap, service account and RBAC objects."""
     name = master_name(job.name)
     meta = {"name": name}
     needed: list[Manifest] = [
@@ -83,8 +83,8 @@ def objects(job: TrainingJob, gang: Gang) -> list[Manifest]:
     if role and template.pod_spec(role.template).get("serviceAccountName") != name:
         return needed
     named = {"apiGroups": [""], "resourceNames": [name], "resources": ["configmaps"]}
-    told = {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]}
-    rules = [{**named, "verbs": ["get", "patch", "update"]}, told]
+    events = {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]}
+    rules = [{**named, "verbs": ["get", "patch", "update"]}, events]
     subject = {"kind": "ServiceAccount", "name": name, "namespace": job.meta.namespace}
     return [
         *needed,

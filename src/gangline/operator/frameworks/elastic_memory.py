@@ -1,4 +1,4 @@
-"""What the pods of an ElasticJob ask for: by template, by plan, and after running out of memory."""
+"""Resources of ElasticJob pods: from the template, from plans, and after running out of memory."""
 
 from collections.abc import Mapping
 
@@ -12,19 +12,18 @@ from gangline.operator.frameworks import elastic_nodes as nodes
 from gangline.operator.job import Manifest, Role
 
 GROWTH = 2
-"""How many times as much memory a pod gets after it ran out of it."""
+"""Factor by which memory grows after a pod ran out of it."""
 
 _LIMITS, _REQUESTS = "limits", "requests"
 
 
 def given(container: Manifest) -> dict[str, ResourceList]:
-    """Return the resources that a container asks for, limits and requests."""
     found = container.get("resources") or {}
     return {name: dict(found.get(name) or {}) for name in (_LIMITS, _REQUESTS)}
 
 
 def of_pod(container: Manifest, record: RoleRecord, node: NodeRecord) -> dict[str, ResourceList]:
-    """Return what the container that trains asks for in the pod of one rank."""
+    """Return the resources of the main container in the pod of one rank."""
     asked = given(container)
     for override in (record.resources, node.resources):
         if override:
@@ -42,15 +41,15 @@ def with_more(
     rank: int,
     container: str,
 ) -> str | None:
-    """Return the memory that a rank gets after it ran out.
+    """Return the memory of a rank's next pod after it ran out.
 
-    Empty where nothing limits it now, so that nothing has to grow; None where there is no room for
-    more within the job's limits.
+    Empty if its memory is not limited now, so that nothing has to grow; None if the job's limits do
+    not allow more.
     """
     asked = _memory(job_roles[role], records[role], rank, container)
     if not asked:
         return ""
-    wanted = asked * GROWTH
+    grown = asked * GROWTH
     ceiling = resourcelist.amounts(limits).get(MEMORY)
     if ceiling is not None:
         others = sum(
@@ -59,14 +58,14 @@ def with_more(
             for index in range(each.replicas)
             if (name, index) != (role, rank)
         )
-        wanted = min(wanted, ceiling - others)
-    return resourcelist.quantity_of(MEMORY, wanted) if wanted > asked else None
+        grown = min(grown, ceiling - others)
+    return resourcelist.quantity_of(MEMORY, grown) if grown > asked else None
 
 
 def total(
     roles: Mapping[str, Role], records: Mapping[str, RoleRecord], container: str
 ) -> resourcelist.Amounts:
-    """Add up what all pods of a job ask for."""
+    """Sum the requests of all pods of a job."""
     return resourcelist.total(
         _asked(role, records[name], rank, container)
         for name, role in roles.items()
@@ -85,7 +84,7 @@ def _asked(role: Role, record: RoleRecord, rank: int, container: str) -> resourc
 
 
 def _memory(role: Role, record: RoleRecord, rank: int, container: str) -> int:
-    """What bounds the memory of a rank: its limit, else what it asks for."""
+    """Return the bound on a rank's memory: its limit, else its request."""
     trains = template.main_container(role.template, container)
     found = of_pod(trains, record, nodes.node(record, rank))
     try:
@@ -96,7 +95,7 @@ def _memory(role: Role, record: RoleRecord, rank: int, container: str) -> int:
 
 
 def _with_memory(asked: dict[str, ResourceList], memory: str) -> dict[str, ResourceList]:
-    """Give it as limit where there is one, and as request as well where there was one."""
+    """Set the memory limit where one exists, and the memory request where one exists."""
     return {
         name: {**amounts, MEMORY: memory} if MEMORY in amounts else amounts
         for name, amounts in asked.items()

@@ -1,10 +1,10 @@
-"""Which number the pod of each rank has: pure functions of what the status remembers.
+"""The node number of each rank's pod, as a function of the stored status.
 
-A rank starts with its own number. Made anew, it gets the next number of its role, so that a pod
-that is gone and the one in its place are never taken for each other, and the new one can be made
-while the old one is still on its way out. Ranks without a story are not listed, so that the status
-of a large job stays small. Numbers are a function of what is stored and of the number of replicas:
-an operator that dies before it has stored them comes to the same ones.
+A rank starts with its own number. On replacement it gets the next number of its role. So a deleted
+pod and its successor are never confused, and the successor can be created while the old pod still
+terminates. Ranks that never changed are not listed, which keeps the status of a large job small.
+Invariant: numbers depend only on the stored record and the number of replicas, so an operator that
+is killed before it stores them computes the same ones again.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from gangline.api.elastic import NodeRecord, RoleRecord
-from gangline.operator import indexes
+from gangline.operator.indexes import read, write
 from gangline.operator.replicas import Slots
 
 _FRESH = NodeRecord()
@@ -24,13 +24,13 @@ class Loss:
     """How a rank lost its pod."""
 
     counted: bool = False
-    """It counts as a failure of this rank."""
+    """The loss counts as a failure of this rank."""
     memory: str = ""
-    """What the next pod gets, because this one ran out of it."""
+    """Memory of the next pod if this one ran out of it; empty: unchanged."""
 
 
 def extended(record: RoleRecord, replicas: int) -> RoleRecord:
-    """Give each rank below ``replicas`` that has no number its own, or the next one."""
+    """Assign a number to each rank below ``replicas`` that has none: its own or the next."""
     if not record.next_id:
         return replace(record, first=replicas, next_id=replicas)
     first, next_id, nodes = record.first, record.next_id, dict(record.nodes)
@@ -48,12 +48,10 @@ def extended(record: RoleRecord, replicas: int) -> RoleRecord:
 
 
 def node(record: RoleRecord, rank: int) -> NodeRecord:
-    """Return what is known of a rank."""
     return record.nodes.get(str(rank)) or replace(_FRESH, id=rank)
 
 
 def changed(record: RoleRecord, rank: int, **fields: object) -> RoleRecord:
-    """Remember something of a rank."""
     nodes: Mapping[str, NodeRecord] = {
         **record.nodes,
         str(rank): replace(node(record, rank), **fields),
@@ -62,7 +60,7 @@ def changed(record: RoleRecord, rank: int, **fields: object) -> RoleRecord:
 
 
 def relaunched(record: RoleRecord, losses: Mapping[int, Loss]) -> RoleRecord:
-    """Give ranks the next numbers, because their pods have failed or are gone.
+    """Assign the next numbers to ranks whose pods failed or were deleted.
 
     Args:
         record: the role's record, extended to all of its ranks.
@@ -81,63 +79,61 @@ def relaunched(record: RoleRecord, losses: Mapping[int, Loss]) -> RoleRecord:
             memory=loss.memory or before.memory,
         )
         next_id += 1
-    left = indexes.write(made(record) - losses.keys())
+    left = write(made(record) - losses.keys())
     return replace(record, nodes=nodes, next_id=next_id, made=left)
 
 
 def made(record: RoleRecord) -> frozenset[int]:
-    """The ranks whose present pod has been seen: one that is missing again was removed."""
-    return indexes.read(record.made)
+    """Return the ranks whose current pod was observed: if it is missing, it was deleted."""
+    return read(record.made)
 
 
 def with_seen(record: RoleRecord, seen: Iterable[int]) -> RoleRecord:
-    """Remember that the present pods of these ranks have been seen."""
+    """Record that the current pods of these ranks were observed."""
     known = made(record)
     found = known | frozenset(seen)
-    return record if found == known else replace(record, made=indexes.write(found))
+    return record if found == known else replace(record, made=write(found))
 
 
 def absent(record: RoleRecord) -> frozenset[int]:
-    """The ranks that a plan removed."""
-    return indexes.read(record.absent)
+    return read(record.absent)
 
 
 def late(record: RoleRecord, count: int) -> frozenset[int]:
-    """The ranks that come too late: the others have been leaving for some time."""
+    """Return the ranks that start too late, because others have finished already."""
     if not record.leaving:
         return frozenset()
-    return frozenset(range(count)) - indexes.read(record.leaving)
+    return frozenset(range(count)) - read(record.leaving)
 
 
 def with_leaving(record: RoleRecord, slots: Slots) -> RoleRecord:
-    """Remember who is at work when the first has ended well; forget it when all begin anew."""
+    """Record the active ranks when the first one has succeeded; clear them when all restart."""
     if bool(slots.completed) == bool(record.leaving):
         return record
     at_work = {rank for rank, pod in enumerate(slots.pods) if pod and pod.active}
-    told = indexes.write(at_work | slots.completed) if slots.completed else ""
-    return replace(record, leaving=told)
+    leaving = write(at_work | slots.completed) if slots.completed else ""
+    return replace(record, leaving=leaving)
 
 
 def current(record: RoleRecord, specified: int) -> RoleRecord:
-    """Forget the size that a plan gave once somebody has changed that of the specification."""
+    """Drop the size that a plan set if the specified size has changed since."""
     if record.over in (None, specified):
         return record
     return replace(record, replicas=None, over=None, absent="")
 
 
 def size(record: RoleRecord, specified: int) -> int:
-    """How many ranks there are, absent ones among them."""
+    """Return the number of ranks, including removed ones."""
     return specified if record.replicas is None else record.replicas
 
 
 def resized(record: RoleRecord, wanted: Iterable[int], specified: int) -> RoleRecord:
-    """Have just these ranks."""
     ranks = frozenset(wanted)
     count = max(ranks, default=-1) + 1
-    gone = indexes.write(frozenset(range(count)) - ranks)
+    gone = write(frozenset(range(count)) - ranks)
     return replace(record, replicas=count, over=specified, absent=gone)
 
 
 def ranks(record: RoleRecord, specified: int) -> frozenset[int]:
-    """The ranks that there are."""
+    """Return the ranks without removed ones."""
     return frozenset(range(size(record, specified))) - absent(record)

@@ -1,7 +1,7 @@
-"""The pods of an ElasticJob: names, labels, variables, placement; and the template of its master.
+"""The pods of an ElasticJob: names, labels, variables and placement.
 
-Names, labels and variables are DLRover's; ``GANGLINE_…`` tells agents where their master is and the
-job's secret. Every pod has the restart policy Never: what is made anew is a whole pod.
+Names, labels and variables are DLRover's; ``GANGLINE_…`` variables give agents the master's address
+and the job's secret. Every pod has the restart policy Never: a failure replaces the complete pod.
 """
 
 import json
@@ -30,7 +30,7 @@ from gangline.operator.job import Manifest, Role, TrainingJob
 from gangline.operator.replicas import Gang
 
 PORT = 50001
-"""Where the master answers."""
+"""The port of the master."""
 PORTS: Mapping[str, int] = {WORKER: 3333, CHIEF: 3333, EVALUATOR: 3333, PS: 2222, MASTER: PORT}
 
 ID_LABEL = "elasticjob.dlrover/replica-index"
@@ -40,19 +40,18 @@ _MOST_DISLIKED = 100
 
 
 def pod_name(job: str, role: str, number: int) -> str:
-    """Name the pod of a number."""
     if role == MASTER:
         return f"{master_name(job)}-{number}"
     return f"{job}-edljob-{role}-{number}"
 
 
 def service_name(job: str, role: str, rank: int) -> str:
-    """Name the service of a rank: it leads to whichever pod has the rank."""
+    """Return the name of a rank's service, which selects the rank's current pod."""
     return master_name(job) if role == MASTER else f"{job}-edljob-{role}-{rank}"
 
 
 def master_address(job: str) -> str:
-    """Where the master answers, as host and port."""
+    """Return the master's address as ``host:port``."""
     return f"{master_name(job)}:{PORT}"
 
 
@@ -67,15 +66,15 @@ class Replica:
     role: Role
     rank: int
     gang: Gang
-    """What there is of the job."""
+    """The observed replicas of the job."""
 
     @property
     def number(self) -> int:
-        """The number of its present pod."""
+        """The node number of its current pod."""
         return nodes.node(self.records[self.role.name], self.rank).id
 
     def environment(self) -> list[Manifest]:
-        """List its variables; the job's own first, so that ours win."""
+        """List its variables; the user's come first, so that ours take precedence."""
         given = [_variable(name, each) for name, each in self.spec.envs.items()]
         fields = [
             _field("POD_IP", "status.podIP"),
@@ -91,7 +90,7 @@ class Replica:
         return [*given, *fields, secret, *kubeflow.variables(self._variables())]
 
     def shaped(self, pod: Manifest) -> Manifest:
-        """Give the pod DLRover's labels, its resources, and the nodes that it avoids."""
+        """Add DLRover's labels, the resources, the priority class and the nodes to avoid."""
         pod = template.with_metadata(pod, dict(self._labels()), {})
         container = template.main_container(pod, self.job.kind.container)
         record = self.records[self.role.name]
@@ -147,7 +146,7 @@ class Replica:
                 yield "TF_CONFIG", self._tf_config()
 
     def _tf_config(self) -> str:
-        """Tell TensorFlow of all who take part; evaluators only look on."""
+        """Return TensorFlow's cluster description; evaluators are not part of the cluster."""
         cluster: dict[str, list[str]] = {}
         for role in self.job.roles:
             hosts = [self._address(role.name, rank) for rank in self._ranks(role)]
@@ -155,11 +154,11 @@ class Replica:
                 cluster[role.name] = hosts
         if self.memory.ps_hosts:
             cluster[PS] = self.memory.ps_hosts
-        told = {"cluster": cluster, "task": {"type": self.role.name, "index": self._index()}}
-        return json.dumps(told, separators=(",", ":"))
+        config = {"cluster": cluster, "task": {"type": self.role.name, "index": self._index()}}
+        return json.dumps(config, separators=(",", ":"))
 
     def _index(self) -> int:
-        """Its place among those of its role that there are."""
+        """Return its position among the existing ranks of its role."""
         return self._ranks(self.role).index(self.rank)
 
     def _address(self, role: str, rank: int) -> str:
@@ -184,7 +183,7 @@ class Replica:
         return template.with_spec(pod, priorityClassName=name)
 
     def _elsewhere(self, pod: Manifest) -> Manifest:
-        """Keep the pod from nodes of the cluster on which this job's pods failed."""
+        """Avoid nodes on which this job's pods failed."""
         faults = self.memory.node_faults
         never = elastic_failures.forbidden(faults)
         rather_not = elastic_failures.disliked(faults)[:_MOST_DISLIKED]
@@ -196,7 +195,7 @@ class Replica:
 
 
 def _avoiding(affinity: Manifest, never: list[str], rather_not: list[str]) -> Manifest:
-    """Add nodes to avoid: each of the user's terms is one of several ways to fit."""
+    """Add the nodes to avoid to each of the user's terms, because any of the terms suffices."""
     required, preferred = (
         "requiredDuringSchedulingIgnoredDuringExecution",
         "preferredDuringSchedulingIgnoredDuringExecution",
@@ -224,7 +223,7 @@ def _not_in(names: list[str]) -> Manifest:
 
 
 def spec_of(spec: ElasticJobSpec, role: str) -> api.ElasticReplicaSpec | None:
-    """Find what the specification says of a role, in any capitals."""
+    """Find the specification of a role; case-insensitive."""
     names = {MASTER, api.OLD_MASTER} if role == MASTER else {role}
     found = {name.lower(): each for name, each in spec.replica_specs.items()}
     return next((found[name] for name in sorted(names) if name in found), None)

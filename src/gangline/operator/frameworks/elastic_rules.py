@@ -1,8 +1,8 @@
-"""What only an ElasticJob knows: when it has succeeded or failed, who is made anew, what is kept.
+"""The rules of ElasticJobs: success and failure, replacement, and what the status stores.
 
-Workers of an AllreduceStrategy train as long as the minimum of their node range is there. One that
-failed for good is not missed then, and once none of them runs any more the job has succeeded if one
-of them has. The master is no part of this: it is made anew, and nothing else changes.
+Workers of an AllreduceStrategy train as long as the minimum of their node range is active. A worker
+that failed permanently is then tolerated. When no worker runs any more, the job has succeeded if
+one of them has. The master does not count: it is replaced, and nothing else changes.
 """
 
 from collections.abc import Iterator, Mapping
@@ -41,7 +41,7 @@ from gangline.operator.policies import restart, together
 from gangline.operator.replicas import Gang, Phase, Pod
 
 _NAMED = 5
-"""Pods that a message names; of a thousand nobody reads more."""
+"""Number of pods that a message names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,70 +50,63 @@ class ElasticRules:
 
     spec: ElasticJobSpec
     node_range: NodeRange | None = None
-    """How many workers may train, if anybody says."""
+    """The range of workers that may train; None if the job sets none."""
     memory: ElasticMemory = field(default_factory=ElasticMemory)
     records: Mapping[str, RoleRecord] = field(default_factory=dict)
-    """What is remembered of each role, with a number for each rank."""
+    """The stored record of each role, with a node number for each rank."""
 
     @property
     def tolerance(self) -> Tolerance:
-        """What the job can do without."""
         return Tolerance(self.spec, self.node_range)
 
-    # What is made
+    # Pods and objects
 
     def environment(self, job: TrainingJob, role: Role, index: int, gang: Gang) -> list[Manifest]:
-        """List the variables of one replica."""
         return self._replica(job, role, index, gang).environment()
 
     def shape_pod(
         self, job: TrainingJob, role: Role, index: int, pod: Manifest, gang: Gang
     ) -> Manifest:
-        """Give the pod DLRover's labels, its memory, its priority, and nodes to avoid."""
         return self._replica(job, role, index, gang).shaped(pod)
 
     def service(self, job: TrainingJob, role: Role, index: int) -> Manifest | None:
-        """Offer DLRover's port; the master's name leads to one that is not on its way out."""
+        """Declare DLRover's port; the master's service publishes only ready pods."""
         port = elastic_pod.PORTS[role.name]
         fields: Manifest = {"ports": [{"name": "elastic", "port": port, "targetPort": port}]}
         return fields | ({"publishNotReadyAddresses": None} if role.name == MASTER else {})
 
     def objects(self, job: TrainingJob, gang: Gang) -> list[Manifest]:
-        """Make the job's secret, and what its master needs."""
         return elastic_master.objects(job, gang)
 
     def pod_name(self, job: TrainingJob, role: Role, index: int) -> str:
-        """Name the present pod of a rank."""
         return elastic_pod.pod_name(job.name, role.name, self._node_id(role.name, index))
 
     def service_name(self, job: TrainingJob, role: Role, index: int) -> str:
-        """Name the service of a rank."""
         return elastic_pod.service_name(job.name, role.name, index)
 
     def is_master(self, job: TrainingJob, role: Role, index: int) -> bool:
-        """The chief leads, or worker 0."""
+        """The chief is the master replica, or worker 0 without one."""
         leader = CHIEF if job.role(CHIEF) else WORKER
         return (role.name, index) == (leader, 0)
 
-    # How it goes
+    # Success and failure
 
     def has_succeeded(self, job: TrainingJob, gang: Gang) -> bool:
-        """All who train have, or of an elastic job's workers some, and none is at work."""
+        """All training roles have succeeded; of an elastic job's workers some, with none active."""
         deciding = [name for name in (CHIEF, WORKER) if gang[name].wanted] or [
             role.name for role in job.roles if role.name != MASTER and gang[role.name].wanted
         ]
         return bool(deciding) and all(self._is_done(job, name, gang) for name in deciding)
 
     def is_running(self, job: TrainingJob, gang: Gang) -> bool:
-        """Anybody trains."""
         return any(gang[name].active for name in (WORKER, CHIEF, PS, EVALUATOR))
 
     def tolerates(self, job: TrainingJob, role: Role) -> bool:
-        """A failure by itself ends nothing: ``has_failed`` weighs it."""
+        """A single failure never ends the job: ``has_failed`` decides."""
         return True
 
     def has_failed(self, job: TrainingJob, gang: Gang) -> str:
-        """Say which ranks failed for good, if nothing goes on without them."""
+        """Return which ranks failed permanently, if the job cannot continue without them."""
         if together.restarts(job):
             return ""
         for role in job.roles:
@@ -132,23 +125,22 @@ class ElasticRules:
             again = self.tolerance.budget(role.name, min(missed or lost))
             return (
                 f"ElasticJob {job.name} has failed because {_told(lost, missed or list(lost))}, "
-                f"and {why}. A rank may be made anew {again} times, where that can help."
+                f"and {why}. A rank may be replaced {again} times, if that can help."
             )
         return ""
 
     def patience(self, job: TrainingJob, gang: Gang, now: datetime) -> tuple[timedelta | None, str]:
-        """Return how long pods may still wait for a node while too few are at work."""
+        """Return how long pods may still wait for a node while too few are active."""
         waits = [wait for role in job.roles if (wait := self._waiting(job, role, gang, now))]
         return min(waits, key=lambda wait: wait[0]) if waits else (None, "")
 
     def status_fields(self, job: TrainingJob, gang: Gang, status: JobStatus) -> Manifest:
-        """Write DLRover's phase, and what is remembered."""
         return elastic_status.fields(gang, status)
 
-    # What is remembered
+    # Stored state
 
     def recalled(self, job: TrainingJob, status: JobStatus) -> TrainingJob:
-        """Return the job with the sizes, numbers and resources that the status remembers."""
+        """Return the job with the sizes, node numbers and resources from its status."""
         memory = status if isinstance(status, ElasticMemory) else ElasticMemory()
         roles, records = [], {}
         for role in job.roles:
@@ -163,7 +155,7 @@ class ElasticRules:
         return replace(job, roles=roles, rules=rules)
 
     def remembered(self, job: TrainingJob, gang: Gang, status: JobStatus) -> JobStatus:
-        """Return the status with new numbers for ranks that are made anew."""
+        """Return the status with new node numbers for replaced ranks."""
         memory = structs.replace(
             status if isinstance(status, ElasticMemory) else self.memory,
             **{name: getattr(status, name) for name in elastic_status.COMMON},
@@ -187,9 +179,9 @@ class ElasticRules:
         return structs.replace(memory, roles=records, node_faults=faults)
 
     def is_present(self, job: TrainingJob, pod: Pod) -> bool:
-        """Say whether a pod has the number that its rank has now.
+        """Return whether a pod has the current node number of its rank.
 
-        Not so a master that has ended although the job has not.
+        False for a master that has ended although the job has not.
         """
         role, rank = labels.replica_of(pod.metadata) or ("", 0)
         return self._is_newest(pod) and not (
@@ -199,7 +191,7 @@ class ElasticRules:
         )
 
     def is_awaited(self, job: TrainingJob, pod: Pod, gang: Gang) -> bool:
-        """A parameter server that is migrated serves until the next one can."""
+        """A migrated parameter server runs until its successor runs."""
         role, rank = labels.replica_of(pod.metadata) or ("", 0)
         slots = gang[role]
         if role != PS or not pod.active or rank >= len(slots.pods) or rank in slots.absent:
@@ -208,17 +200,17 @@ class ElasticRules:
         return not (heir and heir.active)
 
     def may_make(self, job: TrainingJob, role: Role, index: int) -> bool:
-        """A pod that has been there is not made again under its name: the next number comes."""
+        """An observed pod is never created again under its name: it gets the next number."""
         record = self.records[role.name]
         return not record.leaving and index not in nodes.made(record)
 
     def absent(self, job: TrainingJob, role: Role) -> frozenset[int]:
-        """The ranks that a plan removed, and those that come when the others leave."""
+        """The ranks that a plan removed, and those that start when others have finished."""
         record = self.records[role.name]
         return nodes.absent(record) | nodes.late(record, role.replicas)
 
     def is_replaced(self, job: TrainingJob, role: Role, index: int, pod: Pod) -> bool:
-        """Whether a failed pod is made anew: starting again can help, and may still be tried."""
+        """Return whether a failed pod is replaced: a restart can help, and the budget allows it."""
         ended = elastic_failures.ending(pod, CONTAINER)
         if not ended.counted:
             return True
@@ -233,10 +225,10 @@ class ElasticRules:
         return not ended.hopeless or self.tolerance.always(role)
 
     def has_failed_before(self, job: TrainingJob, role: Role, index: int) -> bool:
-        """Whether a rank has failed: others need not wait when replacement is paused."""
+        """Return whether a rank has failed: other ranks are not delayed by the backoff."""
         return nodes.node(self.records[role.name], index).failures > 0
 
-    # In other words
+    # Helpers
 
     def _replica(self, job: TrainingJob, role: Role, index: int, gang: Gang) -> Replica:
         return Replica(job, self.spec, self.records, self.memory, role, index, gang)
@@ -247,7 +239,7 @@ class ElasticRules:
         return role in self.records and number == str(self._node_id(role, rank))
 
     def _ended_master(self, gang: Gang) -> bool:
-        """Whether the master has ended by itself, and is to be made anew."""
+        """Return whether the current master exited with 0 and must be replaced."""
         return any(
             pod.succeeded and self._is_newest(pod)
             for pod in gang.surplus
@@ -269,7 +261,6 @@ class ElasticRules:
         return bool(lost) and slots.succeeded + lost == slots.wanted
 
     def _lost(self, job: TrainingJob, role: Role, gang: Gang) -> dict[int, Pod]:
-        """The ranks that failed for good."""
         return {
             rank: pod
             for rank, pod in enumerate(gang[role.name].pods)
@@ -286,10 +277,11 @@ class ElasticRules:
     def _to_replace(
         self, job: TrainingJob, role: Role, gang: Gang
     ) -> Iterator[tuple[int, Pod | None]]:
-        """The ranks whose pod is gone, is going, or failed and is made anew."""
+        """Yield the ranks whose pod was deleted, is terminating, or failed and is replaced."""
         slots, made = gang[role.name], nodes.made(self.records[role.name])
         if role.name == MASTER and self._ended_master(gang):
             made = made | {0}
+        # After the first success no rank starts again: it would find no peers.
         if self.records[role.name].leaving:
             return
         for rank, pod in enumerate(slots.pods):
@@ -307,7 +299,7 @@ class ElasticRules:
         return nodes.Loss(counted=ending.counted, memory=more or "")
 
     def _with_seen(self, role: Role, gang: Gang, record: RoleRecord) -> RoleRecord:
-        """Note whose pods there are: with other news, or once all are, to write it seldom."""
+        """Record the created pods only with other changes or when complete, which saves writes."""
         slots = gang[role.name]
         present = {
             rank
@@ -322,7 +314,7 @@ class ElasticRules:
         self, job: TrainingJob, role: Role, gang: Gang, now: datetime
     ) -> tuple[timedelta, str] | None:
         notes, slots = job.meta.annotations, gang[role.name]
-        limit, said = self.tolerance.waiting_limit(role.name, notes)
+        limit, source = self.tolerance.waiting_limit(role.name, notes)
         needed = self.tolerance.must_be_at_work(role, slots.wanted, notes)
         if not limit or slots.active + slots.succeeded >= needed:
             return None
@@ -333,21 +325,21 @@ class ElasticRules:
             return None
         why = (
             f"ElasticJob {job.name} has failed because {len(pods)} {role.name} pod(s), such as "
-            f"{min(pod.name for pod in pods)}, waited for a node longer than the {said} "
+            f"{min(pod.name for pod in pods)}, waited for a node longer than the {source} "
             f"of {limit} s, and {needed} are needed."
         )
         return min(known) + timedelta(seconds=limit) - now, why
 
 
 def _told(lost: Mapping[int, Pod], ranks: list[int]) -> str:
-    """Say how the pods of these ranks ended, of the first few of them."""
+    """Describe how the pods of these ranks ended; of many only the first."""
     named = (restart.describe(lost[rank], CONTAINER).rstrip(".") for rank in ranks[:_NAMED])
     more = len(ranks) - _NAMED
     return "; ".join(named) + (f"; and {more} more" if more > 0 else "")
 
 
 def _blame(faults: dict[str, NodeFaults], pod: Pod, ending: elastic_failures.Ending) -> None:
-    """Count a failure on the node of the cluster where it happened; want of memory is not its."""
+    """Count a failure on its node, unless memory ran out, which the node does not cause."""
     node = pod.spec.node_name
     if node and ending.counted and not ending.out_of_memory:
         faults[node] = elastic_failures.blamed(faults.get(node), ending)

@@ -1,8 +1,8 @@
-"""Which Secret the processes of an ElasticJob know each other by.
+"""The Secret with which the processes of an ElasticJob authenticate each other.
 
-Its name holds the job's uid, so no other job's has it and the operator need not look whose it is.
-It did not always: a job that has run since an earlier release goes on with the Secret that its
-pods were started with, or its new pods could not talk to those that there are.
+Its name contains the job's uid, so it cannot collide with another job's, and the operator needs no
+right to read it. Earlier releases used another name. A job that has run since then keeps the Secret
+of its pods: otherwise new pods could not talk to existing ones.
 """
 
 import hashlib
@@ -18,20 +18,19 @@ _DIGEST = 10
 
 
 def secret_name(job: TrainingJob) -> str:
-    """Name the Secret of a job."""
     digest = hashlib.sha256(job.meta.uid.encode()).hexdigest()[:_DIGEST]
     return f"{former_secret_name(job.name)}-{digest}"
 
 
 def former_secret_name(job: str) -> str:
-    """Name it as earlier releases did: jobs of one name that came one after the other shared it."""
+    """Return the name in earlier releases, which consecutive jobs of one name shared."""
     return f"{job}-edljob-secret"
 
 
 def secret_in_use(job: TrainingJob, gang: Gang) -> str:
-    """Name the Secret that the job's living pods have: the master's, else that of the eldest pod.
+    """Return the Secret of the job's live pods: the master's, else that of the oldest pod.
 
-    With the last pod that has the former one its time is over.
+    The former name is used only while a pod that has it is alive.
     """
     usual = secret_name(job)
     names = (usual, former_secret_name(job.name))

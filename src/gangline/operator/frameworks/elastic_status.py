@@ -1,7 +1,7 @@
-"""What an ElasticJob's status says beside the common part: DLRover's phase, and what is remembered.
+"""Status fields of ElasticJobs beside the common ones: DLRover's phase and the stored records.
 
-DLRover's phase is that of the master's pod. Here it is a function of the conditions, so that it
-says the same as they do.
+DLRover's phase is that of the master pod. Here it is a function of the conditions, so that both
+agree.
 """
 
 import msgspec
@@ -26,23 +26,22 @@ _PHASES = (
 
 
 def read(stored: StoredJob) -> ElasticMemory:
-    """Read a stored status.
+    """Decode a stored status.
 
     Raises:
-        msgspec.DecodeError: it is not one.
+        msgspec.DecodeError: the status cannot be decoded.
     """
     return _DECODER.decode(stored.status)
 
 
 def fields(gang: Gang, status: JobStatus) -> Manifest:
-    """Write what is not common to all kinds."""
+    """Return the fields that are not common to all kinds."""
     written: Manifest = msgspec.to_builtins(status)
     own = {name: value for name, value in written.items() if name not in _COMMON_WIRE}
     return {**own, "phase": phase(gang, status)}
 
 
 def phase(gang: Gang, status: JobStatus) -> str:
-    """Say in a word where a job is in its life."""
     held = (each for each in _PHASES if conditions.holds(status.conditions, each))
     word = next(held, None)
     if word is not None:

@@ -1,4 +1,4 @@
-"""What an ElasticJob can do without: how many of a role, which ranks, after how many failures."""
+"""What an ElasticJob tolerates: missing replicas and ranks, and the number of failures."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,38 +11,37 @@ from gangline.operator.frameworks.elastic_pod import spec_of
 from gangline.operator.job import Role
 
 RESTARTS = 3
-"""How often a rank is made anew after failures, if nobody says."""
+"""Default number of replacements of a rank after failures."""
 MASTER_RESTARTS = 30
-"""The same for the master. Workers go on without it meanwhile, so there is time."""
+"""The same for the master. It is high because workers continue while the master is down."""
 
 _WHEN_NEEDED, _ANY = "1", "2"
-"""DLRover's words for: waiting ends a job that lacks pods; it does always."""
+"""DLRover's values: pending pods fail the job if they are required; they always do."""
 _TOGETHER = (PS, CHIEF, MASTER)
-"""Roles without any of whose replicas nothing goes on."""
+"""Roles of which all replicas are required."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """What one job can do without."""
+    """What one job tolerates."""
 
     spec: ElasticJobSpec
     node_range: NodeRange | None
 
     @property
     def strategy(self) -> str:
-        """How the replicas train together."""
         return self.spec.distribution_strategy or api.PARAMETER_SERVER
 
     def leave_together(self, name: str) -> bool:
-        """Whether the first of a role to end well is followed by all: none may come after that.
+        """Return whether no replica of the role may start after the first has succeeded.
 
-        Who started then would find nobody to train with, and begin alone.
+        A replica that starts later would find no peers and train alone from the beginning.
         """
         elastic = self.node_range is not None and self.node_range.least < self.node_range.most
         return name == WORKER and elastic and self.strategy == api.ALLREDUCE
 
     def needed(self, role: Role) -> int:
-        """How many replicas of a role the others cannot do without."""
+        """Return how many replicas of a role the others require."""
         if role.name == EVALUATOR:
             return 0
         if role.name in _TOGETHER or self.strategy != api.PARAMETER_SERVER:
@@ -50,7 +49,7 @@ class Tolerance:
         return 1
 
     def critical(self, name: str) -> CriticalRanks:
-        """The ranks of a role without which the job fails."""
+        """Return the ranks of a role without which the job fails."""
         written = spec_of(self.spec, name)
         given = written.critical_nodes if written else None
         if given:
@@ -59,7 +58,7 @@ class Tolerance:
         return CriticalRanks(False, {0: None} if first else {})
 
     def budget(self, name: str, rank: int) -> int:
-        """How often a rank may be made anew after failures."""
+        """Return how often a rank may be replaced after failures."""
         written = spec_of(self.spec, name)
         given = written.restart_count if written else None
         if name == MASTER:
@@ -68,9 +67,10 @@ class Tolerance:
         return own if own is not None else RESTARTS if given is None else given
 
     def waiting_limit(self, name: str, notes: Mapping[str, str]) -> tuple[int, str]:
-        """How many seconds pods of a role may wait for a node, 0 for ever; and who says so.
+        """Return how many seconds pods of a role may be pending, 0 for ever, and the source of the
+        limit.
 
-        The annotations are about pods that train: these go on without a master.
+        The annotations apply to training pods only: these continue without a master.
 
         Args:
             name: the role.
@@ -87,13 +87,12 @@ class Tolerance:
         return int(seconds), api.PENDING_TIMEOUT_ANNOTATION
 
     def must_be_at_work(self, role: Role, wanted: int, notes: Mapping[str, str]) -> int:
-        """How many of a role must be at work for the others to be allowed to wait."""
+        """Return how many replicas of a role must be active so that the others may be pending."""
         if notes.get(api.PENDING_STRATEGY_ANNOTATION) == _ANY:
             return wanted
         return max(1, self.needed(role))
 
     def always(self, role: Role) -> bool:
-        """Whether every failure makes a pod anew."""
         written = spec_of(self.spec, role.name)
         inside = template.pod_spec(role.template).get("restartPolicy")
         policy = (written and written.restart_policy) or inside

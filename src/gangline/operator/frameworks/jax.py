@@ -1,6 +1,6 @@
-"""JAXJob: what ``jax.distributed.initialize`` has to be told.
+"""JAXJob: the environment of ``jax.distributed.initialize``.
 
-All processes are equal; the first of them is where they meet. The job has succeeded when all have.
+All processes are equal; the first one runs the coordinator. The job has succeeded when all have.
 """
 
 from dataclasses import dataclass
@@ -37,7 +37,6 @@ class Jax:
     kind = KIND
 
     def read(self, stored: StoredJob) -> Reading:
-        """Read a job into the common form, with every mistake that is in it."""
         return kubeflow.read(stored, JAXJob, validate_job, self._form)
 
     def _form(self, job: JAXJob) -> TrainingJob:
@@ -52,7 +51,7 @@ class Jax:
 
 @dataclass(frozen=True, slots=True)
 class JaxRules:
-    """What only a JAXJob knows."""
+    """The rules of JAXJobs."""
 
     def environment(self, job: TrainingJob, role: Role, index: int, gang: Gang) -> list[Manifest]:
         """List the variables of one process, in upstream's order."""
@@ -67,13 +66,10 @@ class JaxRules:
         )
 
     def is_master(self, job: TrainingJob, role: Role, index: int) -> bool:
-        """The first process leads."""
         return index == 0
 
     def has_succeeded(self, job: TrainingJob, gang: Gang) -> bool:
-        """All processes have to succeed."""
         return gang[WORKER].all_succeeded
 
     def is_running(self, job: TrainingJob, gang: Gang) -> bool:
-        """Any process runs."""
         return gang[WORKER].active > 0

@@ -1,4 +1,4 @@
-"""What all kinds of the group ``kubeflow.org`` have in common: run policy, roles, defaults."""
+"""Common part of the ``kubeflow.org`` kinds: run policy, roles and defaults."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ _Job = TypeVar("_Job", bound=Object)
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What a kind means where its user says nothing."""
+    """Defaults of a kind."""
 
     restart: RestartPolicy
     clean_pods: CleanPodPolicy = CleanPodPolicy.NONE
@@ -46,8 +46,8 @@ def read(
     Args:
         stored: the job.
         type_: the struct of its kind.
-        validate: lists what is wrong with a job that has the shape of its kind.
-        form: turns a job without mistakes into the common form; may raise ValueError on others.
+        validate: lists the errors in a decoded job.
+        form: converts a valid job to the common form; may raise ValueError for an invalid one.
     """
     empty = type_(metadata=stored.metadata)
     written = {"metadata": stored.metadata, "spec": stored.spec}
@@ -66,7 +66,7 @@ def read(
 
 
 def run_policy(policy: api.RunPolicy, defaults: Defaults) -> RunPolicy:
-    """Read a run policy. Words that the schema forbids have been reported by validation."""
+    """Convert a run policy. Validation has reported values that the schema forbids."""
     return RunPolicy(
         clean_pods=CleanPodPolicy(policy.clean_pod_policy or defaults.clean_pods),
         ttl=_seconds(policy.ttl_seconds_after_finished),
@@ -84,7 +84,7 @@ def roles(
     order: Sequence[str],
     defaults: Defaults,
 ) -> list[Role]:
-    """Read the roles, in the kind's order; names match in any capitalisation, as upstream's do."""
+    """Convert the roles, in the kind's order; names are case-insensitive, as in upstream."""
     named = {name.lower(): spec for name, spec in specs.items()}
     return [
         _role(kind, name, named[name.lower()], defaults) for name in order if name.lower() in named
@@ -92,12 +92,11 @@ def roles(
 
 
 def port(kind: Kind, role: Role) -> int:
-    """Look up the port that the replicas of a role listen on: the one of the kind's name."""
+    """Return the port of a role's replicas: the one with the kind's port name, else the default."""
     return template.port(role.template, kind.container, kind.port_name, kind.port)
 
 
 def variables(pairs: Iterable[tuple[str, object]]) -> list[Manifest]:
-    """Write names and values as the variables of a container."""
     return [{"name": name, "value": str(value)} for name, value in pairs]
 
 

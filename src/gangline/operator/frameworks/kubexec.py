@@ -1,12 +1,12 @@
-"""Runs a command in the container of another pod, with nothing but Python's standard library.
+"""Runs a command in the container of another pod; uses only Python's standard library.
 
-This file is not used by the operator itself: the operator puts its text into the ConfigMap of each
-MPIJob, next to ``kubexec.sh``, which runs it in launchers whose image has no ``kubectl``::
+The operator does not run this file: it copies the text into the ConfigMap of each MPIJob, beside
+``kubexec.sh``, which runs it in launchers whose image has no ``kubectl``::
 
     python3 kubexec.py POD CONTAINER COMMAND [ARGUMENT ...]
 
-It speaks to the API server as the pod's service account, over a WebSocket, passes on what the
-command says, and exits as the command does. Python 3.8 or newer.
+It connects to the API server as the pod's service account, over a WebSocket, relays the command's
+output, and exits with its exit code. Python 3.8 or newer.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class NotRun(Exception):
 
 
 class Frames:
-    """The two directions of a WebSocket."""
+    """Reads and writes the frames of a WebSocket."""
 
     def __init__(self, connection: ssl.SSLSocket, received: bytes) -> None:
         self._connection = connection
         self._received = received
 
     def write(self, kind: int, content: bytes) -> None:
-        """Send a short frame, masked as clients must."""
+        """Send a frame of at most 125 bytes, masked as clients must."""
         mask = os.urandom(4)
         masked = bytes(byte ^ mask[i % 4] for i, byte in enumerate(content))
         self._connection.sendall(
@@ -58,7 +58,7 @@ class Frames:
         )
 
     def read(self) -> tuple[int, bytes]:
-        """Receive a message (kind and content), put together from its frames."""
+        """Receive a message (kind and content), joined from its frames."""
         kind, content = 0, b""
         while True:
             first, second = self._take(2)
@@ -71,7 +71,7 @@ class Frames:
             part = self._take(length)
             if mask:
                 part = bytes(byte ^ mask[i % 4] for i, byte in enumerate(part))
-            if first & 0x08:  # one that may come between the frames of another
+            if first & 0x08:  # a control frame, which may arrive between the frames of a message
                 return first & 0x0F, part
             kind = first & 0x0F or kind
             content += part
@@ -86,7 +86,7 @@ class Frames:
                 self.write(PING, b"")
                 continue
             if not more:
-                raise ConnectionError("the connection to the API server broke off")
+                raise ConnectionError("the connection to the API server was closed")
             self._received += more
         taken, self._received = self._received[:count], self._received[count:]
         return taken
@@ -94,10 +94,10 @@ class Frames:
 
 @contextmanager
 def session(pod: str, container: str, command: list[str]) -> Iterator[Frames]:
-    """Have the API server run a command.
+    """Start a command through the API server.
 
     Raises:
-        NotRun: it was not started.
+        NotRun: the command was not started.
     """
     try:
         host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
@@ -106,8 +106,8 @@ def session(pod: str, container: str, command: list[str]) -> Iterator[Frames]:
         context = ssl.create_default_context(cafile=str(ACCOUNT / "ca.crt"))
     except (KeyError, OSError) as error:
         raise NotRun(f"this pod has no access to the API server: {error}") from error
-    words = [("container", container), ("stdout", "true"), ("stderr", "true")]
-    query = urlencode(words + [("command", word) for word in command])
+    parameters = [("container", container), ("stdout", "true"), ("stderr", "true")]
+    query = urlencode(parameters + [("command", word) for word in command])
     path = f"/api/v1/namespaces/{quote(namespace)}/pods/{quote(pod)}/exec?{query}"
     try:
         plain = socket.create_connection((host, int(port)), timeout=PING_EVERY_S)
@@ -130,7 +130,7 @@ def _secured(context: ssl.SSLContext, plain: socket.socket, host: str) -> ssl.SS
 
 
 def _upgraded(connection: ssl.SSLSocket, authority: str, path: str, token: str) -> bytes:
-    """Ask for a WebSocket; return what came after the head of the answer."""
+    """Request a WebSocket; return the bytes that follow the response header."""
     request = [
         f"GET {path} HTTP/1.1",
         f"Host: {authority}",
@@ -148,10 +148,10 @@ def _upgraded(connection: ssl.SSLSocket, authority: str, path: str, token: str) 
         while b"\r\n\r\n" not in answer:
             more = connection.recv(65536)
             if not more:
-                raise ConnectionError("the connection broke off")
+                raise ConnectionError("the connection was closed")
             answer += more
-    except OSError as error:  # it may have heard the request: not to be repeated
-        raise NotRun(f"no answer from the API server: {error}") from error
+    except OSError as error:  # the server may have run the command: not repeatable
+        raise NotRun(f"no response from the API server: {error}") from error
     head, _, rest = answer.partition(b"\r\n\r\n")
     status = int(head.split()[1])
     if status != 101:
@@ -161,14 +161,14 @@ def _upgraded(connection: ssl.SSLSocket, authority: str, path: str, token: str) 
 
 def _complaint(body: bytes) -> str:
     try:
-        told = json.loads(body)
+        status = json.loads(body)
     except ValueError:
         return body.decode(errors="replace").strip()
-    return str(told.get("message", told))
+    return str(status.get("message", status))
 
 
 def follow(frames: Frames) -> int:
-    """Pass on what the command says until it ends; return its exit code."""
+    """Relay the command's output until it ends; return its exit code."""
     outputs = {CHANNEL_STDOUT: sys.stdout.buffer, CHANNEL_STDERR: sys.stderr.buffer}
     while True:
         kind, content = frames.read()
@@ -184,10 +184,10 @@ def follow(frames: Frames) -> int:
 
 
 def exit_code(outcome: Any) -> int:
-    """Read how a command ended.
+    """Return the exit code of a command.
 
     Raises:
-        NotRun: it was not started.
+        NotRun: the command was not started.
     """
     if outcome.get("status") == "Success":
         return 0
@@ -198,7 +198,7 @@ def exit_code(outcome: Any) -> int:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command; an API server that is busy is asked again."""
+    """Run the command; retry if the API server is overloaded."""
     if len(arguments) < 3:
         print("usage: kubexec.py POD CONTAINER COMMAND [ARGUMENT ...]", file=sys.stderr)
         return 2
@@ -211,7 +211,7 @@ def main(arguments: list[str]) -> int:
             if not error.may_pass or attempt == ATTEMPTS:
                 print(f"kubexec: cannot run in pod {pod}: {error}", file=sys.stderr)
                 return CANNOT_RUN
-        except OSError as error:  # also where nobody reads what the command says
+        except OSError as error:  # also if standard output is closed
             print(f"kubexec: pod {pod}: {error}", file=sys.stderr)
             return CANNOT_RUN
         time.sleep(attempt)

@@ -1,13 +1,14 @@
-"""MSJob: MindSpore, whose workers and parameter servers meet at a scheduler.
+"""MSJob: MindSpore, whose workers and parameter servers register with a scheduler.
 
-The environment is upstream's. The others reach the scheduler through a service with an address of
-its own, which outlives its pod. Upstream fills that address in from whatever its cache holds and
-starts pods without any variables if that is nothing; here they are made once it is known.
+The environment is upstream's. Other replicas reach the scheduler through a service with a cluster
+IP, which outlives the scheduler's pod. Upstream takes the IP from its cache and starts pods without
+any variables if the cache has none. Here the pods are created when the IP is known.
 
-A job without a scheduler has one worker, which gets no variables and trains as on a laptop.
+A job without a scheduler has one worker, which gets no variables and trains alone.
 
-Kept: success is worker 0's, or all workers'. With ``enableDynamicWorker`` failed workers are not
-missed; when the last worker has ended without a success the job fails, where upstream's hangs.
+As in upstream, worker 0 decides success, or all workers do. With ``enableDynamicWorker`` failed
+workers are tolerated. When the last worker has ended without success the job fails, where
+upstream's hangs.
 """
 
 from collections.abc import Iterator
@@ -55,7 +56,6 @@ class MindSpore:
     kind = KIND
 
     def read(self, stored: StoredJob) -> Reading:
-        """Read a job into the common form, with every mistake that is in it."""
         return kubeflow.read(stored, MSJob, validate_job, self._form)
 
     def _form(self, job: MSJob) -> TrainingJob:
@@ -71,12 +71,14 @@ class MindSpore:
 
 @dataclass(frozen=True, slots=True)
 class MindSporeRules:
-    """What only an MSJob knows."""
+    """The rules of MSJobs."""
 
     spec: MSJobSpec
 
     def environment(self, job: TrainingJob, role: Role, index: int, gang: Gang) -> list[Manifest]:
-        """List the variables of one replica, in upstream's order; a job without scheduler: none."""
+        """List the variables of one replica, in upstream's order; none in a job without a
+        scheduler.
+        """
         scheduler = _scheduler(job)
         if scheduler is None:
             return []
@@ -85,74 +87,73 @@ class MindSporeRules:
             if role.name == SCHEDULER
             else {"name": "MS_SCHED_HOST", "value": _address(job, gang)}
         )
-        told = [
+        values = [
             ("MS_SCHED_PORT", kubeflow.port(KIND, scheduler)),
             ("MS_SERVER_NUM", _count(job, PS)),
             ("MS_WORKER_NUM", _count(job, WORKER)),
             ("MS_ROLE", _ROLES[role.name]),
         ]
-        return [host, _own_field("MS_NODE_ID", "metadata.name"), *kubeflow.variables(told)]
+        return [host, _own_field("MS_NODE_ID", "metadata.name"), *kubeflow.variables(values)]
 
     def can_start(self, job: TrainingJob, role: Role, index: int, gang: Gang) -> bool:
-        """Say whether it is known where the scheduler answers."""
+        """Return whether the scheduler's address is known."""
         return role.name == SCHEDULER or _scheduler(job) is None or bool(_address(job, gang))
 
     def service(self, job: TrainingJob, role: Role, index: int) -> Manifest | None:
-        """Give the scheduler a service with an address of its own, and the others none."""
+        """The scheduler has a service with a cluster IP; other replicas have no service."""
         return {"clusterIP": None} if role.name == SCHEDULER else None
 
     def shape_pod(
         self, job: TrainingJob, role: Role, index: int, pod: Manifest, gang: Gang
     ) -> Manifest:
-        """Add the older labels, by which services that upstream made choose their pods."""
+        """Add the older labels, by which services of upstream's operator select their pods."""
         return template.with_metadata(pod, dict(_older_labels(job, role, index)), {})
 
     def is_master(self, job: TrainingJob, role: Role, index: int) -> bool:
-        """Worker 0 leads: its end is the job's unless the success policy says otherwise."""
+        """Worker 0 is the master: its end is the job's unless the success policy differs."""
         return (role.name, index) == (WORKER, 0)
 
     def has_succeeded(self, job: TrainingJob, gang: Gang) -> bool:
-        """Worker 0's success is the job's, or that of all workers if the policy says so."""
+        """Worker 0 decides, or all workers if the success policy requires it."""
         workers = gang[WORKER]
         if self.spec.success_policy == ALL_WORKERS:
             return workers.all_succeeded
         return 0 in workers.completed
 
     def is_running(self, job: TrainingJob, gang: Gang) -> bool:
-        """Any worker runs."""
         return gang[WORKER].active > 0
 
     def tolerates(self, job: TrainingJob, role: Role) -> bool:
-        """A dynamic job goes on without workers that failed for good."""
+        """A dynamic job continues without workers that failed permanently."""
         return self.spec.enable_dynamic_worker and role.name == WORKER
 
     def has_failed(self, job: TrainingJob, gang: Gang) -> str:
-        """Nobody is left to succeed once all workers have ended, some of them badly."""
+        """The job fails when all workers have ended and some of them failed permanently."""
         workers, failed = gang[WORKER], _failed_for_good(job, gang)
         over = failed + workers.succeeded == len(workers.pods)
         if not self.spec.enable_dynamic_worker or not failed or not over:
             return ""
-        wanted = "all workers" if self.spec.success_policy == ALL_WORKERS else "worker 0"
+        required = "all workers" if self.spec.success_policy == ALL_WORKERS else "worker 0"
         return (
             f"{failed} of its {len(workers.pods)} workers failed, the others have ended, "
-            f"and {wanted} had to succeed."
+            f"and {required} had to succeed."
         )
 
 
 def _scheduler(job: TrainingJob) -> Role | None:
-    """Find the role that others meet at: one without replicas brings nobody together."""
+    """Return the scheduler role; None without replicas, because no other role can register then."""
     role = job.role(SCHEDULER)
     return role if role and role.replicas else None
 
 
 def _address(job: TrainingJob, gang: Gang) -> str:
-    """Where the scheduler answers; empty while its service has no address. No name will do."""
+    """Return the scheduler's cluster IP; empty while unknown. MindSpore accepts no host name."""
     service = gang.services.get(replica_name(job.name, SCHEDULER, 0))
     return service.spec.cluster_ip.removeprefix("None") if service else ""
 
 
 def _failed_for_good(job: TrainingJob, gang: Gang) -> int:
-    """Count the workers that have failed and will not be replaced."""
+    """Count the workers that failed and are not replaced."""
     role = job.role(WORKER)
     if role is None:
         return 0

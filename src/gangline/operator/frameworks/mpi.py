@@ -1,16 +1,15 @@
-"""MPIJob: a launcher that runs ``mpirun``, and workers that wait to be given processes.
+"""MPIJob: a launcher that runs ``mpirun``, and workers on which it starts processes.
 
-The launcher reaches its workers by the exec channel of the API server, not by SSH: worker images
-need no SSH server, there are no keys to make and to keep, and what the launcher may do is an RBAC
-role that names its own workers and nothing else. ``mpirun`` calls ``/etc/mpi/kubexec.sh`` where it
-would call ``rsh``; that uses ``kubectl`` if the image has it (or if the administrator names an
-image that brings it, as upstream's does from a registry), and else a small client in Python that
-lies in the same ConfigMap.
+The launcher reaches its workers by the exec channel of the API server, not by SSH. So worker images
+need no SSH server, no keys are stored, and the launcher's rights are an RBAC role for its own
+workers. ``mpirun`` calls ``/etc/mpi/kubexec.sh`` in place of ``rsh``. The script uses ``kubectl``
+if the image has it (or if the administrator configures an image that provides it, as upstream
+does), and otherwise a small Python client from the same ConfigMap.
 
-The launcher starts once all workers run; upstream starts it at once and leaves the waiting to an
-init container. The gang is therefore counted without it. Replicas have headless services like
-those of other kinds, so that their names resolve (Intel MPI's processes call their launcher by
-name; upstream makes none).
+The launcher starts once all workers run, so the gang is counted without it. Upstream starts it
+immediately and waits in an init container. Replicas have headless services like those of other
+kinds, so that their names resolve: Intel MPI's processes connect to their launcher by name.
+Upstream creates none.
 """
 
 from collections.abc import Mapping
@@ -61,8 +60,8 @@ _REACH_WORKERS: Mapping[str, str] = {
     "OMPI_MCA_orte_default_hostfile": _HOST_FILE,
     "I_MPI_HYDRA_BOOTSTRAP": "rsh",
     "I_MPI_HYDRA_BOOTSTRAP_EXEC": _AGENT,
-    # Upstream ends here. Workers may not start further workers, as a tree of more than 64 would;
-    # Open MPI 5 reads other names, and so does MPICH.
+    # Upstream's list ends here. Workers have no right to start other workers, as Open MPI's tree
+    # of more than 64 would; Open MPI 5 and MPICH read other names.
     "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
     "PRTE_MCA_plm_ssh_agent": _AGENT,
     "PRTE_MCA_plm_ssh_no_tree_spawn": "1",
@@ -80,25 +79,24 @@ class MPI:
     kind = KIND
 
     def __init__(self, kubectl_image: str = "") -> None:
-        """Set up for all MPIJobs.
+        """Configure the framework for all MPIJobs.
 
         Args:
-            kubectl_image: the image of an init container that brings ``kubectl`` into launchers:
-                upstream's, or one that does the same with the same variables. Needed only for
-                launcher images that have neither ``kubectl`` nor Python.
+            kubectl_image: the image of an init container that copies ``kubectl`` into launchers:
+                upstream's, or one with the same variables. Needed only for launcher images with
+                neither ``kubectl`` nor Python.
         """
         self._kubectl_image = kubectl_image
         self._exec_client = mpi_files.exec_client()
 
     def read(self, stored: StoredJob) -> Reading:
-        """Read a job into the common form, with every mistake that is in it."""
         return kubeflow.read(stored, MPIJob, validate_job, self._form)
 
     def _form(self, job: MPIJob) -> TrainingJob:
         specs = api.with_defaults(job.spec.mpi_replica_specs)
         roles = kubeflow.roles(KIND, specs, (WORKER, LAUNCHER), _DEFAULTS)
         workers = sum(role.replicas for role in roles if role.name == WORKER)
-        if workers:  # the launcher waits for them: they cannot wait for it
+        if workers:  # the launcher waits for them, so the gang must start without it
             roles = [replace(role, least=0) if role.name == LAUNCHER else role for role in roles]
         return TrainingJob(
             kind=KIND,
@@ -111,41 +109,37 @@ class MPI:
 
 @dataclass(frozen=True, slots=True)
 class MPIRules:
-    """What only an MPIJob knows."""
+    """The rules of MPIJobs."""
 
     spec: MPIJobSpec
     exec_client: str = ""
     kubectl_image: str = ""
 
     def environment(self, job: TrainingJob, role: Role, index: int, gang: Gang) -> list[Manifest]:
-        """Tell a launcher how to reach its workers, unless the user has said it already."""
+        """Configure a launcher's access to its workers; the user's variables take precedence."""
         if role.name != LAUNCHER:
             return []
         container = template.main_container(role.template, KIND.container)
         given = {variable.get("name") for variable in container.get("env") or []}
-        told = [pair for pair in _REACH_WORKERS.items() if pair[0] not in given]
-        return kubeflow.variables(told + ([] if _uses_gpus(role) else list(_NO_GPUS.items())))
+        values = [pair for pair in _REACH_WORKERS.items() if pair[0] not in given]
+        return kubeflow.variables(values + ([] if _uses_gpus(role) else list(_NO_GPUS.items())))
 
     def is_master(self, job: TrainingJob, role: Role, index: int) -> bool:
-        """The launcher leads."""
         return role.name == LAUNCHER
 
     def has_succeeded(self, job: TrainingJob, gang: Gang) -> bool:
-        """The launcher's success is the job's."""
         return gang[LAUNCHER].all_succeeded
 
     def is_running(self, job: TrainingJob, gang: Gang) -> bool:
-        """The launcher runs."""
         return gang[LAUNCHER].active > 0
 
     def can_start(self, job: TrainingJob, role: Role, index: int, gang: Gang) -> bool:
-        """The launcher starts when there is somebody to launch on."""
         return role.name != LAUNCHER or gang[WORKER].all_up
 
     def shape_pod(
         self, job: TrainingJob, role: Role, index: int, pod: Manifest, gang: Gang
     ) -> Manifest:
-        """Give a launcher its files and its account; give a worker something to wait with."""
+        """Mount the launcher's files and set its service account; set the worker's wait command."""
         if role.name == LAUNCHER:
             return self._shape_launcher(job, pod)
         container = template.main_container(pod, KIND.container)
@@ -155,7 +149,7 @@ class MPIRules:
         return _with_files(pod, job, {mpi_files.EXEC: _EXECUTABLE})
 
     def objects(self, job: TrainingJob, gang: Gang) -> list[Manifest]:
-        """Make the launcher's files, account and rights."""
+        """Build the launcher's ConfigMap, service account and RBAC objects."""
         name = _launcher_objects_name(job)
         workers = _worker_names(job)
         given = _given_account(job)
@@ -226,14 +220,14 @@ class MPIRules:
 
 
 def _policy(spec: MPIJobSpec, most: int) -> RunPolicy:
-    """Read the run policy; at most so many pods have to fit at once."""
+    """Convert the run policy; the minimum of the gang is at most ``most`` pods."""
     policy = kubeflow.run_policy(spec.run_policy, _DEFAULTS)
     if spec.clean_pod_policy and spec.run_policy.clean_pod_policy is None:
         policy = replace(policy, clean_pods=CleanPodPolicy(spec.clean_pod_policy))
-    wanted = policy.scheduling.min_available
-    if wanted is None:
+    minimum = policy.scheduling.min_available
+    if minimum is None:
         return policy
-    return replace(policy, scheduling=replace(policy.scheduling, min_available=min(wanted, most)))
+    return replace(policy, scheduling=replace(policy.scheduling, min_available=min(minimum, most)))
 
 
 def _with_files(pod: Manifest, job: TrainingJob, modes: Mapping[str, int]) -> Manifest:
@@ -244,7 +238,7 @@ def _with_files(pod: Manifest, job: TrainingJob, modes: Mapping[str, int]) -> Ma
 
 
 def _uses_gpus(role: Role) -> bool:
-    """Say whether a launcher asks for GPUs: then it gets processes like a worker."""
+    """Return whether a launcher requests GPUs: then it gets processes like a worker."""
     limits = (
         (container.get("resources") or {}).get("limits") or {}
         for container in template.containers(role.template)

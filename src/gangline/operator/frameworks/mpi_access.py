@@ -1,6 +1,6 @@
-"""What an MPIJob's launcher may do: run commands in the job's own workers, and nothing else.
+"""The rights of an MPIJob's launcher: to run commands in the job's own workers, and nothing else.
 
-A job without workers grants nothing; upstream's role then has an empty list of names, which means
+A job without workers gets no rights. Upstream's role then has an empty list of names, which means
 every pod of the namespace.
 """
 
@@ -12,7 +12,6 @@ _GROUP = "rbac.authorization.k8s.io"
 
 
 def account(job: TrainingJob, name: str) -> Manifest:
-    """The account that the launcher runs as."""
     return {
         "apiVersion": "v1",
         "kind": "ServiceAccount",
@@ -23,22 +22,22 @@ def account(job: TrainingJob, name: str) -> Manifest:
 def grants(
     job: TrainingJob, name: str, account: str, workers: Sequence[str], *, wait: bool
 ) -> list[Manifest]:
-    """The right to run commands in these pods, as a role and its binding; none without pods.
+    """Build the role and binding for running commands in these pods; empty without pods.
 
     Args:
         job: the job.
-        name: of the role and the binding.
-        account: who gets the right.
+        name: the name of the role and the binding.
+        account: the service account that gets the right.
         workers: the names of the pods.
-        wait: whether the launcher waits for the pods by itself, as upstream's ``kubectl-delivery``
-            does, and needs to watch pods for that.
+        wait: whether the launcher itself waits for the pods, as upstream's ``kubectl-delivery``
+            does, and therefore needs the right to watch pods.
     """
     if not workers:
         return []
     named = {"apiGroups": [""], "resourceNames": list(workers)}
     rules: list[Manifest] = [
         {**named, "resources": ["pods"], "verbs": ["get"]},
-        # Over a WebSocket an API server asks for "get", over SPDY (and newer ones always) "create".
+        # An API server checks "get" for WebSockets, "create" for SPDY; newer ones always "create".
         {**named, "resources": ["pods/exec"], "verbs": ["create", "get"]},
     ]
     if wait:

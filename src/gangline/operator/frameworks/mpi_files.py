@@ -1,12 +1,14 @@
-"""The files that an MPIJob's launcher finds in ``/etc/mpi``, as its ConfigMap holds them."""
+"""The files of an MPIJob's launcher in ``/etc/mpi``, as stored in its ConfigMap."""
 
+import inspect
 import shlex
 from collections.abc import Sequence
-from importlib.resources import files
+
+from gangline.operator.frameworks import kubexec as client
 
 MOUNT = "/etc/mpi"
 TOOLS = "/opt/kube"
-"""Where an init container may leave ``kubectl``."""
+"""Directory in which an init container may put ``kubectl``."""
 HOST_FILE = "hostfile"
 DISCOVERY = "discover_hosts.sh"
 EXEC = "kubexec.sh"
@@ -33,22 +35,22 @@ exit 127
 
 
 def exec_client() -> str:
-    """Read the text of the client that launchers without ``kubectl`` use."""
-    return files(__package__).joinpath(EXEC_CLIENT).read_text()
+    """Return the source of the client for launchers without ``kubectl``."""
+    return inspect.getsource(client)
 
 
 def kubexec(container: str) -> str:
-    """Write what ``mpirun`` calls to start something in a container of a worker."""
+    """Return the script that ``mpirun`` calls to start a process in a worker's container."""
     return _KUBEXEC.format(
         tools=TOOLS, mount=MOUNT, client=EXEC_CLIENT, container=shlex.quote(container)
     )
 
 
 def host_file(hosts: Sequence[str], slots: int) -> str:
-    """Write the hosts as Open MPI reads them."""
+    """Return the hosts in Open MPI's format."""
     return "".join(f"{host} slots={slots}\n" for host in hosts)
 
 
 def discovery(hosts: Sequence[str], slots: int) -> str:
-    """Write what elastic Horovod runs to learn which hosts there are now."""
+    """Return the script with which elastic Horovod discovers the running hosts."""
     return "#!/bin/sh\n" + "".join(f"echo {host}:{slots}\n" for host in hosts)

@@ -1,14 +1,14 @@
-"""PaddleJob: parameter servers and trainers, or trainers that meet in collectives.
+"""PaddleJob: parameter servers and trainers, or trainers that use collectives.
 
-Names, labels, environment and services are upstream's, and so are restarts: those of the pod
-template, which means none unless the template asks for them. Where replicas meet is told by a
-ConfigMap that their containers wait for (``paddle_network``). Other than upstream's:
+Names, labels, environment and services are upstream's, and so are restarts: by the pod template,
+which means none unless the template sets a policy. Replicas find each other through a ConfigMap
+that their containers wait for (``paddle_network``). Differences from upstream:
 
-- the job has succeeded with its workers. Servers that serve for ever do not keep it alive;
-- a heterogeneous worker goes by the names that the framework knows;
-- an elastic job needs an etcd for its workers to meet. Without an address of one they would train
-  each alone; then the job gets its ConfigMap and is restarted as a whole when it is resized;
-- nothing waits in an init container, unless the administrator wants that.
+- the job has succeeded when its workers have; running servers do not keep it alive;
+- a heterogeneous worker gets the variable names that the framework reads;
+- workers of an elastic job need an etcd for their rendezvous. Without an etcd address each would
+  train alone; then the job gets its ConfigMap and restarts all replicas when it is resized;
+- no pod waits in an init container, unless the administrator enables it.
 """
 
 from dataclasses import dataclass, replace
@@ -58,8 +58,9 @@ _CLEAN = {
     api.ON_FAILURE: (CleanPodPolicy.RUNNING, CleanPodPolicy.ALL),
     api.NEVER: (CleanPodPolicy.RUNNING, CleanPodPolicy.NONE),
 }
-"""What goes after success and after failure. What runs on after success are servers that nobody
-uses any more; what runs on after a failure is of use to whoever said Never, and to nobody else."""
+"""Clean pod policies after success and after failure. Servers that run after success are useless.
+Pods that run after a failure are retained only for users who set ``Never``.
+"""
 
 
 class Paddle:
@@ -68,18 +69,16 @@ class Paddle:
     kind = KIND
 
     def __init__(self, init_image: str = "", etcd_server: str = "") -> None:
-        """Set up for all PaddleJobs; see ``PaddleSettings``."""
         self._settings = PaddleSettings(init_image, etcd_server)
 
     def read(self, stored: StoredJob) -> Reading:
-        """Read a job into the common form, with every mistake that is in it."""
         return kubeflow.read(stored, PaddleJob, validate_job, self._form)
 
     def read_status(self, stored: StoredJob) -> JobStatus:
-        """Read where a job is in its life, also one that upstream's operator ran.
+        """Decode the stored status, also one written by upstream's operator.
 
         Raises:
-            msgspec.DecodeError: the stored status is not one.
+            msgspec.DecodeError: the stored status cannot be decoded.
         """
         return paddle_status.read(stored)
 
@@ -98,7 +97,7 @@ class Paddle:
 
 @dataclass(frozen=True, slots=True)
 class PaddleRules:
-    """What only a PaddleJob knows."""
+    """The rules of PaddleJobs."""
 
     spec: PaddleJobSpec
     settings: PaddleSettings
@@ -110,11 +109,10 @@ class PaddleRules:
     def shape_pod(
         self, job: TrainingJob, role: Role, index: int, pod: Manifest, gang: Gang
     ) -> Manifest:
-        """Give the pod upstream's labels and names, its network, and the ConfigMap."""
         return Replica(job, self.spec, self.settings, role, index).shaped(pod)
 
     def service(self, job: TrainingJob, role: Role, index: int) -> Manifest | None:
-        """Offer a replica's ports under its name, and choose pods that upstream made as well."""
+        """Declare a replica's ports; select by upstream's label, which matches its pods too."""
         first = network.port(job, self.spec, role.name, index)
         return {
             "selector": {network.RES_NAME: replica_name(job.name, role.name, index)},
@@ -122,28 +120,27 @@ class PaddleRules:
         }
 
     def objects(self, job: TrainingJob, gang: Gang) -> list[Manifest]:
-        """Return the ConfigMap; none where workers meet in an etcd."""
+        """Return the ConfigMap; empty if workers use an etcd."""
         if paddle_pod.meets_in_etcd(self.spec, self.settings):
             return []
         return [network.config_map(job, self.spec, gang)]
 
     def is_master(self, job: TrainingJob, role: Role, index: int) -> bool:
-        """Worker 0 leads, or the first replica of a job without workers."""
+        """Worker 0 is the master, or the first replica of a job without workers."""
         leader = next((name for name in (WORKER, *api.ROLES) if _has(job, name)), "")
         return (role.name, index) == (leader, 0)
 
     def has_succeeded(self, job: TrainingJob, gang: Gang) -> bool:
-        """All trainers have succeeded; in a job of nothing but servers, all of these."""
+        """All trainers have succeeded, or all servers in a job without trainers."""
         trainers = [role.name for role in job.roles if role.replicas and role.name != PS]
         deciding = trainers or [PS]
         return all(gang[name].all_succeeded for name in deciding)
 
     def is_running(self, job: TrainingJob, gang: Gang) -> bool:
-        """Every replica is at work or done."""
+        """Every replica is running or completed."""
         return paddle_status.runs(gang)
 
     def status_fields(self, job: TrainingJob, gang: Gang, status: JobStatus) -> Manifest:
-        """Write upstream's phase, mode and counts."""
         return paddle_status.fields(job, self.spec, gang, status)
 
 
@@ -161,11 +158,11 @@ def _role(
 
 
 def _restart(spec: PaddleJobSpec, name: str, given: ResourceSpec) -> RestartPolicy:
-    """Decide as upstream: workers reached by name may come back, others only if told to."""
+    """Choose as upstream: workers in Service mode may restart, others by their template."""
     if spec.elastic is not None:
         return RestartPolicy.ON_FAILURE
-    if told := template.pod_spec(given.template).get("restartPolicy"):
-        return RestartPolicy(told)
+    if policy := template.pod_spec(given.template).get("restartPolicy"):
+        return RestartPolicy(policy)
     by_name = name == WORKER and spec.intranet == SERVICE
     return RestartPolicy.ON_FAILURE if by_name else RestartPolicy.NEVER
 

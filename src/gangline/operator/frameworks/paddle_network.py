@@ -1,16 +1,16 @@
-"""How the replicas of a PaddleJob find each other: ports, addresses, the ConfigMap.
+"""Ports and addresses of a PaddleJob's replicas, and the ConfigMap that distributes them.
 
-The ConfigMap is upstream's, with its mistakes repaired:
+The ConfigMap is upstream's, with these defects fixed:
 
-- one port throughout. Upstream draws a random one, tells servers that, and lists them under
-  another in Service mode, so that no server finds itself. Here it is 36000; on the network of the
-  nodes, where pods share ports, each replica has a block of its own, chosen by the job's uid and
-  below the ports that Linux and Kubernetes hand out;
-- the names of Service mode have a dot in them, without which ``paddle.distributed.launch`` waits
-  for its rank 0 for ever;
-- Gloo's meeting is 18 ports above the first server's, in every mode;
-- it says something only while every address in it is right. A replica that comes back with another
-  address waits for the new one, like all containers that start after that.
+- The port is the same everywhere. Upstream draws a random port for the servers, and lists them
+  with another one in Service mode, so that no server finds itself. Here it is 36000. On the host
+  network, where pods share ports, each replica has a block of its own: it is derived from the job's
+  uid, below the ephemeral ports of Linux and the node ports of Kubernetes.
+- Names of Service mode contain a dot; without one ``paddle.distributed.launch`` waits for its
+  rank 0 for ever.
+- Gloo's rendezvous port is 18 above that of the first server, in every mode.
+- It has data only while every address in it is valid. A replica that restarts with another address
+  waits for the new one, like all containers that start later.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,17 +22,17 @@ from gangline.operator.labels import replica_name
 from gangline.operator.replicas import Gang, Pod
 
 PEERS_KNOWN = "TRAINER_PORTS_NUM"
-"""A key that the ConfigMap has as soon as it says anything: containers wait for it."""
+"""A key that exists whenever the ConfigMap has data: containers wait for it."""
 RES_NAME = "paddle-res-name"
-"""Label of upstream's: the name of the pod, by which its service finds it."""
+"""Upstream's label with the pod name, by which its service selects it."""
 PORT = 36000
 PORTS = 20
-"""Each replica has this many ports from its first one on: one for each process of a node."""
+"""Number of ports of each replica, starting with its first: one for each process of a node."""
 
 _GLOO_OFFSET = 18
 _HTTP_RENDEZVOUS = "3"
 _HOST_PORTS = range(12_000, 30_000, PORTS)
-"""Above the kubelet's own ports, below node ports and those of outgoing connections."""
+"""Above the kubelet's own ports, below node ports and ephemeral ports."""
 
 _ENDPOINTS = {PS: "PADDLE_PSERVERS_IP_PORT_LIST", WORKER: "PADDLE_TRAINER_ENDPOINTS"}
 HETER_ENDPOINTS = "PADDLE_HETER_ENDPOINTS"
@@ -40,7 +40,7 @@ TRAINER_ENDPOINTS = _ENDPOINTS[WORKER]
 
 
 def port(job: TrainingJob, spec: PaddleJobSpec, role: str, index: int) -> int:
-    """Return the first port of a replica; it stays when other roles grow or shrink."""
+    """Return the first port of a replica; it stays the same when other roles are resized."""
     if spec.intranet != HOST:
         return PORT
     place = crc32(job.meta.uid.encode()) + index * len(ROLES) + ROLES.index(role)
@@ -48,24 +48,23 @@ def port(job: TrainingJob, spec: PaddleJobSpec, role: str, index: int) -> int:
 
 
 def service_name(job: TrainingJob, role: str, index: int) -> str:
-    """Return the name of a replica as its peers in Service mode know it.
+    """Return the name of a replica that its peers use in Service mode.
 
-    With the namespace, although they share it: Paddle's launcher takes a name for its own, and
-    holds the meeting there, only if there is a dot in it.
+    It includes the namespace: Paddle's launcher recognises its own name, and starts the rendezvous
+    there, only if the name contains a dot.
     """
     return f"{replica_name(job.name, role, index)}.{job.meta.namespace}"
 
 
 def service_ports(first: int) -> list[Manifest]:
-    """List the ports of a replica as its service offers them."""
     return [{"name": f"p-{index}", "port": first + index} for index in range(PORTS)]
 
 
 def config_map(job: TrainingJob, spec: PaddleJobSpec, gang: Gang) -> Manifest:
-    """Return the job's ConfigMap; it says nothing while an address is not known.
+    """Return the job's ConfigMap; it has no data while an address is unknown.
 
-    It is there from the start all the same, so that a name which somebody else has is noticed
-    before pods start with what theirs says.
+    It is created nevertheless, so that a name conflict is noticed before pods start with the data
+    of another owner's ConfigMap.
     """
     hosts = {role.name: _hosts(job, spec, role, gang) for role in job.roles if role.replicas}
     known = {role: found for role, found in hosts.items() if found is not None}
@@ -79,7 +78,7 @@ def config_map(job: TrainingJob, spec: PaddleJobSpec, gang: Gang) -> Manifest:
 
 
 def _hosts(job: TrainingJob, spec: PaddleJobSpec, role: Role, gang: Gang) -> list[str] | None:
-    """List where the replicas of a role are, by index; None if one is not known."""
+    """List the addresses of a role's replicas, by index; None if one is unknown."""
     slots = gang[role.name]
     hosts = []
     for index, pod in enumerate(slots.pods):
@@ -93,7 +92,7 @@ def _hosts(job: TrainingJob, spec: PaddleJobSpec, role: Role, gang: Gang) -> lis
 
 
 def _host(pod: Pod | None, *, over: bool) -> str:
-    """Return the address of a pod that counts; one that is going, or has failed, has none."""
+    """Return the address of a pod; empty if it is terminating or has failed."""
     if pod is None or pod.failed or (pod.terminating and not over):
         return ""
     address = pod.status.pod_ip
@@ -118,7 +117,7 @@ def _data(
         yield "PADDLE_TRAINERS_NUM", str(len(hosts[WORKER]))
     if HETER in hosts:
         yield HETER_ENDPOINTS, endpoints[HETER]
-        # What the framework reads; upstream's name means nothing to it.
+        # The name that the framework reads; it ignores upstream's.
         yield "PADDLE_ALL_HETER_TRAINER_IP_PORT_LIST", endpoints[HETER]
     if PS in hosts and spec.with_gloo:
         meeting = port(job, spec, PS, 0) + _GLOO_OFFSET

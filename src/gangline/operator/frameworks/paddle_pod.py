@@ -1,7 +1,7 @@
-"""What the pods of a PaddleJob are told and how they are shaped.
+"""Environment and settings of PaddleJob pods.
 
-Variables come in upstream's order, those that upstream lacks behind them. The latter give way to
-what the user says: they only spare scripts what they did by themselves so far.
+Variables come in upstream's order, followed by those that upstream lacks. The latter never replace
+variables of the user: they only save work that scripts had to do themselves.
 """
 
 from collections.abc import Iterator
@@ -15,18 +15,18 @@ from gangline.operator.job import Manifest, Role, TrainingJob
 from gangline.operator.labels import replica_name
 
 WAITING = "GANGLINE_PEERS_KNOWN"
-"""A variable out of the ConfigMap: no container starts before that says where its peers are."""
+"""A variable from the ConfigMap: no container starts before the ConfigMap has its data."""
 RES_TYPE = "paddle-res-type"
-"""Label of upstream's: the role."""
+"""Upstream's label: the role."""
 RESOURCE = "paddle-resource"
-"""Annotation of upstream's: the role."""
+"""Upstream's annotation: the role."""
 
 _ROLES = {
     PS: ("PSERVER", "PSERVER"),
     WORKER: ("TRAINER", "TRAINER"),
     HETER: ("HETER_TRAINER", HETER.upper()),
 }
-"""By role, what the framework reads and what upstream's second variable says."""
+"""By role, the value that the framework reads and that of upstream's second variable."""
 _SERVER = "PADDLE_ELASTIC_SERVER"
 _ELASTIC_TIMEOUT_S = 60
 _ELASTIC_ARGUMENTS = ("elastic_server", "etcd://")
@@ -36,28 +36,30 @@ _DEVICES = {"nvidia.com/gpu": "gpu", "kunlunxin.com/xpu": "xpu"}
 
 @dataclass(frozen=True, slots=True)
 class PaddleSettings:
-    """What an administrator chose for all PaddleJobs."""
+    """The administrator's settings for all PaddleJobs."""
 
     init_image: str = ""
-    """Image of an init container in which pods wait for each other's names, as upstream's do.
-    Empty: they do not, since services publish addresses before pods are ready."""
+    """Image of an init container in which pods wait for each other's names, as in upstream. Empty:
+    they do not wait, because services publish addresses before pods are ready.
+    """
     etcd_server: str = ""
-    """``host:port`` of the etcd in which the workers of elastic jobs meet. Empty: the template of
-    such a job names one, or its workers meet as those of other jobs."""
+    """``host:port`` of the etcd for the rendezvous of elastic workers. Empty: the template of such
+    a job names one, or its workers use the ConfigMap like those of other jobs.
+    """
 
 
 def meets_in_etcd(spec: PaddleJobSpec, settings: PaddleSettings) -> bool:
-    """Say whether the workers of a job look for each other in an etcd."""
+    """Return whether the workers of a job find each other through an etcd."""
     if spec.elastic is None or spec.worker is None:
         return False
     trains = template.main_container(spec.worker.template, CONTAINER)
-    words = [*(trains.get("command") or []), *(trains.get("args") or [])]
-    named = any(mark in str(word) for mark in _ELASTIC_ARGUMENTS for word in words)
+    arguments = [*(trains.get("command") or []), *(trains.get("args") or [])]
+    named = any(mark in str(word) for mark in _ELASTIC_ARGUMENTS for word in arguments)
     return bool(settings.etcd_server) or named or _SERVER in _names(trains)
 
 
 def elastic_range(spec: PaddleJobSpec, settings: PaddleSettings) -> tuple[int, int] | None:
-    """Return how few and how many workers an elastic job takes, if it says so."""
+    """Return the minimum and maximum of an elastic job's workers; None if they are not set."""
     worker = spec.worker
     if worker is None or not meets_in_etcd(spec, settings):
         return None
@@ -77,7 +79,7 @@ class Replica:
     index: int
 
     def environment(self) -> list[Manifest]:
-        """List the variables of the container that trains."""
+        """List the variables of the main container."""
         spec = self.spec
         training_role, older = _ROLES[self.role.name]
         name = network.service_name(self.job, self.role.name, self.index)
@@ -96,7 +98,7 @@ class Replica:
         return [*variables, *(each for each in self._further() if each["name"] not in given)]
 
     def shaped(self, pod: Manifest) -> Manifest:
-        """Give a pod upstream's labels and names, its network, and the ConfigMap to wait for."""
+        """Add upstream's labels and host names, the network settings and the ConfigMap."""
         own = {network.RES_NAME: self._name, RES_TYPE: self.role.name}
         pod = template.with_metadata(pod, own, {RESOURCE: self.role.name})
         pod = template.with_spec(pod, hostname=self._name, subdomain=self._name)
@@ -108,8 +110,8 @@ class Replica:
         trains = template.main_container(pod, CONTAINER)
         ready = self._with_port(trains)
         if not meets_in_etcd(self.spec, self.settings):
-            told = {"configMapRef": {"name": self.job.name}}
-            ready = {**ready, "envFrom": [*(trains.get("envFrom") or []), told]}
+            source = {"configMapRef": {"name": self.job.name}}
+            ready = {**ready, "envFrom": [*(trains.get("envFrom") or []), source]}
         containers = [ready if each is trains else each for each in template.containers(pod)]
         return template.with_spec(pod, containers=containers)
 
@@ -129,7 +131,7 @@ class Replica:
         yield _value("PADDLE_ELASTIC_TIMEOUT", _ELASTIC_TIMEOUT_S)
 
     def _further(self) -> Iterator[Manifest]:
-        """What upstream leaves to scripts."""
+        """Variables that upstream leaves to scripts."""
         spec = self.spec
         if meets_in_etcd(spec, self.settings):
             if self.settings.etcd_server:
@@ -142,7 +144,7 @@ class Replica:
             yield from self._stage()
 
     def _stage(self) -> Iterator[Manifest]:
-        """A pipeline of two stages: workers, which hand over to heterogeneous ones."""
+        """Variables of a pipeline with two stages: workers, then heterogeneous workers."""
         counts = [given.count for given in (self.spec.worker, self.spec.heter) if given]
         first = self.role.name == WORKER
         yield _value("STAGE_ID", 1 if first else 2)
@@ -155,7 +157,7 @@ class Replica:
         yield _told(self.job, f"PADDLE_{side}_HETER_TRAINER_IP_PORT_LIST", key)
 
     def _with_port(self, container: Manifest) -> Manifest:
-        """Declare the port, so that on a shared network the scheduler keeps pods apart."""
+        """Declare the port, so that on the host network the scheduler avoids port conflicts."""
         number = self._port
         listed: list[Manifest] = container.get("ports") or []
         declared = any(entry.get("containerPort") == number for entry in listed)
@@ -174,7 +176,7 @@ def _device(role: Role) -> str:
 
 
 def _dns_policy(pod: Manifest) -> str:
-    """On the network of a node the cluster's names need a policy of their own."""
+    """On the host network cluster names resolve only with a DNS policy of their own."""
     given: str = template.pod_spec(pod).get("dnsPolicy") or "ClusterFirst"
     return "ClusterFirstWithHostNet" if given == "ClusterFirst" else given
 

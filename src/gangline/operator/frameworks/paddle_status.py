@@ -1,7 +1,8 @@
-"""What a PaddleJob's status says beside the common part: upstream's phase, mode and counts.
+"""Status fields of PaddleJobs beside the common ones: upstream's phase, mode and counts.
 
-Upstream computes the phase from what it wrote last and from roles in random order, and writes the
-status at every look. Here it is a function of what is seen, so that it is written when it changes.
+Upstream computes the phase from its last value and from roles in random order, and writes the
+status in every pass. Here the phase is a function of the observed replicas and is written when it
+changes.
 """
 
 from collections import Counter
@@ -25,13 +26,13 @@ PENDING, STARTING, RUNNING, RESTARTING = "Pending", "Starting", "Running", "Rest
 COMPLETED, FAILED = "Completed", "Failed"
 
 _MOST_REFS = 1000
-"""Of more pods than this a role lists none: they would fill the object."""
+"""A role with more pods lists none of them, because the object would become too large."""
 
 _ENDS = {COMPLETED: conditions.SUCCEEDED, FAILED: conditions.FAILED}
 
 
 class _Upstream(JobStatus):
-    """A status that upstream may have written."""
+    """A status that upstream's operator may have written."""
 
     phase: str = ""
 
@@ -41,10 +42,10 @@ _COMMON = tuple(field.name for field in msgspec.structs.fields(JobStatus))
 
 
 def read(stored: StoredJob) -> JobStatus:
-    """Read a stored status; a job that upstream finished, without a condition, is finished.
+    """Decode a stored status; a job that upstream finished without a condition counts as finished.
 
     Raises:
-        msgspec.DecodeError: it is not a status.
+        msgspec.DecodeError: the status cannot be decoded.
     """
     found = _DECODER.decode(stored.status)
     status = JobStatus(**{name: getattr(found, name) for name in _COMMON})
@@ -55,13 +56,13 @@ def read(stored: StoredJob) -> JobStatus:
     if when is None:
         return status
     message = f"{stored.kind or 'PaddleJob'} {stored.metadata.name} was {found.phase} already."
-    told = conditions.assert_true(status.conditions, end, f"PaddleJob{end}", message, when)
-    return msgspec.structs.replace(status, conditions=told, completion_time=when)
+    updated = conditions.assert_true(status.conditions, end, f"PaddleJob{end}", message, when)
+    return msgspec.structs.replace(status, conditions=updated, completion_time=when)
 
 
 def fields(job: TrainingJob, spec: PaddleJobSpec, gang: Gang, status: JobStatus) -> Manifest:
-    """Write upstream's fields."""
-    told: Manifest = {"phase": _phase(job, gang, status), "mode": mode(spec)}
+    """Return upstream's fields."""
+    result: Manifest = {"phase": _phase(job, gang, status), "mode": mode(spec)}
     finished = conditions.is_finished(status.conditions)
     for role in job.roles:
         pods = gang[role.name].present
@@ -69,21 +70,21 @@ def fields(job: TrainingJob, spec: PaddleJobSpec, gang: Gang, status: JobStatus)
         counts = _at_the_end(counted) if finished and counted else _counts(pods)
         listed = _refs(_staying(job, status, pods) if finished else pods)
         if counts or listed:
-            told[role.name] = {**counts, **({"refs": listed} if listed else {})}
+            result[role.name] = {**counts, **({"refs": listed} if listed else {})}
     if job.meta.generation:
-        told["observedGeneration"] = job.meta.generation
-    return told
+        result["observedGeneration"] = job.meta.generation
+    return result
 
 
 def mode(spec: PaddleJobSpec) -> str:
-    """Say how the job trains: with servers, with several workers, or alone."""
+    """Return the training mode: with servers, with several workers, or with one."""
     if spec.ps and spec.ps.count:
         return "PS"
     return "Collective" if spec.worker and spec.worker.count > 1 else "Single"
 
 
 def runs(gang: Gang) -> bool:
-    """Say whether every replica is at work or has done its work, and one is still at it."""
+    """Return whether every replica is running or completed, and at least one is running."""
     stages = _stages(gang)
     return stages[RUNNING] > 0 and stages.total() == stages[RUNNING] + stages[COMPLETED]
 
@@ -103,7 +104,7 @@ def _phase(job: TrainingJob, gang: Gang, status: JobStatus) -> str:
 
 
 def _stages(gang: Gang) -> Counter[str]:
-    """Count all replicas, also those without a pod, by how far they have come."""
+    """Count all replicas by stage, including those without a pod."""
     stages: Counter[str] = Counter()
     for slots in gang.roles.values():
         for index, pod in enumerate(slots.pods):
@@ -132,7 +133,7 @@ def _stage(pod: Pod) -> str:
 
 
 def _waits_for_peers(pod: Pod) -> bool:
-    """Whether a pod looks for its peers' names, or waits until all of their addresses are known."""
+    """Return whether a pod waits for its peers' names or for the data of the ConfigMap."""
     return any(
         status.name == BARRIER and not status.state.waiting and not status.state.terminated
         for status in pod.status.init_container_statuses
@@ -158,7 +159,7 @@ def _counts(pods: Iterable[Pod]) -> Manifest:
 
 
 def _at_the_end(counted: ReplicaStatus) -> Manifest:
-    """What was counted when the job ended stays, also when its pods have gone."""
+    """Return the counts at the end of the job, which stay when its pods are deleted."""
     found: Mapping[str, int] = {
         "running": counted.active,
         "failed": counted.failed,
@@ -168,7 +169,7 @@ def _at_the_end(counted: ReplicaStatus) -> Manifest:
 
 
 def _staying(job: TrainingJob, status: JobStatus, pods: list[Pod]) -> list[Pod]:
-    """The pods of a finished job that its clean pod policy keeps."""
+    """Return the pods of a finished job that its clean pod policy retains."""
     failed = conditions.holds(status.conditions, conditions.FAILED)
     match job.policy.clean_after(failure=failed):
         case CleanPodPolicy.NONE:

@@ -1,20 +1,20 @@
-"""PyTorchJob: ``torch.distributed`` by variables, or ``torchrun`` and its elastic rendezvous.
+"""PyTorchJob: ``torch.distributed`` by variables, or ``torchrun`` with its elastic rendezvous.
 
-A Master is a worker of rank 0 that the others meet at. The environment is upstream's, which many
-scripts read, with three repairs:
+A Master is the worker of rank 0 and the rendezvous address of the others. The environment is
+upstream's, which many scripts read, with three fixes:
 
-- Workers without a Master get ranks, a world size and worker 0 as their meeting point; upstream
-  gives them nothing (kubeflow/trainer#1991) and each of them trains alone.
-- An elastic job's node range counts its Master, which starts an agent like any worker; upstream
-  leaves it out (#2277) and the last worker is turned away.
+- Workers without a Master get ranks, a world size and worker 0 as rendezvous address. Upstream
+  gives them nothing (kubeflow/trainer#1991), and each of them trains alone.
+- The node range of an elastic job counts its Master, which starts an agent like any worker.
+  Upstream omits it (#2277), and the last worker is rejected.
 - An empty ``rdzvConf`` means no settings, where upstream crashes.
 
-With ``elasticPolicy.metrics`` Kubernetes scales the workers; the autoscaler goes when the job is
-suspended or at its end (upstream's goes on scaling a finished job).
+With ``elasticPolicy.metrics`` Kubernetes scales the workers. The autoscaler is deleted when the job
+is suspended or finished (upstream's continues to scale a finished job).
 
-Kept although it surprises (#1790): WORLD_SIZE counts processes when ``nprocPerNode`` is a number,
-while RANK counts pods. Under ``torchrun`` both are replaced for each process; without it there is
-one process in a pod and the two agree.
+As in upstream (#1790), WORLD_SIZE counts processes if ``nprocPerNode`` is a number, while RANK
+counts pods. ``torchrun`` replaces both in each process; without it a pod has one process and the
+two agree.
 """
 
 from collections.abc import Iterator
@@ -54,19 +54,18 @@ class PyTorch:
     kind = KIND
 
     def __init__(self, init_image: str = "") -> None:
-        """Set up for all PyTorchJobs.
+        """Configure the framework for all PyTorchJobs.
 
         Args:
-            init_image: the image of a container in which workers wait until the master's name
-                resolves. Upstream always adds one. Here services publish addresses before pods
-                are ready, and torch's store keeps looking for its master for half an hour, so
-                that nothing is won by it but a pull from somebody's registry: it is off. Set it
-                for scripts that look the name up once.
+            init_image: the image of an init container in which workers wait until the master's name
+                resolves. Upstream always adds one. Here services publish addresses before pods are
+                ready, and torch's store retries for half an hour, so the container would
+                only cost an image pull: it is off by default. Set it for scripts that resolve
+                the name once.
         """
         self._init_image = init_image
 
     def read(self, stored: StoredJob) -> Reading:
-        """Read a job into the common form, with every mistake that is in it."""
         return kubeflow.read(stored, PyTorchJob, validate_job, self._form)
 
     def _form(self, job: PyTorchJob) -> TrainingJob:
@@ -83,7 +82,7 @@ class PyTorch:
 
 @dataclass(frozen=True, slots=True)
 class PyTorchRules:
-    """What only a PyTorchJob knows."""
+    """The rules of PyTorchJobs."""
 
     spec: PyTorchJobSpec
     init_image: str = ""
@@ -91,21 +90,21 @@ class PyTorchRules:
     def shape_pod(
         self, job: TrainingJob, role: Role, index: int, pod: Manifest, gang: Gang
     ) -> Manifest:
-        """Let workers wait for the master's name, if the administrator wants that."""
+        """Let workers wait for the master's name, if the administrator enabled it."""
         if not self.init_image or _leader(job) == WORKER or role.name == MASTER:
             return pod
         waiting = [*(template.pod_spec(pod).get("initContainers") or []), self._wait(job)]
         return template.with_spec(pod, initContainers=waiting)
 
     def is_master(self, job: TrainingJob, role: Role, index: int) -> bool:
-        """The Master leads, or worker 0 where there is none."""
+        """The Master is the master, or worker 0 without one."""
         return (role.name, index) == (_leader(job), 0)
 
     def has_succeeded(self, job: TrainingJob, gang: Gang) -> bool:
-        """The Master's success is the job's; without one all workers have to succeed.
+        """The Master decides; without one all workers must succeed.
 
-        One is enough in an elastic job: agents leave together, and a worker that came too late to
-        be let in will never succeed.
+        In an elastic job one worker is enough: agents exit together, and a worker that started too
+        late to join can never succeed.
         """
         leader = gang[_leader(job)]
         if self.spec.elastic_policy and _leader(job) == WORKER:
@@ -129,7 +128,7 @@ class PyTorchRules:
         return kubeflow.variables(variables)
 
     def objects(self, job: TrainingJob, gang: Gang) -> list[Manifest]:
-        """Let Kubernetes scale an elastic job that says by which metrics."""
+        """Build the HorizontalPodAutoscaler of an elastic job with metrics."""
         policy = self.spec.elastic_policy
         if policy is None or not policy.metrics:
             return []
@@ -170,9 +169,9 @@ class PyTorchRules:
         }
 
     def _meeting(self, job: TrainingJob, role: Role, index: int) -> Iterator[tuple[str, str]]:
-        """Say where the replicas meet, how many they are, and which one this is."""
+        """The rendezvous address, the world size and the rank of a replica."""
         if self.spec.elastic_policy and _leader(job) == WORKER:
-            return  # torchrun hands out ranks at each rendezvous: fixed ones would be lies.
+            return  # torchrun assigns ranks at each rendezvous: fixed ones would be wrong.
         leader = job.role(_leader(job))
         if leader is None:
             return
@@ -192,7 +191,7 @@ class PyTorchRules:
         return int(text) if text.isascii() and text.isdigit() else 1
 
     def _processes_per_node(self) -> str | None:
-        """Default to ``auto``, unless the older field inside the elastic policy is set."""
+        """The default is ``auto``, unless the older field in the elastic policy is set."""
         elastic = self.spec.elastic_policy
         older = elastic.n_proc_per_node if elastic else None
         return self.spec.nproc_per_node or (None if older is not None else "auto")
@@ -223,14 +222,14 @@ def _first(*numbers: int | None) -> int:
 
 
 def _range(policy: ElasticPolicy, workers: Role | None) -> tuple[int, int]:
-    """Say between which numbers the workers may be; either end stands in for the other."""
+    """Return the minimum and maximum of the workers; a missing bound equals the other."""
     count = workers.replicas if workers else 0
     least = _first(policy.min_replicas, policy.max_replicas, count)
     return least, _first(policy.max_replicas, policy.min_replicas, count)
 
 
 def _with_least(role: Role, elastic: ElasticPolicy | None) -> Role:
-    """An elastic job starts with its least number of workers."""
+    """An elastic job starts with its minimum of workers."""
     if elastic is None or role.name != WORKER:
         return role
     least, _ = _range(elastic, role)
@@ -238,7 +237,7 @@ def _with_least(role: Role, elastic: ElasticPolicy | None) -> Role:
 
 
 def _leader(job: TrainingJob) -> str:
-    """Name the role that leads: a declared Master without replicas leads nobody."""
+    """Return the role of the master; a Master without replicas is ignored."""
     master = job.role(MASTER)
     return MASTER if master and master.replicas else WORKER
 

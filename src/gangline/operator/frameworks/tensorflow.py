@@ -1,16 +1,16 @@
-"""TFJob: each replica learns of the others, and of itself, from ``TF_CONFIG``.
+"""TFJob: each replica gets its own role and the addresses of the others in ``TF_CONFIG``.
 
-The variable is upstream's to the byte: compact JSON, keys in its order, roles in lower case,
-Evaluators listed like the others. A job of one replica has none and trains as on a laptop.
+The variable is identical to upstream's: compact JSON, keys in its order, roles in lower case,
+Evaluators listed like the others. A job of one replica has none and trains alone.
 
-Who decides how a job ends: its Chief or Master, else worker 0 or all workers, as the success
-policy says. Parameter servers and evaluators decide nothing (a job of nothing else is refused, as
-it would never end; upstream lets it run for ever).
+The end of a job is decided by its Chief or Master, else by worker 0 or all workers, according to
+the success policy. Parameter servers and evaluators never decide. A job of nothing else is refused,
+because it would never end; upstream runs it for ever.
 
-With ``enableDynamicWorker`` workers may come, go and fail: each is told of itself and of the
-parameter servers only, so that nothing it was told gets stale. A worker that failed for good
-(restart policy Never) is not missed; when no worker is left and success has become impossible, the
-job fails, where upstream's hangs.
+With ``enableDynamicWorker`` workers may be added, removed and fail. Each gets only its own address
+and those of the parameter servers, so its configuration never becomes outdated. A worker that
+failed permanently (restart policy Never) is tolerated. When no worker is left and success has
+become impossible, the job fails, where upstream's hangs.
 """
 
 import json
@@ -49,16 +49,15 @@ class TensorFlow:
     kind = KIND
 
     def __init__(self, cluster_domain: str = "") -> None:
-        """Set up for all TFJobs.
+        """Configure the framework for all TFJobs.
 
         Args:
             cluster_domain: appended to the replicas' addresses, such as ``cluster.local``. Needed
-                only where pods do not search the cluster's domain by themselves.
+                only where the DNS search path of pods lacks the cluster's domain.
         """
         self._domain = cluster_domain
 
     def read(self, stored: StoredJob) -> Reading:
-        """Read a job into the common form, with every mistake that is in it."""
         return kubeflow.read(stored, TFJob, validate_job, self._form)
 
     def _form(self, job: TFJob) -> TrainingJob:
@@ -74,54 +73,54 @@ class TensorFlow:
 
 @dataclass(frozen=True, slots=True)
 class TensorFlowRules:
-    """What only a TFJob knows."""
+    """The rules of TFJobs."""
 
     spec: TFJobSpec
     cluster_domain: str = ""
 
     def environment(self, job: TrainingJob, role: Role, index: int, gang: Gang) -> list[Manifest]:
-        """Tell a replica of the cluster and of its own place in it, unless it is alone."""
+        """Describe the cluster and the replica's own task; empty for a single replica."""
         if job.size == 1:
             return []
         dynamic = self.spec.enable_dynamic_worker
         cluster = self._sparse_cluster(job, role, index) if dynamic else self._cluster(job)
-        told: Manifest = {"cluster": cluster, "task": {"type": role.label, "index": index}}
+        config: Manifest = {"cluster": cluster, "task": {"type": role.label, "index": index}}
         if not dynamic:
-            told["environment"] = "cloud"
-        return kubeflow.variables([("TF_CONFIG", json.dumps(told, separators=(",", ":")))])
+            config["environment"] = "cloud"
+        return kubeflow.variables([("TF_CONFIG", json.dumps(config, separators=(",", ":")))])
 
     def is_master(self, job: TrainingJob, role: Role, index: int) -> bool:
-        """The Chief or Master leads, or worker 0 where there is neither."""
+        """The Chief or Master is the master, or worker 0 without either."""
         return (role.name, index) == (_leader(job), 0)
 
     def has_succeeded(self, job: TrainingJob, gang: Gang) -> bool:
-        """The Chief's or Master's success is the job's; else the success policy says whose."""
+        """The Chief or Master decides; without either the success policy does."""
         leader = gang[_leader(job)]
         if _leader(job) != WORKER or self.spec.success_policy == ALL_WORKERS:
             return leader.all_succeeded
         return 0 in leader.completed
 
     def is_running(self, job: TrainingJob, gang: Gang) -> bool:
-        """The Chief or Master runs, or without one any worker."""
+        """The Chief or Master runs, or without either any worker."""
         return gang[_leader(job)].active > 0
 
     def tolerates(self, job: TrainingJob, role: Role) -> bool:
-        """A dynamic job goes on without workers that failed and are not to be restarted."""
+        """A dynamic job continues without workers that failed and are not restarted."""
         dynamic = self.spec.enable_dynamic_worker and role.name == WORKER
         return dynamic and role.restart == RestartPolicy.NEVER
 
     def has_failed(self, job: TrainingJob, gang: Gang) -> str:
-        """Nobody may be left to succeed once all workers have ended, some of them for good."""
+        """The job fails when all workers have ended, some of them permanently failed."""
         role, workers = job.role(WORKER), gang[WORKER]
         if _leader(job) != WORKER or role is None or not self.tolerates(job, role):
             return ""
         over = workers.failed + workers.succeeded == len(workers.pods)
         if not over or self.has_succeeded(job, gang):
             return ""
-        wanted = "all workers" if self.spec.success_policy == ALL_WORKERS else "worker 0"
+        required = "all workers" if self.spec.success_policy == ALL_WORKERS else "worker 0"
         return (
             f"TFJob {job.name} has failed because {workers.failed} of its {len(workers.pods)} "
-            f"workers failed, the others have ended, and {wanted} had to succeed."
+            f"workers failed, the others have ended, and {required} had to succeed."
         )
 
     def _cluster(self, job: TrainingJob) -> Manifest:
@@ -145,6 +144,6 @@ class TensorFlowRules:
 
 
 def _leader(job: TrainingJob) -> str:
-    """Name the role that leads: one without replicas leads nobody."""
+    """Return the role of the master; a role without replicas is ignored."""
     declared = (job.role(name) for name in (CHIEF, MASTER))
     return next((role.name for role in declared if role and role.replicas), WORKER)

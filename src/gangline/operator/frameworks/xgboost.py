@@ -1,7 +1,7 @@
-"""XGBoostJob: a tracker on the Master, and workers that are told of it and of each other.
+"""XGBoostJob: a tracker on the Master, and workers with the addresses of all replicas.
 
-The Master decides how the job ends. A failed pod is judged by its restart policy alone, as in every
-kind; upstream ends the job also where OnFailure or Always has just promised a restart.
+The Master decides how the job ends. A failed pod is handled by its restart policy alone, as in
+every kind. Upstream also ends the job where OnFailure or Always has just requested a restart.
 """
 
 from collections.abc import Iterator
@@ -39,7 +39,6 @@ class XGBoost:
     kind = KIND
 
     def read(self, stored: StoredJob) -> Reading:
-        """Read a job into the common form, with every mistake that is in it."""
         return kubeflow.read(stored, XGBoostJob, validate_job, self._form)
 
     def _form(self, job: XGBoostJob) -> TrainingJob:
@@ -54,22 +53,19 @@ class XGBoost:
 
 @dataclass(frozen=True, slots=True)
 class XGBoostRules:
-    """What only an XGBoostJob knows."""
+    """The rules of XGBoostJobs."""
 
     def environment(self, job: TrainingJob, role: Role, index: int, gang: Gang) -> list[Manifest]:
         """List the variables of one replica, in upstream's order."""
         return kubeflow.variables(_told(job, role, index))
 
     def is_master(self, job: TrainingJob, role: Role, index: int) -> bool:
-        """The Master leads."""
         return role.name == MASTER
 
     def has_succeeded(self, job: TrainingJob, gang: Gang) -> bool:
-        """The Master's success is the job's."""
         return gang[MASTER].all_succeeded
 
     def is_running(self, job: TrainingJob, gang: Gang) -> bool:
-        """The Master runs."""
         return gang[MASTER].active > 0
 
 

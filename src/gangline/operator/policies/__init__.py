@@ -1,1 +1,1 @@
-"""The rules of a job's life, one file each: pure functions over the common form."""
+"""Policies of a job's life, one per module: pure functions over the common form."""

@@ -1,14 +1,13 @@
-"""Counting restarts, each exactly once, and comparing them with backoffLimit.
+"""Counts restarts, each exactly once, and compares them with backoffLimit.
 
-A restart is a container that the kubelet started again in place, or a failed pod that is replaced
-by a new one. Counts outlive pods and the operator: the job's status holds the sum, and with it
-what each pod that still exists has contributed, so that nothing is counted again and nothing is
-forgotten when the pod goes. A failed pod is deleted only after the status that counts it has been
-stored.
+A restart is a container that the kubelet restarted in place, or a failed pod that was replaced.
+Counts must survive both pods and the operator. So the job's status stores the sum, and for each
+existing pod its share in it. Invariant: a failed pod is deleted only after the status that counts
+it was stored, so no restart is lost or counted twice.
 
-Upstream forgets the counts of recreated pods and so retries ExitCode roles for ever. It also
-fails a job *at* its limit, so that a limit of 1 allows no restart at all; here, as the field's
-description promises, the limit is the number of restarts that are allowed.
+Upstream loses the counts of recreated pods and so retries ExitCode roles for ever. It also fails a
+job *at* its limit, so a limit of 1 allows no restart at all. Here, as the description of the field
+promises, the limit is the number of allowed restarts.
 """
 
 from collections.abc import Iterable
@@ -24,8 +23,8 @@ CRASH_LOOP = "CrashLoopBackOff"
 def in_place(pod: Pod) -> int:
     """Count how often the kubelet restarted this pod's containers, or is about to.
 
-    A container that waits in the crash loop has failed once more than it has been restarted: that
-    restart is certain and counted early, so that a limit is not noticed minutes late.
+    A container in CrashLoopBackOff has failed once more than it was restarted. That restart is
+    certain and is counted now, or the limit would be noticed minutes late.
     """
     statuses = [*pod.status.container_statuses, *pod.status.init_container_statuses]
     waiting = (status.state.waiting for status in statuses)
@@ -34,12 +33,12 @@ def in_place(pod: Pod) -> int:
 
 
 def count(record: RestartRecord, pods: Iterable[Pod], replaced: frozenset[str]) -> RestartRecord:
-    """Bring the record up to what is seen.
+    """Update the record from the observed pods.
 
     Args:
         record: the stored record.
-        pods: the pods that exist.
-        replaced: uids of those that have failed and are to be replaced.
+        pods: the existing pods.
+        replaced: uids of failed pods that are replaced.
     """
     total, seen = record.total, {}
     for pod in sorted(pods, key=lambda pod: pod.uid):
@@ -54,5 +53,4 @@ def count(record: RestartRecord, pods: Iterable[Pod], replaced: frozenset[str]) 
 
 
 def is_exceeded(record: RestartRecord, limit: int | None) -> bool:
-    """Say whether there have been more restarts than the limit allows."""
     return limit is not None and record.total > limit

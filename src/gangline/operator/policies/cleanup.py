@@ -1,7 +1,7 @@
-"""What is removed when a job has finished, by its clean pod policy.
+"""Deletions of a finished job by its clean pod policy.
 
-The same for every way to finish. Services go with their pods; under None everything stays, also
-what still runs, as upstream documents it.
+They are the same for success and failure. Services are deleted with their pods. Under None
+everything stays, also running pods, as upstream documents it.
 """
 
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from gangline.operator.replicas import Pod, Service
 
 
 def pods_to_remove(policy: CleanPodPolicy, pods: Iterable[Pod]) -> list[Pod]:
-    """List the pods that the policy removes from a finished job."""
+    """List the pods of a finished job that the policy deletes."""
     match policy:
         case CleanPodPolicy.ALL:
             return list(pods)
@@ -24,10 +24,10 @@ def pods_to_remove(policy: CleanPodPolicy, pods: Iterable[Pod]) -> list[Pod]:
 def services_to_remove(
     policy: CleanPodPolicy, services: Iterable[Service], pods: Iterable[Pod]
 ) -> list[Service]:
-    """List the services that go: all that do not belong to a pod which the policy keeps.
+    """List the services to delete: all without a pod that the policy retains.
 
-    Deduced from what is there rather than from what was deleted, so that a service whose pod
-    somebody else removed is not left behind.
+    This follows from the existing pods rather than from the deleted ones, so a service is also
+    deleted if a user deleted its pod.
     """
     if policy is CleanPodPolicy.NONE:
         return []

@@ -1,16 +1,16 @@
-"""How long a job may run, and how long it is kept once it has finished.
+"""Deadlines of jobs, and the TTL of finished ones.
 
-Both are answered as time left, so that the engine can ask to be called again at that moment:
-nothing else may ever happen in the job.
+Both are computed as remaining time, so that the engine can requeue the job for that moment: no
+other event may ever occur.
 """
 
 from datetime import datetime, timedelta
 
 
 def left(start: datetime | None, limit: timedelta | None, now: datetime) -> timedelta | None:
-    """Return the time until ``limit`` after ``start``; zero or less once it is over.
+    """Return the time until ``limit`` after ``start``; zero or less once it has passed.
 
-    None if there is no limit, or nothing to count from.
+    None if there is no limit or no start.
     """
     if start is None or limit is None:
         return None
@@ -18,5 +18,4 @@ def left(start: datetime | None, limit: timedelta | None, now: datetime) -> time
 
 
 def is_over(remaining: timedelta | None) -> bool:
-    """Say whether a limit exists and has passed."""
     return remaining is not None and remaining <= timedelta(0)

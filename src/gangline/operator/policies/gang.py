@@ -1,9 +1,9 @@
-"""The job's pod group: which pods belong together, and what they need to start.
+"""The pod group of a job: its members and what they need to start.
 
-Upstream's group leaves init containers, sidecars and overhead out of its sums, ignores the least
-size of an elastic job, and is written again at every look. Here sums are those the scheduler
-reckons with, and the group is written when it differs. It stays through restarts, so that a gang
-keeps its place in the queue, and goes when the job is finished or suspended.
+Upstream's group omits init containers, sidecars and overhead from its sums, ignores the minimum
+size of an elastic job, and is written in every pass. Here the sums are those of the scheduler, and
+the group is written when it differs. It stays through restarts, so that a gang keeps its position
+in the queue, and is deleted when the job is finished or suspended.
 """
 
 from collections.abc import Iterable
@@ -33,12 +33,13 @@ from gangline.operator.replicas import Gang, Pod
 UNSCHEDULABLE = "Unschedulable"
 
 KEEP_PLACES = timedelta(minutes=3)
-"""How long the places of replicas that restart together are kept: old ones have their grace period
-to end, new ones have to be made."""
+"""How long the nodes of replicas that restart together stay reserved: old pods end within their
+grace period, then new ones are created.
+"""
 
 
 def create(job: TrainingJob) -> Creation:
-    """Make the job's group, with the job's name as other tools expect it."""
+    """Build the job's group, which has the job's name as other tools expect."""
     return Creation(
         Target.POD_GROUP,
         {
@@ -60,7 +61,7 @@ def create(job: TrainingJob) -> Creation:
 
 
 def update(job: TrainingJob, group: PodGroup) -> Patch | None:
-    """Bring a group to what the job now asks for. The queue it is in stays, as upstream has it."""
+    """Return the patch that makes a group current. Its queue is not changed, as in upstream."""
     if group.metadata.deletion_timestamp is not None:
         return None
     spec = wanted(job)
@@ -85,10 +86,10 @@ def update(job: TrainingJob, group: PodGroup) -> Patch | None:
 
 
 def wanted(job: TrainingJob) -> PodGroupSpec:
-    """Say what the job asks of its group.
+    """Return the spec of the job's group.
 
-    A number of pods that the user gives counts over all roles; else each role has its own least
-    size, so that no gang starts with workers and without its master.
+    A number of pods that the user sets counts over all roles. Otherwise each role has a minimum of
+    its own, so that no gang starts with workers and without its master.
     """
     scheduling = job.policy.scheduling
     if scheduling.min_available is not None:
@@ -110,20 +111,22 @@ def wanted(job: TrainingJob) -> PodGroupSpec:
 
 
 def keep_places(group: PodGroup, pods: Iterable[Pod], until: datetime) -> Patch | None:
-    """Note on the group where its pods are, so that the scheduler keeps these places for them."""
+    """Record the nodes of the pods on the group, so that the scheduler reserves them."""
     places = {pod.name: pod.spec.node_name for pod in pods if pod.spec.node_name}
     if not places:
         return None
-    kept = msgspec.json.encode(KeptPlaces(until, dict(sorted(places.items())))).decode()
-    if group.metadata.annotations.get(PLACES_ANNOTATION) == kept:
+    encoded = msgspec.json.encode(KeptPlaces(until, dict(sorted(places.items())))).decode()
+    if group.metadata.annotations.get(PLACES_ANNOTATION) == encoded:
         return None
-    whole = {**group.metadata.annotations, PLACES_ANNOTATION: kept}
-    operations: list[Manifest] = [{"op": "add", "path": "/metadata/annotations", "value": whole}]
+    annotations = {**group.metadata.annotations, PLACES_ANNOTATION: encoded}
+    operations: list[Manifest] = [
+        {"op": "add", "path": "/metadata/annotations", "value": annotations}
+    ]
     return Patch(Target.POD_GROUP, group.metadata.name, operations)
 
 
 def time_left(job: TrainingJob, gang: Gang, status: JobStatus, now: datetime) -> timedelta | None:
-    """Return how long the gang may still take to be placed; None if it is, or has no limit."""
+    """Return the time until the scheduling timeout; None if the gang is placed or has no limit."""
     limit = job.policy.scheduling.timeout
     placed = any(pod.spec.node_name for pod in gang.pods)
     ran = conditions.find(status.conditions, conditions.RUNNING) or status.restarts.total
@@ -133,14 +136,14 @@ def time_left(job: TrainingJob, gang: Gang, status: JobStatus, now: datetime) ->
 
 
 def waiting_reason(group: PodGroup | None) -> str:
-    """Say why the gang waits, in the scheduler's words if it has said something."""
-    told = group.status.conditions if group else []
-    reasons = [c.message for c in told if c.type == UNSCHEDULABLE and c.status == "True"]
-    return reasons[-1] if reasons else "no scheduler has said why."
+    """Return why the gang is pending, as reported by the scheduler."""
+    reported = group.status.conditions if group else []
+    reasons = [c.message for c in reported if c.type == UNSCHEDULABLE and c.status == "True"]
+    return reasons[-1] if reasons else "no scheduler has reported a reason."
 
 
 def _annotations(job: TrainingJob) -> dict[str, str]:
-    """Copy the job's annotations, which is how gang schedulers are told more; not kubectl's own."""
+    """Copy the job's annotations, which configure gang schedulers, except kubectl's own."""
     copied = {
         key: value
         for key, value in job.meta.annotations.items()
@@ -151,21 +154,21 @@ def _annotations(job: TrainingJob) -> dict[str, str]:
 
 
 def _run_time(job: TrainingJob) -> str:
-    """How many seconds the gang runs at most, for the scheduler; empty: nobody knows."""
+    """Return the maximal run time in seconds, for the scheduler; empty if it is unknown."""
     deadline = job.policy.active_deadline
     ends = f"{deadline.total_seconds():.0f}" if deadline else ""
     return job.meta.annotations.get(RUN_TIME_ANNOTATION, ends)
 
 
 def _run_time_changes(job: TrainingJob, group: PodGroup) -> list[Manifest]:
-    """Let the group say what the job says now: a deadline that was lifted must not be believed."""
+    """Keep the group's run time equal to the job's: a removed deadline must not be used."""
     run_time = _run_time(job)
     if run_time == group.metadata.annotations.get(RUN_TIME_ANNOTATION, ""):
         return []
     if not group.metadata.annotations:
         value = {RUN_TIME_ANNOTATION: run_time}
         return [{"op": "add", "path": "/metadata/annotations", "value": value}]
-    # The others are not touched: the scheduler may be writing one of them at this moment.
+    # Race: the scheduler may write another annotation concurrently, so only this one is patched.
     path = f"/metadata/annotations/{RUN_TIME_ANNOTATION.replace('/', '~1')}"
     return [
         {"op": "add", "path": path, "value": run_time}
@@ -175,7 +178,7 @@ def _run_time_changes(job: TrainingJob, group: PodGroup) -> list[Manifest]:
 
 
 def _first_members(job: TrainingJob, members: int) -> list[tuple[Role, int]]:
-    """Choose whose resources the least number of pods needs: roles in order, the leader first."""
+    """Select the pods that the minimum consists of: roles in order, the leader first."""
     counts, left = [], members
     for role in job.roles:
         count = min(role.replicas, left)
@@ -186,9 +189,9 @@ def _first_members(job: TrainingJob, members: int) -> list[tuple[Role, int]]:
 
 
 def _resources(counts: list[tuple[Role, int]]) -> ResourceList | None:
-    """Add up what the members ask for; nothing if an amount cannot be read.
+    """Sum the requests of the members; None if a quantity cannot be parsed.
 
-    The API server will refuse that pod and say what is wrong with it.
+    The API server refuses such a pod with an error message.
     """
     try:
         sums = [

@@ -1,9 +1,9 @@
-"""How fast failed replicas are replaced: at once at first, ever slower if it does not help.
+"""Delays the replacement of failed replicas: the first is immediate, later ones back off.
 
-The measures are the kubelet's for a container that keeps crashing: 10 s, doubled each time up to
-5 minutes, forgotten after 10 quiet minutes. Failures within ten seconds of the first are one
-burst, since ranks fall together: when one goes, its peers follow with connection errors, and all
-of them shall come back without delay.
+The values are those of the kubelet for a crashing container: 10 s, doubled each time up to 5
+minutes, reset after 10 minutes without a failure. Failures within ten seconds of the first are one
+burst. Ranks fail together: when one fails, its peers follow with connection errors, and all of them
+must be replaced without delay.
 """
 
 from datetime import datetime, timedelta
@@ -21,10 +21,9 @@ _MOST_DOUBLINGS = 5
 
 
 def note(record: RestartRecord, now: datetime) -> RestartRecord:
-    """Note that a replica fails now and is to be replaced."""
     since = now - record.burst_start if record.burst_start else None
     if since is None or since > QUIET + delay(record) or since < timedelta(0):
-        # A burst in the future means that the clock was set back: begin anew.
+        # A burst in the future means that the clock was set back: reset.
         return msgspec.structs.replace(record, bursts=1, burst_start=now)
     if since <= BURST:
         return record
@@ -32,16 +31,16 @@ def note(record: RestartRecord, now: datetime) -> RestartRecord:
 
 
 def delay(record: RestartRecord) -> timedelta:
-    """How long replacements wait after the start of the newest burst."""
+    """Return the delay between the start of the latest burst and replacements."""
     if record.bursts <= 1:
         return timedelta(0)
     return min(BASE * (1 << min(record.bursts - 2, _MOST_DOUBLINGS)), LONGEST)
 
 
 def wait(record: RestartRecord, now: datetime) -> timedelta:
-    """How long from now replicas must not be created; zero or less if they may be.
+    """Return the time until replicas may be created; zero or less if they may be now.
 
-    Never longer than the delay itself, even if the clock has been set back.
+    It is never longer than the delay itself, even if the clock was set back.
     """
     if record.burst_start is None:
         return timedelta(0)

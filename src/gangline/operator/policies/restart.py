@@ -1,8 +1,8 @@
 """Whether a failed replica is replaced or ends the job.
 
-Processes that fail inside a pod are restarted in place by the kubelet under Always and OnFailure;
-what is judged here is a pod that has failed as a whole: evicted, lost with its node, or of a role
-whose restart policy leaves restarts to us.
+Under Always and OnFailure the kubelet restarts failed processes in place. This policy applies to a
+pod that has failed completely: evicted, lost with its node, or of a role whose restart policy
+leaves restarts to the operator.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,14 +14,14 @@ from gangline.operator.replicas import Pod
 
 
 class Judgement(StrEnum):
-    """What a failed pod means."""
+    """What a failed pod leads to."""
 
     REPLACE = "replace"
     FATAL = "fatal"
 
 
 def _by_exit_code(code: int | None) -> Judgement:
-    """Blame the code for codes 1 to 127, the platform for signals and for pods without a code."""
+    """Codes 1 to 127 are errors of the program; signals and pods without a code are retried."""
     return Judgement.REPLACE if failure.is_retryable_code(code) else Judgement.FATAL
 
 
@@ -34,20 +34,20 @@ _TABLE: Mapping[RestartPolicy, Callable[[int | None], Judgement]] = {
 
 
 def judge(policy: RestartPolicy, pod: Pod, container: str) -> Judgement:
-    """Judge a failed pod, given the name of the container that trains."""
+    """Return the action for a failed pod, given the name of the main container."""
     ended = pod.ending(container)
     return _TABLE[policy](ended.exit_code if ended else None)
 
 
 def pod_policy(policy: RestartPolicy) -> str:
-    """Translate to the pod's own restart policy: the kubelet knows no exit codes."""
+    """Return the pod's own restart policy: the kubelet has no policy by exit code."""
     return RestartPolicy.NEVER if policy is RestartPolicy.EXIT_CODE else policy
 
 
 def describe(pod: Pod, container: str) -> str:
-    """Say how a pod failed: ``digits-worker-1: OOMKilled (exit code 137): ...``."""
+    """Return how a pod failed: ``digits-worker-1: OOMKilled (exit code 137): ...``."""
     if pod.status.reason:
         return f"{pod.name}: {pod.status.reason}. {pod.status.message}".rstrip()
     ended = pod.ending(container)
-    told = failure.of_exit(ended.exit_code, ended.reason, ended.message) if ended else None
-    return f"{pod.name}: {told}" if told else f"{pod.name} failed and does not say why."
+    reason = failure.of_exit(ended.exit_code, ended.reason, ended.message) if ended else None
+    return f"{pod.name}: {reason}" if reason else f"{pod.name} failed without a reason."

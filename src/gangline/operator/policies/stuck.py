@@ -1,9 +1,9 @@
-"""Pods that cannot finish terminating because nobody is left on their node to report it.
+"""Forced deletion of pods that cannot finish terminating because their node is lost.
 
-Upstream waits for them for ever, and with it the whole job. They are deleted by force, but only
-when their node is lost, and only after they have overstayed: on a node that answers, a slow
-process may still hold its GPU, its port and its files, and a second one of the same rank beside
-it would be worse than waiting.
+Upstream waits for such pods for ever, and with them the job. They are deleted by force only if
+their node is lost, and only after their grace period and a margin. On a node that responds, a slow
+process may still use its GPU, its port and its files, and a second process of the same rank would
+do more harm than waiting.
 """
 
 from collections.abc import Iterable

@@ -1,1 +1,1 @@
-"""Admission: jobs are checked, and shown with their defaults, before the API server stores them."""
+"""The admission webhook: validates jobs and writes their defaults before they are stored."""

@@ -1,4 +1,4 @@
-"""What a job's author is warned of: no mistake, and yet hardly meant."""
+"""Warnings about jobs: valid fields that are probably not intended."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,5 +10,5 @@ from gangline.api.validation import validate_manifest
 
 
 def advise(manifest: Mapping[str, Any]) -> list[FieldError]:
-    """List what is worth a warning, also fields that are stored and that nobody reads."""
+    """List the warnings about a manifest, including stored fields that no component reads."""
     return [*advise_manifest(manifest), *unknown_fields(validate_manifest(manifest))]

@@ -1,9 +1,8 @@
-"""Certificates of the webhook: made, and looked at.
+"""Issues and parses the certificates of the webhook.
 
-Each serving certificate has an authority of its own, whose key is forgotten as soon as it has
-signed: whoever comes by the stored secret can pose as the webhook, and as nothing else. A new
-certificate therefore comes with a new authority, which callers have to trust first (``keyring``).
-All keys are ECDSA P-256, which is quick to make.
+Each serving certificate has a CA of its own, whose key is discarded after signing. So a leaked
+Secret allows to impersonate the webhook and nothing else. A new certificate therefore has a new CA,
+which callers must trust first (``keyring``). All keys are ECDSA P-256, which is fast to generate.
 """
 
 import ipaddress
@@ -18,17 +17,17 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 BACKDATED = timedelta(hours=1)
-"""How far the clocks of callers may be behind ours."""
+"""Allowed difference between the clocks of callers and ours."""
 AUTHORITY = "gangline-operator webhook authority"
 
 
 class UnusableCertificate(Exception):
-    """A certificate or key cannot be used; the message says why."""
+    """A certificate or key cannot be used; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """What callers trust: one certificate, as PEM."""
+    """A CA certificate that callers trust, as PEM."""
 
     pem: str
     issued: datetime
@@ -37,26 +36,26 @@ class Authority:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A serving certificate and its key, as PEM, and the authority that answers for it."""
+    """A serving certificate with its key, as PEM, and the CA that signed it."""
 
     certificate: str
     key: str
     authority: Authority
     names: frozenset[str]
-    """Host names and addresses that it is good for."""
+    """Host names and addresses that the certificate is valid for."""
     issued: datetime
     expires: datetime
 
     def __repr__(self) -> str:
-        """Show no key: this ends up in logs and in the messages of tests."""
+        """Omit the key: the text is used in logs and test messages."""
         return f"Pair(names={sorted(self.names)}, issued={self.issued}, expires={self.expires})"
 
 
 def issue(names: Iterable[str], now: datetime, lifetime: timedelta) -> Pair:
-    """Make a serving certificate for these names, and its authority."""
+    """Issue a serving certificate for these names, and its CA."""
     begins, ends = now.replace(microsecond=0) - BACKDATED, now.replace(microsecond=0) + lifetime
-    wanted = frozenset(names)
-    # A name of its own: of two authorities of one name a caller may try the wrong one only.
+    hosts_and_addresses = frozenset(names)
+    # A unique name: of two CAs with one name a caller may try only the wrong one.
     issuer = _name(f"{AUTHORITY} {x509.random_serial_number():x}"[:64])
     signing_key = ec.generate_private_key(ec.SECP256R1())
     authority = (
@@ -68,7 +67,9 @@ def issue(names: Iterable[str], now: datetime, lifetime: timedelta) -> Pair:
     )
     key = ec.generate_private_key(ec.SECP256R1())
     issuer_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(signing_key.public_key())
-    hosts = x509.SubjectAlternativeName([_general_name(name) for name in sorted(wanted)])
+    hosts = x509.SubjectAlternativeName(
+        [_general_name(name) for name in sorted(hosts_and_addresses)]
+    )
     serving = (
         _builder(_name("gangline-operator"), issuer, key.public_key(), begins, ends)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
@@ -84,20 +85,22 @@ def issue(names: Iterable[str], now: datetime, lifetime: timedelta) -> Pair:
         serialization.NoEncryption(),
     )
     trusted = Authority(_pem(authority), begins + BACKDATED, ends)
-    return Pair(_pem(serving), secret.decode(), trusted, wanted, begins + BACKDATED, ends)
+    return Pair(
+        _pem(serving), secret.decode(), trusted, hosts_and_addresses, begins + BACKDATED, ends
+    )
 
 
 def read_authorities(bundle: str) -> list[Authority]:
-    """Read the authorities in a bundle of PEM certificates, the oldest first.
+    """Parse the CA certificates of a PEM bundle, sorted from oldest to newest.
 
     Raises:
-        UnusableCertificate: something in it is no certificate.
+        UnusableCertificate: the bundle contains something other than certificates.
     """
     try:
         found = x509.load_pem_x509_certificates(bundle.encode()) if bundle.strip() else []
         read = {_pem(certificate): certificate for certificate in found}
     except ValueError as error:
-        raise UnusableCertificate(f"is no list of certificates: {error}") from error
+        raise UnusableCertificate(f"is not a list of certificates: {error}") from error
     authorities = [
         Authority(pem, each.not_valid_before_utc + BACKDATED, each.not_valid_after_utc)
         for pem, each in read.items()
@@ -106,10 +109,10 @@ def read_authorities(bundle: str) -> list[Authority]:
 
 
 def read_pair(certificate: str, key: str, authorities: Iterable[Authority]) -> Pair:
-    """Put a certificate, its key and the one of ``authorities`` that signed it together.
+    """Parse a certificate and its key, and find the one of ``authorities`` that signed it.
 
     Raises:
-        UnusableCertificate: they do not belong together, or one cannot be read.
+        UnusableCertificate: they do not belong together, or one cannot be parsed.
     """
     try:
         serving = x509.load_pem_x509_certificate(certificate.encode())
@@ -122,7 +125,7 @@ def read_pair(certificate: str, key: str, authorities: Iterable[Authority]) -> P
         raise UnusableCertificate("has a key that does not belong to its certificate")
     signer = next((each for each in authorities if _signed(each, serving)), None)
     if signer is None:
-        raise UnusableCertificate("is signed by none of the authorities beside it")
+        raise UnusableCertificate("is not signed by any of the stored authorities")
     return Pair(
         certificate,
         key,

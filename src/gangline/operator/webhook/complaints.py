@@ -1,21 +1,21 @@
-"""What is wrong for a while is said once, and again only when it has changed or come back."""
+"""Warnings about lasting problems: logged once, and again only after a change."""
 
 import logging
 
 
 class Complaints:
-    """Remembers what has been said about what."""
+    """Remembers the last warning about each subject."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
         self._said: dict[str, str] = {}
 
     def say(self, about: str, text: str) -> None:
-        """Warn, unless that has been said already."""
+        """Log a warning, unless it equals the last one about the subject."""
         if self._said.get(about) != text:
             self._said[about] = text
             self._log.warning("%s", text)
 
     def settle(self, about: str) -> None:
-        """Note that nothing is wrong any more."""
+        """Record that a problem is resolved."""
         self._said.pop(about, None)

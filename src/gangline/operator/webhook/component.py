@@ -1,4 +1,4 @@
-"""The webhook as a part of the operator: put together, run beside it, taken away at the end."""
+"""The webhook as a part of the operator: assembled, run, and removed at the end."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -22,7 +22,7 @@ REMOVE_WITHIN_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """A webhook that runs."""
+    """A running webhook."""
 
     keeper: Keeper
     server: Server
@@ -32,9 +32,9 @@ class Webhook:
 async def admission(
     client: Client, settings: WebhookSettings | None, frameworks: Sequence[Framework]
 ) -> AsyncIterator[Webhook | None]:
-    """Review jobs while the context is open, if there are settings for it.
+    """Run the webhook while the context is open; None without settings.
 
-    Does not wait until it is served: the operator's work depends on it in nothing.
+    Does not wait until it is served: the operator's work does not depend on it.
     """
     if settings is None:
         yield None
@@ -57,7 +57,7 @@ async def admission(
 
 
 async def withdraw(client: Client, settings: WebhookSettings) -> None:
-    """Remove the configurations that a run of before may have left, where none is wanted now."""
+    """Remove configurations of an earlier run if the webhook is now disabled."""
     await Registration(client, settings, []).remove()
 
 

@@ -1,7 +1,7 @@
-"""The webhook configurations: what the API server is told of whom to ask, about what, and how.
+"""The webhook configurations, which register the webhook for its resources with the API server.
 
-One of each sort, written as a whole and kept so. Fields that are not set here (an object selector,
-say) are left to the administrator: what is written is declared by server-side apply.
+The operator owns one of each kind and keeps it current by server-side apply. Fields that are not
+set here (an object selector, for instance) are left to the administrator.
 """
 
 import base64
@@ -43,13 +43,12 @@ PATHS = {VALIDATING.kind: "/validate", MUTATING.kind: "/default"}
 _NAMES = {VALIDATING.kind: "validate.jobs.gangline.dev", MUTATING.kind: "default.jobs.gangline.dev"}
 
 OWNED = {"app.kubernetes.io/managed-by": "gangline-operator"}
-"""The label of what the operator has made and may change."""
+"""The label of objects that the operator created and may change."""
 
 Manifest = Mapping[str, Any]
 
 
 def is_owned(manifest: Manifest) -> bool:
-    """Whether an object is one of the operator's own."""
     labels = _at(manifest, "metadata", "labels") or {}
     return OWNED.items() <= dict(labels).items()
 
@@ -61,14 +60,14 @@ def wanted(
     authorities: Iterable[Authority],
     port: int,
 ) -> dict[str, Any]:
-    """Write down a configuration.
+    """Build a webhook configuration.
 
     Args:
-        resource: the sort of configuration.
+        resource: the kind of configuration.
         settings: how and where the webhook is reached.
-        kinds: the kinds whose jobs are looked at, with their companions.
-        authorities: what the API server has to trust.
-        port: the port that is served.
+        kinds: the reviewed job kinds; their companions are validated as well.
+        authorities: the CAs that the API server must trust.
+        port: the served port.
     """
     bundle = "".join(authority.pem for authority in authorities)
     client = _client(settings, PATHS[resource.kind], port)
@@ -94,10 +93,10 @@ def wanted(
 def bundle_for(
     keyring: Keyring, existing: Manifest | None, now: datetime, validity: Validity
 ) -> tuple[Authority, ...]:
-    """Say which authorities a configuration should name.
+    """Return the CAs that a configuration should contain.
 
-    While certificates are being replaced those that it names already stay: a copy of the operator
-    may serve under one of them that has not seen yet what is in the Secret.
+    While certificates are rotated, the CAs that it contains already stay: a replica of the operator
+    that has not read the Secret yet may serve under one of them.
     """
     if not keyring.in_motion(now, validity):
         return keyring.trusted
@@ -106,7 +105,7 @@ def bundle_for(
 
 
 def authorities_in(existing: Manifest | None) -> tuple[Authority, ...]:
-    """Read the authorities that a configuration names; none if they cannot be read."""
+    """Parse the CAs in a configuration; empty if they cannot be parsed."""
     webhooks = (existing or {}).get("webhooks") or []
     bundle = _at(webhooks[0], "clientConfig", "caBundle") if webhooks else ""
     try:
@@ -116,7 +115,7 @@ def authorities_in(existing: Manifest | None) -> tuple[Authority, ...]:
 
 
 def agrees(existing: Any, manifest: Any) -> bool:
-    """Whether all that is wanted is there, perhaps beside other things; {} stands for nothing."""
+    """Return whether ``existing`` contains ``manifest``; {} stands for nothing."""
     if manifest == {}:
         return not existing
     if isinstance(manifest, Mapping) and isinstance(existing, Mapping):
@@ -130,7 +129,7 @@ def agrees(existing: Any, manifest: Any) -> bool:
 def _looked_at(
     resource: Resource[dict[str, Any]], kinds: Sequence[Kind]
 ) -> Iterator[Kind | Resource[Any]]:
-    """Jobs, and what else is written about them; that has no defaults."""
+    """Jobs, and for validation the related resources, which have no defaults."""
     for kind in kinds:
         yield kind
         if resource is VALIDATING:

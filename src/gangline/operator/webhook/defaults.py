@@ -1,18 +1,17 @@
 """The defaults that are written into a job, so that ``kubectl get -o yaml`` shows what will happen.
 
-The model: a default is written only where a later change of anything else would not have led to
-another one, and only into maps, never into lists. So a job means the same with and without the
-webhook, now and after every later change (a test holds the engine's decisions side by side), and a
-second ``kubectl apply`` of the same file finds nothing to do. Written are the number of replicas,
-the restart policy and the clean-up policy. Not written, though upstream fills them in, in memory:
+A default is written only if no later change of another field would lead to another default, and
+only into maps, never into lists. Invariant: a job means the same with and without the webhook, now
+and after every later change (a test compares the engine's plans), and a second ``kubectl apply`` of
+the same file changes nothing. Written are the number of replicas, the restart policy and the
+clean-up policy. Not written, although upstream sets them in memory:
 
-- the right spelling of a role: the next apply of the user's file would add its own spelling again
-  beside ours;
-- the default port: it lies in a list, which a client replaces as a whole at the next apply;
-- bounds of an elastic job, and processes of each node: they follow from other fields, and a stored
-  copy would stay behind when those change.
+- the canonical case of a role name: the next apply of the user's file would add its own again;
+- the default port: it is in a list, which a client replaces completely at the next apply;
+- bounds of an elastic job, and processes per node: they follow from other fields, and a stored copy
+  would become outdated when those change.
 
-What the defaults are is asked of the kind's own reading of the job, so there is no second table.
+The defaults come from the kind's own reading of the job, so there is no second table.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,16 +33,16 @@ _STORED = msgspec.json.Decoder(StoredJob)
 
 
 class Places(NamedTuple):
-    """Where a kind keeps what can be defaulted; None: it has no such thing."""
+    """The fields of a kind that have defaults; None: the kind has no such field."""
 
     roles: str | None
     """The field of the specification that maps roles to replica specs."""
     clean_up: tuple[str, ...] | None
-    """The way to the clean-up policy."""
+    """The path of the clean-up policy."""
 
 
 class Defaulting:
-    """Finds the defaults of jobs of the kinds that are run."""
+    """Computes the defaults of jobs of the enabled kinds."""
 
     def __init__(self, frameworks: Sequence[Framework]) -> None:
         self._frameworks = {(f.kind.api_version, f.kind.kind): f for f in frameworks}
@@ -51,8 +50,8 @@ class Defaulting:
     def operations(self, manifest: Mapping[str, Any]) -> list[Operation]:
         """List the JSON patch operations that write a job's defaults into it.
 
-        None for a job with mistakes, whose reading is not to be relied on; none for one that
-        another controller runs, whose defaults may be others.
+        Empty for a job with errors, which has no reliable reading, and for one with another
+        controller, whose defaults may differ.
         """
         version, kind = str(manifest.get("apiVersion")), str(manifest.get("kind"))
         framework = self._frameworks.get((version, kind))
@@ -68,7 +67,7 @@ class Defaulting:
 
 @cache
 def _places(api_version: str, kind: str) -> Places | None:
-    """Find out from the kind's own structs."""
+    """Derive the fields from the structs of the kind."""
     for resource in CUSTOM:
         if (resource.api_version, resource.kind) == (api_version, kind):
             return _places_of(resource.type)
@@ -84,7 +83,7 @@ def _places_of(type_: type[Object]) -> Places | None:
     roles = [fields[name] for name, hint in hints.items() if hint == dict[str, ReplicaSpec]]
     clean_up: tuple[str, ...] | None = None
     if hints.get("run_policy") is RunPolicy:
-        # Of two places the one that gives way to the other, should that be set later.
+        # If a kind has two fields, the one with lower precedence: the user may set the other later.
         own = "clean_pod_policy" in fields
         clean_up = ("cleanPodPolicy",) if own else ("runPolicy", "cleanPodPolicy")
     return Places(roles[0] if roles else None, clean_up)

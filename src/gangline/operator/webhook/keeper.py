@@ -1,8 +1,8 @@
-"""Keeping the webhook's Secret, certificate and configurations as they should be.
+"""Keeps the webhook's Secret, certificate and configurations current.
 
-Looks at them every minute, and at the moments at which a certificate is to be exchanged. What is to
-be done is said by ``keyring`` and ``configuration``; here it is carried out, in an order in which
-callers are told of an authority before anything is served under it.
+Runs every minute, and whenever a certificate is due to be rotated. ``keyring`` and
+``configuration`` decide what to write. Invariant of the order here: callers trust a CA before a
+certificate of that CA is served.
 """
 
 import asyncio
@@ -24,13 +24,13 @@ from gangline.operator.webhook.shared_secret import SharedSecret
 log = logging.getLogger(__name__)
 
 RETRY_S = (1.0, 60.0)
-"""The first and the longest wait after something went wrong."""
+"""The first and the longest delay in seconds after an error."""
 COLLISION_S = 0.2
 SOON_S = 0.05
 
 
 class Keeper:
-    """Looks after one webhook. ``run`` it in a task."""
+    """Reconciles one webhook. Call ``run`` in a task."""
 
     def __init__(
         self,
@@ -49,10 +49,10 @@ class Keeper:
         self._known: frozenset[Authority] = frozenset()
         self._complaints = Complaints(log)
         self.registered = asyncio.Event()
-        """Set once the API server has been told of the webhook."""
+        """Set once the webhook is registered with the API server."""
 
     async def run(self) -> None:
-        """Look until cancelled. Nothing that goes wrong here ends the operator."""
+        """Reconcile until cancelled. No error here ends the operator."""
         retry_s = RETRY_S[0]
         while True:
             try:
@@ -64,44 +64,44 @@ class Keeper:
             except (ApiError, ConfigError, OSError) as error:
                 self._complaints.say("look", _explained(error, self._settings))
                 wait_s, retry_s = retry_s, min(2 * retry_s, RETRY_S[1])
-            except Exception:  # the outermost loop of the webhook
-                log.exception("webhook broke and is looked at again")
+            except Exception:  # the outermost loop: an error must not end the operator
+                log.exception("webhook failed and is retried")
                 wait_s, retry_s = retry_s, min(2 * retry_s, RETRY_S[1])
             await asyncio.sleep(wait_s)
 
     async def look(self) -> float:
-        """Do what is to be done now; return the seconds until the next look.
+        """Run one pass; return the seconds until the next one.
 
         Raises:
-            Conflict, AlreadyExists: another copy was faster: look again.
-            ApiError, ConfigError: something could not be read or written.
-            OSError: the port cannot be had.
+            Conflict, AlreadyExists: another replica wrote first: retry.
+            ApiError, ConfigError: an object could not be read or written.
+            OSError: the port is not available.
         """
         now, settings = self._clock(), self._settings
         secret, found = await self._secret.load(now)
-        wanted = keyring.plan(
+        desired = keyring.plan(
             found, self._held, settings.names, now, settings.validity, self._known
         )
-        if wanted != found:
-            await self._secret.store(secret, wanted)
+        if desired != found:
+            await self._secret.store(secret, desired)
         if not self._server.is_serving:
-            await self._server.start(settings.address, wanted.serving)
-            self._held = wanted.serving
-            log.info("webhook is served", extra={"port": self._server.port})
+            await self._server.start(settings.address, desired.serving)
+            self._held = desired.serving
+            log.info("webhook is serving", extra={"port": self._server.port})
         try:
-            self._known = await self._registration.tell(wanted, self._server.port, now)
+            self._known = await self._registration.tell(desired, self._server.port, now)
             self.registered.set()
         finally:
-            # Whether or not callers could be told, all copies serve the same.
-            self._show(wanted.serving)
-        return self._wait_s(wanted, now)
+            # All replicas serve the same certificate, even if the registration failed.
+            self._show(desired.serving)
+        return self._wait_s(desired, now)
 
     def _show(self, pair: Pair) -> None:
         if pair != self._held:
             self._server.show(pair)
             self._held = pair
             log.info(
-                "certificate of the webhook is exchanged",
+                "webhook certificate is replaced",
                 extra={"served_until": pair.expires.isoformat()},
             )
 
@@ -114,12 +114,11 @@ class Keeper:
 
 
 def _explained(error: Exception, settings: WebhookSettings) -> str:
-    """Say what keeps the webhook from working, and what would help."""
     match error:
         case Forbidden():
             remedy = "grant what docs/operator.md lists under Webhook, or use --webhook off"
         case OSError():
             remedy = f"choose another address than {settings.address} with --webhook-bind-address"
         case _:
-            remedy = "it is tried again"
-    return f"webhook: {error}; {remedy}. Until then jobs are checked when they run"
+            remedy = "it is retried"
+    return f"webhook: {error}; {remedy}. Until then jobs are validated when they run"

@@ -1,16 +1,17 @@
-"""The certificates that the copies of the operator share, and when which of them is used.
+"""Rotates the certificates that the operator's replicas share through a Secret.
 
-The model: one Secret holds what is served now, what is served next, and every authority that
-callers have to trust. A certificate goes through it in three steps, each a write of the Secret by
-whichever copy comes first, while the others read:
+The Secret contains the serving certificate, the next one, and every CA that callers must trust. A
+rotation has three steps. Each is one write of the Secret, by the first replica that gets there; the
+others read it:
 
-1. near the end of its life (or when the Secret was lost) another is put beside it as the next one;
-2. every copy sees to it that callers trust the authorities of both;
-3. some time after that (``settle``: caches of callers) the next one is served instead. The old
-   authority stays trusted for a while, for copies that have not looked yet.
+1. near the end of its life (or after the Secret was lost) a next certificate is added;
+2. every replica makes callers trust the CAs of both;
+3. after the propagation time (``settle``: caches of callers) the next certificate is served. The
+old
+   CA stays trusted for a while, for replicas that have not read the Secret yet.
 
-So there is no moment at which a caller meets a certificate that it does not trust. Only when
-nothing usable is left, neither in the Secret nor in this process, is one served at once.
+Invariant: a caller never meets a certificate that it does not trust. Only if no usable certificate
+is left, neither in the Secret nor in this process, is a new one served immediately.
 """
 
 import base64
@@ -37,32 +38,32 @@ CHANGED = "changed"
 
 @dataclass(frozen=True, slots=True)
 class Keyring:
-    """What the Secret holds."""
+    """The content of the Secret."""
 
     serving: Pair
     next: Pair | None
     former: tuple[Authority, ...]
-    """Authorities of certificates that some copy may still serve."""
+    """CAs of certificates that some replica may still serve."""
     changed: datetime
-    """When the last step was taken, on the clock of the copy that took it."""
+    """Time of the last step, by the clock of the replica that wrote it."""
 
     @property
     def trusted(self) -> tuple[Authority, ...]:
-        """All authorities that callers have to trust, the oldest first."""
+        """All CAs that callers must trust, sorted from oldest to newest."""
         pairs = [self.serving, *([self.next] if self.next else [])]
         return ordered([*self.former, *(pair.authority for pair in pairs)])
 
     def in_motion(self, now: datetime, validity: Validity) -> bool:
-        """Whether copies may still be at different steps of a replacement."""
+        """Return whether replicas may be at different steps of a rotation."""
         return now < self.changed + 3 * validity.settle
 
     def ripe(self, validity: Validity) -> datetime:
-        """When callers can be taken to trust the next certificate, if they have been told."""
+        """Return when callers trust the next certificate, provided that it is registered."""
         return self.changed + validity.settle
 
 
 def ordered(authorities: list[Authority]) -> tuple[Authority, ...]:
-    """Each once, the oldest first: every copy writes the same."""
+    """Sort without duplicates, oldest first: every replica writes the same bundle."""
     return tuple(sorted(set(authorities), key=lambda each: (each.issued, each.pem)))
 
 
@@ -74,15 +75,15 @@ def plan(
     validity: Validity,
     known: frozenset[Authority],
 ) -> Keyring:
-    """Say what the Secret should hold; equal to ``found`` if it needs no change.
+    """Return the desired content of the Secret; equal to ``found`` if no change is needed.
 
     Args:
-        found: what it holds; None if it is missing or unusable.
-        held: what this process serves, if it does.
-        names: what the certificate has to be good for.
+        found: its content; None if it is missing or unusable.
+        held: the certificate that this process serves; None if it serves none.
+        names: the host names that the certificate must be valid for.
         now: the time.
-        validity: how long certificates live.
-        known: the authorities that callers have been told of.
+        validity: how long certificates are valid.
+        known: the CAs in the webhook configurations.
     """
     if found is None:
         return _anew(held, names, now, validity)
@@ -109,7 +110,7 @@ def _usable(pair: Pair, names: frozenset[str], now: datetime) -> bool:
 
 
 def _anew(held: Pair | None, names: frozenset[str], now: datetime, validity: Validity) -> Keyring:
-    """Begin without a Secret; with what this process serves, so that callers notice nothing."""
+    """Start without a Secret, from the served certificate, which callers trust."""
     if held is None or not _usable(held, names, now):
         return Keyring(issue(names, now, validity.lifetime), None, (), _stamp(now))
     following = issue(names | held.names, now, validity.lifetime)
@@ -117,17 +118,17 @@ def _anew(held: Pair | None, names: frozenset[str], now: datetime, validity: Val
 
 
 def _at_once(found: Keyring, names: frozenset[str], now: datetime, validity: Validity) -> Keyring:
-    """Replace a certificate that callers cannot accept any more: there is nothing to wait for."""
+    """Replace a certificate that callers cannot accept any more: waiting would not help."""
     former = ordered([*found.former, found.serving.authority])
     if found.next and _usable(found.next, names, now):
         return Keyring(found.next, None, former, _stamp(now))
-    # Also good for what it was good for: copies of two settings must not replace it in turns.
+    # Valid for its former names too: replicas with different settings must not replace it in turns.
     made = issue(names | found.serving.names, now, validity.lifetime)
     return Keyring(made, None, former, _stamp(now))
 
 
 def _without_former(found: Keyring, now: datetime, validity: Validity) -> Keyring:
-    """Forget authorities that nothing is served under any more."""
+    """Drop CAs without a served certificate."""
     if found.next is None and not found.in_motion(now, validity):
         return replace(found, former=())
     return replace(found, former=tuple(each for each in found.former if now < each.expires))
@@ -138,10 +139,10 @@ def _stamp(now: datetime) -> datetime:
 
 
 def read(data: Mapping[str, str]) -> Keyring:
-    """Read a keyring out of a Secret's data.
+    """Parse the data of the Secret.
 
     Raises:
-        UnusableCertificate: it holds none that can be used; the message says why.
+        UnusableCertificate: it contains no usable certificate; the message gives the reason.
     """
     texts = {name: _text(name, data[name]) for name in data}
     missing = [name for name in (CERTIFICATE, KEY, AUTHORITIES) if not texts.get(name)]
@@ -152,7 +153,7 @@ def read(data: Mapping[str, str]) -> Keyring:
     except UnusableCertificate as error:
         raise UnusableCertificate(f"{AUTHORITIES} {error}") from error
     serving = _pair(texts, CERTIFICATE, KEY, authorities)
-    # A next one that cannot be used is no loss: another is made when it is due.
+    # An unusable next certificate is ignored: another one is issued when it is due.
     following = None
     with contextlib.suppress(UnusableCertificate):
         following = _pair(texts, NEXT_CERTIFICATE, NEXT_KEY, authorities)
@@ -162,7 +163,7 @@ def read(data: Mapping[str, str]) -> Keyring:
 
 
 def write(keyring: Keyring) -> dict[str, str]:
-    """Put a keyring into the form of a Secret's data."""
+    """Convert to the data of a Secret."""
     texts = {
         CERTIFICATE: keyring.serving.certificate,
         KEY: keyring.serving.key,
@@ -195,4 +196,4 @@ def _text(name: str, value: str) -> str:
     try:
         return base64.b64decode(value, validate=True).decode()
     except (binascii.Error, UnicodeDecodeError, ValueError) as error:
-        raise UnusableCertificate(f"{name} is no text in base64") from error
+        raise UnusableCertificate(f"{name} is not base64 text") from error

@@ -1,4 +1,4 @@
-"""Telling the API server whom to ask: keeps the two webhook configurations as they should be."""
+"""Registers the webhook: keeps the two webhook configurations current."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ MANAGER = "gangline-operator"
 
 
 class Registration:
-    """Writes the configurations, and knows what callers have been told."""
+    """Writes the webhook configurations."""
 
     def __init__(self, client: Client, settings: WebhookSettings, kinds: Sequence[Kind]) -> None:
         self._client = client
@@ -30,24 +30,26 @@ class Registration:
         self._complaints = Complaints(log)
 
     async def tell(self, ring: Keyring, port: int, now: datetime) -> frozenset[Authority]:
-        """Make both configurations what they should be; return the authorities that they name.
+        """Update both configurations; return the CAs that both contain.
 
         Raises:
-            Conflict: somebody else has just written one: look again.
+            Conflict: another writer has just changed one: retry.
             ApiError: one cannot be read or written.
         """
-        told = [await self._tell(resource, ring, port, now) for resource in configuration.BOTH]
-        return frozenset(ring.trusted) if all(told) else frozenset()
+        registered = [
+            await self._tell(resource, ring, port, now) for resource in configuration.BOTH
+        ]
+        return frozenset(ring.trusted) if all(registered) else frozenset()
 
     async def remove(self) -> None:
-        """Take them away, where nobody is left to answer."""
+        """Delete the configurations, so that the API server does not call a stopped webhook."""
         for resource in configuration.BOTH:
             try:
                 existing = await self._get(resource)
                 if existing is not None and configuration.is_owned(existing):
                     await self._client.delete(resource, self._settings.configuration)
             except (ApiError, ConfigError) as error:
-                log.debug("%s is left behind: %s", resource.kind, error)
+                log.debug("%s is not deleted: %s", resource.kind, error)
 
     async def _tell(
         self, resource: Resource[dict[str, Any]], ring: Keyring, port: int, now: datetime
@@ -63,7 +65,7 @@ class Registration:
             await self._client.apply(
                 resource, _at_version_of(existing, manifest), manager=MANAGER, force=True
             )
-            log.info("API server is told of the webhook", extra={"kind": resource.kind})
+            log.info("webhook is registered", extra={"kind": resource.kind})
         return True
 
     async def _get(self, resource: Resource[dict[str, Any]]) -> dict[str, Any] | None:
@@ -74,14 +76,15 @@ class Registration:
 
     def _another(self, kind: str) -> str:
         return (
-            f"{kind} {self._settings.configuration} is not the operator's (it has no label "
-            f"{configuration.OWNED}) and is left alone: jobs are checked when they run, not when "
-            "they are written. Remove it, or choose another name with --webhook-configuration"
+            f"{kind} {self._settings.configuration} does not belong to the operator (it has no "
+            f"label {configuration.OWNED}) and is not changed: jobs are validated when they run, "
+            "not when they are written. Remove it, or choose another name with "
+            "--webhook-configuration"
         )
 
 
 def _at_version_of(existing: Mapping[str, Any] | None, manifest: dict[str, Any]) -> dict[str, Any]:
-    """Only over what was read: another copy may have added an authority meanwhile."""
+    """Require the version that was read: another replica may have added a CA meanwhile."""
     if existing is None:
         return manifest
     version = existing["metadata"]["resourceVersion"]

@@ -1,13 +1,11 @@
-"""The answer to an admission review, as a function of the review.
+"""The response to an admission review, as a function of the review.
 
-Two questions are answered. ``judge``: may this job be written? ``complete``: which defaults shall
-be written with it? Neither looks at anything but the review, so the answer is the same on every
-copy of the operator, in a dry run, and when it is asked twice.
+``judge`` validates a job, ``complete`` returns its defaults. Both depend on nothing but the review,
+so the response is the same on every replica of the operator, in a dry run, and on repetition.
 
-What is held against a change is only what the change brings in. A job that was stored with a
-mistake (before the webhook was there, or by a version with fewer rules) can still get a label, lose
-a finalizer, be suspended or be repaired step by step; one that is being deleted can be changed in
-any way.
+Only new errors count against an update. A stored job that is invalid (because it is older than the
+webhook, or than a rule) can still get a label, lose a finalizer, be suspended or be fixed step by
+step. A job that is being deleted can be changed in any way.
 """
 
 import base64
@@ -23,14 +21,14 @@ from gangline.api.validation import validate_manifest
 
 API_VERSION = "admission.k8s.io/v1"
 MOST_CAUSES = 100
-"""Mistakes that one answer names: enough for any file that a person has written."""
+"""Number of errors in one response."""
 MOST_WARNINGS = 15
 LONGEST_WARNING = 256
-"""The API server cuts longer ones, and drops those beyond 4,096 characters in all."""
+"""The API server truncates longer warnings, and drops those beyond 4,096 characters in total."""
 
 Manifest = Mapping[str, Any]
 Advise = Callable[[Manifest], Sequence[FieldError]]
-"""Lists what is no mistake in a job, and yet hardly meant."""
+"""Lists the warnings about a job."""
 Defaults = Callable[[Manifest], Sequence[Mapping[str, Any]]]
 """Lists the JSON patch operations that write a job's defaults into it."""
 
@@ -38,11 +36,11 @@ _REASONS = {"is missing": "FieldValueRequired", "is not allowed": "FieldValueNot
 
 
 class UnreadableReview(Exception):
-    """The body is no admission review; the message says what is wrong with it."""
+    """The body is no admission review; the message gives the reason."""
 
 
 class Question(Wire):
-    """The part of a review's request that the answer depends on."""
+    """The fields of a review's request that the response depends on."""
 
     uid: str = ""
     operation: str = ""
@@ -53,19 +51,19 @@ class Question(Wire):
 
     @property
     def is_asked(self) -> bool:
-        """Whether it is about writing a job that is to stay; all else is none of our business."""
+        """True if the request creates or updates an object that is not being deleted."""
         writes = self.operation in ("CREATE", "UPDATE") and not self.sub_resource
         return writes and not _part(self.object, "metadata").get("deletionTimestamp")
 
     @property
     def names_kind(self) -> bool:
-        """Whether the object says what it is."""
+        """True if the object has an apiVersion and a kind."""
         named = self.object or {}
         return isinstance(named.get("apiVersion"), str) and isinstance(named.get("kind"), str)
 
     @property
     def respecified(self) -> bool:
-        """Whether the specification is new or changed."""
+        """True if the spec is new or changed."""
         if self.object is None or self.old_object is None:
             return True
         return bool(self.object.get("spec") != self.old_object.get("spec"))
@@ -81,10 +79,10 @@ _DECODER = msgspec.json.Decoder(_Review)
 
 
 def read(body: bytes) -> Question:
-    """Read the question out of a review.
+    """Parse the request of a review.
 
     Raises:
-        UnreadableReview: there is none in it.
+        UnreadableReview: the body contains none.
     """
     try:
         review = _DECODER.decode(body)
@@ -101,15 +99,14 @@ def read(body: bytes) -> Question:
 
 
 def write(response: AdmissionResponse) -> bytes:
-    """Put an answer into the envelope that it travels in."""
-    # A struct leaves out what is false, but a reader should not have to know that.
-    told = {"allowed": response.allowed, **msgspec.to_builtins(response)}
-    review = {"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": told}
+    # The struct omits fields that are False; an explicit False is clearer to readers of a log.
+    fields = {"allowed": response.allowed, **msgspec.to_builtins(response)}
+    review = {"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": fields}
     return msgspec.json.encode(review)
 
 
 def judge(question: Question, advise: Advise) -> AdmissionResponse:
-    """Say whether a job may be written, with every mistake at once or else with advice."""
+    """Validate a job: deny with all errors, or allow with warnings."""
     if not question.is_asked:
         return AdmissionResponse(uid=question.uid, allowed=True)
     if question.object is None or not question.names_kind:
@@ -125,7 +122,7 @@ def judge(question: Question, advise: Advise) -> AdmissionResponse:
 
 
 def complete(question: Question, defaults: Defaults) -> AdmissionResponse:
-    """Write defaults into a job whose specification is written. Refuses nothing: that is judged."""
+    """Return the defaults of a job whose spec is written. Never denies: validation does."""
     answer = AdmissionResponse(uid=question.uid, allowed=True)
     if question.object is None or not question.names_kind:
         return answer
@@ -141,7 +138,7 @@ def complete(question: Question, defaults: Defaults) -> AdmissionResponse:
 
 
 def _brought_in(new: Manifest, old: Manifest | None) -> list[FieldError]:
-    """The mistakes in a job that were not there before."""
+    """Return the errors that the old object does not have."""
     mistakes = validate_manifest(new, strict=False, old=old)
     if old is None or not mistakes:
         return mistakes
@@ -150,24 +147,24 @@ def _brought_in(new: Manifest, old: Manifest | None) -> list[FieldError]:
 
 
 def _advice(question: Question, advise: Advise) -> list[str]:
-    """What is hardly meant, told once: not at each change of something else."""
+    """Return the new warnings; an update of other fields does not repeat them."""
     if not question.object or not question.respecified:
         return []
     old = question.old_object
     before = {str(each) for each in advise(old)} if old else set()
-    told = dict.fromkeys(str(each) for each in advise(question.object))
-    return [_cut(text, LONGEST_WARNING) for text in told if text not in before][:MOST_WARNINGS]
+    warnings = dict.fromkeys(str(each) for each in advise(question.object))
+    return [_cut(text, LONGEST_WARNING) for text in warnings if text not in before][:MOST_WARNINGS]
 
 
 def _denied(question: Question, mistakes: Sequence[FieldError]) -> AdmissionResponse:
-    """Deny in the words of the API server's own validation, with which clients know to deal."""
+    """Deny in the format of the API server's own validation, which clients can parse."""
     manifest = question.object or {}
     kind, group = str(manifest.get("kind")), str(manifest.get("apiVersion")).partition("/")[0]
     name = question.name or str(_part(manifest, "metadata").get("name") or "")
-    told = [str(mistake) for mistake in mistakes[:MOST_CAUSES]]
+    messages = [str(mistake) for mistake in mistakes[:MOST_CAUSES]]
     if len(mistakes) > MOST_CAUSES:
-        told.append(f"and {len(mistakes) - MOST_CAUSES} more")
-    listed = told[0] if len(told) == 1 else f"[{', '.join(told)}]"
+        messages.append(f"and {len(mistakes) - MOST_CAUSES} more")
+    listed = messages[0] if len(messages) == 1 else f"[{', '.join(messages)}]"
     status = Status(
         status="Failure",
         reason="Invalid",
@@ -181,9 +178,9 @@ def _denied(question: Question, mistakes: Sequence[FieldError]) -> AdmissionResp
 
 
 def _cause(mistake: FieldError) -> StatusCause:
-    words = str(mistake).removeprefix(f"{mistake.path}: ")
+    message = str(mistake).removeprefix(f"{mistake.path}: ")
     reason = _REASONS.get(mistake.problem, "FieldValueInvalid")
-    return StatusCause(reason, words, mistake.path)
+    return StatusCause(reason, message, mistake.path)
 
 
 def _refused(uid: str, why: str) -> AdmissionResponse:

@@ -1,8 +1,8 @@
-"""Serving reviews over HTTPS: reads a body, asks ``review``, writes the answer.
+"""Serves reviews over HTTPS: reads a body, calls ``review``, writes the response.
 
-The certificate can be exchanged while it serves: connections that are open keep theirs, new ones
-get the new one. Who calls is not asked, because nothing is given away: an answer depends on nothing
-but the question.
+The certificate can be replaced while it serves: open connections keep theirs, new ones get the new
+one. Callers are not authenticated, because a response contains nothing but what follows from its
+request.
 """
 
 import asyncio
@@ -19,25 +19,23 @@ from gangline.operator.webhook import review
 from gangline.operator.webhook.certificate import Pair
 
 LARGEST_BODY = 8 << 20
-"""Bytes. An API server takes objects of 3 MiB at most, and a review may hold two of them."""
+"""Bytes. An API server stores objects of at most 3 MiB, and a review may contain two of them."""
 LARGE_BODY = 256 << 10
-"""Bytes from which on a review is answered in a thread: others are not to wait for it."""
+"""Bytes from which a review is processed in a thread, so that it does not delay others."""
 READ_TIMEOUT_S = 10.0
 STOP_GRACE_S = 5.0
 
-REVIEWS = Counter(
-    "gangline_webhook_reviews", "Admission reviews by how they were answered", ("path", "answer")
-)
+REVIEWS = Counter("gangline_webhook_reviews", "Admission reviews by response", ("path", "answer"))
 EXPIRY = Gauge(
     "gangline_webhook_certificate_expiry_timestamp_seconds",
-    "When the certificate that is served ends",
+    "Expiry of the served certificate",
 )
 
 Respond = Callable[[review.Question], AdmissionResponse]
 
 
 class Server:
-    """Serves some paths, each with a function that answers questions."""
+    """Serves each path with its responder."""
 
     def __init__(self, responders: dict[str, Respond]) -> None:
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -49,19 +47,17 @@ class Server:
 
     @property
     def is_serving(self) -> bool:
-        """Whether it listens."""
         return self._serving
 
     @property
     def port(self) -> int:
-        """The port that is served."""
         return int(self._runner.addresses[0][1])
 
     async def start(self, address: Address, pair: Pair) -> None:
-        """Begin to listen.
+        """Start to listen.
 
         Raises:
-            OSError: the port is taken, or the address is none of this machine.
+            OSError: the port is in use, or the address is not on this machine.
         """
         self.show(pair)
         if self._runner.server is None:
@@ -76,8 +72,7 @@ class Server:
         self._serving = True
 
     def show(self, pair: Pair) -> None:
-        """Show this certificate to whoever connects from now on."""
-        # OpenSSL's binding reads a key from a file only: one that lives in memory.
+        # OpenSSL's binding reads keys only from files: this one exists only in memory.
         descriptor = os.memfd_create("certificate", os.MFD_CLOEXEC)
         with os.fdopen(descriptor, "w") as file:
             file.write(pair.certificate + pair.key)
@@ -86,7 +81,7 @@ class Server:
         EXPIRY.set(pair.expires.timestamp())
 
     async def stop(self) -> None:
-        """Answer what has been asked, and listen no more."""
+        """Finish open requests and stop listening."""
         self._serving = False
         await self._runner.cleanup()
 
@@ -105,10 +100,10 @@ def _handler(path: str, respond: Respond) -> Callable[[web.Request], Awaitable[w
 
 
 async def _response(request: web.Request, respond: Respond) -> AdmissionResponse:
-    """Answer a request.
+    """Respond to a request.
 
     Raises:
-        web.HTTPException: it is no review.
+        web.HTTPException: the request is no review.
     """
     if request.content_type != "application/json":
         raise web.HTTPUnsupportedMediaType(text="send application/json\n")
@@ -119,6 +114,6 @@ async def _response(request: web.Request, respond: Respond) -> AdmissionResponse
             return respond(review.read(body))
         return await asyncio.to_thread(lambda: respond(review.read(body)))
     except TimeoutError:
-        raise web.HTTPRequestTimeout(text="the body did not come in time\n") from None
+        raise web.HTTPRequestTimeout(text="the body did not arrive in time\n") from None
     except review.UnreadableReview as error:
         raise web.HTTPBadRequest(text=f"{error}\n") from error

@@ -1,4 +1,4 @@
-"""What an administrator can choose about the admission webhook."""
+"""The administrator's settings of the admission webhook."""
 
 import ipaddress
 from dataclasses import dataclass, field
@@ -13,23 +13,23 @@ USUAL_ADDRESS = Address("", 9443)
 
 
 class FailurePolicy(StrEnum):
-    """What a job's write comes to when no copy of the operator answers."""
+    """What happens to the write of a job when no replica of the operator responds."""
 
     IGNORE = "Ignore"
-    """It is stored unchecked; the operator checks it when it runs it, as it does all jobs."""
+    """The job is stored without validation; the operator validates every job before it runs."""
     FAIL = "Fail"
-    """It is refused."""
+    """The write is refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Validity:
-    """How long certificates live, and how they are replaced."""
+    """How long certificates are valid, and how they are rotated."""
 
     lifetime: timedelta = timedelta(days=90)
     renewed_before: timedelta = timedelta(days=30)
-    """So long before its end a certificate is replaced."""
+    """Time before the expiry at which a certificate is renewed."""
     settle: timedelta = timedelta(minutes=2)
-    """From telling callers of an authority until they can be taken to trust it."""
+    """Time from the registration of a CA until callers may be assumed to trust it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,33 +37,35 @@ class WebhookSettings:
     """Built once, from defaults < environment < flags."""
 
     url: str = ""
-    """Address at which the API server reaches this operator from outside of the cluster, such as
-    ``https://10.0.0.5:9443``; port 0 stands for the port that is served. Empty: by the service."""
+    """Address at which an API server outside of the cluster reaches this operator, such as
+    ``https://10.0.0.5:9443``; port 0 stands for the served port. Empty: the service is used.
+    """
     service: str = "gangline-operator"
-    """Service in front of the copies of the operator; it sends port 443 to that of ``address``."""
+    """Service of the operator; it forwards port 443 to the port of ``address``."""
     namespace: str = "gangline-system"
-    """Where the service and the secret are: the operator's own namespace."""
+    """Namespace of the service and the Secret: the operator's own."""
     secret: str = "gangline-operator-webhook"
-    """Secret that the copies share their certificate by."""
+    """Secret through which replicas share their certificate."""
     configuration: str = "gangline-operator"
-    """Name of the two webhook configurations; another for each further operator in a cluster."""
+    """Name of the two webhook configurations; must differ for each operator in a cluster."""
     failure_policy: FailurePolicy = FailurePolicy.IGNORE
     timeout_s: int = 5
-    """How long the API server waits for an answer, 1 to 30. Each takes a few milliseconds."""
+    """Seconds that the API server waits for a response, 1 to 30. Each takes a few milliseconds."""
     address: Address = USUAL_ADDRESS
-    """Where the webhook is served; port 0 takes a free one, which only goes with a ``url``."""
+    """Address of the webhook; port 0 chooses a free one, which is possible only with a ``url``."""
     namespaces: tuple[str, ...] = ()
-    """Namespaces whose jobs are checked; none named: all. Found by the label
-    ``kubernetes.io/metadata.name``, which API servers set from 1.21 on."""
+    """Namespaces whose jobs are reviewed; empty: all. Matched by the label
+    ``kubernetes.io/metadata.name``, which API servers set from 1.21 on.
+    """
     removed_at_end: bool = False
-    """Whether the configurations go when this process ends: where no other copy answers."""
+    """Whether the configurations are deleted when this process ends, because no replica remains."""
     look_every_s: float = 60.0
-    """How often the secret and the configurations are looked at, for what others changed."""
+    """Seconds between checks of the Secret and the configurations for changes by others."""
     validity: Validity = field(default_factory=Validity)
 
     @classmethod
     def beside_the_server(cls) -> Self:
-        """Where the operator runs in the process of the API server, and nobody else answers."""
+        """Return the settings for an operator in the process of the embedded API server."""
         return cls(
             url="https://127.0.0.1:0",
             namespace="kube-system",
@@ -73,7 +75,7 @@ class WebhookSettings:
 
     @property
     def names(self) -> frozenset[str]:
-        """What the certificate has to be good for."""
+        """The host names that the certificate must be valid for."""
         if self.url:
             return frozenset({_plain(urlsplit(self.url).hostname or "")})
         name = f"{self.service}.{self.namespace}"
@@ -81,7 +83,7 @@ class WebhookSettings:
 
 
 def _plain(host: str) -> str:
-    """Write an address as certificates do."""
+    """Return an address in the form that certificates use."""
     try:
         return str(ipaddress.ip_address(host))
     except ValueError:

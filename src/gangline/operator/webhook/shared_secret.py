@@ -1,8 +1,8 @@
-"""The Secret by which copies of the operator share the webhook's certificate.
+"""The Secret through which replicas of the operator share the webhook's certificate.
 
-A write names the version that was read: of two copies one comes too late and reads what the other
-wrote. What cannot be used is said once in the log, with what to do, and replaced; a Secret of that
-name that is somebody else's is left alone, and one of another name used.
+A write carries the version that was read: of two replicas the later one fails and reads what the
+other wrote. Unusable content is logged once, with a remedy, and replaced. A Secret of that name
+that another owner created is never changed: a fallback name is used instead.
 """
 
 import logging
@@ -24,7 +24,7 @@ from gangline.operator.webhook.keyring import Keyring
 log = logging.getLogger(__name__)
 
 OWN = "-own"
-"""Ending of the name that is used where the name itself is somebody else's."""
+"""Suffix of the fallback name."""
 
 
 class SharedSecret:
@@ -36,11 +36,11 @@ class SharedSecret:
         self._complaints = Complaints(log)
 
     async def load(self, now: datetime) -> tuple[Secret, Keyring | None]:
-        """Read the Secret, which has no version yet if it is to be made, and what it holds.
+        """Read the Secret and parse its content; without a resource version it does not exist yet.
 
         Raises:
             ApiError: it cannot be read.
-            ConfigError: there is no name left to use.
+            ConfigError: the fallback name is occupied too.
         """
         secret = await self._find()
         if not secret.data:
@@ -51,38 +51,38 @@ class SharedSecret:
         except UnusableCertificate as error:
             self._complaints.say(
                 where,
-                f"{where} cannot be used: {error}. A fresh certificate is written into it. "
-                "Find out who else writes it; nothing else is to be done",
+                f"{where} cannot be used: {error}. A new certificate is written into it. "
+                "Find out which other program writes it; no other action is needed",
             )
             return secret, None
         if now >= found.serving.expires:
             self._complaints.say(
                 where,
-                f"{where} holds a certificate that ended at {found.serving.expires}. A fresh one "
-                "is served. If an operator was running all the time, check the clocks",
+                f"{where} contains a certificate that expired at {found.serving.expires}. A new "
+                "one is served. If an operator was running until then, check the clocks",
             )
         else:
             self._complaints.settle(where)
         return secret, found
 
-    async def store(self, secret: Secret, wanted: Keyring) -> None:
-        """Write a keyring over what was loaded.
+    async def store(self, secret: Secret, certificates: Keyring) -> None:
+        """Write new content over the loaded Secret.
 
         Raises:
-            Conflict, AlreadyExists: another copy was faster: load again.
+            Conflict, AlreadyExists: another replica wrote first: load again.
             ApiError: it cannot be written.
         """
-        changed = msgspec.structs.replace(secret, data=keyring.write(wanted))
+        changed = msgspec.structs.replace(secret, data=keyring.write(certificates))
         if secret.metadata.resource_version:
             await self._client.update(SECRETS, changed, self._namespace)
         else:
             await self._client.create(SECRETS, changed, self._namespace)
         log.info(
-            "certificate of the webhook is stored",
+            "webhook certificate is stored",
             extra={
                 "secret": f"{self._namespace}/{secret.metadata.name}",
-                "served_until": wanted.serving.expires.isoformat(),
-                "next_until": wanted.next.expires.isoformat() if wanted.next else "",
+                "served_until": certificates.serving.expires.isoformat(),
+                "next_until": certificates.next.expires.isoformat() if certificates.next else "",
             },
         )
 
@@ -102,8 +102,8 @@ class SharedSecret:
     def _another(self, name: str) -> str:
         label = ",".join(f"{key}={value}" for key, value in OWNED.items())
         return (
-            f"secret {self._namespace}/{name} is not the operator's (it has no label {label}) and "
-            "is left alone. Remove it, hand it over by that label, or choose another name with "
+            f"secret {self._namespace}/{name} does not belong to the operator (it has no label "
+            f"{label}) and is not changed. Remove it, add that label, or choose another name with "
             "--webhook-secret"
             + (f"; until then {name}{OWN} is used" if not name.endswith(OWN) else "")
         )

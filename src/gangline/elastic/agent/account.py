@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from gangline.elastic.agent.world import World
 from gangline.elastic.phase import Phase
 from gangline.elastic.progress import Saves, Told
 
@@ -21,8 +20,10 @@ class Usage:
 class Report:
     """How the workers of one attempt are doing."""
 
-    world: World | None = None
-    """Whose workers they are; None before there were any."""
+    round: int = 0
+    """The round of the world whose workers are reported on; 0 before the first workers."""
+    attempt: int = 0
+    """The attempt of that world."""
     phase: str = Phase.WAITING
     step: int | None = None
     """The last step that all workers which say so have finished."""
@@ -39,7 +40,8 @@ class Report:
 class Book:
     """Follows the workers of one attempt. Times are of this machine's monotonic clock."""
 
-    world: World
+    round: int
+    attempt: int
     since: float
     """When the attempt began: with the end of the one before, if that was in the same world."""
     is_first: bool
@@ -57,7 +59,8 @@ class Book:
         self.tells_steps = self.tells_steps or step is not None
         firsts = [each.first_step for each in told if each.first_step is not None]
         return Report(
-            world=self.world,
+            round=self.round,
+            attempt=self.attempt,
             phase=Phase.TRAINING if self.hung_since is None else Phase.HANGING,
             step=step,
             first_step=min(firsts, default=None),

@@ -17,10 +17,11 @@ from gangline.elastic.agent.hang import hang_failure
 from gangline.elastic.agent.logs import LogFolder
 from gangline.elastic.agent.node import LocalNode
 from gangline.elastic.agent.progress import hung
+from gangline.elastic.agent.rendezvous import Notice, Rendezvous
 from gangline.elastic.agent.settings import AgentSettings
 from gangline.elastic.agent.spare import Spare
 from gangline.elastic.agent.standby import Spares
-from gangline.elastic.agent.world import Notice, Rendezvous, World
+from gangline.elastic.agent.world import World
 
 log = logging.getLogger(__name__)
 

@@ -3,9 +3,9 @@
 import asyncio
 import logging
 
-from gangline.elastic.agent import words
 from gangline.elastic.agent.peers import (
     LEFT,
+    TEXT_LIMIT,
     Failed,
     Go,
     Heard,
@@ -44,7 +44,7 @@ class Agreement:
 
     async def reached(self, stands: Round, attempt: int, reason: str) -> bool:
         """Agree that ``attempt`` is over; return whether all members go on to the next one."""
-        reason = reason[: words.TEXT_LIMIT]
+        reason = reason[:TEXT_LIMIT]
         if stands.leads:
             self.lead(stands, attempt, reason)
             return await self.all_heard()

@@ -5,7 +5,7 @@ import contextlib
 import logging
 import time
 
-from gangline.elastic.agent.world import MeetingError
+from gangline.elastic.agent.rendezvous import MeetingError
 from gangline.elastic.protocol.client import Client
 from gangline.elastic.protocol.errors import MasterUnreachableError, RequestRefusedError
 

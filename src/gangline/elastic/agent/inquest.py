@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from gangline.elastic.agent.hang import View
 from gangline.elastic.agent.peers import Hung, Look, PeerError, Peers, Seen
+from gangline.elastic.agent.rendezvous import Node
 from gangline.elastic.agent.round import Round
-from gangline.elastic.agent.world import Node
 
 log = logging.getLogger(__name__)
 

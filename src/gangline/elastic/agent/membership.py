@@ -23,6 +23,7 @@ from gangline.elastic.agent.inquest import Inquest
 from gangline.elastic.agent.library import Library
 from gangline.elastic.agent.peers import (
     LEFT,
+    TEXT_LIMIT,
     Failed,
     Heard,
     Hung,
@@ -33,9 +34,10 @@ from gangline.elastic.agent.peers import (
     Started,
 )
 from gangline.elastic.agent.place import Place
+from gangline.elastic.agent.rendezvous import CutOffError, MeetingError, Node, Notice
 from gangline.elastic.agent.round import Round
 from gangline.elastic.agent.wanted import Wanted
-from gangline.elastic.agent.world import CutOffError, MeetingError, Node, Notice, World
+from gangline.elastic.agent.world import World
 from gangline.elastic.protocol import messages as said
 from gangline.elastic.protocol.client import Client, ClientName
 from gangline.elastic.protocol.errors import MasterUnreachableError, RequestRefusedError
@@ -181,7 +183,7 @@ class Membership:
         farewell = said.Leave(
             node_id=self._place.node_id,
             incarnation=self._incarnation,
-            reason=reason[: words.TEXT_LIMIT],
+            reason=reason[:TEXT_LIMIT],
             succeeded=succeeded,
         )
         if self._client.is_connected:
@@ -360,7 +362,8 @@ class Membership:
         if self._doing is not None:
             return me.heartbeat(0, 0, Report(phase=self._doing))
         report = self._node.report() if self._node else Report()
-        if report.world is not self._current:
+        current = self._current
+        if current is None or (report.round, report.attempt) != (current.round, current.attempt):
             report = Report(phase=said.Phase.TRAINING)  # its workers are about to start
         return me.heartbeat(self._in_round, max(self._running, 0), report)
 

@@ -10,8 +10,9 @@ from gangline.elastic.agent.account import Book, Report
 from gangline.elastic.agent.group import Group
 from gangline.elastic.agent.hang import View
 from gangline.elastic.agent.process import Process, end_all, start
-from gangline.elastic.agent.progress import Meter, evidence, stacks, told, views
+from gangline.elastic.agent.progress import evidence, stacks, views
 from gangline.elastic.agent.settings import AgentSettings
+from gangline.elastic.agent.usage import Meter, told
 from gangline.elastic.agent.world import World
 
 log = logging.getLogger(__name__)
@@ -37,9 +38,10 @@ class LocalNode:
     def begin(self, group: Group, world: World) -> None:
         """Follow the workers of a new attempt."""
         before, now = self._book, time.monotonic()
-        in_place = before is not None and before.world.round == world.round
+        in_place = before is not None and before.round == world.round
         self._book = Book(
-            world,
+            world.round,
+            world.attempt,
             since=self._ended_at if in_place else now,
             is_first=before is None,
             tells_steps=before is not None and before.tells_steps,

@@ -19,6 +19,8 @@ log = logging.getLogger(__name__)
 
 LEFT = -1
 """In place of an attempt: the one who says so has left the round."""
+TEXT_LIMIT = 4096
+"""Characters of a reason or a message at most, in what agents send."""
 _READ = 1 << 16
 
 

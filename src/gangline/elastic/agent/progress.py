@@ -7,17 +7,14 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from gangline.elastic.agent.account import Usage
 from gangline.elastic.agent.group import Group, Worker
 from gangline.elastic.agent.hang import HangWatch, Pulse, View, place
-from gangline.elastic.agent.memory import resident_bytes
 from gangline.elastic.agent.outside import stacks_of
 from gangline.elastic.agent.settings import HangSettings
-from gangline.elastic.progress import Told, read
+from gangline.elastic.agent.usage import processor_seconds, told
 
 _LOOKS_PER_TIMEOUT = 8
 _SHORTEST_LOOK_S, _LONGEST_LOOK_S = 0.1, 5.0
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 async def hung(group: Group, settings: HangSettings) -> float:
@@ -35,15 +32,10 @@ async def hung(group: Group, settings: HangSettings) -> float:
     return watch.since
 
 
-def told(group: Group) -> list[Told]:
-    """Return what each worker says of its progress."""
-    return [read(each.streams.progress, each.streams.metrics) for each in group.workers]
-
-
 def _pulse(worker: Worker) -> Pulse:
     touches = [_touched(path) for path in (worker.streams.progress, worker.streams.metrics)]
     known = [each for each in touches if each is not None]
-    return Pulse(max(known, default=None), _busy_s(worker.process.pid))
+    return Pulse(max(known, default=None), processor_seconds(worker.process.pid))
 
 
 def _touched(path: Path) -> float | None:
@@ -51,39 +43,6 @@ def _touched(path: Path) -> float | None:
         return path.stat().st_mtime
     except OSError:
         return None
-
-
-def _busy_s(pid: int) -> float:
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
-
-
-class Meter:
-    """Measures what the workers of one attempt use, with the processes that they have started."""
-
-    def __init__(self, group: Group) -> None:
-        self._group = group
-        self._busy_s, self._looked = 0.0, time.monotonic()
-
-    def usage(self) -> Usage:
-        """Return the processors used since the last look, and the memory used now."""
-        pids = [pid for each in self._group.workers for pid in _family(each.process.pid)]
-        busy_s, now = sum(map(_busy_s, pids)), time.monotonic()
-        passed, used = now - self._looked, max(0.0, busy_s - self._busy_s)
-        self._busy_s, self._looked = busy_s, now
-        return Usage(round(used / passed, 3) if passed else 0.0, sum(map(resident_bytes, pids)))
-
-
-def _family(pid: int) -> list[int]:
-    """Return a process and its children, such as loaders of data."""
-    try:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except OSError:
-        children = []  # it is gone, or the kernel does not tell
-    return [pid, *map(int, children)]
 
 
 async def views(group: Group, gather_s: float, node: str) -> list[View]:

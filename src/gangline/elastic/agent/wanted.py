@@ -6,7 +6,7 @@ world of that round is. Nothing is ever forgotten: an order concerns its round a
 
 from dataclasses import dataclass
 
-from gangline.elastic.agent.world import Notice
+from gangline.elastic.agent.rendezvous import Notice
 
 _CHANGED = "the members have changed"
 

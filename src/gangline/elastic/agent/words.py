@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 from gangline.api.failure import Failure
 from gangline.elastic.agent.account import Report
+from gangline.elastic.agent.peers import TEXT_LIMIT
 from gangline.elastic.agent.place import Place
 from gangline.elastic.agent.round import Round
 from gangline.elastic.agent.world import free_port
 from gangline.elastic.protocol import messages as said
 
 POLL_S = 30.0
-TEXT_LIMIT = 4096
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ import msgspec
 
 from gangline.elastic.agent.arrival import arrived
 from gangline.elastic.agent.membership import FAREWELL_S
+from gangline.elastic.agent.peers import TEXT_LIMIT
 from gangline.elastic.agent.place import Place
+from gangline.elastic.agent.rendezvous import MeetingError
 from gangline.elastic.agent.settings import AgentSettings
-from gangline.elastic.agent.words import TEXT_LIMIT
-from gangline.elastic.agent.world import MeetingError
 from gangline.elastic.launcher.checks import Checks, Extent, UnfitError
 from gangline.elastic.nodecheck.crew import CheckSettings
 from gangline.elastic.nodecheck.interpreters import Interpreters, idle_interpreters
@@ -58,14 +58,17 @@ class _Master:
                 return reply
 
 
-async def check_alone(
-    settings: AgentSettings, checks: Checks, interpreters: Interpreters
-) -> CheckReport:
-    """Check the only node: its devices, and their communication."""
+async def check_alone(settings: AgentSettings, checks: Checks, interpreters: Interpreters) -> None:
+    """Check the only node: its devices, and their communication.
+
+    Raises:
+        UnfitError: it should not train.
+    """
     wanted = CheckWanted(node_id=_ONLY_NODE, host="127.0.0.1")
     extent = checks.extent
     rules = Rules(SpeedLimits(extent.straggler_ratio, absolute_s=extent.straggler_s))
-    return await _check(settings, wanted, Referee([_ONLY_NODE], rules), extent, interpreters)
+    report = await _check(settings, wanted, Referee([_ONLY_NODE], rules), extent, interpreters)
+    _judge(report, _ONLY_NODE, checks)
 
 
 async def check_together(
@@ -74,10 +77,11 @@ async def check_together(
     secret: Secret,
     checks: Checks,
     interpreters: Interpreters,
-) -> CheckReport:
+) -> None:
     """Check this node with the others; at the end all at once if their speed is wanted.
 
     Raises:
+        UnfitError: it should not train.
         MeetingError: the master cannot be reached, or will not have it.
     """
     wanted = msgspec.structs.replace(
@@ -91,19 +95,20 @@ async def check_together(
         async with Client(place.master, secret, name) as client:
             await arrived(client, place.connect_timeout_s)
             report = await _check(settings, wanted, _Master(client), checks.extent, interpreters)
-            if fault := fault_of(report, place.node_id, checks):
+            if fault := _fault_of(report, place.node_id, checks):
                 await _leave(client, wanted, fault)
-            return report
     except (MasterUnreachableError, RequestRefusedError) as error:
         raise MeetingError(f"node check: {error}") from error
+    _judge(report, place.node_id, checks)
 
 
 async def check_again(
-    settings: AgentSettings, place: Place, client: Client, wish: RunCheck, checks: Checks
-) -> CheckReport:
+    settings: AgentSettings, place: Place, checks: Checks, client: Client, wish: RunCheck
+) -> None:
     """Check this node with those that got the same order.
 
     Raises:
+        UnfitError: it should not train.
         MeetingError: the master will not have it.
     """
     wanted = msgspec.structs.replace(
@@ -113,9 +118,10 @@ async def check_again(
     )
     try:
         async with idle_interpreters(settings.local_world_size) as interpreters:
-            return await _check(settings, wanted, _Master(client), checks.extent, interpreters)
+            report = await _check(settings, wanted, _Master(client), checks.extent, interpreters)
     except RequestRefusedError as error:
         raise MeetingError(f"node check: {error}") from error
+    _judge(report, place.node_id, checks)
 
 
 async def _leave(client: Client, wanted: CheckWanted, reason: str) -> None:
@@ -159,7 +165,7 @@ async def _check(
     return await run_check(check, exchange, interpreters)
 
 
-def judge(report: CheckReport, node_id: int, checks: Checks) -> None:
+def _judge(report: CheckReport, node_id: int, checks: Checks) -> None:
     """Say what the check found.
 
     Raises:
@@ -181,11 +187,11 @@ def judge(report: CheckReport, node_id: int, checks: Checks) -> None:
                 outcome.collective_s * _MILLI, outcome.device, outcome.compute_s * _MILLI,
             )  # fmt: skip
     log.log(level, "node check: done after %.2f s", report.duration_s)
-    if fault := fault_of(report, node_id, checks):
+    if fault := _fault_of(report, node_id, checks):
         raise UnfitError(fault)
 
 
-def fault_of(report: CheckReport, node_id: int, checks: Checks) -> str:
+def _fault_of(report: CheckReport, node_id: int, checks: Checks) -> str:
     """Say why this node should not train; empty if it should."""
     verdict = report.verdict
     if node_id in verdict.stragglers:

@@ -1,20 +1,10 @@
 """Which checks are wanted, and with what; what they need is imported only then."""
 
 import argparse
-import contextlib
-from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
-from gangline.elastic.agent.settings import AgentSettings
 from gangline.elastic.launcher.parsing import FlagError
-
-if TYPE_CHECKING:
-    from gangline.elastic.agent.place import Place
-    from gangline.elastic.nodecheck.interpreters import Interpreters
-    from gangline.elastic.protocol.client import Client
-    from gangline.elastic.protocol.messages import RunCheck
-    from gangline.elastic.protocol.seal import Secret
 
 _MANY_NODES = 4
 """From so many on, --auto-config checks the nodes."""
@@ -96,59 +86,3 @@ class Checks:
         many = flags.auto_config and max_nodes >= _MANY_NODES
         enabled = flags.precheck >= 1 or flags.network_check or tells_speed or many
         return cls(enabled, tells_speed, flags.exclude_straggler, Extent.of(flags))
-
-    @contextlib.asynccontextmanager
-    async def interpreters(
-        self, settings: AgentSettings, base: Mapping[str, str]
-    ) -> AsyncIterator["Interpreters | None"]:
-        """Start what the node will be checked in, so that it gets warm while nodes meet."""
-        if not self.enabled:
-            yield None
-            return
-        from gangline.elastic.launcher.early import early_interpreters  # noqa: PLC0415
-
-        async with early_interpreters(settings, base) as early:
-            yield early
-
-    async def alone(self, settings: AgentSettings, early: "Interpreters | None") -> None:
-        """Check the only node, where there are interpreters to check it in.
-
-        Raises:
-            UnfitError: it should not train.
-        """
-        if early:
-            from gangline.elastic.launcher.check import check_alone, judge  # noqa: PLC0415
-
-            judge(await check_alone(settings, self, early), 0, self)
-
-    async def together(
-        self,
-        settings: AgentSettings,
-        place: "Place",
-        secret: "Secret",
-        early: "Interpreters | None",
-    ) -> None:
-        """Check this node with the others, where there are interpreters to check it in.
-
-        Raises:
-            UnfitError: it should not train.
-            MeetingError: the master cannot be asked.
-        """
-        if early:
-            from gangline.elastic.launcher.check import check_together, judge  # noqa: PLC0415
-
-            report = await check_together(settings, place, secret, self, early)
-            judge(report, place.node_id, self)
-
-    async def again(
-        self, settings: AgentSettings, place: "Place", client: "Client", wish: "RunCheck"
-    ) -> None:
-        """Check this node with those that are told to at the same time.
-
-        Raises:
-            UnfitError: it should not train.
-            MeetingError: the master cannot be asked.
-        """
-        from gangline.elastic.launcher.check import check_again, judge  # noqa: PLC0415
-
-        judge(await check_again(settings, place, client, wish, self), place.node_id, self)

@@ -13,7 +13,7 @@ import os
 import socket
 from pathlib import Path
 
-from gangline.elastic.agent.world import MeetingError
+from gangline.elastic.agent.rendezvous import MeetingError
 from gangline.elastic.launcher.master_child import PAUSE_S, TAKEN, MasterChild
 from gangline.elastic.protocol.client import split_address
 

@@ -15,15 +15,10 @@ from gangline.elastic.agent.agent import Agent
 from gangline.elastic.agent.environment import DevicesError
 from gangline.elastic.agent.logs import LogFolder, LogFolderError
 from gangline.elastic.agent.process import StartError
+from gangline.elastic.agent.rendezvous import CutOffError, MeetingError, OneNode, Rendezvous
 from gangline.elastic.agent.report import exit_code, report
 from gangline.elastic.agent.settings import AgentSettings
-from gangline.elastic.agent.world import (
-    CutOffError,
-    MeetingError,
-    OneNode,
-    PortsTakenError,
-    Rendezvous,
-)
+from gangline.elastic.agent.world import PortsTakenError
 from gangline.elastic.launcher.checks import Checks, UnfitError
 from gangline.elastic.launcher.devices import shortage
 from gangline.elastic.launcher.lazy_master import LazyMaster
@@ -32,7 +27,10 @@ from gangline.elastic.launcher.parsing import FlagError, parse
 from gangline.elastic.launcher.plan import plan
 
 if TYPE_CHECKING:
+    from gangline.elastic.agent.place import Place
     from gangline.elastic.nodecheck.interpreters import Interpreters
+    from gangline.elastic.protocol.client import Client
+    from gangline.elastic.protocol.messages import RunCheck
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +71,7 @@ def dlrover_run() -> int:
 async def _run(settings: AgentSettings, meet: Meeting, base: dict[str, str], checks: Checks) -> int:
     folder = LogFolder(settings.logs, settings.run_id)
     async with contextlib.AsyncExitStack() as stack:
-        early = await stack.enter_async_context(checks.interpreters(settings, base))
+        early = await _early(stack, settings, checks, base)
         rendezvous = await _rendezvous(stack, settings, meet, folder, checks, base, early)
         first = await early.released() if early else {}
         if first:
@@ -87,6 +85,27 @@ async def _run(settings: AgentSettings, meet: Meeting, base: dict[str, str], che
     return exit_code(outcome)
 
 
+# The modules of a node check take time to import, so only a launcher that runs one imports them.
+
+
+async def _early(
+    stack: contextlib.AsyncExitStack, settings: AgentSettings, checks: Checks, base: dict[str, str]
+) -> "Interpreters | None":
+    if not checks.enabled:
+        return None
+    from gangline.elastic.launcher.early import early_interpreters  # noqa: PLC0415
+
+    return await stack.enter_async_context(early_interpreters(settings, base))
+
+
+async def _check_again(
+    settings: AgentSettings, place: "Place", checks: Checks, client: "Client", order: "RunCheck"
+) -> None:
+    from gangline.elastic.launcher.check import check_again  # noqa: PLC0415
+
+    await check_again(settings, place, checks, client, order)
+
+
 async def _rendezvous(
     stack: contextlib.AsyncExitStack,
     settings: AgentSettings,
@@ -97,7 +116,10 @@ async def _rendezvous(
     early: "Interpreters | None",
 ) -> Rendezvous:
     if meet.address is None:
-        await checks.alone(settings, early)
+        if early:
+            from gangline.elastic.launcher.check import check_alone  # noqa: PLC0415
+
+            await check_alone(settings, checks, early)
         lazy = await stack.enter_async_context(LazyMaster(settings.run_id, folder.path))
         base |= lazy.environment
         return OneNode(settings.local_world_size, meet.store_host, meet.store_port)
@@ -119,9 +141,11 @@ async def _rendezvous(
     place = place_of(settings, meet, hosts=hosts)
     # By these workers find their data shards, and the master what a lost node or worker held.
     base |= {"GANGLINE_MASTER_ADDR": place.master, "NODE_ID": str(place.node_id)}
-    await checks.together(settings, place, secret, early)
-    again = partial(checks.again, settings, place)
-    return Membership(place, secret, again)
+    if early:
+        from gangline.elastic.launcher.check import check_together  # noqa: PLC0415
+
+        await check_together(settings, place, secret, checks, early)
+    return Membership(place, secret, partial(_check_again, settings, place, checks))
 
 
 def _start_logging(handler: str) -> None:

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import pytest
 
-from gangline.elastic.agent.world import MeetingError
+from gangline.elastic.agent.rendezvous import MeetingError
 from gangline.elastic.launcher.host import MasterHost
 from gangline.elastic.protocol.client import Client
 from gangline.elastic.protocol.messages import (

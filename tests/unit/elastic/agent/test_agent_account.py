@@ -8,15 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gangline.elastic.agent.account import Book
-from gangline.elastic.agent.world import World
 from gangline.elastic.progress import SaveTeller, StepTeller, Told, read
-
-WORLD = World(0, 0, 1, 0, 2, "host", 1)
 
 
 @pytest.fixture
 def book() -> Book:
-    return Book(WORLD, since=100.0, is_first=True, tells_steps=False)
+    return Book(1, 0, since=100.0, is_first=True, tells_steps=False)
 
 
 def test_trainer_and_checkpointer_share_the_file(tmp_path):
@@ -64,7 +61,7 @@ def test_a_script_that_tells_no_steps_counts_as_training_from_the_start(book):
 
 
 def test_one_that_did_counts_as_starting_until_it_does_again():
-    book = Book(WORLD, since=100.0, is_first=False, tells_steps=True)
+    book = Book(1, 0, since=100.0, is_first=False, tells_steps=True)
     assert book.report([Told()], 102.0, None).spent_s == {"restarting": 2.0}
 
 
@@ -80,7 +77,7 @@ _SECONDS = st.floats(allow_nan=False, allow_infinity=False, width=32)
 @settings(deadline=None)
 @given(st.lists(st.tuples(_SECONDS, _SECONDS), min_size=1), st.floats(0, 1e6))
 def test_no_word_of_a_worker_makes_a_part_longer_than_the_whole(said, passed):
-    book = Book(WORLD, since=100.0, is_first=True, tells_steps=True, hung_since=50.0)
+    book = Book(1, 0, since=100.0, is_first=True, tells_steps=True, hung_since=50.0)
     told = [Told(5, 1, first_at, None, blocked_s) for first_at, blocked_s in said]
     report = book.report(told, 100.0 + passed, None)
     assert all(0 < seconds <= passed + 0.001 for seconds in report.spent_s.values())

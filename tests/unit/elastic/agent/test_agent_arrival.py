@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gangline.elastic.agent.arrival import arrived
-from gangline.elastic.agent.world import MeetingError
+from gangline.elastic.agent.rendezvous import MeetingError
 from gangline.elastic.master.journal import FileJournal
 from gangline.elastic.master.main import run
 from gangline.elastic.master.settings import MasterSettings

@@ -4,7 +4,8 @@ import socket
 
 import pytest
 
-from gangline.elastic.agent.world import STORE_PORTS, OneNode, PortsTakenError, free_port
+from gangline.elastic.agent.rendezvous import OneNode
+from gangline.elastic.agent.world import STORE_PORTS, PortsTakenError, free_port
 
 
 async def test_a_port_that_the_user_wants_and_another_program_has_is_refused() -> None:

@@ -54,7 +54,8 @@ def _hide(folder: str) -> None:
 def _give_way() -> None:
     """Run the site customization that this file hides; ``site`` expects an error for none."""
     sys.modules.pop("sitecustomize", None)
-    import sitecustomize  # type: ignore[import-not-found,unused-ignore]  # noqa: F401, PLC0415
+    # By name, as the interpreter does: the user's module is no import of this project.
+    __import__("sitecustomize")
 
 
 if _VARIABLE in os.environ:

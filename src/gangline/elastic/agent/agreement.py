@@ -42,35 +42,37 @@ class Agreement:
         """Begin a new round, in which nothing was told yet."""
         self._broadcast = None
 
-    async def reached(self, stands: Round, attempt: int, reason: str) -> bool:
+    async def reached(self, current_round: Round, attempt: int, reason: str) -> bool:
         """Agree that ``attempt`` is over; return whether all members go on to the next one."""
         reason = reason[:TEXT_LIMIT]
-        if stands.leads:
-            self.lead(stands, attempt, reason)
+        if current_round.leads:
+            self.lead(current_round, attempt, reason)
             return await self.all_heard()
-        wish = Failed(stands.world.round, attempt, reason)
+        wish = Failed(current_round.world.round, attempt, reason)
         try:
-            reply = await self._peers.tell(stands.leader.agent_address, wish, PEER_TIMEOUT_S)
+            reply = await self._peers.tell(current_round.leader.agent_address, wish, PEER_TIMEOUT_S)
         except PeerError as error:
             log.warning("the first node does not answer: %s", error)
             return False
-        stands.hear(reply)
-        return stands.go.attempt > attempt
+        current_round.hear(reply)
+        return current_round.go.attempt > attempt
 
-    def lead(self, stands: Round, attempt: int, reason: str) -> None:
+    def lead(self, current_round: Round, attempt: int, reason: str) -> None:
         """As the first node: decide on the attempt after ``attempt``, and tell all."""
-        go = stands.propose(attempt, free_port(), reason)
+        go = current_round.propose(attempt, free_port(), reason)
         if go is not None:
-            self._broadcast = asyncio.create_task(self._tell_all(stands, go))
+            self._broadcast = asyncio.create_task(self._tell_all(current_round, go))
 
     async def all_heard(self) -> bool:
         """Wait until all were told; return whether all have answered."""
         return await self._broadcast if self._broadcast else True
 
-    async def tell_start(self, stands: Round, attempt: int) -> None:
+    async def tell_start(self, current_round: Round, attempt: int) -> None:
         """As the first node: tell all that its workers are started."""
-        told = Started(stands.world.round, attempt)
-        await asyncio.gather(*(self._tell(each.agent_address, told) for each in stands.others))
+        told = Started(current_round.world.round, attempt)
+        await asyncio.gather(
+            *(self._tell(each.agent_address, told) for each in current_round.others)
+        )
 
     def hear_start(self, told: Started) -> None:
         """Take what the first node says; its word may come before the world does."""
@@ -80,8 +82,8 @@ class Agreement:
         """Return whether the first node has started its workers of this attempt, or a later one."""
         return self._started >= (round_, attempt)
 
-    async def _tell_all(self, stands: Round, go: Go) -> bool:
-        others = [each.agent_address for each in stands.others]
+    async def _tell_all(self, current_round: Round, go: Go) -> bool:
+        others = [each.agent_address for each in current_round.others]
         replies = await asyncio.gather(*(self._tell(each, go) for each in others))
         return not any(
             reply is None or (isinstance(reply, Heard) and reply.attempt == LEFT)

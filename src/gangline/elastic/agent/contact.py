@@ -104,11 +104,11 @@ class Contact:
             # Time in which this process itself stood still is nobody's silence.
             if not silence.passed(min(loop.time() - before, 2 * pause)):
                 continue
-            stands, before = standing(), loop.time()
-            over = await self._look_around(silence, stands)
+            current_round, before = standing(), loop.time()
+            over = await self._look_around(silence, current_round)
             silence.passed(min(loop.time() - before, 2 * pause))
-            if stands is not None and over:
-                await leave(stands.world.round, over)
+            if current_round is not None and over:
+                await leave(current_round.world.round, over)
             if self._witness and silence.is_cut_off:
                 self._cut_off.set()
             elif not silence.alone_s:
@@ -119,11 +119,12 @@ class Contact:
         welcome = self._client.welcome
         return (welcome.silence_s if welcome else 0.0) or _DEFAULT_PATIENCE_S
 
-    async def _look_around(self, silence: Silence, stands: Round | None) -> str:
+    async def _look_around(self, silence: Silence, current_round: Round | None) -> str:
         """Ask those who can be asked; return why the round is over, if it is."""
-        asked = _asked(stands)
+        asked = _asked(current_round)
         *answers, is_outside = await asyncio.gather(
-            *(self._ask(each, stands) for each in asked if stands), self._sees_outside()
+            *(self._ask(each, current_round) for each in asked if current_round),
+            self._sees_outside(),
         )
         if is_outside:
             silence.alone_s = 0.0
@@ -134,14 +135,14 @@ class Contact:
                     over = f"neither the master nor node {member.node_id} answers"
                 continue
             silence.heard(member.node_id)
-            if isinstance(answer, Heard) and stands and _has_left(answer, stands):
+            if isinstance(answer, Heard) and current_round and _has_left(answer, current_round):
                 over = f"node {member.node_id} has left this world"
         return over
 
-    async def _ask(self, member: Member, stands: Round | None) -> Heard | bool | None:
+    async def _ask(self, member: Member, current_round: Round | None) -> Heard | bool | None:
         """Ask a member where it stands; True: it is there and does not say; None: no answer."""
-        assert stands is not None
-        wish = Heard(stands.go.round, stands.go.attempt)
+        assert current_round is not None
+        wish = Heard(current_round.go.round, current_round.go.attempt)
         try:
             reply = await self._peers.tell(member.agent_address, wish, self._limit_s)
         except PeerError as error:
@@ -166,13 +167,13 @@ class Contact:
         return self._patience_s / _LOOKS
 
 
-def _asked(stands: Round | None) -> Sequence[Member]:
+def _asked(current_round: Round | None) -> Sequence[Member]:
     """Those that this node asks: so all are looked after, and nobody is asked by all at once."""
-    if stands is None:
+    if current_round is None:
         return ()
-    return stands.others if stands.leads else [stands.leader]
+    return current_round.others if current_round.leads else [current_round.leader]
 
 
-def _has_left(answer: Heard, stands: Round) -> bool:
-    now = stands.world.round
+def _has_left(answer: Heard, current_round: Round) -> bool:
+    now = current_round.world.round
     return answer.round > now or (answer.round == now and answer.attempt == LEFT)

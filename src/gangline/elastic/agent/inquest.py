@@ -25,13 +25,13 @@ class Inquest:
         self._of: tuple[int, int] = (-1, -1)
         self._gathering: asyncio.Task[tuple[View, ...]] | None = None
 
-    async def views(self, stands: Round, attempt: int, node: Node) -> Sequence[View]:
+    async def views(self, current_round: Round, attempt: int, node: Node) -> Sequence[View]:
         """Return where the workers of all nodes are, or of as many as answer."""
-        if stands.leads:
-            return await self.gathered(stands, attempt, node)
-        wish = Hung(stands.world.round, attempt)
+        if current_round.leads:
+            return await self.gathered(current_round, attempt, node)
+        wish = Hung(current_round.world.round, attempt)
         try:
-            address = stands.leader.agent_address
+            address = current_round.leader.agent_address
             reply = await self._peers.tell(address, wish, INQUEST_TIMEOUT_S)
         except PeerError as error:
             log.warning("the first node does not say where other workers are: %s", error)
@@ -39,11 +39,11 @@ class Inquest:
         known = reply.views if isinstance(reply, Seen) else ()
         return known or await node.views()
 
-    async def gathered(self, stands: Round, attempt: int, node: Node) -> tuple[View, ...]:
+    async def gathered(self, current_round: Round, attempt: int, node: Node) -> tuple[View, ...]:
         """As the first node: ask all, and remember what they said."""
-        if self._gathering is None or self._of != (stands.world.round, attempt):
-            self._of = (stands.world.round, attempt)
-            self._gathering = asyncio.create_task(self._gather(stands, attempt, node))
+        if self._gathering is None or self._of != (current_round.world.round, attempt):
+            self._of = (current_round.world.round, attempt)
+            self._gathering = asyncio.create_task(self._gather(current_round, attempt, node))
         return await asyncio.shield(self._gathering)
 
     async def recalled(self, round_: int, attempt: int) -> tuple[View, ...]:
@@ -55,14 +55,16 @@ class Inquest:
             return ()
         return await asyncio.shield(self._gathering)
 
-    async def _gather(self, stands: Round, attempt: int, node: Node) -> tuple[View, ...]:
-        others = (self._look(each.agent_address, stands, attempt) for each in stands.others)
+    async def _gather(self, current_round: Round, attempt: int, node: Node) -> tuple[View, ...]:
+        others = (
+            self._look(each.agent_address, current_round, attempt) for each in current_round.others
+        )
         own, *theirs = await asyncio.gather(node.views(), *others)
         return (*own, *(view for seen in theirs for view in seen))
 
-    async def _look(self, address: str, stands: Round, attempt: int) -> Sequence[View]:
+    async def _look(self, address: str, current_round: Round, attempt: int) -> Sequence[View]:
         try:
-            wish = Look(stands.world.round, attempt)
+            wish = Look(current_round.world.round, attempt)
             reply = await self._peers.tell(address, wish, LOOK_TIMEOUT_S)
         except PeerError as error:
             log.warning("a node does not say where its workers are: %s", error)

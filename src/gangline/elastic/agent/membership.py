@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeAlias
 
 from gangline.api.failure import Failure
-from gangline.elastic.agent import words
 from gangline.elastic.agent.account import Report
 from gangline.elastic.agent.agreement import Agreement
 from gangline.elastic.agent.arrival import WAIT_TOLD_S, arrived
@@ -37,8 +36,9 @@ from gangline.elastic.agent.place import Place
 from gangline.elastic.agent.rendezvous import CutOffError, MeetingError, Node, Notice
 from gangline.elastic.agent.round import Round
 from gangline.elastic.agent.wanted import Wanted
+from gangline.elastic.agent.words import POLL_S, Speaker, failed
 from gangline.elastic.agent.world import World
-from gangline.elastic.protocol import messages as said
+from gangline.elastic.protocol import messages as msg
 from gangline.elastic.protocol.client import Client, ClientName
 from gangline.elastic.protocol.errors import MasterUnreachableError, RequestRefusedError
 from gangline.elastic.protocol.seal import Secret
@@ -52,7 +52,7 @@ FINISH_PATIENCE_S = 60.0
 """So long a master may be away when all is done, before this node goes without it."""
 
 
-Check: TypeAlias = Callable[[Client, said.RunCheck], Awaitable[None]]
+Check: TypeAlias = Callable[[Client, msg.RunCheck], Awaitable[None]]
 """Checks the node, by the connection to the master, with all that got the same order."""
 
 
@@ -62,10 +62,10 @@ class Membership:
     def __init__(self, place: Place, secret: Secret, check: Check | None = None) -> None:
         """Take who this node is, the job's secret, and what checks the node when that is wanted."""
         self._place, self._check = place, check
-        self._check_wanted: said.RunCheck | None = None
+        self._check_wanted: msg.RunCheck | None = None
         self._node: Node | None = None
         self._current: World | None = None
-        self._doing: str | None = said.Phase.WAITING
+        self._doing: str | None = msg.Phase.WAITING
         """What it does while no workers run."""
         self._incarnation = secrets.token_hex(8)
         name = ClientName(place.job, place.node_id, self._incarnation)
@@ -111,9 +111,9 @@ class Membership:
         await self._begin()
         if self._check_wanted and self._check:
             wish, self._check_wanted = self._check_wanted, None
-            self._doing = said.Phase.CHECKING
+            self._doing = msg.Phase.CHECKING
             await self._check(self._client, wish)
-        self._doing = said.Phase.WAITING
+        self._doing = msg.Phase.WAITING
         self._joins += 1
         world = await self._world_unless_stopped()
         if self._round:
@@ -127,21 +127,21 @@ class Membership:
 
     async def restart(self, world: World, failure: Failure | None) -> World:
         """Agree with the peers on the next attempt; ask the master when one of them is gone."""
-        stands = self._round
+        current_round = self._round
         # The last steps of what has ended: the account of lost work begins there.
         self._keep(self._send(self._heartbeat()))
-        if stands is None or self._notice:
+        if current_round is None or self._notice:
             return await self.join()
-        if failure and stands.go.attempt <= self._running:
-            report = words.failed(self._place, self._in_round, self._running, failure)
+        if failure and current_round.go.attempt <= self._running:
+            report = failed(self._place, self._in_round, self._running, failure)
             self._keep(self._send(report))
-            agreed = await self._agreement.reached(stands, self._running, str(failure))
+            agreed = await self._agreement.reached(current_round, self._running, str(failure))
         else:
             agreed = await self._agreement.all_heard()
         if agreed:
-            await self._first_node_starts(stands)
-        if agreed and self._notice is None and self._round is stands:
-            return self._world(stands)
+            await self._first_node_starts(current_round)
+        if agreed and self._notice is None and self._round is current_round:
+            return self._world(current_round)
         return await self.join()
 
     def started(self, world: World) -> None:
@@ -180,7 +180,7 @@ class Membership:
     async def leave(self, reason: str) -> None:
         """Tell the master, if it is there; end all connections."""
         succeeded = reason == "done"
-        farewell = said.Leave(
+        farewell = msg.Leave(
             node_id=self._place.node_id,
             incarnation=self._incarnation,
             reason=reason[:TEXT_LIMIT],
@@ -216,7 +216,7 @@ class Membership:
         """What the master wants now."""
         return self._wanted.notice(self._round.world.round if self._round else None)
 
-    async def _world_unless_stopped(self) -> said.World:
+    async def _world_unless_stopped(self) -> msg.World:
         """Ask for a world, and hear while waiting that there is to be none."""
         world = asyncio.ensure_future(self._ask_for_world())
         stopped = asyncio.ensure_future(self._stopped())
@@ -240,37 +240,37 @@ class Membership:
         assert self._wanted.stop is not None
         return self._wanted.stop
 
-    async def _ask_for_world(self) -> said.World:
-        me, told = words.Speaker(self._place, self._incarnation), time.monotonic()
+    async def _ask_for_world(self) -> msg.World:
+        me, told = Speaker(self._place, self._incarnation), time.monotonic()
         message = me.join(self._joins, self._peer_port, self._round)
         while True:
             try:
                 reply = await self._client.call(message, timeout_s=None)
             except RequestRefusedError as error:
                 raise MeetingError(str(error)) from error
-            if isinstance(reply, said.World):
+            if isinstance(reply, msg.World):
                 return reply
-            waiting = reply.message if isinstance(reply, said.Waiting) else ""
+            waiting = reply.message if isinstance(reply, msg.Waiting) else ""
             if waiting and time.monotonic() - told >= WAIT_TOLD_S:
                 told = time.monotonic()
                 log.warning("waiting: %s", waiting)
 
-    async def _first_node_starts(self, stands: Round) -> None:
+    async def _first_node_starts(self, current_round: Round) -> None:
         """Let the first node start its workers before, unless something else is wanted."""
-        attempt = stands.go.attempt
+        attempt = current_round.go.attempt
 
         def is_time() -> bool:
-            is_over = self._notice is not None or stands.go.attempt > attempt
-            return is_over or self._agreement.is_started(stands.world.round, attempt)
+            is_over = self._notice is not None or current_round.go.attempt > attempt
+            return is_over or self._agreement.is_started(current_round.world.round, attempt)
 
-        if not stands.leads:
+        if not current_round.leads:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(START_WAIT_S), self._changed:
                     await self._changed.wait_for(is_time)
 
-    def _world(self, stands: Round) -> World:
-        self._running, self._doing = stands.go.attempt, None
-        self._current = stands.attempt_world(self._restarts_before)
+    def _world(self, current_round: Round) -> World:
+        self._running, self._doing = current_round.go.attempt, None
+        self._current = current_round.attempt_world(self._restarts_before)
         return self._current
 
     # Restarts in place
@@ -279,30 +279,34 @@ class Membership:
         return self._round is not None and self._round.go.attempt > self._running
 
     async def _answer(self, message: PeerMessage) -> PeerMessage:
-        stands = self._round
+        current_round = self._round
         if isinstance(message, Started):
             self._agreement.hear_start(message)
-        if stands is None:
+        if current_round is None:
             return Heard(0, 0)
         if isinstance(message, Hung | Look):
-            return await self._testify(stands, message)
-        if self._wanted.notice(stands.world.round):
-            return Heard(stands.world.round, LEFT)
-        reply = stands.hear(message)
-        if isinstance(message, Failed) and stands.leads and message.round == stands.go.round:
-            if stands.is_news(message):
-                self._agreement.lead(stands, message.attempt, message.reason)
-            reply = stands.go
+            return await self._testify(current_round, message)
+        if self._wanted.notice(current_round.world.round):
+            return Heard(current_round.world.round, LEFT)
+        reply = current_round.hear(message)
+        if (
+            isinstance(message, Failed)
+            and current_round.leads
+            and message.round == current_round.go.round
+        ):
+            if current_round.is_news(message):
+                self._agreement.lead(current_round, message.attempt, message.reason)
+            reply = current_round.go
         await self._wake()
         return reply
 
-    async def _testify(self, stands: Round, message: Hung | Look) -> Seen:
-        is_ours = (message.round, message.attempt) == (stands.world.round, self._running)
+    async def _testify(self, current_round: Round, message: Hung | Look) -> Seen:
+        is_ours = (message.round, message.attempt) == (current_round.world.round, self._running)
         if not is_ours or self._node is None:
             return Seen(await self._inquest.recalled(message.round, message.attempt))
         if isinstance(message, Look):
             return Seen(tuple(await self._node.views()))
-        return Seen(await self._inquest.gathered(stands, self._running, self._node))
+        return Seen(await self._inquest.gathered(current_round, self._running, self._node))
 
     async def _leave_round(self, round_: int, reason: str) -> None:
         if self._doing is None and self._wanted.notice(round_) is None:
@@ -329,18 +333,18 @@ class Membership:
             self._wanted.end(str(error))
             await self._wake()
 
-    async def _obey(self, what: said.CommandKind) -> None:
+    async def _obey(self, what: msg.CommandKind) -> None:
         match what:
-            case said.Restart():
+            case msg.Restart():
                 self._wanted.leave(what.round, what.reason)
-            case said.Stop() | said.Evict():
+            case msg.Stop() | msg.Evict():
                 self._wanted.end(what.message or what.reason)
-            case said.RunCheck():
+            case msg.RunCheck():
                 self._check_wanted = what
                 self._wanted.leave(self._in_round, f"a check is wanted: {what.reason}")
-            case said.DumpStacks() if self._node:
+            case msg.DumpStacks() if self._node:
                 self._keep(self._node.dump_stacks(what.reason))
-            case said.SaveCheckpoint() if self._node:
+            case msg.SaveCheckpoint() if self._node:
                 log.warning("saving the newest checkpoint: %s", what.reason or "wanted")
                 self._node.start_saving()
         await self._wake()
@@ -355,26 +359,26 @@ class Membership:
     def _in_round(self) -> int:
         return self._round.world.round if self._round else 0
 
-    def _heartbeat(self) -> said.Heartbeat:
+    def _heartbeat(self) -> msg.Heartbeat:
         # Without a world of its own that runs, a node must not claim one: the master might take
-        # the world that is over for one that stands.
-        me = words.Speaker(self._place, self._incarnation)
+        # the world that is over for one that current_round.
+        me = Speaker(self._place, self._incarnation)
         if self._doing is not None:
             return me.heartbeat(0, 0, Report(phase=self._doing))
         report = self._node.report() if self._node else Report()
         current = self._current
         if current is None or (report.round, report.attempt) != (current.round, current.attempt):
-            report = Report(phase=said.Phase.TRAINING)  # its workers are about to start
+            report = Report(phase=msg.Phase.TRAINING)  # its workers are about to start
         return me.heartbeat(self._in_round, max(self._running, 0), report)
 
     async def _finish(self) -> Notice | None:
         assert self._round is not None
-        message = said.Finished(
+        message = msg.Finished(
             node_id=self._place.node_id,
             incarnation=self._incarnation,
             round=self._round.world.round,
             attempt=self._round.go.attempt,
-            wait_s=words.POLL_S,
+            wait_s=POLL_S,
         )
         while True:
             try:
@@ -385,9 +389,9 @@ class Membership:
             except RequestRefusedError as error:
                 self._wanted.leave(message.round, str(error))
                 return self._notice
-            if not isinstance(reply, said.Waiting):
+            if not isinstance(reply, msg.Waiting):
                 return None
 
-    async def _send(self, message: said.Message) -> None:
+    async def _send(self, message: msg.Message) -> None:
         with contextlib.suppress(MasterUnreachableError, RequestRefusedError):
-            await self._client.call(message, timeout_s=words.POLL_S)
+            await self._client.call(message, timeout_s=POLL_S)

@@ -8,7 +8,7 @@ from gangline.elastic.agent.peers import TEXT_LIMIT
 from gangline.elastic.agent.place import Place
 from gangline.elastic.agent.round import Round
 from gangline.elastic.agent.world import free_port
-from gangline.elastic.protocol import messages as said
+from gangline.elastic.protocol import messages as msg
 
 POLL_S = 30.0
 
@@ -20,10 +20,10 @@ class Speaker:
     place: Place
     incarnation: str
 
-    def join(self, number: int, peer_port: int, before: Round | None) -> said.Join:
+    def join(self, number: int, peer_port: int, before: Round | None) -> msg.Join:
         """Say which world is wanted, and which was the last."""
         place = self.place
-        return said.Join(
+        return msg.Join(
             node_id=place.node_id,
             incarnation=self.incarnation,
             number=number,
@@ -43,10 +43,10 @@ class Speaker:
             join_timeout_s=place.join_timeout_s,
         )
 
-    def heartbeat(self, round_: int, attempt: int, report: Report) -> said.Heartbeat:
+    def heartbeat(self, round_: int, attempt: int, report: Report) -> msg.Heartbeat:
         """Say how the workers are."""
         usage = report.usage
-        return said.Heartbeat(
+        return msg.Heartbeat(
             node_id=self.place.node_id,
             incarnation=self.incarnation,
             round=round_,
@@ -58,13 +58,13 @@ class Speaker:
             spent_s=report.spent_s,
             checkpoint_step=report.checkpoint_step,
             saves=report.saves,
-            resources=said.Resources(usage.cpus, usage.memory_bytes) if usage else None,
+            resources=msg.Resources(usage.cpus, usage.memory_bytes) if usage else None,
         )
 
 
-def failed(place: Place, round_: int, attempt: int, failure: Failure) -> said.Failure:
+def failed(place: Place, round_: int, attempt: int, failure: Failure) -> msg.Failure:
     """Tell of a failure that is followed by a restart in place."""
-    return said.Failure(
+    return msg.Failure(
         node_id=place.node_id,
         round=round_,
         attempt=attempt,

@@ -1,7 +1,9 @@
-"""Worlds of several nodes: joins at the master, restarts agreed upon by the agents themselves.
+"""Membership of a job of several nodes: joins at the master, restarts in place among the agents.
 
-The master is asked when members change. While it is away nothing stops: workers go on, and their
-deaths are settled with the peers of the round.
+The master is asked only when members change. While it is unreachable the workers go on, and
+failures are handled with the peers of the round. Three sources can interrupt an attempt: an order
+of the leader, a command of the master, and partition detection. All of them set state and notify
+``_changed``; ``notice`` evaluates the state.
 """
 
 import asyncio
@@ -46,27 +48,26 @@ from gangline.elastic.protocol.seal import Secret
 log = logging.getLogger(__name__)
 
 START_WAIT_S = 1.0
-"""So long workers are held back at most until those of the first node are started."""
+"""Maximum time for which workers wait until the leader's workers have started."""
 FAREWELL_S = 2.0
 FINISH_PATIENCE_S = 60.0
-"""So long a master may be away when all is done, before this node goes without it."""
+"""Maximum absence of the master at the end, after which this node ends without its confirmation."""
 
 
 Check: TypeAlias = Callable[[Client, msg.RunCheck], Awaitable[None]]
-"""Checks the node, by the connection to the master, with all that got the same order."""
+"""Checks this node, over the connection to the master, with all nodes that got the same order."""
 
 
 class Membership:
-    """One node's membership of a job; a ``Rendezvous``."""
+    """One node's membership of a job; implements ``RendezvousHandler``."""
 
     def __init__(self, place: Place, secret: Secret, check: Check | None = None) -> None:
-        """Take who this node is, the job's secret, and what checks the node when that is wanted."""
         self._place, self._check = place, check
         self._check_wanted: msg.RunCheck | None = None
         self._node: Node | None = None
         self._current: World | None = None
         self._doing: str | None = msg.Phase.WAITING
-        """What it does while no workers run."""
+        """Phase while no workers run; None while they do."""
         self._incarnation = secrets.token_hex(8)
         name = ClientName(place.job, place.node_id, self._incarnation)
         self._client = Client(place.master, secret, name)
@@ -85,11 +86,10 @@ class Membership:
         self._contact = Contact(self._client, self._peers, place.witness)
 
     def serve(self, node: Node) -> None:
-        """Take the workers about which the others and the master ask."""
         self._node = node
 
     async def imports(self) -> Sequence[str]:
-        """Ask the master what workers import.
+        """Ask the master for the preload list.
 
         Raises:
             MeetingError: it cannot be reached, or refuses this node.
@@ -98,7 +98,7 @@ class Membership:
         return await self._library.known()
 
     def learned(self, modules: Sequence[str]) -> None:
-        """Tell the master, should this node be the first of its round."""
+        """Store the preload list at the master, if this node leads its round."""
         self._library.modules = tuple(modules)
         self._share()
 
@@ -106,13 +106,13 @@ class Membership:
         """Ask the master for a world until there is one.
 
         Raises:
-            MeetingError: the master cannot be reached, or says that there will be none.
+            MeetingError: the master cannot be reached, or refuses to form a world.
         """
         await self._begin()
         if self._check_wanted and self._check:
-            wish, self._check_wanted = self._check_wanted, None
+            order, self._check_wanted = self._check_wanted, None
             self._doing = msg.Phase.CHECKING
-            await self._check(self._client, wish)
+            await self._check(self._client, order)
         self._doing = msg.Phase.WAITING
         self._joins += 1
         world = await self._world_unless_stopped()
@@ -126,9 +126,11 @@ class Membership:
         return first
 
     async def restart(self, world: World, failure: Failure | None) -> World:
-        """Agree with the peers on the next attempt; ask the master when one of them is gone."""
+        """Agree with the peers on the next attempt. Ask the master for a world if one of them is
+        lost.
+        """
         current_round = self._round
-        # The last steps of what has ended: the account of lost work begins there.
+        # The heartbeat reports the last steps of the ended attempt: lost work is counted from them.
         self._keep(self._send(self._heartbeat()))
         if current_round is None or self._notice:
             return await self.join()
@@ -145,24 +147,23 @@ class Membership:
         return await self.join()
 
     def started(self, world: World) -> None:
-        """Tell the others, should this node be the first of its round."""
+        """Announce the start to the other nodes, if this node leads its round."""
         if self._round and self._round.leads and world is self._current:
             self._keep(self._agreement.tell_start(self._round, self._running))
 
     async def notice(self) -> Notice:
-        """Wait for a peer's Go, or the master's word."""
+        """Wait for an order of the leader or the master."""
         async with self._changed:
             await self._changed.wait_for(lambda: self._notice or self._is_behind())
         return self._notice or Notice(self._round.go.reason if self._round else "")
 
     async def views(self) -> Sequence[View]:
-        """Return where the workers of all nodes are."""
         if self._round is None or self._node is None:
             return ()
         return await self._inquest.views(self._round, self._running, self._node)
 
     async def finished(self, world: World) -> Notice | None:
-        """Tell the master; wait for the others, or for what makes all start again."""
+        """Report the end to the master; wait for the other nodes, or for the reason of a restart."""
         done = asyncio.ensure_future(self._finish())
         notice = asyncio.ensure_future(self.notice())
         try:
@@ -178,7 +179,7 @@ class Membership:
         return done.result()
 
     async def leave(self, reason: str) -> None:
-        """Tell the master, if it is there; end all connections."""
+        """Leave the job at the master, if it is connected; close all connections."""
         succeeded = reason == "done"
         farewell = msg.Leave(
             node_id=self._place.node_id,
@@ -213,11 +214,10 @@ class Membership:
 
     @property
     def _notice(self) -> Notice | None:
-        """What the master wants now."""
         return self._wanted.notice(self._round.world.round if self._round else None)
 
     async def _world_unless_stopped(self) -> msg.World:
-        """Ask for a world, and hear while waiting that there is to be none."""
+        """Request a world; raise when an order to stop comes first, or this node is partitioned."""
         world = asyncio.ensure_future(self._ask_for_world())
         stopped = asyncio.ensure_future(self._stopped())
         cut_off = asyncio.ensure_future(self._contact.cut_off())
@@ -241,8 +241,8 @@ class Membership:
         return self._wanted.stop
 
     async def _ask_for_world(self) -> msg.World:
-        me, told = Speaker(self._place, self._incarnation), time.monotonic()
-        message = me.join(self._joins, self._peer_port, self._round)
+        messages, logged_at = Speaker(self._place, self._incarnation), time.monotonic()
+        message = messages.join(self._joins, self._peer_port, self._round)
         while True:
             try:
                 reply = await self._client.call(message, timeout_s=None)
@@ -251,12 +251,12 @@ class Membership:
             if isinstance(reply, msg.World):
                 return reply
             waiting = reply.message if isinstance(reply, msg.Waiting) else ""
-            if waiting and time.monotonic() - told >= WAIT_TOLD_S:
-                told = time.monotonic()
+            if waiting and time.monotonic() - logged_at >= WAIT_TOLD_S:
+                logged_at = time.monotonic()
                 log.warning("waiting: %s", waiting)
 
     async def _first_node_starts(self, current_round: Round) -> None:
-        """Let the first node start its workers before, unless something else is wanted."""
+        """Wait until the leader has started its workers, another order comes, or the timeout."""
         attempt = current_round.go.attempt
 
         def is_time() -> bool:
@@ -318,7 +318,7 @@ class Membership:
         async with self._changed:
             self._changed.notify_all()
 
-    # The master's word
+    # Orders of the master
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -341,11 +341,11 @@ class Membership:
                 self._wanted.end(what.message or what.reason)
             case msg.RunCheck():
                 self._check_wanted = what
-                self._wanted.leave(self._in_round, f"a check is wanted: {what.reason}")
+                self._wanted.leave(self._in_round, f"a node check is requested: {what.reason}")
             case msg.DumpStacks() if self._node:
                 self._keep(self._node.dump_stacks(what.reason))
             case msg.SaveCheckpoint() if self._node:
-                log.warning("saving the newest checkpoint: %s", what.reason or "wanted")
+                log.warning("saving the newest checkpoint: %s", what.reason or "requested")
                 self._node.start_saving()
         await self._wake()
 
@@ -360,16 +360,16 @@ class Membership:
         return self._round.world.round if self._round else 0
 
     def _heartbeat(self) -> msg.Heartbeat:
-        # Without a world of its own that runs, a node must not claim one: the master might take
-        # the world that is over for one that current_round.
-        me = Speaker(self._place, self._incarnation)
+        # A node whose workers do not run must not claim a round: the master might take a world that
+        # is over for the current one.
+        messages = Speaker(self._place, self._incarnation)
         if self._doing is not None:
-            return me.heartbeat(0, 0, Report(phase=self._doing))
+            return messages.heartbeat(0, 0, Report(phase=self._doing))
         report = self._node.report() if self._node else Report()
         current = self._current
         if current is None or (report.round, report.attempt) != (current.round, current.attempt):
             report = Report(phase=msg.Phase.TRAINING)  # its workers are about to start
-        return me.heartbeat(self._in_round, max(self._running, 0), report)
+        return messages.heartbeat(self._in_round, max(self._running, 0), report)
 
     async def _finish(self) -> Notice | None:
         assert self._round is not None
@@ -384,7 +384,7 @@ class Membership:
             try:
                 reply = await self._client.call(message, timeout_s=FINISH_PATIENCE_S)
             except MasterUnreachableError as error:
-                log.warning("going without the master: %s", error)
+                log.warning("ending without confirmation of the master: %s", error)
                 return None
             except RequestRefusedError as error:
                 self._wanted.leave(message.round, str(error))

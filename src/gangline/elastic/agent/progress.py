@@ -1,4 +1,4 @@
-"""Looks at the progress of workers, and gathers stacks and flight recorders when there is none."""
+"""Polls the progress of a worker group, and collects stacks and flight records when it hangs."""
 
 import asyncio
 import contextlib
@@ -18,9 +18,9 @@ _SHORTEST_LOOK_S, _LONGEST_LOOK_S = 0.1, 5.0
 
 
 async def hung(group: Group, settings: HangSettings) -> float:
-    """Wait until the group hangs; return since when, on the monotonic clock.
+    """Wait until the group hangs; return the time of its last progress on the monotonic clock.
 
-    Never returns without a time limit.
+    Never returns if no timeout is set.
     """
     if settings.timeout_s is None:
         never: asyncio.Future[float] = asyncio.get_running_loop().create_future()
@@ -46,7 +46,7 @@ def _touched(path: Path) -> float | None:
 
 
 async def views(group: Group, gather_s: float, node: str) -> list[View]:
-    """Return where each worker is; their stacks and flight records are on the disk then."""
+    """Return the stack of each rank. Stacks and flight records are on the disk afterwards."""
     deadline = time.monotonic() + gather_s
     recorders = [each for each in group.workers if _dump_flight_recorder(each)]
     found = await stacks(group, gather_s)
@@ -60,11 +60,11 @@ async def views(group: Group, gather_s: float, node: str) -> list[View]:
 
 
 def evidence(group: Group, *, stays: bool) -> str:
-    """Say where stacks and flight records of a group lie.
+    """Return a sentence that names the folder of stacks and flight records.
 
     Args:
         group: the workers.
-        stays: whether the files are there when the launcher has ended.
+        stays: True if the files remain when the launcher has ended.
     """
     folder = group.workers[0].streams.stacks.parent.parent if group.workers else None
     if folder is None:
@@ -80,16 +80,16 @@ class Stacks:
     """The stacks of one worker."""
 
     text: str
-    """Empty where none could be had."""
+    """Empty if no stacks could be obtained."""
     is_mute: bool = False
-    """Whether it wrote none itself."""
+    """True if the worker did not write them itself."""
 
 
 async def stacks(group: Group, gather_s: float) -> dict[int, Stacks]:
-    """Have all workers write their stacks; return them by rank.
+    """Make all workers write their stacks; return them by rank.
 
-    Those of a worker that writes none in time are taken from outside, if possible, and put beside
-    the others.
+    The stacks of a worker that writes none in time are read with py-spy, if possible, and stored in
+    the same file.
     """
     before = {worker.rank: _size(worker.streams.stacks) for worker in group.workers}
     group.ask_for_stacks()
@@ -121,7 +121,7 @@ async def _seen_from_outside(worker: Worker) -> str:
 
 
 async def _written(files: list[Path], deadline: float) -> None:
-    """Wait until files are there and grow no more."""
+    """Wait until files exist and do not grow any more."""
     before: list[int] = []
     while time.monotonic() < deadline:
         sizes = [_bytes(each) for each in files]
@@ -158,7 +158,7 @@ def _flight_record(worker: Worker) -> Path:
 
 
 def _dump_flight_recorder(worker: Worker) -> bool:
-    """Have NCCL's flight recorder write; say whether there is one."""
+    """Trigger NCCL's flight recorder. Returns False if there is none."""
     pipe = f"{worker.streams.flight_pipe}{worker.rank}.pipe"
     try:
         descriptor = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)

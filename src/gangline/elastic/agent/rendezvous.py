@@ -1,4 +1,8 @@
-"""Where an agent gets its worlds from: the protocol, and the form of it for a single node."""
+"""Rendezvous as the agent sees it: the handler protocol, and its form for a single node.
+
+The handler provides worlds and delivers notices. The agent attaches its workers to it, so that the
+handler can answer questions of other nodes about them.
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -12,59 +16,59 @@ from gangline.elastic.agent.world import PortsTakenError, World, free_port, is_f
 
 
 class MeetingError(Exception):
-    """No world could be had."""
+    """No world could be formed."""
 
 
 class CutOffError(MeetingError):
-    """This node reaches nobody any more."""
+    """This node reaches neither master, members nor witness."""
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """What others want of this agent."""
+    """Other nodes or the master interrupt this agent's attempt."""
 
     reason: str
     stops: bool = False
-    """End the workers and go, instead of joining the next attempt."""
+    """True: end the workers and the agent. False: join the next attempt."""
 
 
 class Node(Protocol):
-    """The workers of this node, for those who ask how they are or want them to act."""
+    """Control of this node's workers, for the master and other nodes."""
 
     def report(self) -> Report:
-        """Return how the workers are, or were when they ended."""
+        """Return the present progress, or the last one after the workers have ended."""
         ...
 
     async def views(self) -> Sequence[View]:
-        """Return where the workers of this attempt are."""
+        """Return the stacks of all ranks of this node."""
         ...
 
     async def dump_stacks(self, reason: str) -> None:
-        """Write the stacks of all workers to the log."""
+        """Log the stacks of all workers."""
         ...
 
     def start_saving(self) -> None:
-        """Start to bring the newest checkpoint in memory to storage."""
+        """Start to write the newest checkpoint in memory to storage."""
         ...
 
 
 class Rendezvous(Protocol):
-    """Where worlds come from."""
+    """Provides worlds to an agent."""
 
     def serve(self, node: Node) -> None:
-        """Take the workers about which others may ask."""
+        """Attach the workers of this node."""
         ...
 
     async def imports(self) -> Sequence[str]:
-        """Return what workers that run already have imported: before the first join."""
+        """Return the modules that running workers have imported. Called before the first join."""
         ...
 
     def learned(self, modules: Sequence[str]) -> None:
-        """Take what workers import, for nodes to come."""
+        """Share the modules that workers import with nodes that join later."""
         ...
 
     async def join(self) -> World:
-        """Return the first world, or the next one after a change of membership."""
+        """Return the first world, or the next one after a change of members."""
         ...
 
     async def restart(self, world: World, failure: Failure | None) -> World:
@@ -72,87 +76,81 @@ class Rendezvous(Protocol):
 
         Args:
             world: the world that has ended.
-            failure: what ended it here; None when another member said so.
+            failure: what ended it on this node; None if another member reported the end.
         """
         ...
 
     def started(self, world: World) -> None:
-        """Take that the workers of this world are started here: others may wait for it."""
+        """Report that the workers of this world have started on this node; other nodes may wait for
+        it.
+        """
         ...
 
     async def notice(self) -> Notice:
-        """Wait until others want something."""
+        """Wait until other nodes or the master interrupt this attempt."""
         ...
 
     async def views(self) -> Sequence[View]:
-        """Return where the workers of all nodes are: this one's hang."""
+        """Return the stacks of the ranks of all nodes; called when this node hangs."""
         ...
 
     async def finished(self, world: World) -> Notice | None:
-        """Say that all workers here are done; wait for the others.
+        """Report that all workers here have succeeded; wait for the other nodes.
 
-        Returns None when all are done, or what is wanted instead.
+        Returns None when all nodes have succeeded, else the notice that interrupts the wait.
         """
         ...
 
     async def leave(self, reason: str) -> None:
-        """Say farewell; not to be waited for any more."""
+        """Leave the job; other nodes do not wait for this one any more."""
         ...
 
 
 class OneNode:
-    """A world of one node: nobody to ask."""
+    """Worlds of a single node, without a master."""
 
     def __init__(self, local_world_size: int, host: str, port: int | None = None) -> None:
         self._size, self._host, self._port = local_world_size, host, port
         self._node: Node | None = None
 
     def serve(self, node: Node) -> None:
-        """Take the workers."""
         self._node = node
 
     async def imports(self) -> Sequence[str]:
-        """Return nothing: no others run."""
         return ()
 
-    def learned(self, modules: Sequence[str]) -> None:
-        """Do nothing: none will come."""
+    def learned(self, modules: Sequence[str]) -> None: ...
 
     async def join(self) -> World:
-        """Return the only world there is.
+        """Return the world of this node.
 
         Raises:
-            PortsTakenError: the port that the user wants is somebody else's.
+            PortsTakenError: another process listens on the requested port.
         """
         if self._port and not is_free(self._port):
             raise PortsTakenError(
-                f"--master-port {self._port}: somebody listens on that port of this node; "
+                f"--master-port {self._port}: another process listens on that port of this node; "
                 "leave the flag out for a free one"
             )
         return World(0, 0, 1, 0, self._size, self._host, self._port or free_port())
 
     async def restart(self, world: World, failure: Failure | None) -> World:
-        """Count, and open the store elsewhere unless the user has fixed its port."""
         del failure
         port = self._port or free_port()
         return replace(world, attempt=world.attempt + 1, store_port=port)
 
-    def started(self, world: World) -> None:
-        """Do nothing: nobody waits for it."""
+    def started(self, world: World) -> None: ...
 
     async def notice(self) -> Notice:
-        """Wait for ever: there is nobody else."""
+        """Never returns: no other node can interrupt."""
         never: asyncio.Future[Notice] = asyncio.get_running_loop().create_future()
         return await never
 
     async def views(self) -> Sequence[View]:
-        """Return where the workers are."""
         return await self._node.views() if self._node else ()
 
     async def finished(self, world: World) -> Notice | None:
-        """Return at once."""
         del world
         return None
 
-    async def leave(self, reason: str) -> None:
-        """Do nothing."""
+    async def leave(self, reason: str) -> None: ...

@@ -1,4 +1,4 @@
-"""What the workers of one attempt have reported, and the processors and memory that they use."""
+"""Reported progress of a worker group, and the processors and memory that it uses."""
 
 import os
 import time
@@ -13,7 +13,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def told(group: Group) -> list[Told]:
-    """Return what each worker says of its progress."""
+    """Read the progress files of all workers."""
     return [read(each.streams.progress, each.streams.metrics) for each in group.workers]
 
 
@@ -27,14 +27,14 @@ def processor_seconds(pid: int) -> float:
 
 
 class Meter:
-    """Measures what the workers of one attempt use, with the processes that they have started."""
+    """Measures the resource usage of one attempt's workers and of the processes that they started."""
 
     def __init__(self, group: Group) -> None:
         self._group = group
         self._busy_s, self._looked = 0.0, time.monotonic()
 
     def usage(self) -> Usage:
-        """Return the processors used since the last look, and the memory used now."""
+        """Return the processors used since the last call, and the memory used now."""
         pids = [pid for each in self._group.workers for pid in _family(each.process.pid)]
         busy_s, now = sum(map(processor_seconds, pids)), time.monotonic()
         passed, used = now - self._looked, max(0.0, busy_s - self._busy_s)
@@ -43,9 +43,9 @@ class Meter:
 
 
 def _family(pid: int) -> list[int]:
-    """Return a process and its children, such as loaders of data."""
+    """Return a process and its children, such as data loaders."""
     try:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     except OSError:
-        children = []  # it is gone, or the kernel does not tell
+        children = []  # it has ended, or this kernel lacks the file
     return [pid, *map(int, children)]

@@ -1,4 +1,4 @@
-"""What an agent says to the master. Pure, but for the free port that a Join names."""
+"""Messages of an agent to the master."""
 
 from dataclasses import dataclass
 
@@ -15,13 +15,12 @@ POLL_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Speaker:
-    """Who speaks."""
+    """Creates the messages of one agent process."""
 
     place: Place
     incarnation: str
 
     def join(self, number: int, peer_port: int, before: Round | None) -> msg.Join:
-        """Say which world is wanted, and which was the last."""
         place = self.place
         return msg.Join(
             node_id=place.node_id,
@@ -44,7 +43,6 @@ class Speaker:
         )
 
     def heartbeat(self, round_: int, attempt: int, report: Report) -> msg.Heartbeat:
-        """Say how the workers are."""
         usage = report.usage
         return msg.Heartbeat(
             node_id=self.place.node_id,
@@ -63,7 +61,7 @@ class Speaker:
 
 
 def failed(place: Place, round_: int, attempt: int, failure: Failure) -> msg.Failure:
-    """Tell of a failure that is followed by a restart in place."""
+    """Return the message about a failure that is followed by a restart in place."""
     return msg.Failure(
         node_id=place.node_id,
         round=round_,

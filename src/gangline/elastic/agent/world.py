@@ -5,33 +5,33 @@ import socket
 from dataclasses import dataclass
 
 STORE_PORTS = range(20_000, 32_768)
-"""Below the range from which Linux takes ports of outgoing connections: nobody else's by chance."""
+"""Ports below the range from which Linux chooses ports of outgoing connections."""
 
 
 class PortsTakenError(OSError):
-    """No port could be had for the store of the workers."""
+    """No port is free for the store of the workers."""
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """One attempt: the members, and where rank 0 opens the store."""
+    """One attempt as this node sees it."""
 
     attempt: int
-    """Restarts of the job so far; the same on all nodes."""
+    """Number of restarts of the job so far; the same on all nodes."""
     group_rank: int
-    """This node among the nodes."""
+    """Position of this node among the nodes."""
     group_world_size: int
     first_rank: int
-    """The rank of this node's local rank 0."""
+    """Global rank of this node's local rank 0."""
     world_size: int
     store_host: str
     store_port: int
     round: int = 0
-    """Counts changes of membership."""
+    """Number of changes of membership."""
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on now.
+    """Return a port on which no process listens.
 
     Raises:
         PortsTakenError: none was found.
@@ -43,11 +43,11 @@ def free_port() -> int:
 
 
 def is_free(port: int, *, is_lingering_free: bool = True) -> bool:
-    """Return whether rank 0 could listen there, for all addresses as PyTorch does.
+    """Return whether rank 0 could listen on the port, for all addresses as PyTorch does.
 
     Args:
         port: the port.
-        is_lingering_free: whether connections that have ended there do not matter.
+        is_lingering_free: False to treat ports with closed connections as taken.
     """
     family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
     with socket.socket(family) as probe:

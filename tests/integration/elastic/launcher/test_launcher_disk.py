@@ -59,5 +59,5 @@ def test_a_full_disk_costs_files_of_output_and_no_training(launch, script, disk,
     run.until("up 2 ")
     end.touch()
     assert run.wait() == 0, run.output
-    assert "no files of output for this attempt" in run.output
+    assert "the output of this attempt is not written to files" in run.output
     assert not [*Path("/dev/shm").glob(f"{logs.name}*")], "nothing is left in memory"

@@ -65,12 +65,12 @@ def test_the_rank_that_did_not_arrive_is_named():
 
 def test_a_rank_without_a_stack_did_not_arrive():
     message = hang_failure([seen(0, WAITS, "a"), seen(1, None, "b")], 60).message
-    assert message == "rank 1 on b is somewhere that writes no stack; waiting for it: rank 0"
+    assert message == "rank 1 on b is at an unknown location (no stack); waiting for it: rank 0"
 
 
 def test_where_nobody_waits_in_torch_a_rank_without_a_stack_is_named_whatever_the_steps():
     message = hang_failure([seen(0, LOADS, "a", 7), seen(1, None, "b")], 60).message
-    assert message.startswith("rank 1 on b is somewhere that writes no stack")
+    assert message.startswith("rank 1 on b is at an unknown location (no stack)")
 
 
 def test_one_that_is_seen_from_outside_only_did_not_arrive_wherever_it_stands():

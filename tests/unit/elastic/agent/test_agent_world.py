@@ -11,7 +11,7 @@ from gangline.elastic.agent.world import STORE_PORTS, PortsTakenError, free_port
 async def test_a_port_that_the_user_wants_and_another_program_has_is_refused() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(PortsTakenError, match=f"--master-port {port}: somebody listens"):
+        with pytest.raises(PortsTakenError, match=f"--master-port {port}: another process listens"):
             await OneNode(1, "127.0.0.1", port).join()
     assert (await OneNode(1, "127.0.0.1", port).join()).store_port == port
 

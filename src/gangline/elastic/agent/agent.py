@@ -182,7 +182,7 @@ class Agent:
         log.warning("no progress for %g s: taking stacks", self._settings.hang.timeout_s)
         self._node.hangs(end.hung_since)
         # The stacks of all nodes are collected before any node ends its workers: afterwards the
-        # ranks that wait could not be told from those that hang.
+        # ranks that wait and the ranks that hang would look the same.
         views = await self._rendezvous.views()
         evidence = self._node.evidence()
         return _End(failure=hang_failure(views, self._settings.hang.timeout_s, evidence))

@@ -37,8 +37,7 @@ class Agreement:
     """Agrees on restarts; the leader's workers also start first.
 
     Rank 0 opens the store. A worker that connects earlier loses 0.2 to 0.7 s until PyTorch tries
-    again.
-    The node of a dead worker would always be early: it has no workers to stop.
+    again. The node of a dead worker would always be early: it has no workers to stop.
     """
 
     def __init__(self, peers: Peers) -> None:

@@ -1,5 +1,4 @@
-"""Partition detection: is this node connected to the nodes it trains with, while the master is
-silent?
+"""Partition detection: is this node still connected to its peers while the master is silent?
 
 While the master answers, it decides whether a world is over. Without it the members monitor each
 other: the leader probes all other members, and they probe the leader. A member that has not
@@ -10,8 +9,7 @@ another world meanwhile.
 Invariant: two worlds of one job never train concurrently for longer than the silence limit.
 
 A node that reaches neither the master, nor a member, nor the witness (the API server of its
-cluster)
-is partitioned: another node should replace it.
+cluster) is partitioned: another node should replace it.
 """
 
 import asyncio
@@ -80,7 +78,7 @@ class Contact:
         self._cut_off = asyncio.Event()
 
     async def cut_off(self) -> str:
-        """Wait until this node is partitioned; return the reason. Never returns without a witness."""
+        """Wait until this node is partitioned; return why. Never returns without a witness."""
         await self._cut_off.wait()
         return f"partitioned: neither the master, nor another node, nor {self._witness} answers"
 
@@ -144,9 +142,7 @@ class Contact:
         return over
 
     async def _ask(self, member: Member, current_round: Round | None) -> Heard | bool | None:
-        """Probe a member. Returns its position, True if it is alive without one, None without an
-        answer.
-        """
+        """Probe a member: its position, True if it is alive without one, None without an answer."""
         assert current_round is not None
         probe = Heard(current_round.go.round, current_round.go.attempt)
         try:

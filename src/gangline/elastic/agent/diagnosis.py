@@ -1,8 +1,8 @@
 """Failure diagnosis: maps the exit of a worker to a cause, a blame and a remedy.
 
 ``api.failure`` knows exit codes and signals. Only an agent sees the rest: out-of-memory kills of
-the
-kernel, the exception that the worker wrote to its error file, and error texts of broken devices.
+the kernel, the exception that the worker wrote to its error file, and error texts of broken
+devices.
 """
 
 import json
@@ -87,9 +87,7 @@ class WorkerFailure:
 
 
 def read_last_words(path: Path) -> LastWords | None:
-    """Read the error file that torch's ``record`` or the worker hook wrote; None without a valid
-    one.
-    """
+    """Read the error file that torch's ``record`` or the worker hook wrote; None if invalid."""
     try:
         content = json.loads(path.read_bytes())["message"]
     except (OSError, ValueError, KeyError, TypeError):

@@ -1,9 +1,8 @@
 """Hang detection: whether workers make progress, and for which ranks the others wait.
 
 Progress is a change of the files that training code touches in each step
-(``GANGLINE_PROGRESS_FILE``,
-or ``RUNTIME_METRICS_PATH`` as DLRover's trainers do). If a script touches neither, processor time
-counts: workers that wait for each other over gloo use none.
+(``GANGLINE_PROGRESS_FILE``, or ``RUNTIME_METRICS_PATH`` as DLRover's trainers do). If a script
+touches neither, processor time counts: workers that wait for each other over gloo use none.
 """
 
 import re
@@ -28,8 +27,7 @@ class Pulse:
 
     touched: float | None
     """Modification time of its progress files; None if it never touched them. Only a change counts,
-    because
-    that clock may jump.
+    because that clock may jump.
     """
     busy_s: float
     """Processor time used since its start."""

@@ -126,9 +126,7 @@ class Membership:
         return first
 
     async def restart(self, world: World, failure: Failure | None) -> World:
-        """Agree with the peers on the next attempt. Ask the master for a world if one of them is
-        lost.
-        """
+        """Agree with the peers on the next attempt. Ask the master if one of them is lost."""
         current_round = self._round
         # The heartbeat reports the last steps of the ended attempt: lost work is counted from them.
         self._keep(self._send(self._heartbeat()))
@@ -163,7 +161,7 @@ class Membership:
         return await self._inquest.views(self._round, self._running, self._node)
 
     async def finished(self, world: World) -> Notice | None:
-        """Report the end to the master; wait for the other nodes, or for the reason of a restart."""
+        """Report the end to the master; wait for the other nodes, or for the cause of a restart."""
         done = asyncio.ensure_future(self._finish())
         notice = asyncio.ensure_future(self.notice())
         try:

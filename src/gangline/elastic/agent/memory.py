@@ -16,9 +16,7 @@ class Memory:
 
 
 def memory(proc: Path = Path("/proc"), cgroup: Path = _CGROUP) -> Memory:
-    """Return limit and available memory, of the container where its limit is lower than the
-    machine's.
-    """
+    """Return limit and available memory of the container, or of the machine if that is lower."""
     lines = (proc / "meminfo").read_text().splitlines()
     sizes = {
         name: int(rest.split()[0]) * _KIB for name, _, rest in (x.partition(":") for x in lines)

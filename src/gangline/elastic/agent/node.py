@@ -1,4 +1,4 @@
-"""The workers of this node's present attempt: progress reports, stacks, and saving of checkpoints."""
+"""The workers of this node's present attempt: progress, stacks, and saving of checkpoints."""
 
 import asyncio
 import logging

@@ -55,9 +55,7 @@ class Started(msgspec.Struct, frozen=True, tag=True):
 
 
 class Hung(msgspec.Struct, frozen=True, tag=True):
-    """Request to the leader: this attempt hangs; return the stacks of all ranks. Reply:
-    ``StackReply``.
-    """
+    """Request: this attempt hangs; return the stacks of all ranks. Reply: ``StackReply``."""
 
     round: int
     attempt: int
@@ -88,9 +86,7 @@ Answer: TypeAlias = Callable[[PeerMessage], Awaitable[PeerMessage]]
 
 
 class Peers:
-    """Listens for messages of other agents and sends requests to them, encrypted with the job
-    secret.
-    """
+    """Exchanges messages with other agents, encrypted with the job secret."""
 
     def __init__(self, secret: seal.Secret, answer: Answer) -> None:
         """Take the job's secret, and the handler of other agents' messages."""

@@ -81,9 +81,7 @@ class Rendezvous(Protocol):
         ...
 
     def started(self, world: World) -> None:
-        """Report that the workers of this world have started on this node; other nodes may wait for
-        it.
-        """
+        """Report that the workers of this world have started here; other nodes may wait for it."""
         ...
 
     async def notice(self) -> Notice:

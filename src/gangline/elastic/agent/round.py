@@ -60,9 +60,7 @@ class Round:
         )
 
     def propose(self, attempt: int, store_port: int, reason: str) -> Go | None:
-        """As the leader, order the attempt after ``attempt``; None if there is a later order
-        already.
-        """
+        """As the leader, order the attempt after ``attempt``; None if there is a later order."""
         if attempt < self.go.attempt:
             return None
         self.go = replace_go(self.go, self.go.attempt + 1, store_port, reason)

@@ -80,8 +80,7 @@ class Spare:
         """Run ``main(descriptor)`` of a module in a fork, as a new interpreter would.
 
         Torch and similar libraries must not have computed in this process: their threads do not
-        survive a
-        fork. `wait_for_child` must be awaited before the next order.
+        survive a fork. `wait_for_child` must be awaited before the next order.
 
         Raises:
             ConnectionError: the spare has died.

@@ -3,8 +3,7 @@
 With a spare, a restart costs no imports. Spares are warmed one after another, at low priority, and
 only while enough memory is free. The modules are learned from the first start; a failure before
 that means an ordinary start. A node that joins a running job gets the list from the master and
-warms
-its spares before it joins.
+warms its spares before it joins.
 """
 
 import asyncio

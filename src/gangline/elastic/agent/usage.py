@@ -27,7 +27,7 @@ def processor_seconds(pid: int) -> float:
 
 
 class Meter:
-    """Measures the resource usage of one attempt's workers and of the processes that they started."""
+    """Measures the resource usage of one attempt's workers and their children."""
 
     def __init__(self, group: Group) -> None:
         self._group = group

@@ -1,8 +1,7 @@
 """Pending orders of the master: stop, or leave a round.
 
 Commands and worlds arrive on separate ways, so an order to leave a round may arrive before the
-world
-of that round. An order for round N also covers earlier rounds, and is never discarded.
+world of that round. An order for round N also covers earlier rounds, and is never discarded.
 """
 
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ class Wanted:
             self.left_round, self.reason = round_, reason or _CHANGED
 
     def notice(self, round_: int | None) -> Notice | None:
-        """Return the order that applies to a round; None stands for the time before the first one."""
+        """Return the order that applies to a round; None is before the first one."""
         if self.stop is not None:
             return self.stop
         if round_ is not None and round_ <= self.left_round:

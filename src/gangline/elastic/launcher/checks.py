@@ -1,4 +1,4 @@
-"""Which checks are wanted, and with what; what they need is imported only then."""
+"""Options of the node check, from flags."""
 
 import argparse
 from dataclasses import dataclass
@@ -7,16 +7,16 @@ from typing import Self
 from gangline.elastic.launcher.parsing import FlagError
 
 _MANY_NODES = 4
-"""From so many on, --auto-config checks the nodes."""
+"""Number of nodes from which on --auto-config enables the node check."""
 
 
 class UnfitError(Exception):
-    """The check found this node unfit for training."""
+    """The node check found this node unfit for training."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much is tested, and what is too slow. Zero means: what suits the device."""
+    """Workload and limits of the node check. Zero means a default for the device."""
 
     matrix_size: int = 0
     matrix_repeats: int = 0
@@ -32,7 +32,7 @@ class Extent:
         """Read the flags.
 
         Raises:
-            FlagError: a number makes no sense.
+            FlagError: a number is out of range.
         """
         for name, least, most in _BOUNDS:
             if not least <= (value := getattr(flags, name)) <= most:
@@ -66,21 +66,21 @@ _BOUNDS = (
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """What is wanted."""
+    """Whether nodes are checked, and how."""
 
     enabled: bool
     tells_speed: bool
-    """Whether the speed of communication is told, too."""
+    """True to report the speed of communication."""
     exclude_straggler: bool
-    """Whether a slow node ends."""
+    """True if a slow node ends."""
     extent: Extent = Extent()
 
     @classmethod
     def of(cls, flags: argparse.Namespace, max_nodes: int) -> Self:
-        """Read the flags, the older ones too.
+        """Read the flags, DLRover's older ones included.
 
         Raises:
-            FlagError: a number makes no sense.
+            FlagError: a number is out of range.
         """
         tells_speed = flags.precheck >= 2 or flags.comm_perf_test
         many = flags.auto_config and max_nodes >= _MANY_NODES

@@ -111,7 +111,7 @@ def test_workers_begin_in_the_interpreters_of_the_check(launch, script, tmp_path
     path, end = script("import os, sys, time\nimport torch\n" + TRAINS), tmp_path / "end"
     run = launch("--standalone", "--nproc-per-node", 2, "--network-check", path, end)
     run.until("trains in 2, imported before: True", 2)
-    assert "workers begin in interpreters of the check: 2" in run.output
+    assert "workers start in interpreters of the node check: 2" in run.output
     run.until("spare interpreters are warm: 2")  # what they import is learned from these, too
     end.touch()
     assert run.wait() == 0, run.output

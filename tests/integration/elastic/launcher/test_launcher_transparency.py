@@ -122,7 +122,7 @@ def test_a_script_sees_what_it_sees_under_torchrun(launch, script, tmp_path, che
     assert theirs.wait() == 0, theirs.output
     ours = launch(*checked, *flags, tmp_path / "ours", 1)
     if checked:
-        ours.until("workers begin in interpreters of the check: 1")
+        ours.until("workers start in interpreters of the node check: 1")
     ours.until("spare interpreters are warm")
     os.kill(seen(tmp_path / "ours0")["pid"], signal.SIGKILL)
     assert ours.wait() == 0, ours.output

@@ -1,5 +1,4 @@
-"""The part of ``sitecustomize`` that runs in workers and spares: learn imports, preload, wait,
-report.
+"""The part of ``sitecustomize`` that runs in workers and spares: learn, preload, wait.
 
 It is loaded by path and removed from ``sys.modules`` afterwards. Messages to the agent are lines of
 JSON on a shared socket. A spare can also fork a child that runs another function; nothing of it

@@ -1,10 +1,8 @@
 """Runs inside every Python worker, before the interpreter runs the training script.
 
 The agent puts this folder first on ``PYTHONPATH``; ``site`` then imports this file. The file
-removes
-every trace of itself: environment variables and entries of ``sys.path``. A site customization of
-the
-user is run as usual. Then it does one of two things:
+removes every trace of itself: environment variables and entries of ``sys.path``. A site
+customization of the user is run as usual. Then it does one of two things:
 
 - in a worker that starts immediately, report what it imports, for later spares;
 - in a spare, import what the script will import, wait for the agent's order, then take over the
@@ -54,9 +52,7 @@ def _hide(folder: str) -> None:
 
 
 def _give_way() -> None:
-    """Run the user's site customization, which this file hides. ``site`` expects ImportError for
-    none.
-    """
+    """Run the user's site customization, or raise ImportError, as ``site`` expects."""
     sys.modules.pop("sitecustomize", None)
     # By name, as the interpreter does: the user's module is no import of this project.
     __import__("sitecustomize")

@@ -37,7 +37,7 @@ class Agent:
 
 
 class Stage:
-    """A job with ``nodes`` nodes; every step is drawn from the seed."""
+    """A job of ``lowest`` to ``highest`` nodes; every step is drawn from the seed."""
 
     def __init__(self, seed: int, *, lowest: int, highest: int, unit: int, ranks: bool) -> None:
         self.random = random.Random(seed)

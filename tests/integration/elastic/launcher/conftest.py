@@ -46,7 +46,7 @@ class Run:
         return "".join(self._lines)
 
     def until(self, text: str, times: int = 1) -> None:
-        """Wait until the output contains a text ``count`` times."""
+        """Wait until the output contains a text ``times`` times."""
         deadline = time.monotonic() + PATIENCE_S
         with self._more:
             while self.output.count(text) < times:

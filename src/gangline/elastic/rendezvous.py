@@ -52,7 +52,7 @@ class Rendezvous:
         """Return the parameters in force; the first Join sets them."""
         return self.state.parameters or Parameters.of(join)
 
-    # What happens
+    # Events
 
     def join(self, join: Join, now: float) -> bool:
         """A node wants to be in the next world. Returns True if the state changed."""
@@ -170,7 +170,7 @@ class Rendezvous:
             ends.append(self._call_ends())
         return min(ends, default=None)
 
-    # What a node should hear
+    # Replies to nodes
 
     def answer(self, join: Join) -> World | Refused | None:
         """Return the reply to a Join that has been processed; None if the node must wait."""

@@ -97,7 +97,7 @@ class RendezvousState(msgspec.Struct):
     gone: dict[int, str] = {}
     """Nodes that are dead or have left, with the reason. They are not waited for."""
     replaced: dict[int, int] = {}
-    """Nodes whose rank another node has taken, with that node."""
+    """Nodes whose rank another node has taken, with the id of that node."""
     former: dict[int, list[str]] = {}
     """Earlier agent processes of each node."""
     refusals: dict[int, Refusal] = {}

@@ -152,7 +152,7 @@ class Agent:
     async def _first_world(self) -> World:
         """Join the job. If other nodes train already, warm the spares before.
 
-        The other nodes go on training meanwhile, so they do not wait for this node's imports.
+        The other nodes continue training meanwhile, so they do not wait for this node's imports.
         """
         modules = await self._rendezvous.imports() if self._spares else ()
         if self._spares and modules:

@@ -4,8 +4,8 @@ The node of rank 0 leads. Another node that sees a failure sends it a request; t
 port for the next store and sends an order to all members. Attempt numbers only rise, so concurrent
 requests for one attempt result in one order.
 
-Invariant: if one member does not acknowledge an order, every member that notices asks the master
-for a new world instead.
+Invariant: if a member does not acknowledge an order, the leader asks the master for a new world,
+which interrupts the attempt on all members.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """The preload list: modules that workers import, stored at the master for nodes that join later.
 
-A node that joins a running job warms its spares with this list first. The other nodes go on
-training meanwhile instead of waiting for its imports.
+A node that joins a running job warms its spares with this list first. The other nodes
+continue training meanwhile instead of waiting for its imports.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """Membership of a job of several nodes: joins at the master, restarts in place among the agents.
 
-The master is asked only when members change. While it is unreachable the workers go on, and
+The master is asked only when members change. While it is unreachable the workers continue, and
 failures are handled with the peers of the round. Three sources can interrupt an attempt: an order
 of the leader, a command of the master, and partition detection. All of them set state and notify
 ``_changed``; ``notice`` evaluates the state.

@@ -43,7 +43,7 @@ class Saves:
     @classmethod
     def most(cls, told: Iterable["Saves"]) -> Self:
         """Combine the counts of processes that save the same steps: the maximum of each number."""
-        rows = [(each.skipped, each.overtaken, each.failed) for each in told]
+        rows = [(count.skipped, count.overtaken, count.failed) for count in told]
         return cls(*map(max, *rows, (0, 0, 0))) if rows else cls()
 
 

@@ -264,7 +264,7 @@ class Rendezvous:
             self._remember_former(node, incarnation)
 
     def _remember_former(self, node: int, incarnation: str) -> None:
-        kept = [one for one in self.state.former.get(node, []) if one != incarnation]
+        kept = [known for known in self.state.former.get(node, []) if known != incarnation]
         self.state.former[node] = [*kept, incarnation][-_FORMER_KEPT:]
 
     def _replace_rank_of(self, join: Join, now: float) -> None:

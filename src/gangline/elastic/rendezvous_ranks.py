@@ -40,5 +40,8 @@ class RankHolders:
         world = self._state.world
         if world is not self._world:
             members = world.members if world is not None else ()
-            self._world, self._members = world, {one.node_rank: one.node_id for one in members}
+            self._world, self._members = (
+                world,
+                {member.node_rank: member.node_id for member in members},
+            )
         return self._members

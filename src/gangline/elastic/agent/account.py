@@ -59,9 +59,9 @@ class Book:
 
     def report(self, told: Sequence[Told], now: float, usage: Usage | None) -> Report:
         """Combine what the workers report now."""
-        step = _least(each.step for each in told)
+        step = _least(progress.step for progress in told)
         self.tells_steps = self.tells_steps or step is not None
-        firsts = [each.first_step for each in told if each.first_step is not None]
+        firsts = [progress.first_step for progress in told if progress.first_step is not None]
         return Report(
             round=self.round,
             attempt=self.attempt,
@@ -69,16 +69,19 @@ class Book:
             step=step,
             first_step=min(firsts, default=None),
             steps_per_s=self._steps_per_s(step, now),
-            checkpoint_step=_least(each.saved_step for each in told),
-            saves=Saves.most(each.saves for each in told),
+            checkpoint_step=_least(progress.saved_step for progress in told),
+            saves=Saves.most(progress.saves for progress in told),
             spent_s=self._spent(told, step, now),
             usage=usage,
         )
 
     def _spent(self, told: Sequence[Told], step: int | None, now: float) -> dict[str, float]:
         starting = Phase.STARTING if self.is_first else Phase.RESTARTING
-        found = {starting: 0.0, Phase.CHECKPOINT: max((each.blocked_s for each in told), default=0)}
-        firsts = [each.first_at for each in told if each.first_at is not None]
+        found = {
+            starting: 0.0,
+            Phase.CHECKPOINT: max((progress.blocked_s for progress in told), default=0),
+        }
+        firsts = [progress.first_at for progress in told if progress.first_at is not None]
         if firsts:
             found[starting] = max(firsts) - self.since
         elif step is None and self.tells_steps:
@@ -99,4 +102,4 @@ class Book:
 
 
 def _least(numbers: Iterable[int | None]) -> int | None:
-    return min((each for each in numbers if each is not None), default=None)
+    return min((number for number in numbers if number is not None), default=None)

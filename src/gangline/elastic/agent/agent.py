@@ -195,9 +195,9 @@ class Agent:
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for each in waiting:
-                if not each.done():
-                    each.cancel()
+            for future in waiting:
+                if not future.done():
+                    future.cancel()
         if ended.done() and not ended.cancelled():
             failures = tuple(ended.result())
             return _End(failures, root_cause(failures).failure if failures else None)

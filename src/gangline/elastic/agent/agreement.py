@@ -81,7 +81,7 @@ class Agreement:
         """As the leader, announce that the workers of this node have started."""
         announcement = Started(current_round.world.round, attempt)
         await asyncio.gather(
-            *(self._tell(each.agent_address, announcement) for each in current_round.others)
+            *(self._tell(member.agent_address, announcement) for member in current_round.others)
         )
 
     def hear_start(self, told: Started) -> None:
@@ -93,8 +93,8 @@ class Agreement:
         return self._started >= (round_, attempt)
 
     async def _tell_all(self, current_round: Round, go: Go) -> bool:
-        others = [each.agent_address for each in current_round.others]
-        replies = await asyncio.gather(*(self._tell(each, go) for each in others))
+        others = [member.agent_address for member in current_round.others]
+        replies = await asyncio.gather(*(self._tell(address, go) for address in others))
         return not any(
             reply is None or (isinstance(reply, Heard) and reply.attempt == LEFT)
             for reply in replies

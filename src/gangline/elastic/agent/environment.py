@@ -43,7 +43,7 @@ def worker_environment(
         # Rank 0 opens the store itself: the agent does not import torch, and a store in the agent
         # would carry keys of dead workers into the next attempt.
         "TORCHELASTIC_USE_AGENT_STORE": "False",
-        "TORCHELASTIC_SIGNALS_TO_HANDLE": ",".join(each.name for each in settings.signals),
+        "TORCHELASTIC_SIGNALS_TO_HANDLE": ",".join(number.name for number in settings.signals),
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": base.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
         **_device(settings, local_rank, base),
     }
@@ -84,8 +84,10 @@ def reporting_environment(
 def worker_arguments(settings: AgentSettings, local_rank: int) -> list[str]:
     """Return the command line of a worker with its local rank filled in."""
     return [
-        Template(each).safe_substitute(local_rank=local_rank) if "${local_rank}" in each else each
-        for each in settings.command.arguments
+        Template(argument).safe_substitute(local_rank=local_rank)
+        if "${local_rank}" in argument
+        else argument
+        for argument in settings.command.arguments
     ]
 
 

@@ -89,7 +89,7 @@ class Group:
         waiting = {worker.process.ended for worker in self.workers}
         while waiting:
             done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            if any(each.result() for each in done):
+            if any(future.result() for future in done):
                 break
         return self.failures()
 
@@ -103,7 +103,7 @@ class Group:
     def failures(self) -> list[WorkerFailure]:
         out_of_memory = out_of_memory_kills() > self._kills_before
         found = (_failure(worker, out_of_memory) for worker in self.workers)
-        return [each for each in found if each is not None]
+        return [failure for failure in found if failure is not None]
 
     def ask_for_stacks(self) -> None:
         """Make every worker write its stacks to its file."""

@@ -46,11 +46,11 @@ class HangWatch:
 
     def is_hung(self, pulses: list[Pulse], now: float) -> bool:
         """Record samples of all workers. Returns True if there was no progress for the timeout."""
-        touches = tuple(each.touched for each in pulses)
-        if any(each is not None for each in touches):
+        touches = tuple(sample.touched for sample in pulses)
+        if any(touch is not None for touch in touches):
             if touches != self._touches:
                 self.since, self._touches = now, touches
-        elif self._is_busy(sum(each.busy_s for each in pulses), now):
+        elif self._is_busy(sum(sample.busy_s for sample in pulses), now):
             self.since = now
         return now - self.since > self.timeout_s
 
@@ -125,8 +125,8 @@ def hang_failure(views: Sequence[View], timeout_s: float, evidence: str = "") ->
         evidence: a sentence that says where more can be read.
     """
     missing = _missing(sorted(views, key=lambda each: each.rank))
-    named = {each.rank for each in missing}
-    waiting = sorted(each.rank for each in views if each.rank not in named)
+    named = {stack.rank for stack in missing}
+    waiting = sorted(stack.rank for stack in views if stack.rank not in named)
     message = "; ".join(map(str, missing[:_TOLD]))
     if len(missing) > _TOLD:
         message += f"; and {len(missing) - _TOLD} more"
@@ -140,12 +140,12 @@ def hang_failure(views: Sequence[View], timeout_s: float, evidence: str = "") ->
 
 def _missing(views: Sequence[View]) -> Sequence[View]:
     """Return the ranks for which the others wait; all ranks if none differs."""
-    absent = [each for each in views if not each.waits]
+    absent = [stack for stack in views if not stack.waits]
     if absent and len(absent) < len(views):
         return absent
-    stuck = [each for each in views if not each.where or each.is_mute]
+    stuck = [stack for stack in views if not stack.where or stack.is_mute]
     if stuck and len(stuck) < len(views):
         return stuck  # these are stopped or blocked in the kernel: all others did answer
-    steps = [each.step for each in views if each.step is not None]
-    behind = [each for each in views if each.step is not None and each.step == min(steps)]
+    steps = [stack.step for stack in views if stack.step is not None]
+    behind = [stack for stack in views if stack.step is not None and stack.step == min(steps)]
     return behind if behind and len(behind) < len(views) else views

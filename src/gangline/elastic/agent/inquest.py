@@ -61,7 +61,8 @@ class Inquest:
 
     async def _gather(self, current_round: Round, attempt: int, node: Node) -> tuple[View, ...]:
         others = (
-            self._look(each.agent_address, current_round, attempt) for each in current_round.others
+            self._look(member.agent_address, current_round, attempt)
+            for member in current_round.others
         )
         own, *theirs = await asyncio.gather(node.views(), *others)
         return (*own, *(view for seen in theirs for view in seen))

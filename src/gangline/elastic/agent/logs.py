@@ -183,7 +183,7 @@ class Tee:
         with path.open("rb") as source, _appending(path.parent.parent / name, filters) as filtered:
             async for line in self._lines(source):
                 console.write(f"{prefix}{line}")
-                if filtered and any(each in line for each in filters):
+                if filtered and any(pattern in line for pattern in filters):
                     filtered.write(f"{prefix}{line}")
 
     async def _lines(self, source: IO[bytes]) -> AsyncIterator[str]:

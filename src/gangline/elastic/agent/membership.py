@@ -167,8 +167,8 @@ class Membership:
         try:
             await asyncio.wait({done, notice}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for each in (done, notice):
-                each.cancel()
+            for future in (done, notice):
+                future.cancel()
             await asyncio.gather(done, notice, return_exceptions=True)
         if not done.cancelled() and done.exception() is None and done.result() is None:
             return None
@@ -223,8 +223,8 @@ class Membership:
         try:
             await asyncio.wait(every, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for each in every:
-                each.cancel()
+            for future in every:
+                future.cancel()
             await asyncio.gather(*every, return_exceptions=True)
         if not stopped.cancelled():
             raise MeetingError(f"stopped: {stopped.result().reason}")

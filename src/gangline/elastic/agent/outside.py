@@ -72,7 +72,8 @@ def told(threads: Sequence[_Thread], pid: int) -> str:
     for thread in (*others, *main):
         lines.append(f"Thread {thread.thread_id:#018x}, seen by py-spy (most recent call first):")
         lines += [
-            f'  File "{each.filename}", line {each.line} in {each.name}' for each in thread.frames
+            f'  File "{frame.filename}", line {frame.line} in {frame.name}'
+            for frame in thread.frames
         ]
     return "".join(f"{line}\n" for line in lines)
 

@@ -100,7 +100,7 @@ class Peers:
         self._server = await asyncio.start_server(self._serve, None, 0)
         sockets = self._server.sockets
         port = int(sockets[0].getsockname()[1])
-        if any(each.getsockname()[1] != port for each in sockets):
+        if any(listener.getsockname()[1] != port for listener in sockets):
             # Each address family got its own port, but peers are given a single one.
             self._server.close()
             self._server = await asyncio.start_server(self._serve, "0.0.0.0", 0)

@@ -109,7 +109,7 @@ def start(
 
     with contextlib.ExitStack() as files:
         out, err = (
-            files.enter_context(each.open("wb")) if each else None for each in (stdout, stderr)
+            files.enter_context(path.open("wb")) if path else None for path in (stdout, stderr)
         )
         try:
             popen = subprocess.Popen(

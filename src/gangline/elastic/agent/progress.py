@@ -27,14 +27,14 @@ async def hung(group: Group, settings: HangSettings) -> float:
         return await never
     pause = min(max(settings.timeout_s / _LOOKS_PER_TIMEOUT, _SHORTEST_LOOK_S), _LONGEST_LOOK_S)
     watch = HangWatch(settings.timeout_s, since=time.monotonic())
-    while not watch.is_hung([_pulse(each) for each in group.workers], time.monotonic()):  # noqa: ASYNC110 - files
+    while not watch.is_hung([_pulse(worker) for worker in group.workers], time.monotonic()):  # noqa: ASYNC110 - files
         await asyncio.sleep(pause)
     return watch.since
 
 
 def _pulse(worker: Worker) -> Pulse:
     touches = [_touched(path) for path in (worker.streams.progress, worker.streams.metrics)]
-    known = [each for each in touches if each is not None]
+    known = [touch for touch in touches if touch is not None]
     return Pulse(max(known, default=None), processor_seconds(worker.process.pid))
 
 
@@ -69,7 +69,7 @@ def evidence(group: Group, *, stays: bool) -> str:
     folder = group.workers[0].streams.stacks.parent.parent if group.workers else None
     if folder is None:
         return ""
-    recorded = any(_flight_record(each).exists() for each in group.workers)
+    recorded = any(_flight_record(worker).exists() for worker in group.workers)
     what = "Stacks and NCCL's flight records" if recorded else "Stacks"
     until = "" if stays else " until the end (--log-dir keeps them)"
     return f"{what} of this node are in {folder}{until}."
@@ -124,7 +124,7 @@ async def _written(files: list[Path], deadline: float) -> None:
     """Wait until files exist and do not grow any more."""
     before: list[int] = []
     while time.monotonic() < deadline:
-        sizes = [_bytes(each) for each in files]
+        sizes = [_bytes(file) for file in files]
         if all(sizes) and sizes == before:
             return
         before = sizes

@@ -44,7 +44,7 @@ def report(settings: AgentSettings, outcome: Outcome) -> str:
     first = root_cause(outcome.failures) if outcome.failures else None
     if first:
         lines.append(_line(first, "first to fail: "))
-    lines += [_line(each, "then: ") for each in outcome.failures if each is not first]
+    lines += [_line(failure, "then: ") for failure in outcome.failures if failure is not first]
     if outcome.verdict:
         lines.append(f"  not restarted: {outcome.verdict.reason}")
     if first and first.words and first.words.traceback:

@@ -27,7 +27,7 @@ class Round:
 
     @property
     def me(self) -> Member:
-        return next(each for each in self.world.members if each.node_id == self.node_id)
+        return next(member for member in self.world.members if member.node_id == self.node_id)
 
     @property
     def leader(self) -> Member:
@@ -40,7 +40,7 @@ class Round:
 
     @property
     def others(self) -> list[Member]:
-        return [each for each in self.world.members if each.node_id != self.node_id]
+        return [member for member in self.world.members if member.node_id != self.node_id]
 
     def attempt_world(self, restarts_before: int) -> World:
         """Return the world of the current attempt for the workers.

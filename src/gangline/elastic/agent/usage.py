@@ -14,7 +14,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 def told(group: Group) -> list[Told]:
     """Read the progress files of all workers."""
-    return [read(each.streams.progress, each.streams.metrics) for each in group.workers]
+    return [read(worker.streams.progress, worker.streams.metrics) for worker in group.workers]
 
 
 def processor_seconds(pid: int) -> float:
@@ -35,7 +35,7 @@ class Meter:
 
     def usage(self) -> Usage:
         """Return the processors used since the last call, and the memory used now."""
-        pids = [pid for each in self._group.workers for pid in _family(each.process.pid)]
+        pids = [pid for worker in self._group.workers for pid in _family(worker.process.pid)]
         busy_s, now = sum(map(processor_seconds, pids)), time.monotonic()
         passed, used = now - self._looked, max(0.0, busy_s - self._busy_s)
         self._busy_s, self._looked = busy_s, now

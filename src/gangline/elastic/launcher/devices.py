@@ -30,12 +30,12 @@ def device_count(
         folder: folder of the device files.
     """
     pattern = re.compile(_DEVICE_FILES[accelerator])
-    present = sum(1 for each in folder.iterdir() if pattern.fullmatch(each.name))
+    present = sum(1 for file in folder.iterdir() if pattern.fullmatch(file.name))
     visible = environment.get(_VISIBLE[accelerator])
     if visible is None:
         return present
     return min(
-        present, len([each for each in visible.split(",") if each.strip() not in ("", "-1")])
+        present, len([device for device in visible.split(",") if device.strip() not in ("", "-1")])
     )
 
 
@@ -61,7 +61,7 @@ def xpu_count(folder: Path = Path("/dev/dri")) -> int:
     """Return the number of render nodes, which are the devices of Intel."""
     if not folder.exists():
         return 0
-    return sum(1 for each in folder.iterdir() if each.name.startswith("renderD"))
+    return sum(1 for file in folder.iterdir() if file.name.startswith("renderD"))
 
 
 def cpu_count() -> int:

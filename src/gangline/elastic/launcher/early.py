@@ -80,7 +80,7 @@ def imports_torch_first(source: bytes) -> bool:
     for statement in body:
         match statement:
             case ast.Import(names=names):
-                imported = [each.name.partition(".")[0] for each in names]
+                imported = [alias.name.partition(".")[0] for alias in names]
             case ast.ImportFrom(module=str(module), level=0):
                 imported = [module.partition(".")[0]]
             case _:

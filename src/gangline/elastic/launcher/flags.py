@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 def comma_separated(text: str) -> list[str]:
     """Split at commas. A doubled comma stands for a literal one."""
-    return [each.replace("\0", ",") for each in text.replace(",,", "\0").split(",")]
+    return [part.replace("\0", ",") for part in text.replace(",,", "\0").split(",")]
 
 
 @dataclass(frozen=True, slots=True)

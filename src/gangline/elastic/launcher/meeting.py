@@ -115,7 +115,7 @@ def _api_server(environment: Mapping[str, str]) -> str | None:
 
 def _conf(text: str) -> dict[str, str]:
     found = {}
-    for pair in filter(None, (each.strip() for each in text.split(","))):
+    for pair in filter(None, (part.strip() for part in text.split(","))):
         key, equals, value = pair.partition("=")
         if not equals:
             raise FlagError(f"--rdzv-conf {pair}: must be KEY=VALUE")

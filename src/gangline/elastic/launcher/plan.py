@@ -169,11 +169,11 @@ def _shutdown_s(flags: argparse.Namespace, environment: Mapping[str, str]) -> fl
 
 
 def _signals(text: str) -> tuple[signal.Signals, ...]:
-    names = [each.strip() for each in text.split(",") if each.strip()]
-    unknown = [each for each in names if each not in signal.Signals.__members__]
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    unknown = [name for name in names if name not in signal.Signals.__members__]
     if unknown or {"SIGKILL", "SIGSTOP"} & set(names):
         raise FlagError(f"--signals-to-handle {text}: names a signal that cannot be handled")
-    return tuple(signal.Signals[each] for each in names)
+    return tuple(signal.Signals[name] for name in names)
 
 
 def _affinity(flags: argparse.Namespace, workers: int) -> tuple[frozenset[int], ...]:
@@ -208,7 +208,7 @@ def _streams(name: str, text: str) -> int | dict[int, int]:
         raise FlagError(f"--{name} {text}: must be 0, 1, 2, 3 or RANK:N,RANK:N…")
     if ":" not in text:
         return int(text)
-    pairs = (each.split(":") for each in text.split(","))
+    pairs = (part.split(":") for part in text.split(","))
     return {int(rank): int(streams) for rank, streams in pairs}
 
 
@@ -216,6 +216,6 @@ def _ranks(text: str) -> frozenset[int] | None:
     if not text:
         return None
     try:
-        return frozenset(int(each) for each in text.split(","))
+        return frozenset(int(part) for part in text.split(","))
     except ValueError:
         raise FlagError(f"--local-ranks-filter {text}: must be numbers with commas") from None

@@ -162,7 +162,7 @@ class Conductor:
         self._last_call = None
         if self._session is not None or not self._waiting:
             return
-        requests = [one.wanted for one in self._waiting.values()]
+        requests = [participant.wanted for participant in self._waiting.values()]
         if len(requests) >= max(request.nodes for request in requests):
             self._begin(now)
         elif len(requests) + len(self._trusted) >= max(request.min_nodes for request in requests):
@@ -172,7 +172,7 @@ class Conductor:
         self._last_call = None
         nodes = dict(sorted(self._waiting.items(), key=lambda one: _place(one[1].wanted)))
         self._waiting = {}
-        requests = [one.wanted for one in nodes.values()]
+        requests = [participant.wanted for participant in nodes.values()]
         default = SpeedLimits()
         limits = SpeedLimits(
             ratio=max(request.straggler_ratio for request in requests) or default.ratio,
@@ -230,14 +230,14 @@ class Conductor:
     def _remember(self, session: _Session, verdict: Verdict, node: int) -> None:
         """Store the best times of a node that was not slow, for later comparison."""
         passed = [
-            one.outcomes[node]
-            for one in session.rounds
-            if node in one.outcomes and one.outcomes[node].passed
+            round_.outcomes[node]
+            for round_ in session.rounds
+            if node in round_.outcomes and round_.outcomes[node].passed
         ]
         if passed and node not in verdict.stragglers:
             times = (
-                min(one.compute_s for one in passed),
-                min(one.collective_s for one in passed),
+                min(result.compute_s for result in passed),
+                min(result.collective_s for result in passed),
             )
             self._history.setdefault(node, deque(maxlen=HISTORY)).append(times)
 
@@ -245,7 +245,7 @@ class Conductor:
     def _missing(session: _Session) -> list[int]:
         if isinstance(session.step, Verdict):
             return []
-        return [node for one in session.step for node in one if node not in session.outcomes]
+        return [node for group in session.step for node in group if node not in session.outcomes]
 
     @staticmethod
     def _takes_part(session: _Session, key: Key) -> bool:

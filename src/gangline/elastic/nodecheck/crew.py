@@ -126,7 +126,9 @@ def summed_up(measured: Sequence[Measured]) -> Outcome:
 
     A failure within the node comes before failures that may follow from it.
     """
-    failures = sorted((one for one in measured if not one.passed), key=lambda one: not one.local)
+    failures = sorted(
+        (result for result in measured if not result.passed), key=lambda result: not result.local
+    )
     if failures:
         one = failures[0]
         return Outcome(
@@ -138,7 +140,7 @@ def summed_up(measured: Sequence[Measured]) -> Outcome:
         passed=True,
         compute_s=slowest.compute_s,
         collective_s=last.collective_s,
-        bandwidth=min(one.bandwidth for one in measured),
+        bandwidth=min(result.bandwidth for result in measured),
         device=slowest.device,
         collective_device=last.device,
     )

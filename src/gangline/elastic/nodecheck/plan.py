@@ -108,9 +108,9 @@ class _Evidence:
         cls, nodes: Sequence[int], rounds: Sequence[Round], gone: Collection[int]
     ) -> "_Evidence":
         evidence = cls(nodes, rounds, failures={node: [] for node in nodes}, gone=gone)
-        for one in rounds:
-            for group in one.groups:
-                evidence._read(one, group)
+        for round_ in rounds:
+            for group in round_.groups:
+                evidence._read(round_, group)
         return evidence
 
     def _read(self, one: Round, group: Group) -> None:
@@ -189,8 +189,8 @@ class _Evidence:
     def times(self) -> dict[int, tuple[float, float]]:
         """Return the best compute and collective times of each node that passed a round."""
         best: dict[int, tuple[float, float]] = {}
-        for one in self.rounds:
-            for node, outcome in one.outcomes.items():
+        for round_ in self.rounds:
+            for node, outcome in round_.outcomes.items():
                 if outcome.passed:
                     seen = best.get(node, (outcome.compute_s, outcome.collective_s))
                     best[node] = (
@@ -202,10 +202,10 @@ class _Evidence:
     def second_chances(self, slow: Mapping[int, Finding]) -> tuple[Group, ...]:
         """Pair slow nodes that have passed only once with fast ones."""
         passes, tests = dict.fromkeys(self.nodes, 0), dict.fromkeys(self.nodes, 0)
-        for one in self.rounds:
-            for group in one.groups:
+        for round_ in self.rounds:
+            for group in round_.groups:
                 for node in group:
-                    passes[node] += one.passed(group)
+                    passes[node] += round_.passed(group)
                     tests[node] += 1
         again = [n for n in slow if passes[n] == 1 and tests[n] < SEARCH_ROUNDS]
         again = [n for n in again if n not in self.gone]
@@ -216,9 +216,9 @@ class _Evidence:
     def located(self, finding: Finding) -> Finding:
         """Add the device on which the node had its best time in the slow test."""
         passed = [
-            one.outcomes[finding.node]
-            for one in self.rounds
-            if finding.node in one.outcomes and one.outcomes[finding.node].passed
+            round_.outcomes[finding.node]
+            for round_ in self.rounds
+            if finding.node in round_.outcomes and round_.outcomes[finding.node].passed
         ]
         best = min(passed, key=lambda each: each.seconds_of(finding.test))
         return replace(finding, device=best.device_of(finding.test))
@@ -235,10 +235,10 @@ class _Evidence:
         if node in self.gone:
             return Finding(node, LOST.test, value=1.0, message=LOST.message)
         failures: list[Outcome] = [
-            one.outcome(node)
-            for one in self.rounds
-            for group in one.groups
-            if node in group and not one.passed(group)
+            round_.outcome(node)
+            for round_ in self.rounds
+            for group in round_.groups
+            if node in group and not round_.passed(group)
         ]
         last = next((f for f in reversed(failures) if not f.passed), failures[-1])
         return Finding(

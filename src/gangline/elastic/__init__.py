@@ -1,5 +1,5 @@
-"""What runs in and for training processes: launcher, agent, master, data, checkpoints.
+"""Elastic training: launcher, agent, master, node check, data shards, checkpoints, trainer.
 
 It must import on a training image without Kubernetes libraries and depends on ``gangline.api`` at
-most; torch is imported only in worker processes.
+most. Torch is imported only in worker processes.
 """

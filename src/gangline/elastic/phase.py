@@ -1,8 +1,8 @@
-"""What a node does at a moment, for the account of goodput."""
+"""Phases of a node for the goodput account."""
 
 
 class Phase:
-    """The words; open: unknown ones count as waiting."""
+    """Names of the phases. The set is open: unknown ones count as waiting."""
 
     WAITING = "waiting"
     STARTING = "starting"
@@ -10,5 +10,5 @@ class Phase:
     TRAINING = "training"
     RESTARTING = "restarting"
     CHECKPOINT = "checkpoint"
-    """Training stands still while a checkpoint is written or read."""
+    """Training waits while a checkpoint is written or read."""
     HANGING = "hanging"

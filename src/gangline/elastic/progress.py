@@ -1,11 +1,11 @@
-"""What a training process says of its progress, in a file that its agent reads.
+r"""The progress file, in which a training process reports its steps to its agent.
 
-The file (``GANGLINE_PROGRESS_FILE``) holds lines of a word and a number. Any script may write it:
+The file (``GANGLINE_PROGRESS_FILE``) holds lines of a name and a number. Any script may write it:
 
     Path(os.environ["GANGLINE_PROGRESS_FILE"]).write_text(f"step {step}\\n")
 
-``ElasticTrainer`` and ``Checkpointer`` write it by themselves, each its own part in place: one
-system call, which costs a step microseconds. Only the standard library is used here.
+``ElasticTrainer`` and ``Checkpointer`` write it themselves, each its own fixed part of the file.
+That is one system call, which costs microseconds a step. Only the standard library is used here.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from typing import Final, Self
 
 PROGRESS_VARIABLE: Final = "GANGLINE_PROGRESS_FILE"
 METRICS_VARIABLE: Final = "RUNTIME_METRICS_PATH"
-"""Where trainers written for DLRover report their steps."""
+"""Names the file to which trainers written for DLRover report their steps."""
 _FIRST_AT: Final = "first_at_monotonic"
 _SKIPPED: Final = "saves_skipped"
 _OVERTAKEN: Final = "saves_overtaken"
@@ -31,41 +31,41 @@ _LARGEST: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Saves:
-    """What became of checkpoints that were not saved as they were to be, since the last start."""
+    """Numbers of saves that did not complete as requested, since the last start."""
 
     skipped: int = 0
     """Saves for which no memory was free."""
     overtaken: int = 0
-    """Steps that were to go to storage; newer ones came before it was their turn."""
+    """Steps that were not written to storage because newer ones came first."""
     failed: int = 0
-    """Times that storage did not take a step. It is tried again."""
+    """Failed writes of a step to storage; each is tried again."""
 
     @classmethod
     def most(cls, told: Iterable["Saves"]) -> Self:
-        """Put together what several say, who save the same steps: the largest of each number."""
-        rows = [(each.skipped, each.overtaken, each.failed) for each in told]
+        """Combine the counts of processes that save the same steps: the maximum of each number."""
+        rows = [(count.skipped, count.overtaken, count.failed) for count in told]
         return cls(*map(max, *rows, (0, 0, 0))) if rows else cls()
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What one process has said since it was started."""
+    """Progress of one process since its start."""
 
     step: int | None = None
-    """The last step that it finished."""
+    """The last finished step."""
     first_step: int | None = None
-    """The first one."""
+    """The first finished step."""
     first_at: float | None = None
-    """When that was finished, on this machine's monotonic clock."""
+    """Time of the first finished step, on this machine's monotonic clock."""
     saved_step: int | None = None
     """The last step that a complete checkpoint holds, in memory or in storage."""
     blocked_s: float = 0.0
-    """Time that training has waited for checkpoints."""
+    """Time for which training has waited for checkpoints."""
     saves: Saves = Saves()
 
 
 class _Part:
-    """One writer's part of the file; without a file it does nothing."""
+    """One writer's fixed part of the file; without a file it does nothing."""
 
     def __init__(self, place: int, environment: Mapping[str, str]) -> None:
         self._at, self._file = place * _PART, -1
@@ -74,7 +74,6 @@ class _Part:
                 self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
     def write(self, text: str) -> None:
-        """Replace what it said before."""
         if self._file >= 0:
             with contextlib.suppress(OSError):  # a full disk must not end the training
                 os.pwrite(self._file, text.ljust(_PART - 1).encode() + b"\n", self._at)
@@ -85,21 +84,20 @@ class _Part:
 
 
 class StepTeller:
-    """Says which step is finished."""
+    """Reports finished steps."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         self._part = _Part(0, environment)
         self._first = ""
 
     def finished(self, step: int) -> None:
-        """A step is finished."""
         if not self._first:
             self._first = f"first_step {step}\n{_FIRST_AT} {time.monotonic():.3f}"
         self._part.write(f"step {step}\n{self._first}\n")
 
 
 class SaveTeller:
-    """Says which step a checkpoint holds, and how long training has waited for it."""
+    """Reports saved steps, and the time for which training has waited for checkpoints."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         self._part = _Part(1, environment)
@@ -108,31 +106,28 @@ class SaveTeller:
         self._telling = threading.Lock()
 
     def holds(self, step: int) -> None:
-        """A checkpoint holds this step."""
         self._saved = f"saved_step {step}\n"
         self._tell()
 
     def waited(self, seconds: float) -> None:
-        """Training has waited for a checkpoint."""
         self._blocked_s += seconds
         self._tell()
 
     def became(self, saves: Saves) -> None:
-        """What became of saves so far."""
         if saves != self._saves:
             self._saves = saves
             self._tell()
 
     def _tell(self) -> None:
-        with self._telling:  # a save may become whole in another thread
+        with self._telling:  # a save may complete in another thread
             saves = self._saves
-            words = {_SKIPPED: saves.skipped, _OVERTAKEN: saves.overtaken, _FAILED: saves.failed}
-            more = "".join(f"{word} {number}\n" for word, number in words.items() if number)
+            counts = {_SKIPPED: saves.skipped, _OVERTAKEN: saves.overtaken, _FAILED: saves.failed}
+            more = "".join(f"{name} {number}\n" for name, number in counts.items() if number)
             self._part.write(f"{self._saved}blocked_s {self._blocked_s:.3f}\n{more}")
 
 
 def read(progress: Path, metrics: Path) -> Told:
-    """Read what a process says; what cannot be understood is left out."""
+    """Read the progress of a process; invalid lines are ignored."""
     numbers = _numbers(_text(progress))
     step = _whole(numbers, "step")
     if step is None:
@@ -145,7 +140,7 @@ def read(progress: Path, metrics: Path) -> Told:
         first_at=numbers.get(_FIRST_AT),
         saved_step=_whole(numbers, "saved_step"),
         blocked_s=numbers.get("blocked_s", 0.0),
-        saves=Saves(*(_whole(numbers, word) or 0 for word in (_SKIPPED, _OVERTAKEN, _FAILED))),
+        saves=Saves(*(_whole(numbers, name) or 0 for name in (_SKIPPED, _OVERTAKEN, _FAILED))),
     )
 
 
@@ -160,9 +155,9 @@ def _text(path: Path) -> str:
 def _numbers(text: str) -> dict[str, float]:
     found = {}
     for line in text.replace("\0", " ").splitlines():
-        word, _, number = line.strip().partition(" ")
+        name, _, number = line.strip().partition(" ")
         with contextlib.suppress(ValueError):
-            found[word] = float(number)
+            found[name] = float(number)
     return found
 
 
@@ -175,5 +170,5 @@ def _reported(text: str) -> int | None:
     try:
         step = json.loads(text)["step"]
     except (ValueError, KeyError, TypeError):
-        return None  # absent, or half written
+        return None  # absent, or incomplete
     return step if isinstance(step, int) else None

@@ -1,18 +1,21 @@
-"""The rendezvous: nodes join, a world forms, breaks when its members change, and forms anew.
+"""The rendezvous of a job: a world forms, breaks when its members change, and forms again.
 
-Pure: no clock, no I/O; each method takes the time and changes the state. It is told what happens
-(``join``, ``leave``, ``lost``, ``finish``, ``seen``, ``tick``) and is asked what a node should hear
-(``answer``) and be told to do (``orders``). The rules:
+It has no clock and does no I/O: each method takes the time and changes the state. Events come in
+(``join``, ``leave``, ``finish``, ``seen``, ``tick``); ``answer`` gives the reply to a node, and
+``orders`` collects the restarts to send. The rules:
 
-- A world has at least the minimum and at most the maximum of nodes, a multiple of the unit.
-- It forms at once when the maximum waits, or when all nodes that are known to live wait; nodes that
-  are known to be dead are not waited for. Before anything is known of the other nodes (the first
-  world) it forms when nobody came for the time of the last call.
-- It breaks when a member joins anew, dies, or leaves without success, and when it can grow by nodes
-  that wait. Members then hear that they must restart, and those that live are waited for, longer
-  than a last call, because they must stop their workers first.
-- When the minimum is not there in time, all that wait are refused with the names of the missing.
-- A node that joins with the rank of another one takes its place; the other is refused from then on.
+1. A world has at least the minimum and at most the maximum of nodes, a multiple of the node unit.
+2. It forms immediately when the maximum waits, or when all nodes known to live wait. Dead nodes are
+   not waited for. Before the first world nothing is known of other nodes, so it forms when no node
+   has joined for the last-call time.
+3. It breaks when a member joins again, dies, or leaves without success, and when waiting nodes make
+   it larger. Members are then ordered to restart. Live members are waited for longer than a last
+   call, because they must stop their workers first.
+4. If the minimum is not there in time, all waiting nodes are refused with the names of the missing.
+5. A node that joins with the rank of another one replaces it; the other one is refused from then
+on.
+
+Invariant: round numbers only rise, also after the master has lost its memory (``round_seen``).
 """
 
 from gangline.elastic.protocol.messages import Join, Refused, Restart, Waiting, World
@@ -30,29 +33,29 @@ from gangline.elastic.rendezvous_words import given_up, waiting
 __all__ = ["STOP_PATIENCE_S", "Rendezvous", "RendezvousState"]
 
 STOP_PATIENCE_S = 60.0
-"""Members that live are waited for so long when a world breaks: torch gives workers 30 s to end."""
+"""Live members are waited for this long when a world breaks: torch gives workers 30 s to end."""
 RETELL_S = 3.0
-"""A node that trains on although it must restart is told again after this."""
+"""A node that trains on although it must restart gets the order again after this time."""
 _FORMER_KEPT = 8
 
 
 class Rendezvous:
-    """One job's rendezvous. ``state`` is all that it knows."""
+    """One job's rendezvous; ``state`` is everything that it knows."""
 
     def __init__(self, state: RendezvousState | None = None) -> None:
         self.state = state or RendezvousState()
         self.orders: list[tuple[int, Restart]] = []
-        """What nodes must be told since this was last emptied."""
+        """Restarts to send since this was last cleared, with the node of each."""
         self._holders = RankHolders(self.state)
 
     def parameters_of(self, join: Join) -> Parameters:
-        """Return the parameters in force; the first Join brings them."""
+        """Return the parameters in force; the first Join sets them."""
         return self.state.parameters or Parameters.of(join)
 
-    # What happens
+    # Events
 
     def join(self, join: Join, now: float) -> bool:
-        """A node wants to be in the next world. Returns whether that is news."""
+        """A node wants to be in the next world. Returns True if the state changed."""
         state = self.state
         node = join.node_id
         if self._is_old(join) or state.is_over:
@@ -70,24 +73,24 @@ class Rendezvous:
         if state.waiting_since is None:
             state.waiting_since = now
         if was_member:
-            self._break(now, f"node {node} joins anew")
+            self._break(now, f"node {node} joins again")
         elif self._can_grow():
-            self._break(now, f"node {node} has come")
+            self._break(now, f"node {node} has joined")
         self._form(now)
         return True
 
     def leave(
         self, node: int, now: float, reason: str, *, succeeded: bool = False, incarnation: str = ""
     ) -> bool:
-        """A node has gone for good or is known to be dead. Returns whether that is news.
+        """A node has left, or is known to be dead. Returns True if the state changed.
 
         Args:
             node: its id.
             now: the time.
-            reason: why, for people.
-            succeeded: its workers have ended well.
-            incarnation: its agent process, if that says so itself: it will not come back. A node
-                that others hold dead may live after all, and join again.
+            reason: for people.
+            succeeded: its workers have succeeded.
+            incarnation: its agent process, if that one reports its own end: it will not return.
+                A node that others report as dead may still live and join again.
         """
         state = self.state
         is_news = bool(incarnation) and incarnation not in state.former.get(node, ())
@@ -103,12 +106,12 @@ class Rendezvous:
             self._end_if_all_finished()
         elif stay is not None:
             del state.members[node]
-            self._break(now, f"node {node} has gone: {reason}")
+            self._break(now, f"node {node} has left: {reason}")
         self._form(now)
         return True
 
     def finish(self, node: int, incarnation: str, round_: int) -> bool:
-        """All workers of a node ended well. Returns whether that is news."""
+        """All workers of a node have succeeded. Returns True if the state changed."""
         stay = self.state.members.get(node)
         if stay is None or stay.is_finished or not self._stands(round_):
             return False
@@ -119,10 +122,10 @@ class Rendezvous:
         return True
 
     def seen(self, node: int, incarnation: str, round_: int, now: float) -> bool:
-        """A node says that it trains in a round. Returns whether that changes anything.
+        """A node reports that it trains in a round. Returns True if the state changed.
 
-        After a master lost its memory this is how it learns that there is a world. A node that was
-        held dead wrongly, or missed that its world broke, hears that it must restart.
+        A master that lost its memory learns from this that there is a world. A node that was
+        considered dead by mistake, or missed that its world broke, is ordered to restart.
         """
         state = self.state
         if round_ <= 0 or state.is_over or node in state.waiting or node in state.replaced:
@@ -141,7 +144,7 @@ class Rendezvous:
         return True
 
     def tick(self, now: float) -> bool:
-        """Time has passed. Returns whether that changes anything."""
+        """Process timeouts. Returns True if the state changed."""
         state = self.state
         before = state.round
         self._form(now)
@@ -156,7 +159,7 @@ class Rendezvous:
         return True
 
     def deadline(self) -> float | None:
-        """When ``tick`` may change something next; None for never."""
+        """Time of the next ``tick``; None for never."""
         state = self.state
         if not state.waiting or self.state.is_standing or state.parameters is None:
             return None
@@ -167,10 +170,10 @@ class Rendezvous:
             ends.append(self._call_ends())
         return min(ends, default=None)
 
-    # What a node should hear
+    # Replies to nodes
 
     def answer(self, join: Join) -> World | Refused | None:
-        """What a Join is answered with now; None: it must wait. Ask after ``join`` was told."""
+        """Return the reply to a Join that has been processed; None if the node must wait."""
         state = self.state
         node = join.node_id
         stay = state.members.get(node)
@@ -190,15 +193,14 @@ class Rendezvous:
             join.incarnation,
             join.number,
         ):
-            return Refused(reason="Superseded", message="a later wish of this node is known")
+            return Refused(reason="Superseded", message="a later Join of this node is known")
         return None
 
     def waiting(self) -> Waiting:
-        """Say what is waited for, to a node whose Join has no answer yet."""
         return waiting(self.state)
 
     def finished_answer(self, node: int, round_: int) -> bool | None:
-        """Whether all have finished; None if the round is over for other reasons."""
+        """Whether all nodes have finished; None if the round ended for another reason."""
         if self.state.is_over:
             return True
         if not self._stands(round_) or node not in self.state.members:
@@ -214,23 +216,23 @@ class Rendezvous:
         state.members[node] = Stay(incarnation, 0)
         state.gone.pop(node, None)
         if state.is_broken:
-            self.orders.append((node, Restart(round=round_, reason="the world forms anew")))
+            self.orders.append((node, Restart(round=round_, reason="the world forms again")))
         elif state.waiting:
-            self._break(now, "other nodes of the world have joined anew")
+            self._break(now, "other nodes of the world have joined again")
 
     def _why_restart(self, stay: Stay | None, incarnation: str, round_: int, now: float) -> str:
-        """Say why a node that trains in a round must not go on; empty if it may."""
+        """Return why a node that trains in a round must restart; empty if it may continue."""
         state = self.state
         if stay is None:
-            return "the world goes on without it"
+            return "the world continues without it"
         if stay.incarnation != incarnation:
             return ""
-        if state.is_broken:  # it was told; perhaps it did not hear
+        if state.is_broken:  # the order was sent, but may have been lost
             return "the members have changed" if now >= state.broken_at + RETELL_S else ""
         return "there is a newer world" if round_ < state.round else ""
 
     def _is_old(self, join: Join) -> bool:
-        """Whether this wish is known already, or older than what is known."""
+        """True if this Join is known already, or older than a known one."""
         state = self.state
         node = join.node_id
         if node in state.replaced or join.incarnation in state.former.get(node, ()):
@@ -238,7 +240,8 @@ class Rendezvous:
         stay, seat = state.members.get(node), state.waiting.get(node)
         refusal = state.refusals.get(node)
         if stay is not None and state.is_broken and stay.incarnation == join.incarnation:
-            # Its reply was lost, and the world has broken meanwhile: it asks for the next one.
+            # The reply to this Join was lost, and the world has broken meanwhile, so the repeated
+            # Join asks for the next world.
             return join.number < stay.number
         known = max(
             stay.number if stay and stay.incarnation == join.incarnation else -1,
@@ -248,7 +251,7 @@ class Rendezvous:
         return join.number <= known
 
     def _follow(self, join: Join) -> None:
-        """Note that an agent process has followed another one of its node."""
+        """Record the agent processes of the node that this Join replaces."""
         state = self.state
         node = join.node_id
         stay, seat = state.members.get(node), state.waiting.get(node)
@@ -261,11 +264,11 @@ class Rendezvous:
             self._remember_former(node, incarnation)
 
     def _remember_former(self, node: int, incarnation: str) -> None:
-        kept = [one for one in self.state.former.get(node, []) if one != incarnation]
+        kept = [known for known in self.state.former.get(node, []) if known != incarnation]
         self.state.former[node] = [*kept, incarnation][-_FORMER_KEPT:]
 
     def _replace_rank_of(self, join: Join, now: float) -> None:
-        """Let a node take the place of others of the same rank."""
+        """Let a node replace others of the same rank."""
         state = self.state
         for node in self._holders.of(join.node_rank):
             if node == join.node_id or node in state.replaced:
@@ -279,12 +282,12 @@ class Rendezvous:
                 self._break(now, f"node {join.node_id} replaces node {node}")
 
     def _can_grow(self) -> bool:
-        """Whether those who wait would make the standing world larger."""
+        """True if the waiting nodes would enlarge the current world."""
         state = self.state
         if not self.state.is_standing or state.parameters is None:
             return False
         if any(stay.is_finished for stay in state.members.values()):
-            return False  # it is about to end; nobody starts over for a newcomer
+            return False  # it is about to end, so its members do not restart for a new node
         present = len(state.members)
         return state.parameters.usable(present + len(state.waiting)) > present
 
@@ -292,7 +295,7 @@ class Rendezvous:
         return self.state.is_standing and self.state.round == round_
 
     def _break(self, now: float, reason: str) -> None:
-        """Tell the members to restart, once for each world."""
+        """Order the members to restart, once for each world."""
         state = self.state
         if state.is_broken:
             return
@@ -307,7 +310,7 @@ class Rendezvous:
             del state.members[node]
 
     def _form(self, now: float) -> None:
-        """Form a world if that may be done now."""
+        """Form a world if the rules allow it now."""
         state = self.state
         if not state.waiting or self.state.is_standing or state.is_over or state.parameters is None:
             return
@@ -324,23 +327,23 @@ class Rendezvous:
         state.waiting_since = None
 
     def _all_are_here(self) -> bool:
-        """Whether nobody else can be expected."""
+        """True if no other node can be expected."""
         state = self.state
         assert state.parameters is not None
         waiting = len(state.waiting)
         if state.parameters.usable(waiting) == state.parameters.most:
             return True
-        if state.members:  # of a broken world: they live, and are on their way
+        if state.members:  # members of a broken world live, and will join
             return False
         if state.world is not None and any(
             member.node_id in state.waiting for member in state.world.members
         ):
-            return True  # its survivors
+            return True  # all survivors of the last world wait
         dead = len(state.gone.keys() - state.replaced.keys())
         return waiting + dead >= state.parameters.max_nodes
 
     def _call_ends(self) -> float:
-        """When nobody more is waited for."""
+        """Time until which other nodes are waited for."""
         state = self.state
         assert state.parameters is not None
         last_call = state.last_arrival + state.parameters.last_call_s
@@ -349,7 +352,7 @@ class Rendezvous:
         return last_call
 
     def _give_up(self) -> None:
-        """Refuse all that wait: the minimum did not come in time."""
+        """Refuse all waiting nodes: the minimum has not joined in time."""
         state = self.state
         message = given_up(state)
         for node, seat in state.waiting.items():

@@ -1,4 +1,4 @@
-"""Which nodes make the world, and in which order: near nodes get ranks side by side."""
+"""Chooses the nodes of a world, and orders them so that near nodes get neighbouring ranks."""
 
 from collections.abc import Iterable
 
@@ -6,13 +6,13 @@ from gangline.elastic.protocol.messages import Join, Member, World
 from gangline.elastic.rendezvous_state import Seat
 
 _LAST = 1 << 62
-"""The rank of a node that has none: behind all others."""
+"""Sort key of a node without a rank: behind all others."""
 
 Place = tuple[int, int]
 
 
 def chosen(seats: Iterable[Seat], size: int, former: World | None) -> list[Join]:
-    """Return the nodes of a world of ``size``: who trained before first, then by rank."""
+    """Return the nodes of a world of ``size``: former members first, then by rank."""
     trained = {member.node_id for member in former.members} if former else set()
     by_right = sorted(
         (seat.join for seat in seats),
@@ -22,9 +22,9 @@ def chosen(seats: Iterable[Seat], size: int, former: World | None) -> list[Join]
 
 
 def ranked(joins: list[Join]) -> list[Join]:
-    """Order nodes by rank, but so that those of one zone, rack … follow each other.
+    """Order nodes by rank, but place nodes of one zone, rack … next to each other.
 
-    A group stands where its first node stands. Without topology the order is that of ranks.
+    An area is placed where its first node would be. Without topology the order is that of ranks.
     """
     depth = max((len(join.topology) for join in joins), default=0)
     first: dict[tuple[str, ...], Place] = {}
@@ -41,12 +41,11 @@ def ranked(joins: list[Join]) -> list[Join]:
 
 
 def place(join: Join) -> Place:
-    """Where a node would stand by its own rank; unique, so that order never depends on arrival."""
+    """Sort key of a node by its rank. It is unique, so arrival times do not matter."""
     return (join.node_rank if join.node_rank >= 0 else _LAST, join.node_id)
 
 
 def world_of(joins: list[Join], number: int) -> World:
-    """Make the world of nodes that are in their order."""
     members, first_rank = [], 0
     for group_rank, join in enumerate(joins):
         members.append(

@@ -1,8 +1,7 @@
-"""Who has a rank, so that a node that comes with it finds the other without asking all.
+"""An index of nodes by rank, so that a join finds the node of the same rank without a search.
 
-A thousand nodes come one after the other; were each compared with all that are there, half of the
-time that a large job needs to come together would be spent on that. Holds nothing that does not
-follow from the state, so it is not written down.
+Comparing each of a thousand joins with all present nodes would take half of the time that a large
+job needs to form its world. The index follows from the state, so it is not persisted.
 """
 
 from gangline.elastic.protocol.messages import Join, World
@@ -10,10 +9,10 @@ from gangline.elastic.rendezvous_state import RendezvousState
 
 
 class RankHolders:
-    """Finds by rank who waits and who is in the last world.
+    """Finds waiting nodes and members of the last world by rank.
 
-    Of nodes that wait at most one has a rank, since each takes it from the other. What is noted of
-    them may be outdated and counts only as far as the state still says so.
+    At most one waiting node has a rank, because a new one replaces the old one. Entries may be
+    outdated and are checked against the state.
     """
 
     def __init__(self, state: RendezvousState) -> None:
@@ -23,11 +22,10 @@ class RankHolders:
         self._members: dict[int, int] = {}
 
     def took(self, join: Join) -> None:
-        """Note the rank of a node that waits."""
         self._waiting[join.node_rank] = join.node_id
 
     def of(self, rank: int) -> list[int]:
-        """Return the nodes that have a rank; none where it is below 0, which many may have."""
+        """Return the nodes with a rank; empty for a negative one, which many nodes may have."""
         if rank < 0:
             return []
         found = []
@@ -42,5 +40,8 @@ class RankHolders:
         world = self._state.world
         if world is not self._world:
             members = world.members if world is not None else ()
-            self._world, self._members = world, {one.node_rank: one.node_id for one in members}
+            self._world, self._members = (
+                world,
+                {member.node_rank: member.node_id for member in members},
+            )
         return self._members

@@ -1,6 +1,6 @@
-"""What a rendezvous remembers: parameters, who waits, who is in the world, who is gone.
+"""State of a rendezvous: parameters, waiting nodes, members of the world, and nodes that left.
 
-All of it can be written down and read again, so that a new master goes on where the old one died.
+All of it is persisted, so that a new master continues where the old one ended.
 """
 
 import msgspec
@@ -9,7 +9,7 @@ from gangline.elastic.protocol.messages import Join, World
 
 
 class Parameters(msgspec.Struct, frozen=True, array_like=True):
-    """What the agents of a job agree on; the first Join brings it."""
+    """Rendezvous parameters of a job; the first Join sets them."""
 
     min_nodes: int
     max_nodes: int
@@ -19,7 +19,7 @@ class Parameters(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def of(cls, join: Join) -> "Parameters":
-        """Read them, mended where they contradict themselves."""
+        """Read them from a Join, and correct contradictions."""
         unit = max(1, join.node_unit)
         lowest = max(1, join.min_nodes)
         return cls(lowest, max(lowest, join.max_nodes), unit, join.last_call_s, join.join_timeout_s)
@@ -36,18 +36,18 @@ class Parameters(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def most(self) -> int:
-        """The size of the largest world."""
+        """Size of the largest possible world."""
         return self.usable(self.max_nodes)
 
     def usable(self, count: int) -> int:
-        """How many of so many nodes can make a world; 0: none."""
+        """Return the size of the largest world of ``count`` nodes; 0 if there is none."""
         size = min(count, self.max_nodes)
         size -= size % self.node_unit
         return size if size >= self.min_nodes else 0
 
     @property
     def least(self) -> int:
-        """The size of the smallest world: the minimum, rounded up to the unit."""
+        """Size of the smallest possible world: the minimum, rounded up to the unit."""
         return -(-self.min_nodes // self.node_unit) * self.node_unit
 
 
@@ -59,16 +59,16 @@ class Seat(msgspec.Struct, array_like=True):
 
 
 class Stay(msgspec.Struct, array_like=True):
-    """A node's membership in the world that stands."""
+    """A node's membership in the current world."""
 
     incarnation: str
     number: int
-    """Of the Join that brought it in; 0 if this is known from a heartbeat alone."""
+    """Number of the Join; 0 if the membership is known from a heartbeat only."""
     is_finished: bool = False
 
 
 class Refusal(msgspec.Struct, array_like=True):
-    """What the last wish of a node was answered with."""
+    """The refusal of a node's last Join."""
 
     incarnation: str
     number: int
@@ -77,34 +77,36 @@ class Refusal(msgspec.Struct, array_like=True):
 
 
 class RendezvousState(msgspec.Struct):
-    """All of it."""
+    """Everything that a rendezvous knows."""
 
     parameters: Parameters | None = None
     round: int = 0
     world: World | None = None
-    """The last one that was formed, whether it still stands or not."""
+    """The last world that formed, current or not."""
     members: dict[int, Stay] = {}
-    """Who of it has not left it. Also nodes that say they train in a world that we forgot."""
+    """Members that have not left it. Also nodes that report training in a world unknown to this
+    master.
+    """
     is_broken: bool = False
-    """The members are told to stop and join again."""
+    """True if the members are ordered to stop and join again."""
     broken_at: float = 0.0
     waiting: dict[int, Seat] = {}
     waiting_since: float | None = None
-    """Since when there are nodes without a world."""
+    """Time since which nodes wait for a world; None without waiting nodes."""
     last_arrival: float = 0.0
     gone: dict[int, str] = {}
-    """Nodes that are known to be dead or have left: why. Nobody waits for them."""
+    """Nodes that are dead or have left, with the reason. They are not waited for."""
     replaced: dict[int, int] = {}
-    """Nodes whose rank another node has taken: that node."""
+    """Nodes whose rank another node has taken, with the id of that node."""
     former: dict[int, list[str]] = {}
-    """Agent processes of a node that another one has followed."""
+    """Earlier agent processes of each node."""
     refusals: dict[int, Refusal] = {}
     told: dict[int, float] = {}
-    """When nodes that train on in a world that is over were told so last."""
+    """Time of the last order to restart, for nodes that train on in a world that is over."""
     is_over: bool = False
-    """All members of a world have finished: there will be no other."""
+    """True if all members of a world have finished: there will be no other one."""
 
     @property
     def is_standing(self) -> bool:
-        """Whether there is a world whose members need not restart."""
+        """True if there is a world whose members need not restart."""
         return bool(self.members) and not self.is_broken

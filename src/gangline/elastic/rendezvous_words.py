@@ -1,4 +1,4 @@
-"""What nodes that wait are told: what for, and in the end who did not come. Pure."""
+"""Messages to waiting nodes: what they wait for, and which nodes are missing after the timeout."""
 
 from gangline.elastic.protocol.messages import Waiting
 from gangline.elastic.rendezvous_state import RendezvousState
@@ -8,14 +8,13 @@ _MISSING_NAMED = 64
 
 
 def waiting(state: RendezvousState) -> Waiting:
-    """Say what is waited for."""
     least = state.parameters.least if state.parameters else 0
     if state.is_standing:
-        message = f"the world of round {state.round} stands; this node is a spare"
+        message = f"the world of round {state.round} is complete; this node is a spare"
     elif state.members:
         message = f"nodes {sorted(state.members)} stop their workers first"
     else:
-        message = f"{len(state.waiting)} of at least {least} nodes are here"
+        message = f"{len(state.waiting)} of at least {least} nodes have joined"
     return Waiting(
         message=message,
         present=len(state.waiting),
@@ -25,21 +24,21 @@ def waiting(state: RendezvousState) -> Waiting:
 
 
 def given_up(state: RendezvousState) -> str:
-    """Say that the minimum did not come in time, and who is missing."""
+    """Return the message of a timeout, with the missing nodes."""
     assert state.parameters is not None
     parts = [
         f"after {state.parameters.join_timeout_s:g} s only {len(state.waiting)} of at least "
-        f"{state.parameters.least} nodes are here"
+        f"{state.parameters.least} nodes have joined"
     ]
     if missing := _missing(state):
         parts.append(f"missing: rank {', '.join(map(str, missing[:_MISSING_NAMED]))}")
     gone = sorted(state.gone.keys() - state.replaced.keys())
-    parts += [f"gone: node {node} ({state.gone[node]})" for node in gone[:_GONE_NAMED]]
+    parts += [f"lost: node {node} ({state.gone[node]})" for node in gone[:_GONE_NAMED]]
     return "; ".join(parts)
 
 
 def _missing(state: RendezvousState) -> tuple[int, ...]:
-    """Ranks below the maximum that nobody has who waits, if nodes have ranks."""
+    """Ranks below the maximum without a waiting node; empty if nodes have no ranks."""
     if state.parameters is None:
         return ()
     here = {seat.join.node_rank for seat in state.waiting.values()}

@@ -1,9 +1,12 @@
-"""Environment variables of which more than one part knows. Costs nothing to import."""
+"""Environment variables that several packages use. Importing it costs nothing."""
 
 from typing import Final
 
 SECRET_VARIABLE: Final = "GANGLINE_JOB_SECRET"
-"""The job's secret, in hexadecimal digits."""
+"""The job's secret in hexadecimal digits."""
 LOCAL_MASTER_VARIABLE: Final = "GANGLINE_LOCAL_MASTER_ADDR"
-"""host:port of a master for the processes of one node alone. Not the name by which a cluster gives
-its master: a launcher that a worker starts would take itself for a node of this job."""
+"""host:port of a master for the processes of a single node.
+
+It differs from the variable with which a cluster names its master: with that one, a launcher
+started by a worker would join this job as a node.
+"""

@@ -1,4 +1,4 @@
-"""A training script that writes down what it was given; rank 1 dies once in the middle."""
+"""A training script that records its shards; rank 1 dies once."""
 
 import os
 import signal
@@ -19,5 +19,5 @@ with Path(sys.argv[1], f"{RANK}-{ATTEMPT}").open("w") as seen:
         if number == 5 and ATTEMPT == "0":
             if RANK == "1":
                 os._exit(9)
-            signal.pause()  # with a shard in hand, until the launcher restarts all workers
+            signal.pause()  # holds a shard until the launcher restarts all workers
     client.close()

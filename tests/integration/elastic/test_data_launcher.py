@@ -1,4 +1,4 @@
-"""Data shards in a job of the launcher: the workers find its master, and a lost one's go on."""
+"""Data shards with the launcher: workers find the master, and lost shards are reassigned."""
 
 import asyncio
 import sys

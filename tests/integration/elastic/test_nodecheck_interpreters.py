@@ -1,4 +1,4 @@
-"""The interpreters of the node check: what their forks see, how these end, what is replaced."""
+"""Interpreters of the node check: the environment of forks, their end, replacements."""
 
 import json
 import os
@@ -75,7 +75,7 @@ def interpreters(*, may_train: bool = True, **environment: str) -> Interpreters:
 
 
 async def lent(spare: Spare, module: str) -> Child:
-    """Lend a fork, and wait until it has said something."""
+    """Fork a child, and wait for its first message."""
     child = await spare.lend(module, os.environ)
     assert await child.reader.readline()
     return child
@@ -116,7 +116,7 @@ async def test_a_fork_is_recalled_and_its_interpreter_goes_on(module: Module) ->
         assert not spare.process.ended.done()
 
 
-async def test_a_fork_that_hangs_is_told_and_replaced(module: Module) -> None:
+async def test_hanging_fork_is_reported_and_replaced(module: Module) -> None:
     settings = CheckSettings(
         node_id=0,
         wanted=CheckWanted(node_id=0),
@@ -134,7 +134,7 @@ async def test_a_fork_that_hangs_is_told_and_replaced(module: Module) -> None:
             again = CheckGroup(0, group.members, group.store_host, await crew.port())
             [second] = await crew.measured(again)
             assert second.passed, second.message
-        assert await one.warm(0) is before, "what has computed nothing is good for more"
+        assert await one.warm(0) is before, "an interpreter that computed nothing is reused"
 
 
 async def test_an_interpreter_that_died_or_could_not_import_is_replaced(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The node check through a real master: it is killed while nodes gather, nodes while they test."""
+"""Node check with a real master: the master is killed while nodes gather, nodes while they test."""
 
 import asyncio
 import sys
@@ -92,7 +92,7 @@ def main(descriptor):
         say(type="measured", passed=True, device="cpu")
         say(type="listening", port=1)
 """
-"""In place of a process of the check: waits for others for ever, or dies."""
+"""Replaces a check process: waits endlessly, or dies."""
 
 
 Patient = Callable[..., str]
@@ -156,7 +156,7 @@ async def test_the_partner_of_a_node_that_dies_does_not_wait_for_it(
     ]
     await asyncio.gather(begun(tmp_path, "node0"), begun(tmp_path, "node1"))
     nodes[1].cancel()
-    async with asyncio.timeout(120):  # the processes themselves would wait for ever
+    async with asyncio.timeout(120):  # the processes themselves would wait endlessly
         report = await nodes[0]
     assert report.groups == ((0, 1), (0,))
     assert [outcome.test for outcome in report.outcomes] == ["partner", ""]
@@ -164,7 +164,7 @@ async def test_the_partner_of_a_node_that_dies_does_not_wait_for_it(
     assert "node 1 failed presence" in report.verdict.faulty[1]
 
 
-async def test_nobody_waits_for_a_process_that_dies(master: Master, patient: Patient) -> None:
+async def test_no_node_waits_for_a_dead_process(master: Master, patient: Patient) -> None:
     modules = [patient("dies", dying=[1]), patient("lives")]
     nodes = (checked(master, node, 2, module, 2) for node, module in enumerate(modules))
     async with asyncio.timeout(120):

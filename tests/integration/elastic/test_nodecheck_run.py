@@ -90,7 +90,7 @@ async def test_a_node_that_fails_is_found_and_the_others_train_on(
     assert len(reports[0].outcomes) >= 2
 
 
-async def test_a_process_that_dies_is_told_from_its_partner(faulty: Faulty) -> None:
+async def test_dead_process_is_distinguished_from_its_partner(faulty: Faulty) -> None:
     module = faulty("os._exit(17)")
     workload = Workload(
         matrix_size=8, matrix_repeats=1, collective_bytes=64, collective_repeats=1, timeout_s=5

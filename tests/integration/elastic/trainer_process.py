@@ -55,7 +55,7 @@ def train(
     state: list,  # type: ignore[type-arg]
     steps: int,
 ) -> None:
-    """Go on from ``state`` for so many global batches, and leave the new state there."""
+    """Train ``steps`` global batches from ``state``, and update it."""
     model.load_state_dict(state[0])
     plain.load_state_dict(state[1])
     sampler = ElasticDistributedSampler(data, global_batch_size=GLOBAL_BATCH, seed=9)

@@ -1,4 +1,4 @@
-"""A stage on which simulated agents meet a rendezvous: losses, repeats, deaths, new masters."""
+"""Simulated agents of a rendezvous: lost messages, repetitions, deaths, new masters."""
 
 import random
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ STOP_S = 5.0
 
 @dataclass
 class Agent:
-    """One node's agent: what it wants, and what it has heard."""
+    """One node's agent: what it requests and has received."""
 
     node: int
     incarnation: str
@@ -22,7 +22,7 @@ class Agent:
     number: int = 1
     world: World | None = None
     wishes: bool = True
-    """It has asked, or will ask, for a world and has not got it."""
+    """It waits for a world."""
     refused: str = ""
     lives: bool = True
     stopping_until: float = 0.0
@@ -30,14 +30,14 @@ class Agent:
     sent: list[Join] = field(default_factory=list)
 
     def wish(self) -> None:
-        """Want a new world."""
+        """Request a new world."""
         if not self.wishes:
             self.wishes = True
             self.number += 1
 
 
 class Stage:
-    """A job with so many nodes; every step is drawn from the seed."""
+    """A job of ``lowest`` to ``highest`` nodes; every step is drawn from the seed."""
 
     def __init__(self, seed: int, *, lowest: int, highest: int, unit: int, ranks: bool) -> None:
         self.random = random.Random(seed)
@@ -48,7 +48,7 @@ class Stage:
         self.next_node = 0
         self.worlds: dict[tuple[int, int], World] = {}
         self.memories = 0
-        """Masters that began without any memory; only these may count rounds a second time."""
+        """Masters that started without memory; only these may repeat round numbers."""
         for _ in range(highest):
             self.start_agent()
 
@@ -182,7 +182,7 @@ class Stage:
         if self.random.random() < 0.1:
             self.rendezvous = Rendezvous()  # even its journal is lost
             self.memories += 1
-            for agent in self.agents.values():  # what comes late comes over the old connection
+            for agent in self.agents.values():  # late messages arrive on the old connection
                 agent.sent = agent.sent[-1:] if agent.wishes else []
             return
         kept = msgspec.msgpack.encode(self.rendezvous.state)
@@ -231,7 +231,7 @@ class Stage:
         assert world.store_host == f"h{nodes[0]}"
 
     def quiesce(self) -> None:
-        """No more trouble: everybody asks, hears and waits for as long as it takes."""
+        """No more faults: all agents send, receive and wait until the job settles."""
         for _ in range(60):
             self.now += 7.0
             for agent in self.agents.values():
@@ -246,13 +246,13 @@ class Stage:
             self.deliver()
 
     def check_rest(self) -> None:
-        """Whoever lives trains in one world, is a spare, or has been told why not."""
+        """Every live node trains in one world, is a spare, or was refused with a reason."""
         state = self.rendezvous.state
         alive = [agent for agent in self.agents.values() if agent.lives and not agent.refused]
         if not alive:
             return
         if state.is_over:
-            # Whoever was not told of the end will be, with the next question.
+            # An agent that missed the end learns of it with its next request.
             assert all(
                 agent.world or agent.refused for agent in self.agents.values() if agent.lives
             )
@@ -260,7 +260,7 @@ class Stage:
         training = [agent for agent in alive if not agent.wishes]
         waiting = [agent for agent in alive if agent.wishes]
         assert len({agent.world.round for agent in training if agent.world}) <= 1
-        if training and state.world is None:  # known from heartbeats alone
+        if training and state.world is None:  # known from heartbeats only
             assert {agent.node for agent in training} == state.members.keys()
             assert not waiting
         elif training:

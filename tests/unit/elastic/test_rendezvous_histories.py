@@ -1,4 +1,4 @@
-"""Thousands of random histories: whatever happens in whatever order, the rules hold."""
+"""Thousands of random histories: the rules hold for all orders of events."""
 
 import pytest
 
@@ -15,7 +15,7 @@ HISTORIES = 400
 
 
 @pytest.mark.parametrize(("lowest", "highest", "unit", "ranks"), SHAPES)
-def test_worlds_agree_and_nobody_waits_for_ever(
+def test_worlds_agree_and_no_node_waits_endlessly(
     lowest: int, highest: int, unit: int, ranks: bool
 ) -> None:
     worlds = 0

@@ -1,4 +1,4 @@
-"""Who takes whose rank, however often nodes come again with other ranks."""
+"""Nodes that take ranks from others, in random order."""
 
 import random
 
@@ -36,7 +36,7 @@ def test_a_node_takes_its_rank_from_all_that_have_it(seed: int) -> None:
 
 
 def have(rendezvous: Rendezvous, rank: int) -> list[int]:
-    """Look at everybody."""
+    """Search all nodes."""
     state = rendezvous.state
     if rank < 0:
         return []

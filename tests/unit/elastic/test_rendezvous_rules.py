@@ -1,4 +1,4 @@
-"""When a world forms, of whom, in which order, and what those hear who are not in it."""
+"""When a world forms, its members and their order, and the replies to other nodes."""
 
 import msgspec
 import pytest
@@ -47,7 +47,7 @@ def told(rendezvous: Rendezvous) -> set[int]:
     return {node for node, _ in orders}
 
 
-def test_the_world_forms_at_once_when_all_are_there() -> None:
+def test_world_forms_immediately_when_all_nodes_wait() -> None:
     rendezvous = Rendezvous()
     answers = [come(rendezvous, a_join(node)) for node in range(4)]
     assert answers[:3] == [None] * 3
@@ -103,7 +103,7 @@ def test_the_minimum_holds_after_a_loss() -> None:
     assert rendezvous.answer(a_join(0, 2)) is None
 
 
-def test_a_minimum_that_never_comes_is_refused_with_who_is_missing() -> None:
+def test_timeout_names_missing_ranks() -> None:
     rendezvous = Rendezvous()
     come(rendezvous, a_join(0, min_nodes=3), 0.0)
     come(rendezvous, a_join(2, min_nodes=3), 0.0)
@@ -132,7 +132,7 @@ def test_a_node_that_comes_back_makes_the_world_grow() -> None:
     assert nodes_of(come(rendezvous, a_join(1, 2), 50.2)) == [0, 1, 2]
 
 
-def test_nobody_starts_over_for_a_newcomer_when_some_have_finished() -> None:
+def test_finishing_world_does_not_restart_for_a_new_node() -> None:
     rendezvous, world = a_world(0, 1)
     rendezvous.finish(0, "i0", world.round)
     assert come(rendezvous, a_join(2), 50.0) is None
@@ -150,14 +150,14 @@ def test_the_job_is_over_when_all_have_finished() -> None:
     assert late.reason == "JobOver"
 
 
-def test_who_waits_for_the_others_to_finish_hears_that_the_world_broke() -> None:
+def test_finished_node_is_notified_when_world_breaks() -> None:
     rendezvous, world = a_world(0, 1, 2)
     rendezvous.finish(0, "i0", world.round)
     rendezvous.leave(2, 50.0, "killed")
     assert rendezvous.finished_answer(0, world.round) is None
 
 
-def test_a_finished_node_may_go() -> None:
+def test_finished_node_may_leave() -> None:
     rendezvous, world = a_world(0, 1)
     rendezvous.leave(0, 50.0, "done", succeeded=True)
     assert told(rendezvous) == set()
@@ -212,7 +212,7 @@ def test_ranks_of_workers_follow_each_other() -> None:
     assert answer.world_size == 10
 
 
-def test_a_master_that_forgot_learns_of_the_world_from_its_members() -> None:
+def test_master_without_memory_adopts_world_from_heartbeats() -> None:
     rendezvous = Rendezvous()
     for node in range(3):
         rendezvous.seen(node, f"i{node}", 5, 0.0)
@@ -226,7 +226,7 @@ def test_a_master_that_forgot_learns_of_the_world_from_its_members() -> None:
     assert (world.round, nodes_of(world)) == (6, [0, 1, 2])
 
 
-def test_a_node_held_dead_wrongly_comes_back() -> None:
+def test_node_declared_dead_by_mistake_returns() -> None:
     rendezvous, world = a_world(0, 1, 2)
     rendezvous.leave(2, 50.0, "silent")
     come(rendezvous, a_join(0, 2), 50.1)

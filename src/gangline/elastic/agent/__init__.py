@@ -1,6 +1,8 @@
-"""The agent: one on each node; starts workers, sees their deaths at once, starts them again.
+"""The agent: one process on each node that starts the workers, detects failures and restarts them.
 
-``decide`` and ``diagnosis`` are pure: which failure it was, what is to be done about it. ``group``
-starts and stops the workers of one attempt, ``standby`` keeps spare interpreters warm, ``agent``
-is the loop. Where worlds come from is behind ``world.Rendezvous``: one node needs nobody.
+``agent`` is the loop: get a world, run its workers, handle what ends them. From high to low:
+``local_workers`` is the node's present attempt, ``membership`` and ``rendezvous`` provide worlds,
+``hang`` detects hangs, ``workers`` starts and stops one attempt, ``spares`` holds warm
+interpreters, ``process`` and ``logs`` start processes and place their output. ``restart_policy``
+decides what follows a failure.
 """

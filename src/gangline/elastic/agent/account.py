@@ -1,77 +1,87 @@
-"""What a node reports of its workers' progress: one report out of what each of them says. Pure."""
+"""The progress report of a node: one report computed from the progress of all its workers.
+
+The job is as far as its slowest worker: steps are minima over the workers, lost times are maxima.
+Times are of this machine's monotonic clock.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from gangline.elastic.agent.world import World
 from gangline.elastic.phase import Phase
 from gangline.elastic.progress import Saves, Told
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What workers use, with what they have started."""
+    """Resource usage of the workers, with the processes that they have started."""
 
     cpus: float
-    """In use, in cpus."""
+    """Processors in use."""
     memory_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How the workers of one attempt are doing."""
+    """Progress of the workers of one attempt."""
 
-    world: World | None = None
-    """Whose workers they are; None before there were any."""
+    round: int = 0
+    """The round of the world whose workers are reported on; 0 before the first workers."""
+    attempt: int = 0
+    """The attempt of that world."""
     phase: str = Phase.WAITING
     step: int | None = None
-    """The last step that all workers which say so have finished."""
+    """The last step that all reporting workers have finished."""
     first_step: int | None = None
     steps_per_s: float = 0.0
     checkpoint_step: int | None = None
     saves: Saves = field(default_factory=Saves)
     spent_s: dict[str, float] = field(default_factory=dict)
-    """Seconds of this attempt that were no training, by what they were."""
+    """Seconds of this attempt without training, by phase."""
     usage: Usage | None = None
 
 
 @dataclass(slots=True)
 class Book:
-    """Follows the workers of one attempt. Times are of this machine's monotonic clock."""
+    """Follows the workers of one attempt."""
 
-    world: World
+    round: int
+    attempt: int
     since: float
-    """When the attempt began: with the end of the one before, if that was in the same world."""
+    """Start of the attempt. It is the end of the previous one if that was in the same world."""
     is_first: bool
-    """Whether it is this agent's first."""
+    """True for the first attempt of this agent."""
     tells_steps: bool
-    """Whether the script has told its steps in an attempt before."""
+    """True if the script has reported steps in this or an earlier attempt."""
     hung_since: float | None = None
-    """The last progress before the workers hung."""
+    """Time of the last progress before the workers hung; None while they do not hang."""
     _then: tuple[float, int] | None = None
     _speed: float = 0.0
 
     def report(self, told: Sequence[Told], now: float, usage: Usage | None) -> Report:
-        """Put together what the workers say now."""
-        step = _least(each.step for each in told)
+        """Combine what the workers report now."""
+        step = _least(progress.step for progress in told)
         self.tells_steps = self.tells_steps or step is not None
-        firsts = [each.first_step for each in told if each.first_step is not None]
+        firsts = [progress.first_step for progress in told if progress.first_step is not None]
         return Report(
-            world=self.world,
+            round=self.round,
+            attempt=self.attempt,
             phase=Phase.TRAINING if self.hung_since is None else Phase.HANGING,
             step=step,
             first_step=min(firsts, default=None),
             steps_per_s=self._steps_per_s(step, now),
-            checkpoint_step=_least(each.saved_step for each in told),
-            saves=Saves.most(each.saves for each in told),
+            checkpoint_step=_least(progress.saved_step for progress in told),
+            saves=Saves.most(progress.saves for progress in told),
             spent_s=self._spent(told, step, now),
             usage=usage,
         )
 
     def _spent(self, told: Sequence[Told], step: int | None, now: float) -> dict[str, float]:
         starting = Phase.STARTING if self.is_first else Phase.RESTARTING
-        found = {starting: 0.0, Phase.CHECKPOINT: max((each.blocked_s for each in told), default=0)}
-        firsts = [each.first_at for each in told if each.first_at is not None]
+        found = {
+            starting: 0.0,
+            Phase.CHECKPOINT: max((progress.blocked_s for progress in told), default=0),
+        }
+        firsts = [progress.first_at for progress in told if progress.first_at is not None]
         if firsts:
             found[starting] = max(firsts) - self.since
         elif step is None and self.tells_steps:
@@ -92,4 +102,4 @@ class Book:
 
 
 def _least(numbers: Iterable[int | None]) -> int | None:
-    return min((each for each in numbers if each is not None), default=None)
+    return min((number for number in numbers if number is not None), default=None)

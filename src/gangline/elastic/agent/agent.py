@@ -1,4 +1,8 @@
-"""The loop of an agent: get a world, run its workers, act on what ends them."""
+"""The loop of an agent: get a world, run its workers, and handle what ends them.
+
+An attempt ends with a worker's exit, a hang, a notice of the other agents or the master, or a
+signal. The restart policy decides whether another attempt follows.
+"""
 
 import asyncio
 import contextlib
@@ -17,10 +21,11 @@ from gangline.elastic.agent.hang import hang_failure
 from gangline.elastic.agent.logs import LogFolder
 from gangline.elastic.agent.node import LocalNode
 from gangline.elastic.agent.progress import hung
+from gangline.elastic.agent.rendezvous import Notice, Rendezvous
 from gangline.elastic.agent.settings import AgentSettings
 from gangline.elastic.agent.spare import Spare
 from gangline.elastic.agent.standby import Spares
-from gangline.elastic.agent.world import Notice, Rendezvous, World
+from gangline.elastic.agent.world import World
 
 log = logging.getLogger(__name__)
 
@@ -30,24 +35,24 @@ _MEMORY_LOOK_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How it ended."""
+    """How the agent's run ended."""
 
     failures: tuple[WorkerFailure, ...] = ()
-    """The workers that failed in the last attempt."""
+    """Failed workers of the last attempt on this node."""
     failure: Failure | None = None
-    """What was to blame; None for success."""
+    """The root cause; None without a failure."""
     verdict: Verdict | None = None
     received: signal.Signals | None = None
     """The signal that ended the agent."""
     notice: Notice | None = None
-    """Why others wanted the end."""
+    """The notice of other agents or the master that ended this agent."""
     is_success: bool = False
-    """Whether all workers of all nodes ended well."""
+    """True if all workers of all nodes succeeded."""
 
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """What ended one attempt here."""
+    """What ended one attempt on this node."""
 
     failures: tuple[WorkerFailure, ...] = ()
     failure: Failure | None = None
@@ -56,7 +61,7 @@ class _End:
 
 
 class _Received(Exception):
-    """A signal that ends the agent has come."""
+    """A signal that ends the agent was received."""
 
     def __init__(self, number: signal.Signals) -> None:
         super().__init__(number.name)
@@ -64,7 +69,7 @@ class _Received(Exception):
 
 
 class Agent:
-    """One node's part in a job."""
+    """Runs one node's workers of a job."""
 
     def __init__(
         self,
@@ -74,14 +79,14 @@ class Agent:
         folder: LogFolder,
         first: Mapping[int, Spare] | None = None,
     ) -> None:
-        """Take settings, where worlds come from, what workers inherit, and where files go.
+        """Prepare the agent.
 
         Args:
-            settings: all about the workers.
-            rendezvous: where worlds come from.
-            base: what workers inherit.
-            folder: where files go.
-            first: interpreters that wait to become the first workers, by local rank.
+            settings: how workers are run.
+            rendezvous: provides worlds.
+            base: environment that workers inherit.
+            folder: files of the workers.
+            first: spare interpreters that become the first workers, by local rank.
         """
         self._settings, self._rendezvous, self._base = settings, rendezvous, base
         self._folder = folder
@@ -102,11 +107,11 @@ class Agent:
         rendezvous.serve(self._node)
 
     async def run(self) -> Outcome:
-        """Run until all is done, nothing more helps, or a signal comes.
+        """Run until all workers succeed, no restart is allowed, or a signal is received.
 
         Raises:
             StartError: the command cannot be started.
-            DevicesError: there are too few devices.
+            DevicesError: there are fewer devices than workers.
         """
         async with self._signals():
             watch = asyncio.create_task(self._watch_memory())
@@ -145,9 +150,9 @@ class Agent:
             world = await self._or_signal(self._rendezvous.restart(world, end.failure))
 
     async def _first_world(self) -> World:
-        """Join; before that, have spares import what the others have imported long ago.
+        """Join the job. If other nodes train already, warm the spares before.
 
-        They train on meanwhile, and need not wait for it.
+        The other nodes continue training meanwhile, so they do not wait for this node's imports.
         """
         modules = await self._rendezvous.imports() if self._spares else ()
         if self._spares and modules:
@@ -176,7 +181,8 @@ class Agent:
             return end
         log.warning("no progress for %g s: taking stacks", self._settings.hang.timeout_s)
         self._node.hangs(end.hung_since)
-        # All nodes are looked at before any of them ends its workers.
+        # The stacks of all nodes are collected before any node ends its workers: afterwards the
+        # ranks that wait and the ranks that hang would look the same.
         views = await self._rendezvous.views()
         evidence = self._node.evidence()
         return _End(failure=hang_failure(views, self._settings.hang.timeout_s, evidence))
@@ -189,9 +195,9 @@ class Agent:
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for each in waiting:
-                if not each.done():
-                    each.cancel()
+            for future in waiting:
+                if not future.done():
+                    future.cancel()
         if ended.done() and not ended.cancelled():
             failures = tuple(ended.result())
             return _End(failures, root_cause(failures).failure if failures else None)
@@ -206,7 +212,7 @@ class Agent:
             await group.stop(number)
 
     async def _save_before_end(self, outcome: Outcome) -> None:
-        """Bring checkpoints to storage before the node, and its memory, may be taken away."""
+        """Write checkpoints to storage before the node, and its memory, may be removed."""
         if outcome.is_success:
             return
         if self._settings.saves_on_failure:
@@ -227,7 +233,7 @@ class Agent:
             log.warning("%s: %s %s", self._settings.node_name, end.failure, verdict.reason)
 
     async def _or_signal(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do something unless a signal comes first; then forward it to the workers."""
+        """Await ``work`` unless a signal comes first; then forward it to the workers and raise."""
         task = asyncio.ensure_future(work)
         assert self._signal is not None
         waiting: set[asyncio.Future[Any]] = {task, self._signal}

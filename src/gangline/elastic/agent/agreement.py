@@ -1,11 +1,19 @@
-"""How the agents of a round agree on its next attempt, without any master."""
+"""Restart consensus: the agents of a round agree on its next attempt without the master.
+
+The node of rank 0 leads. Another node that sees a failure sends it a request; the leader chooses a
+port for the next store and sends an order to all members. Attempt numbers only rise, so concurrent
+requests for one attempt result in one order.
+
+Invariant: if a member does not acknowledge an order, the leader asks the master for a new world,
+which interrupts the attempt on all members.
+"""
 
 import asyncio
 import logging
 
-from gangline.elastic.agent import words
 from gangline.elastic.agent.peers import (
     LEFT,
+    TEXT_LIMIT,
     Failed,
     Go,
     Heard,
@@ -20,69 +28,73 @@ from gangline.elastic.agent.world import free_port
 log = logging.getLogger(__name__)
 
 PEER_TIMEOUT_S = 3.0
-"""A peer that does not answer for so long counts as gone; the master is asked then."""
+"""A peer that does not answer within this time counts as lost; the master is asked for a world
+then.
+"""
 
 
 class Agreement:
-    """The first node decides and tells all; the others ask it to.
+    """Agrees on restarts; the leader's workers also start first.
 
-    It also starts its workers first, since rank 0 opens the store: whoever is there before that
-    loses 0.2 to 0.7 s, after which PyTorch tries again. A node whose worker has died would be
-    there before: it has nobody to stop.
+    Rank 0 opens the store. A worker that connects earlier loses 0.2 to 0.7 s until PyTorch tries
+    again. The node of a dead worker would always be early: it has no workers to stop.
     """
 
     def __init__(self, peers: Peers) -> None:
-        """Take the way to the others."""
         self._peers = peers
         self._broadcast: asyncio.Task[bool] | None = None
         self._started = (0, -1)
-        """The latest round and attempt whose first workers are known to have been started."""
+        """Latest (round, attempt) whose first workers are known to have started."""
 
     def forget(self) -> None:
-        """Begin a new round, in which nothing was told yet."""
+        """Begin a new round."""
         self._broadcast = None
 
-    async def reached(self, stands: Round, attempt: int, reason: str) -> bool:
-        """Agree that ``attempt`` is over; return whether all members go on to the next one."""
-        reason = reason[: words.TEXT_LIMIT]
-        if stands.leads:
-            self.lead(stands, attempt, reason)
+    async def reached(self, current_round: Round, attempt: int, reason: str) -> bool:
+        """Agree that ``attempt`` is over. Returns True if all members start the next one."""
+        reason = reason[:TEXT_LIMIT]
+        if current_round.leads:
+            self.lead(current_round, attempt, reason)
             return await self.all_heard()
-        wish = Failed(stands.world.round, attempt, reason)
+        request = Failed(current_round.world.round, attempt, reason)
         try:
-            reply = await self._peers.tell(stands.leader.agent_address, wish, PEER_TIMEOUT_S)
+            reply = await self._peers.tell(
+                current_round.leader.agent_address, request, PEER_TIMEOUT_S
+            )
         except PeerError as error:
             log.warning("the first node does not answer: %s", error)
             return False
-        stands.hear(reply)
-        return stands.go.attempt > attempt
+        current_round.hear(reply)
+        return current_round.go.attempt > attempt
 
-    def lead(self, stands: Round, attempt: int, reason: str) -> None:
-        """As the first node: decide on the attempt after ``attempt``, and tell all."""
-        go = stands.propose(attempt, free_port(), reason)
+    def lead(self, current_round: Round, attempt: int, reason: str) -> None:
+        """As the leader, order the attempt after ``attempt``."""
+        go = current_round.propose(attempt, free_port(), reason)
         if go is not None:
-            self._broadcast = asyncio.create_task(self._tell_all(stands, go))
+            self._broadcast = asyncio.create_task(self._tell_all(current_round, go))
 
     async def all_heard(self) -> bool:
-        """Wait until all were told; return whether all have answered."""
+        """Wait for the replies to the last order. Returns True if all members acknowledged it."""
         return await self._broadcast if self._broadcast else True
 
-    async def tell_start(self, stands: Round, attempt: int) -> None:
-        """As the first node: tell all that its workers are started."""
-        told = Started(stands.world.round, attempt)
-        await asyncio.gather(*(self._tell(each.agent_address, told) for each in stands.others))
+    async def tell_start(self, current_round: Round, attempt: int) -> None:
+        """As the leader, announce that the workers of this node have started."""
+        announcement = Started(current_round.world.round, attempt)
+        await asyncio.gather(
+            *(self._tell(member.agent_address, announcement) for member in current_round.others)
+        )
 
     def hear_start(self, told: Started) -> None:
-        """Take what the first node says; its word may come before the world does."""
+        """Record the leader's announcement, which may arrive before the world does."""
         self._started = max(self._started, (told.round, told.attempt))
 
     def is_started(self, round_: int, attempt: int) -> bool:
-        """Return whether the first node has started its workers of this attempt, or a later one."""
+        """True if the leader has started its workers of this attempt or a later one."""
         return self._started >= (round_, attempt)
 
-    async def _tell_all(self, stands: Round, go: Go) -> bool:
-        others = [each.agent_address for each in stands.others]
-        replies = await asyncio.gather(*(self._tell(each, go) for each in others))
+    async def _tell_all(self, current_round: Round, go: Go) -> bool:
+        others = [member.agent_address for member in current_round.others]
+        replies = await asyncio.gather(*(self._tell(address, go) for address in others))
         return not any(
             reply is None or (isinstance(reply, Heard) and reply.attempt == LEFT)
             for reply in replies
@@ -92,7 +104,8 @@ class Agreement:
         try:
             return await self._peers.tell(address, message, PEER_TIMEOUT_S)
         except PeerError as error:
-            # Who does not hear of a start waits for it only so long; a death is seen elsewhere.
+            # A lost announcement of a start costs at most the wait for it. A dead node is detected
+            # elsewhere, so this is no reason for a warning.
             level = logging.DEBUG if isinstance(message, Started) else logging.WARNING
             log.log(level, "a node does not answer: %s", error)
             return None

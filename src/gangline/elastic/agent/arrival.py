@@ -1,25 +1,25 @@
-"""The first connection to the master: waited for patiently, and people are told."""
+"""Waits for the first connection to the master, and logs what it waits for."""
 
 import asyncio
 import contextlib
 import logging
 import time
 
-from gangline.elastic.agent.world import MeetingError
+from gangline.elastic.agent.rendezvous import MeetingError
 from gangline.elastic.protocol.client import Client
 from gangline.elastic.protocol.errors import MasterUnreachableError, RequestRefusedError
 
 log = logging.getLogger(__name__)
 
 WAIT_TOLD_S = 10.0
-"""How often people are told what is waited for."""
+"""Interval of log messages while waiting."""
 
 
 async def arrived(client: Client, patience_s: float) -> None:
-    """Wait until there is a connection; a name that does not resolve is told at once.
+    """Wait until the client is connected. A name that does not resolve is logged immediately.
 
     Raises:
-        MeetingError: there was none for so long, or the master refuses this node.
+        MeetingError: there was no connection in time, or the master refuses this node.
     """
     end = time.monotonic() + patience_s
     until = time.strftime("%H:%M:%S", time.localtime(time.time() + patience_s))
@@ -36,6 +36,6 @@ async def arrived(client: Client, patience_s: float) -> None:
             raise MeetingError(str(error)) from error
         except MasterUnreachableError as error:
             if time.monotonic() >= end:
-                whole = MasterUnreachableError(client.address, patience_s, error.trouble)
-                raise MeetingError(str(whole)) from error
+                failure = MasterUnreachableError(client.address, patience_s, error.trouble)
+                raise MeetingError(str(failure)) from error
             log.warning("waiting for the master until %s: %s", until, error)

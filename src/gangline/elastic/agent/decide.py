@@ -1,4 +1,4 @@
-"""What to do about a failure: start again in place, ask for another node, or stop. Pure."""
+"""Restart policy: whether a failure leads to a restart in place, to another node, or to the end."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -11,38 +11,36 @@ class Action(StrEnum):
     """What an agent does after a failure."""
 
     RESTART = "restart"
-    """Start all workers again, here."""
+    """Start all workers of this node again."""
     MOVE = "move"
-    """End, so that the operator puts this node's part elsewhere."""
+    """End, so that the operator replaces this node."""
     STOP = "stop"
     """End: the job has failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is done, and why."""
+    """The action after a failure, and its reason."""
 
     action: Action
     reason: str
 
 
 def decide(settings: AgentSettings, failure: Failure, restarts: int) -> Verdict:
-    """Decide what follows a failure.
+    """Choose the action after a failure.
 
     Args:
-        settings: the budget, and whether there is another node to move to.
+        settings: restart limit, and whether another node is available.
         failure: the root cause.
-        restarts: how many the job has had.
+        restarts: restarts of the job so far.
     """
     if failure.remedy is Remedy.STOP:
         if failure.blame is Blame.USER or failure.cause == "CannotImport":
-            return Verdict(Action.STOP, "it would fail in the same way again")
+            return Verdict(Action.STOP, "a restart would fail in the same way")
         if settings.max_restarts is None:
-            return Verdict(
-                Action.STOP, "the program failed; --max-restarts allows it to be tried again"
-            )
+            return Verdict(Action.STOP, "the program failed; --max-restarts allows restarts")
     if failure.remedy is Remedy.MOVE and settings.has_other_nodes:
-        return Verdict(Action.MOVE, "another node may do better")
+        return Verdict(Action.MOVE, "another node may succeed")
     limit = settings.restart_limit
     if restarts >= limit:
         return Verdict(Action.STOP, f"all {limit} restarts are used up" if limit else _NONE)

@@ -1,7 +1,8 @@
-"""What ended a worker: its exit, its last words and the kernel's word, as one Failure.
+"""Failure diagnosis: maps the exit of a worker to a cause, a blame and a remedy.
 
-``api.failure`` knows codes and signals. What only an agent can see is added here: the kernel's
-out-of-memory killer, the exception that the worker wrote down, the patterns of broken devices.
+``api.failure`` knows exit codes and signals. Only an agent sees the rest: out-of-memory kills of
+the kernel, the exception that the worker wrote to its error file, and error texts of broken
+devices.
 """
 
 import json
@@ -31,14 +32,14 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str, Blame, Remedy, str], ...] = tuple(
             "DeviceOutOfMemory",
             _USER,
             _RETRY,
-            "The accelerator's memory was not enough; use smaller batches or more devices.",
+            "The accelerator's memory is too small; use smaller batches or more devices.",
         ),
         (
             r"EADDRINUSE|address already in use",
             "PortInUse",
             _PLATFORM,
             _RETRY,
-            "The port of the workers' store was taken in the moment between choice and use.",
+            "Another process took the port of the workers' store before rank 0 opened it.",
         ),
         (
             r"connection (was )?(reset|closed|refused|aborted)|broken pipe|socket timeout"
@@ -53,44 +54,44 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str, Blame, Remedy, str], ...] = tuple(
             "CannotImport",
             _CODE,
             _STOP,
-            "The program, or something it imports, cannot be loaded; it would not be next time.",
+            "The program, or a module that it imports, cannot be loaded; a restart does not help.",
         ),
     )
 )
 ECHO = "PeerLost"
-"""The cause of failures that follow from another worker's."""
+"""Cause of a failure that is a consequence of another worker's failure."""
 
 
 @dataclass(frozen=True, slots=True)
 class LastWords:
-    """The exception that ended a worker."""
+    """The exception that ended a worker, from its error file."""
 
     message: str
-    """Its type and text."""
+    """Type and text of the exception."""
     traceback: str
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerFailure:
-    """One worker's end."""
+    """The failure of one worker process."""
 
     rank: int
     local_rank: int
     pid: int
     exit_code: int
-    """As Python has it: negative for a signal."""
+    """Exit code as Python reports it: negative for a signal."""
     when: float
-    """Seconds since 1970."""
+    """Time of the exit, in seconds since 1970."""
     failure: Failure
     words: LastWords | None = None
 
 
 def read_last_words(path: Path) -> LastWords | None:
-    """Read what ``record`` of torch, or our hook, wrote about an exception; None if nothing."""
+    """Read the error file that torch's ``record`` or the worker hook wrote; None if invalid."""
     try:
         content = json.loads(path.read_bytes())["message"]
     except (OSError, ValueError, KeyError, TypeError):
-        return None  # a worker that was killed writes nothing, or half of it
+        return None  # a killed worker writes no file, or an incomplete one
     if not isinstance(content, dict):
         return LastWords(str(content), "")
     extra = content.get("extraInfo") or {}
@@ -98,12 +99,12 @@ def read_last_words(path: Path) -> LastWords | None:
 
 
 def diagnose(exit_code: int, words: LastWords | None, *, out_of_memory: bool) -> Failure | None:
-    """Say what an exit means; None for success.
+    """Classify an exit; None for success.
 
     Args:
-        exit_code: as Python has it.
-        words: the exception that the worker wrote down.
-        out_of_memory: whether the kernel killed somebody here for want of memory meanwhile.
+        exit_code: exit code as Python reports it.
+        words: the exception from the error file.
+        out_of_memory: the kernel killed a process here for lack of memory during the attempt.
     """
     reason = "OOMKilled" if out_of_memory and exit_code == -9 else ""
     message = words.message if words else ""
@@ -117,5 +118,5 @@ def diagnose(exit_code: int, words: LastWords | None, *, out_of_memory: bool) ->
 
 
 def root_cause(failures: Iterable[WorkerFailure]) -> WorkerFailure:
-    """Return the failure from which the others follow: the earliest that is no mere echo."""
+    """Return the failure that caused the others: the earliest one that is no consequence."""
     return min(failures, key=lambda each: (each.failure.cause == ECHO, each.when))

@@ -1,4 +1,4 @@
-"""The environment of a worker: torchrun's variables, from the world and the settings."""
+"""Environment variables of a worker: those of torchrun, from the world and the settings."""
 
 from collections.abc import Mapping
 from string import Template
@@ -18,10 +18,10 @@ class DevicesError(ValueError):
 def worker_environment(
     settings: AgentSettings, world: World, local_rank: int, base: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return all variables of a worker, the agent's own (``base``) included.
+    """Return all variables of a worker, those of the agent (``base``) included.
 
     Raises:
-        DevicesError: ``CUDA_VISIBLE_DEVICES`` names too few devices for virtual local ranks.
+        DevicesError: ``CUDA_VISIBLE_DEVICES`` lists too few devices for virtual local ranks.
     """
     rank = str(world.first_rank + local_rank)
     size = str(world.world_size)
@@ -40,10 +40,10 @@ def worker_environment(
         "TORCHELASTIC_RESTART_COUNT": str(world.attempt),
         "TORCHELASTIC_MAX_RESTARTS": str(settings.restart_limit),
         "TORCHELASTIC_RUN_ID": settings.run_id,
-        # Rank 0 opens the store itself: the agent has no torch, and a store of the agent's would
-        # carry what dead workers left in it into the next attempt.
+        # Rank 0 opens the store itself: the agent does not import torch, and a store in the agent
+        # would carry keys of dead workers into the next attempt.
         "TORCHELASTIC_USE_AGENT_STORE": "False",
-        "TORCHELASTIC_SIGNALS_TO_HANDLE": ",".join(each.name for each in settings.signals),
+        "TORCHELASTIC_SIGNALS_TO_HANDLE": ",".join(number.name for number in settings.signals),
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": base.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
         **_device(settings, local_rank, base),
     }
@@ -52,7 +52,7 @@ def worker_environment(
 def waiting_environment(
     settings: AgentSettings, local_rank: int, base: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the variables of an interpreter that will be a worker of a world not known yet.
+    """Return the variables of a spare interpreter, whose world is not known yet.
 
     Raises:
         DevicesError: as for a worker.
@@ -64,7 +64,7 @@ def waiting_environment(
 def reporting_environment(
     settings: AgentSettings, streams: Streams, base: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return where a worker reports: errors, progress, NCCL's flight recorder."""
+    """Return the variables that name the files of errors, progress and NCCL's flight recorder."""
     found = {
         "TORCHELASTIC_ERROR_FILE": str(streams.error_file),
         PROGRESS_VARIABLE: str(streams.progress),
@@ -82,10 +82,12 @@ def reporting_environment(
 
 
 def worker_arguments(settings: AgentSettings, local_rank: int) -> list[str]:
-    """Return the command line of a worker, with its local rank filled in."""
+    """Return the command line of a worker with its local rank filled in."""
     return [
-        Template(each).safe_substitute(local_rank=local_rank) if "${local_rank}" in each else each
-        for each in settings.command.arguments
+        Template(argument).safe_substitute(local_rank=local_rank)
+        if "${local_rank}" in argument
+        else argument
+        for argument in settings.command.arguments
     ]
 
 

@@ -1,4 +1,7 @@
-"""The workers of one attempt on this node: started together, ended together."""
+"""The worker group of one attempt on this node: its processes start and end together.
+
+A worker starts in a warm spare interpreter if there is one, else as a new process.
+"""
 
 import asyncio
 import logging
@@ -35,7 +38,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """One process of the attempt."""
+    """One worker process of the attempt."""
 
     rank: int
     local_rank: int
@@ -55,7 +58,7 @@ class Group:
         spares: Spares | None,
         number: int,
     ) -> None:
-        """Prepare the start of that number of this agent's, from 0."""
+        """Prepare the attempt with this number, counted from 0 on this agent."""
         self._settings, self._world = settings, world
         self._folder, self._spares, self._number = folder, spares, number
         self._tee = Tee(settings.logs, settings.role)
@@ -67,7 +70,7 @@ class Group:
 
         Raises:
             StartError: the command cannot be started.
-            DevicesError: there are too few devices.
+            DevicesError: there are fewer devices than workers.
         """
         environments = {}
         for local_rank in range(self._settings.local_world_size):
@@ -82,29 +85,28 @@ class Group:
             self._spares.fill(environments)
 
     async def ended(self) -> list[WorkerFailure]:
-        """Wait until all have succeeded, or the first have failed; return the failed ones."""
+        """Wait until all workers succeed or one fails; return the failures."""
         waiting = {worker.process.ended for worker in self.workers}
         while waiting:
             done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            if any(each.result() for each in done):
+            if any(future.result() for future in done):
                 break
         return self.failures()
 
     async def stop(self, number: signal.Signals) -> None:
-        """End all workers that live, and show the rest of their output."""
+        """End all live workers and show the rest of their output."""
         processes = [worker.process for worker in self.workers]
         if await end_all(processes, number, self._settings.shutdown_s):
-            log.warning("workers had to be killed: they did not end after %s", number.name)
+            log.warning("workers were killed because they did not end after %s", number.name)
         await self._tee.end()
 
     def failures(self) -> list[WorkerFailure]:
-        """Return those that have failed so far."""
         out_of_memory = out_of_memory_kills() > self._kills_before
         found = (_failure(worker, out_of_memory) for worker in self.workers)
-        return [each for each in found if each is not None]
+        return [failure for failure in found if failure is not None]
 
     def ask_for_stacks(self) -> None:
-        """Have every worker write its stacks to its file."""
+        """Make every worker write its stacks to its file."""
         for worker in self.workers:
             worker.process.tell(STACKS_SIGNAL)
 
@@ -114,14 +116,14 @@ class Group:
         if spare:
             stacks = {STACKS_VARIABLE: f"{int(STACKS_SIGNAL)}:{streams.stacks}"}
             try:
-                told = await spare.become(
+                channel = await spare.become(
                     {**env, **stacks}, streams, learns=self._learns(local_rank)
                 )
-                if told and self._spares:
-                    self._spares.listen(told)
+                if channel and self._spares:
+                    self._spares.listen(channel)
                 return Worker(rank, local_rank, spare.process, streams, was_spare=True)
             except ConnectionError:
-                log.warning("a spare had died; starting its worker from the beginning")
+                log.warning("a spare interpreter has died; its worker starts without it")
         process = self._cold(local_rank, env, streams)
         return Worker(rank, local_rank, process, streams, was_spare=False)
 
@@ -147,7 +149,6 @@ class Group:
         return process
 
     def _learns(self, local_rank: int) -> bool:
-        """Say whether this worker shall tell what it imports."""
         return self._spares is not None and local_rank == 0 and not self._spares.has_learned
 
 
@@ -156,10 +157,10 @@ def _failure(worker: Worker, out_of_memory: bool) -> WorkerFailure | None:
     if not process.ended.done():
         return None
     code = process.ended.result()
-    words = read_last_words(Path(worker.streams.error_file)) if code else None
-    failure = diagnose(code, words, out_of_memory=out_of_memory)
+    error = read_last_words(Path(worker.streams.error_file)) if code else None
+    failure = diagnose(code, error, out_of_memory=out_of_memory)
     if failure is None:
         return None
     return WorkerFailure(
-        worker.rank, worker.local_rank, process.pid, code, process.when, failure, words
+        worker.rank, worker.local_rank, process.pid, code, process.when, failure, error
     )

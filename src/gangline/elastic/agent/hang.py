@@ -1,8 +1,8 @@
-"""Whether workers hang, and which of them the others wait for.
+"""Hang detection: whether workers make progress, and for which ranks the others wait.
 
-Signs of progress are the files that training code touches with each step
-(``GANGLINE_PROGRESS_FILE``, or ``RUNTIME_METRICS_PATH`` as DLRover's trainers do). Where a script
-touches neither, processor time is the sign: workers that wait for each other over gloo use none.
+Progress is a change of the files that training code touches in each step
+(``GANGLINE_PROGRESS_FILE``, or ``RUNTIME_METRICS_PATH`` as DLRover's trainers do). If a script
+touches neither, processor time counts: workers that wait for each other over gloo use none.
 """
 
 import re
@@ -13,9 +13,9 @@ from typing import Self
 from gangline.api.failure import Blame, Failure, Remedy
 
 BUSY_SHARE = 0.02
-"""Processor time per second from which on a worker counts as busy."""
+"""A worker is busy from this much processor time per second on."""
 _TOLD = 16
-"""So many ranks are listed at most."""
+"""Maximum number of ranks in a message."""
 
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<function>.+)$')
 _WAITS_IN = ("/torch/distributed/", "/torch/autograd/", "/torch/nn/parallel/")
@@ -23,33 +23,34 @@ _WAITS_IN = ("/torch/distributed/", "/torch/autograd/", "/torch/nn/parallel/")
 
 @dataclass(frozen=True, slots=True)
 class Pulse:
-    """What is known of one worker's progress."""
+    """One observation of a worker's progress."""
 
     touched: float | None
-    """When it last said that it had made a step, by the clock of its files; None if it never has.
-    Only a change of it tells anything: that clock may jump."""
+    """Modification time of its progress files; None if it never touched them. Only a change counts,
+    because that clock may jump.
+    """
     busy_s: float
-    """Processor time it has used so far."""
+    """Processor time used since its start."""
 
 
 @dataclass(slots=True)
 class HangWatch:
-    """Remembers the last progress of a group. Times are of a clock that never jumps."""
+    """Tracks the last progress of a worker group. Times are of a monotonic clock."""
 
     timeout_s: float
     since: float
-    """When the group last made progress, or was started."""
+    """Time of the last progress, or of the start."""
     _touches: tuple[float | None, ...] = ()
     _busy_s: float = 0.0
     _looked: float | None = None
 
     def is_hung(self, pulses: list[Pulse], now: float) -> bool:
-        """Note what is seen; say whether nothing has happened for too long."""
-        touches = tuple(each.touched for each in pulses)
-        if any(each is not None for each in touches):
+        """Record samples of all workers. Returns True if there was no progress for the timeout."""
+        touches = tuple(sample.touched for sample in pulses)
+        if any(touch is not None for touch in touches):
             if touches != self._touches:
                 self.since, self._touches = now, touches
-        elif self._is_busy(sum(each.busy_s for each in pulses), now):
+        elif self._is_busy(sum(sample.busy_s for sample in pulses), now):
             self.since = now
         return now - self.since > self.timeout_s
 
@@ -61,7 +62,7 @@ class HangWatch:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a worker is: the innermost frame of its main thread."""
+    """The innermost frame of a worker's main thread."""
 
     file: str
     line: int
@@ -69,16 +70,15 @@ class Place:
 
     @property
     def waits(self) -> bool:
-        """Whether it waits for others there."""
+        """True if this frame waits for other ranks."""
         return any(part in self.file for part in _WAITS_IN)
 
     def __str__(self) -> str:
-        """The place as editors take it."""
         return f"{self.file}:{self.line} in {self.function}"
 
 
 def place(stacks: str) -> Place | None:
-    """Read stacks in the form of faulthandler's; the main thread is the last of them."""
+    """Parse stacks in the format of faulthandler, in which the main thread is the last one."""
     main = stacks.rpartition("(most recent call first):")[2]
     for line in main.splitlines():
         if found := _FRAME.match(line):
@@ -88,46 +88,45 @@ def place(stacks: str) -> Place | None:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What is seen of one rank while its group hangs."""
+    """The stack location and the step of one rank of a hanging group."""
 
     rank: int
     node: str = ""
     where: str = ""
-    """The place as editors take it; empty when it wrote no stack."""
+    """The location as ``file:line in function``; empty if no stack was obtained."""
     waits: bool = False
-    """Whether it waits for others there."""
+    """True if it waits for other ranks there."""
     step: int | None = None
-    """The last step that it has told."""
+    """The last step that it reported."""
     is_mute: bool = False
-    """Whether it did not answer, and was seen from outside only."""
+    """True if it did not write its stacks itself, so that they were read from outside."""
 
     @classmethod
     def of(
         cls, rank: int, node: str, at: Place | None, step: int | None, *, is_mute: bool = False
     ) -> Self:
-        """Return the view of a rank at a place; one that does not answer waits for nobody."""
+        """Create it from a location. A rank that does not answer is not considered waiting."""
         waits = at is not None and at.waits and not is_mute
         return cls(rank, node, str(at) if at else "", waits, step, is_mute)
 
     def __str__(self) -> str:
-        """The view for people."""
-        at = f"at {self.where}" if self.where else "somewhere that writes no stack"
+        at = f"at {self.where}" if self.where else "at an unknown location (no stack)"
         at += " and does not answer" if self.where and self.is_mute else ""
         step = "" if self.step is None else f", after step {self.step}"
         return f"rank {self.rank}{f' on {self.node}' if self.node else ''} is {at}{step}"
 
 
 def hang_failure(views: Sequence[View], timeout_s: float, evidence: str = "") -> Failure:
-    """Say who did not arrive where the others wait.
+    """Describe a hang: the ranks to blame, and the ranks that wait for them.
 
     Args:
-        views: of all ranks that could be seen.
-        timeout_s: how long nothing has happened.
-        evidence: a sentence about where more can be read.
+        views: all ranks whose stacks were collected.
+        timeout_s: time without progress.
+        evidence: a sentence that says where more can be read.
     """
     missing = _missing(sorted(views, key=lambda each: each.rank))
-    named = {each.rank for each in missing}
-    waiting = sorted(each.rank for each in views if each.rank not in named)
+    named = {stack.rank for stack in missing}
+    waiting = sorted(stack.rank for stack in views if stack.rank not in named)
     message = "; ".join(map(str, missing[:_TOLD]))
     if len(missing) > _TOLD:
         message += f"; and {len(missing) - _TOLD} more"
@@ -140,13 +139,13 @@ def hang_failure(views: Sequence[View], timeout_s: float, evidence: str = "") ->
 
 
 def _missing(views: Sequence[View]) -> Sequence[View]:
-    """Those for which the others wait; all when nobody stands out."""
-    absent = [each for each in views if not each.waits]
+    """Return the ranks for which the others wait; all ranks if none differs."""
+    absent = [stack for stack in views if not stack.waits]
     if absent and len(absent) < len(views):
         return absent
-    stuck = [each for each in views if not each.where or each.is_mute]
+    stuck = [stack for stack in views if not stack.where or stack.is_mute]
     if stuck and len(stuck) < len(views):
-        return stuck  # stopped, or in a call that does not end: the others could answer
-    steps = [each.step for each in views if each.step is not None]
-    behind = [each for each in views if each.step is not None and each.step == min(steps)]
+        return stuck  # these are stopped or blocked in the kernel: all others did answer
+    steps = [stack.step for stack in views if stack.step is not None]
+    behind = [stack for stack in views if stack.step is not None and stack.step == min(steps)]
     return behind if behind and len(behind) < len(views) else views

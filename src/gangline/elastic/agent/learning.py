@@ -1,4 +1,4 @@
-"""Which modules a spare may import ahead: those of a first start that are nobody's own code."""
+"""Modules that a spare may preload: those of the first start that are not the user's own code."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -9,14 +9,14 @@ _LIBRARY_FOLDERS = ("site-packages", "dist-packages")
 def preloadable(
     modules: Iterable[tuple[str, str | None]], own_folders: Sequence[str]
 ) -> tuple[str, ...]:
-    """Return the names to import, in the order in which the first start imported them.
+    """Return the modules to import, in the order of the first start.
 
-    Code of the user's own is left out: importing it may do things, and it may be edited between
-    two starts. Built-in modules come by themselves.
+    The user's own code is left out: importing it may have effects, and it may be edited between two
+    starts. Built-in modules need no import.
 
     Args:
         modules: names and files.
-        own_folders: where the user's code is, unless an installed library lies beneath.
+        own_folders: folders of the user's code, except for installed libraries below them.
     """
     return tuple(name for name, file in modules if _is_library(name, file, own_folders))
 

@@ -1,7 +1,7 @@
-"""What workers import, kept at the master for nodes that come later.
+"""The preload list: modules that workers import, stored at the master for nodes that join later.
 
-A node that comes to a job which trains already warms its spares by this list before it joins, so
-that the others train on meanwhile and nobody waits for its imports.
+A node that joins a running job warms its spares with this list first. The other nodes
+continue training meanwhile instead of waiting for its imports.
 """
 
 import contextlib
@@ -17,40 +17,39 @@ _PATIENCE_S = 10.0
 
 
 class Library:
-    """One job's list."""
+    """One job's preload list."""
 
     def __init__(self, client: Client) -> None:
-        """Take the way to the master."""
         self._client = client
         self._is_told = False
         self.modules: tuple[str, ...] = ()
-        """What this node has learned."""
+        """Modules that this node has learned."""
 
     async def known(self) -> tuple[str, ...]:
-        """Return what the master knows; nothing if no workers have run yet."""
+        """Return the list stored at the master; empty if no workers have run yet."""
         with contextlib.suppress(MasterUnreachableError, RequestRefusedError):
-            wanted = KeyValueGet(keys=(_KEY,))
-            held = (await self._client.ask(wanted, Values, timeout_s=_PATIENCE_S)).values[0]
-            return read(held) if held else ()
+            request = KeyValueGet(keys=(_KEY,))
+            value = (await self._client.ask(request, Values, timeout_s=_PATIENCE_S)).values[0]
+            return read(value) if value else ()
         return ()
 
     async def tell(self) -> None:
-        """Tell the master, once; should it be away, the next call tries again."""
+        """Store the list at the master, once. If the master is away, the next call tries again."""
         if not self.modules or self._is_told:
             return
         with contextlib.suppress(MasterUnreachableError, RequestRefusedError):
-            told = KeyValueSet(key=_KEY, value=written(self.modules))
-            await self._client.ask(told, Done, timeout_s=_PATIENCE_S)
+            update = KeyValueSet(key=_KEY, value=written(self.modules))
+            await self._client.ask(update, Done, timeout_s=_PATIENCE_S)
             self._is_told = True
 
 
 def written(modules: tuple[str, ...]) -> bytes:
-    """Write a list of modules down; those of PyTorch are a thousand and more."""
+    """Compress a list of modules. PyTorch alone has more than a thousand."""
     return zlib.compress(json.dumps(modules).encode())
 
 
 def read(held: bytes) -> tuple[str, ...]:
-    """Read a list; nothing if it is none, as another version may have written it."""
+    """Decompress a list; empty if it is invalid, as another version may have written it."""
     try:
         found = json.loads(zlib.decompress(held))
     except (zlib.error, ValueError):

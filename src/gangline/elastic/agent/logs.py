@@ -1,4 +1,4 @@
-"""Where the output of workers goes: files of each attempt, the console, or both.
+"""Output of workers: to files of each attempt, to the console, or to both.
 
 Layout, as torchrun's: ``FOLDER/RUN_XXXX/attempt_K/LOCAL_RANK/{stdout.log,stderr.log,error.json}``.
 """
@@ -35,32 +35,32 @@ class Streams:
     """The files of one worker in one attempt."""
 
     stdout: Path | None
-    """None for the console."""
+    """File of the standard output; None for the console."""
     stderr: Path | None
     teed: tuple[Path, ...]
-    """Those of the two whose lines the console shows as well."""
+    """Files whose lines the console shows as well."""
     error_file: Path
     stacks: Path
-    """Where the worker writes its stacks when asked."""
+    """File to which the worker writes its stacks on request."""
 
     @property
     def progress(self) -> Path:
-        """The file that the training code may touch with each step."""
+        """The file that training code may touch in each step."""
         return self.stacks.with_name("progress")
 
     @property
     def metrics(self) -> Path:
-        """Where trainers written for DLRover report their steps."""
+        """The file to which trainers written for DLRover report their steps."""
         return self.stacks.with_name("runtime_metrics.json")
 
     @property
     def flight_pipe(self) -> Path:
-        """Beginning of the name of the pipe that makes NCCL's flight recorder write."""
+        """Prefix of the name of the pipe that triggers NCCL's flight recorder."""
         return self.stacks.with_name("flight_recorder_")
 
     @property
     def flight_dump(self) -> Path:
-        """Beginning of the name of what the flight recorder writes."""
+        """Prefix of the name of the flight recorder's dumps."""
         return self.stacks.with_name("nccl_trace_rank_")
 
 
@@ -68,10 +68,10 @@ class LogFolder:
     """The files of one run."""
 
     def __init__(self, settings: LogSettings, run_id: str) -> None:
-        """Make the folder of the run.
+        """Create the folder of the run.
 
         Raises:
-            LogFolderError: it cannot be made.
+            LogFolderError: it cannot be created.
         """
         self._settings = settings
         self._is_temporary = settings.folder is None
@@ -85,32 +85,32 @@ class LogFolder:
             raise LogFolderError(f"--log-dir {settings.folder}: {error.strerror}") from error
 
     def attempt(self, number: int) -> Path:
-        """Return the folder of an attempt."""
         return self.path / f"attempt_{number}"
 
     def streams(self, attempt: int, local_rank: int) -> Streams:
-        """Make the folder of a worker in an attempt, and say which of its output goes where.
+        """Create the folder of a worker in an attempt; return its files.
 
-        A full disk ends no training: then output is shown only, and small files are in memory.
+        A full disk ends no training: then output goes to the console only, and small files are in
+        memory.
 
         Raises:
-            LogFolderError: there is no place in memory either.
+            LogFolderError: there is no space in memory either.
         """
         folder = self.attempt(attempt) / str(local_rank)
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            log.warning("no files of output for this attempt: %s", error)
+            log.warning("the output of this attempt is not written to files: %s", error)
             return self._shown_only(self._in_memory(folder), local_rank)
         teed = _of(self._settings.tee, local_rank)
-        kept = _of(self._settings.redirects, local_rank) | teed
+        to_file = _of(self._settings.redirects, local_rank) | teed
         shown = self._settings.shown_ranks
         is_shown = shown is None or local_rank in shown
         only_shown = self._shown_only(folder, local_rank)
         return replace(
             only_shown,
-            stdout=folder / "stdout.log" if kept & OUT else only_shown.stdout,
-            stderr=folder / "stderr.log" if kept & ERR else only_shown.stderr,
+            stdout=folder / "stdout.log" if to_file & OUT else only_shown.stdout,
+            stderr=folder / "stderr.log" if to_file & ERR else only_shown.stderr,
             teed=tuple(
                 folder / name
                 for bit, name in ((OUT, "stdout.log"), (ERR, "stderr.log"))
@@ -124,18 +124,18 @@ class LogFolder:
         return Streams(elsewhere, elsewhere, (), folder / "error.json", folder / "stacks.txt")
 
     def _in_memory(self, folder: Path) -> Path:
-        """Make a folder in memory instead of this one."""
+        """Create a folder in shared memory in place of this one."""
         try:
             if self._spare is None:
                 self._spare = Path(tempfile.mkdtemp(prefix=f"{self.path.name}_", dir=_MEMORY))
             found = self._spare / folder.relative_to(self.path)
             found.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise LogFolderError(f"no place for files of the workers: {error}") from error
+            raise LogFolderError(f"no space for files of the workers: {error}") from error
         return found
 
     def remove_if_temporary(self) -> None:
-        """Remove the folder if nobody asked for files."""
+        """Remove the folder unless the user requested files."""
         if self._spare is not None:
             shutil.rmtree(self._spare, ignore_errors=True)
         asked = self._settings.redirects or self._settings.tee
@@ -148,7 +148,7 @@ def _of(streams: int | dict[int, int], local_rank: int) -> int:
 
 
 class Tee:
-    """Shows lines of files on the console while they are written."""
+    """Copies lines of files to the console while they are written."""
 
     def __init__(self, settings: LogSettings, role: str) -> None:
         self._settings, self._role = settings, role
@@ -156,7 +156,6 @@ class Tee:
         self._ended = asyncio.Event()
 
     def start(self, streams: Streams, rank: int, local_rank: int) -> None:
-        """Follow the teed files of a worker."""
         template = self._settings.prefix or f"[{self._role}{local_rank}]:"
         values = {"role_name": self._role, "rank": rank, "local_rank": local_rank}
         prefix = Template(template).safe_substitute(values)
@@ -165,7 +164,7 @@ class Tee:
             self._tasks.append(asyncio.create_task(follow))
 
     async def end(self) -> None:
-        """Show what is left; return when all is shown."""
+        """Show the rest; return when all is shown."""
         self._ended.set()
         await asyncio.gather(*self._tasks)
 
@@ -177,14 +176,14 @@ class Tee:
 
     async def _show(self, path: Path, prefix: str, *, is_error: bool) -> None:
         console = sys.stderr if is_error else sys.stdout
-        wanted = self._settings.stderr_filters if is_error else self._settings.stdout_filters
+        filters = self._settings.stderr_filters if is_error else self._settings.stdout_filters
         name = "filtered_stderr.log" if is_error else "filtered_stdout.log"
         with path.open("ab"):
-            pass  # the worker opens the file itself, perhaps later than we
-        with path.open("rb") as source, _appending(path.parent.parent / name, wanted) as filtered:
+            pass  # the file must exist: the worker may open it later than this process
+        with path.open("rb") as source, _appending(path.parent.parent / name, filters) as filtered:
             async for line in self._lines(source):
                 console.write(f"{prefix}{line}")
-                if filtered and any(each in line for each in wanted):
+                if filtered and any(pattern in line for pattern in filters):
                     filtered.write(f"{prefix}{line}")
 
     async def _lines(self, source: IO[bytes]) -> AsyncIterator[str]:

@@ -1,7 +1,9 @@
-"""Worlds of several nodes: joins at the master, restarts agreed upon by the agents themselves.
+"""Membership of a job of several nodes: joins at the master, restarts in place among the agents.
 
-The master is asked when members change. While it is away nothing stops: workers go on, and their
-deaths are settled with the peers of the round.
+The master is asked only when members change. While it is unreachable the workers continue, and
+failures are handled with the peers of the round. Three sources can interrupt an attempt: an order
+of the leader, a command of the master, and partition detection. All of them set state and notify
+``_changed``; ``notice`` evaluates the state.
 """
 
 import asyncio
@@ -13,7 +15,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeAlias
 
 from gangline.api.failure import Failure
-from gangline.elastic.agent import words
 from gangline.elastic.agent.account import Report
 from gangline.elastic.agent.agreement import Agreement
 from gangline.elastic.agent.arrival import WAIT_TOLD_S, arrived
@@ -23,6 +24,7 @@ from gangline.elastic.agent.inquest import Inquest
 from gangline.elastic.agent.library import Library
 from gangline.elastic.agent.peers import (
     LEFT,
+    TEXT_LIMIT,
     Failed,
     Heard,
     Hung,
@@ -33,10 +35,12 @@ from gangline.elastic.agent.peers import (
     Started,
 )
 from gangline.elastic.agent.place import Place
+from gangline.elastic.agent.rendezvous import CutOffError, MeetingError, Node, Notice
 from gangline.elastic.agent.round import Round
 from gangline.elastic.agent.wanted import Wanted
-from gangline.elastic.agent.world import CutOffError, MeetingError, Node, Notice, World
-from gangline.elastic.protocol import messages as said
+from gangline.elastic.agent.words import POLL_S, Speaker, failed
+from gangline.elastic.agent.world import World
+from gangline.elastic.protocol import messages as msg
 from gangline.elastic.protocol.client import Client, ClientName
 from gangline.elastic.protocol.errors import MasterUnreachableError, RequestRefusedError
 from gangline.elastic.protocol.seal import Secret
@@ -44,27 +48,26 @@ from gangline.elastic.protocol.seal import Secret
 log = logging.getLogger(__name__)
 
 START_WAIT_S = 1.0
-"""So long workers are held back at most until those of the first node are started."""
+"""Maximum time for which workers wait until the leader's workers have started."""
 FAREWELL_S = 2.0
 FINISH_PATIENCE_S = 60.0
-"""So long a master may be away when all is done, before this node goes without it."""
+"""Maximum absence of the master at the end, after which this node ends without its confirmation."""
 
 
-Check: TypeAlias = Callable[[Client, said.RunCheck], Awaitable[None]]
-"""Checks the node, by the connection to the master, with all that got the same order."""
+Check: TypeAlias = Callable[[Client, msg.RunCheck], Awaitable[None]]
+"""Checks this node, over the connection to the master, with all nodes that got the same order."""
 
 
 class Membership:
-    """One node's membership of a job; a ``Rendezvous``."""
+    """One node's membership of a job; implements ``RendezvousHandler``."""
 
     def __init__(self, place: Place, secret: Secret, check: Check | None = None) -> None:
-        """Take who this node is, the job's secret, and what checks the node when that is wanted."""
         self._place, self._check = place, check
-        self._check_wanted: said.RunCheck | None = None
+        self._check_wanted: msg.RunCheck | None = None
         self._node: Node | None = None
         self._current: World | None = None
-        self._doing: str | None = said.Phase.WAITING
-        """What it does while no workers run."""
+        self._doing: str | None = msg.Phase.WAITING
+        """Phase while no workers run; None while they do."""
         self._incarnation = secrets.token_hex(8)
         name = ClientName(place.job, place.node_id, self._incarnation)
         self._client = Client(place.master, secret, name)
@@ -83,11 +86,10 @@ class Membership:
         self._contact = Contact(self._client, self._peers, place.witness)
 
     def serve(self, node: Node) -> None:
-        """Take the workers about which the others and the master ask."""
         self._node = node
 
     async def imports(self) -> Sequence[str]:
-        """Ask the master what workers import.
+        """Ask the master for the preload list.
 
         Raises:
             MeetingError: it cannot be reached, or refuses this node.
@@ -96,7 +98,7 @@ class Membership:
         return await self._library.known()
 
     def learned(self, modules: Sequence[str]) -> None:
-        """Tell the master, should this node be the first of its round."""
+        """Store the preload list at the master, if this node leads its round."""
         self._library.modules = tuple(modules)
         self._share()
 
@@ -104,14 +106,14 @@ class Membership:
         """Ask the master for a world until there is one.
 
         Raises:
-            MeetingError: the master cannot be reached, or says that there will be none.
+            MeetingError: the master cannot be reached, or refuses to form a world.
         """
         await self._begin()
         if self._check_wanted and self._check:
-            wish, self._check_wanted = self._check_wanted, None
-            self._doing = said.Phase.CHECKING
-            await self._check(self._client, wish)
-        self._doing = said.Phase.WAITING
+            order, self._check_wanted = self._check_wanted, None
+            self._doing = msg.Phase.CHECKING
+            await self._check(self._client, order)
+        self._doing = msg.Phase.WAITING
         self._joins += 1
         world = await self._world_unless_stopped()
         if self._round:
@@ -124,50 +126,49 @@ class Membership:
         return first
 
     async def restart(self, world: World, failure: Failure | None) -> World:
-        """Agree with the peers on the next attempt; ask the master when one of them is gone."""
-        stands = self._round
-        # The last steps of what has ended: the account of lost work begins there.
+        """Agree with the peers on the next attempt. Ask the master if one of them is lost."""
+        current_round = self._round
+        # The heartbeat reports the last steps of the ended attempt: lost work is counted from them.
         self._keep(self._send(self._heartbeat()))
-        if stands is None or self._notice:
+        if current_round is None or self._notice:
             return await self.join()
-        if failure and stands.go.attempt <= self._running:
-            report = words.failed(self._place, self._in_round, self._running, failure)
+        if failure and current_round.go.attempt <= self._running:
+            report = failed(self._place, self._in_round, self._running, failure)
             self._keep(self._send(report))
-            agreed = await self._agreement.reached(stands, self._running, str(failure))
+            agreed = await self._agreement.reached(current_round, self._running, str(failure))
         else:
             agreed = await self._agreement.all_heard()
         if agreed:
-            await self._first_node_starts(stands)
-        if agreed and self._notice is None and self._round is stands:
-            return self._world(stands)
+            await self._first_node_starts(current_round)
+        if agreed and self._notice is None and self._round is current_round:
+            return self._world(current_round)
         return await self.join()
 
     def started(self, world: World) -> None:
-        """Tell the others, should this node be the first of its round."""
+        """Announce the start to the other nodes, if this node leads its round."""
         if self._round and self._round.leads and world is self._current:
             self._keep(self._agreement.tell_start(self._round, self._running))
 
     async def notice(self) -> Notice:
-        """Wait for a peer's Go, or the master's word."""
+        """Wait for an order of the leader or the master."""
         async with self._changed:
             await self._changed.wait_for(lambda: self._notice or self._is_behind())
         return self._notice or Notice(self._round.go.reason if self._round else "")
 
     async def views(self) -> Sequence[View]:
-        """Return where the workers of all nodes are."""
         if self._round is None or self._node is None:
             return ()
         return await self._inquest.views(self._round, self._running, self._node)
 
     async def finished(self, world: World) -> Notice | None:
-        """Tell the master; wait for the others, or for what makes all start again."""
+        """Report the end to the master; wait for the other nodes, or for the cause of a restart."""
         done = asyncio.ensure_future(self._finish())
         notice = asyncio.ensure_future(self.notice())
         try:
             await asyncio.wait({done, notice}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for each in (done, notice):
-                each.cancel()
+            for future in (done, notice):
+                future.cancel()
             await asyncio.gather(done, notice, return_exceptions=True)
         if not done.cancelled() and done.exception() is None and done.result() is None:
             return None
@@ -176,12 +177,12 @@ class Membership:
         return done.result()
 
     async def leave(self, reason: str) -> None:
-        """Tell the master, if it is there; end all connections."""
+        """Leave the job at the master, if it is connected; close all connections."""
         succeeded = reason == "done"
-        farewell = said.Leave(
+        farewell = msg.Leave(
             node_id=self._place.node_id,
             incarnation=self._incarnation,
-            reason=reason[: words.TEXT_LIMIT],
+            reason=reason[:TEXT_LIMIT],
             succeeded=succeeded,
         )
         if self._client.is_connected:
@@ -211,11 +212,10 @@ class Membership:
 
     @property
     def _notice(self) -> Notice | None:
-        """What the master wants now."""
         return self._wanted.notice(self._round.world.round if self._round else None)
 
-    async def _world_unless_stopped(self) -> said.World:
-        """Ask for a world, and hear while waiting that there is to be none."""
+    async def _world_unless_stopped(self) -> msg.World:
+        """Request a world; raise when an order to stop comes first, or this node is partitioned."""
         world = asyncio.ensure_future(self._ask_for_world())
         stopped = asyncio.ensure_future(self._stopped())
         cut_off = asyncio.ensure_future(self._contact.cut_off())
@@ -223,8 +223,8 @@ class Membership:
         try:
             await asyncio.wait(every, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for each in every:
-                each.cancel()
+            for future in every:
+                future.cancel()
             await asyncio.gather(*every, return_exceptions=True)
         if not stopped.cancelled():
             raise MeetingError(f"stopped: {stopped.result().reason}")
@@ -238,37 +238,37 @@ class Membership:
         assert self._wanted.stop is not None
         return self._wanted.stop
 
-    async def _ask_for_world(self) -> said.World:
-        me, told = words.Speaker(self._place, self._incarnation), time.monotonic()
-        message = me.join(self._joins, self._peer_port, self._round)
+    async def _ask_for_world(self) -> msg.World:
+        messages, logged_at = Speaker(self._place, self._incarnation), time.monotonic()
+        message = messages.join(self._joins, self._peer_port, self._round)
         while True:
             try:
                 reply = await self._client.call(message, timeout_s=None)
             except RequestRefusedError as error:
                 raise MeetingError(str(error)) from error
-            if isinstance(reply, said.World):
+            if isinstance(reply, msg.World):
                 return reply
-            waiting = reply.message if isinstance(reply, said.Waiting) else ""
-            if waiting and time.monotonic() - told >= WAIT_TOLD_S:
-                told = time.monotonic()
+            waiting = reply.message if isinstance(reply, msg.Waiting) else ""
+            if waiting and time.monotonic() - logged_at >= WAIT_TOLD_S:
+                logged_at = time.monotonic()
                 log.warning("waiting: %s", waiting)
 
-    async def _first_node_starts(self, stands: Round) -> None:
-        """Let the first node start its workers before, unless something else is wanted."""
-        attempt = stands.go.attempt
+    async def _first_node_starts(self, current_round: Round) -> None:
+        """Wait until the leader has started its workers, another order comes, or the timeout."""
+        attempt = current_round.go.attempt
 
         def is_time() -> bool:
-            is_over = self._notice is not None or stands.go.attempt > attempt
-            return is_over or self._agreement.is_started(stands.world.round, attempt)
+            is_over = self._notice is not None or current_round.go.attempt > attempt
+            return is_over or self._agreement.is_started(current_round.world.round, attempt)
 
-        if not stands.leads:
+        if not current_round.leads:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(START_WAIT_S), self._changed:
                     await self._changed.wait_for(is_time)
 
-    def _world(self, stands: Round) -> World:
-        self._running, self._doing = stands.go.attempt, None
-        self._current = stands.attempt_world(self._restarts_before)
+    def _world(self, current_round: Round) -> World:
+        self._running, self._doing = current_round.go.attempt, None
+        self._current = current_round.attempt_world(self._restarts_before)
         return self._current
 
     # Restarts in place
@@ -277,30 +277,34 @@ class Membership:
         return self._round is not None and self._round.go.attempt > self._running
 
     async def _answer(self, message: PeerMessage) -> PeerMessage:
-        stands = self._round
+        current_round = self._round
         if isinstance(message, Started):
             self._agreement.hear_start(message)
-        if stands is None:
+        if current_round is None:
             return Heard(0, 0)
         if isinstance(message, Hung | Look):
-            return await self._testify(stands, message)
-        if self._wanted.notice(stands.world.round):
-            return Heard(stands.world.round, LEFT)
-        reply = stands.hear(message)
-        if isinstance(message, Failed) and stands.leads and message.round == stands.go.round:
-            if stands.is_news(message):
-                self._agreement.lead(stands, message.attempt, message.reason)
-            reply = stands.go
+            return await self._testify(current_round, message)
+        if self._wanted.notice(current_round.world.round):
+            return Heard(current_round.world.round, LEFT)
+        reply = current_round.hear(message)
+        if (
+            isinstance(message, Failed)
+            and current_round.leads
+            and message.round == current_round.go.round
+        ):
+            if current_round.is_news(message):
+                self._agreement.lead(current_round, message.attempt, message.reason)
+            reply = current_round.go
         await self._wake()
         return reply
 
-    async def _testify(self, stands: Round, message: Hung | Look) -> Seen:
-        is_ours = (message.round, message.attempt) == (stands.world.round, self._running)
+    async def _testify(self, current_round: Round, message: Hung | Look) -> Seen:
+        is_ours = (message.round, message.attempt) == (current_round.world.round, self._running)
         if not is_ours or self._node is None:
             return Seen(await self._inquest.recalled(message.round, message.attempt))
         if isinstance(message, Look):
             return Seen(tuple(await self._node.views()))
-        return Seen(await self._inquest.gathered(stands, self._running, self._node))
+        return Seen(await self._inquest.gathered(current_round, self._running, self._node))
 
     async def _leave_round(self, round_: int, reason: str) -> None:
         if self._doing is None and self._wanted.notice(round_) is None:
@@ -312,7 +316,7 @@ class Membership:
         async with self._changed:
             self._changed.notify_all()
 
-    # The master's word
+    # Orders of the master
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -327,19 +331,19 @@ class Membership:
             self._wanted.end(str(error))
             await self._wake()
 
-    async def _obey(self, what: said.CommandKind) -> None:
+    async def _obey(self, what: msg.CommandKind) -> None:
         match what:
-            case said.Restart():
+            case msg.Restart():
                 self._wanted.leave(what.round, what.reason)
-            case said.Stop() | said.Evict():
+            case msg.Stop() | msg.Evict():
                 self._wanted.end(what.message or what.reason)
-            case said.RunCheck():
+            case msg.RunCheck():
                 self._check_wanted = what
-                self._wanted.leave(self._in_round, f"a check is wanted: {what.reason}")
-            case said.DumpStacks() if self._node:
+                self._wanted.leave(self._in_round, f"a node check is requested: {what.reason}")
+            case msg.DumpStacks() if self._node:
                 self._keep(self._node.dump_stacks(what.reason))
-            case said.SaveCheckpoint() if self._node:
-                log.warning("saving the newest checkpoint: %s", what.reason or "wanted")
+            case msg.SaveCheckpoint() if self._node:
+                log.warning("saving the newest checkpoint: %s", what.reason or "requested")
                 self._node.start_saving()
         await self._wake()
 
@@ -353,38 +357,39 @@ class Membership:
     def _in_round(self) -> int:
         return self._round.world.round if self._round else 0
 
-    def _heartbeat(self) -> said.Heartbeat:
-        # Without a world of its own that runs, a node must not claim one: the master might take
-        # the world that is over for one that stands.
-        me = words.Speaker(self._place, self._incarnation)
+    def _heartbeat(self) -> msg.Heartbeat:
+        # A node whose workers do not run must not claim a round: the master might take a world that
+        # is over for the current one.
+        messages = Speaker(self._place, self._incarnation)
         if self._doing is not None:
-            return me.heartbeat(0, 0, Report(phase=self._doing))
+            return messages.heartbeat(0, 0, Report(phase=self._doing))
         report = self._node.report() if self._node else Report()
-        if report.world is not self._current:
-            report = Report(phase=said.Phase.TRAINING)  # its workers are about to start
-        return me.heartbeat(self._in_round, max(self._running, 0), report)
+        current = self._current
+        if current is None or (report.round, report.attempt) != (current.round, current.attempt):
+            report = Report(phase=msg.Phase.TRAINING)  # its workers are about to start
+        return messages.heartbeat(self._in_round, max(self._running, 0), report)
 
     async def _finish(self) -> Notice | None:
         assert self._round is not None
-        message = said.Finished(
+        message = msg.Finished(
             node_id=self._place.node_id,
             incarnation=self._incarnation,
             round=self._round.world.round,
             attempt=self._round.go.attempt,
-            wait_s=words.POLL_S,
+            wait_s=POLL_S,
         )
         while True:
             try:
                 reply = await self._client.call(message, timeout_s=FINISH_PATIENCE_S)
             except MasterUnreachableError as error:
-                log.warning("going without the master: %s", error)
+                log.warning("ending without confirmation of the master: %s", error)
                 return None
             except RequestRefusedError as error:
                 self._wanted.leave(message.round, str(error))
                 return self._notice
-            if not isinstance(reply, said.Waiting):
+            if not isinstance(reply, msg.Waiting):
                 return None
 
-    async def _send(self, message: said.Message) -> None:
+    async def _send(self, message: msg.Message) -> None:
         with contextlib.suppress(MasterUnreachableError, RequestRefusedError):
-            await self._client.call(message, timeout_s=words.POLL_S)
+            await self._client.call(message, timeout_s=POLL_S)

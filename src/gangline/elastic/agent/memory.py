@@ -1,4 +1,4 @@
-"""How much memory is left on this node or in this container, and whom the kernel killed for it."""
+"""Free memory of this machine or container, and the kernel's out-of-memory kills in it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,14 +9,14 @@ _KIB = 1024
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What there is."""
+    """Memory limit, and the part that is available."""
 
     limit_bytes: int
     available_bytes: int
 
 
 def memory(proc: Path = Path("/proc"), cgroup: Path = _CGROUP) -> Memory:
-    """Return the limit and what is left of it: the container's where it is the tighter one."""
+    """Return limit and available memory of the container, or of the machine if that is lower."""
     lines = (proc / "meminfo").read_text().splitlines()
     sizes = {
         name: int(rest.split()[0]) * _KIB for name, _, rest in (x.partition(":") for x in lines)
@@ -28,14 +28,14 @@ def memory(proc: Path = Path("/proc"), cgroup: Path = _CGROUP) -> Memory:
         used = _number(cgroup / "memory/memory.usage_in_bytes")
     if limit is None or used is None or limit >= machine.limit_bytes:
         return machine
-    # Pages of files count as used, and go when they are needed.
+    # Inactive pages of the file cache count as used, but the kernel reclaims them on demand.
     stat = cgroup / "memory.stat"
     cached = _field(stat if stat.exists() else cgroup / "memory/memory.stat", "inactive_file") or 0
     return Memory(limit, min(machine.available_bytes, limit - used + cached))
 
 
 def out_of_memory_kills(proc: Path = Path("/proc"), cgroup: Path = _CGROUP) -> int:
-    """Return how many processes the kernel has killed for want of memory, here so far."""
+    """Return the number of processes that the kernel has killed for lack of memory here."""
     for path in (cgroup / "memory.events", cgroup / "memory/memory.oom_control", proc / "vmstat"):
         found = _field(path, "oom_kill")
         if found is not None:
@@ -44,7 +44,7 @@ def out_of_memory_kills(proc: Path = Path("/proc"), cgroup: Path = _CGROUP) -> i
 
 
 def resident_bytes(pid: int, proc: Path = Path("/proc")) -> int:
-    """Return what a process occupies; 0 when it is gone."""
+    """Return the resident set size of a process; 0 if it has ended."""
     try:
         lines = (proc / str(pid) / "status").read_text().splitlines()
     except OSError:

@@ -1,7 +1,7 @@
-"""Where a worker is that does not say so itself, as py-spy sees it, if that is installed.
+"""Stacks of a worker that does not write them itself, read with py-spy if that is installed.
 
-A process that is stopped, or waits in the kernel, runs no handler of signals. py-spy reads the
-stacks from its memory, without stopping it for that.
+A process that is stopped, or blocks in the kernel, runs no signal handlers. py-spy reads the stacks
+from its memory without stopping it.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from gangline.elastic.agent.process import StartError, end_all, start
 log = logging.getLogger(__name__)
 
 LOOK_S = 3.0
-"""So long py-spy may take; after that it is killed."""
+"""Time limit for py-spy, after which it is killed."""
 
 
 class _Frame(msgspec.Struct):
@@ -39,12 +39,12 @@ _decoder = msgspec.json.Decoder(list[_Thread])
 
 
 async def stacks_of(pid: int, folder: Path, environment: Mapping[str, str] = os.environ) -> str:
-    """Return the stacks of a process in the form of faulthandler's; empty where there are none.
+    """Return the stacks of a process in the format of faulthandler; empty if they cannot be read.
 
     Args:
         pid: the process.
-        folder: where py-spy's words may lie meanwhile.
-        environment: how py-spy is found, and what it runs in.
+        folder: folder for temporary files.
+        environment: environment of py-spy, and the PATH on which it is searched.
     """
     program = shutil.which("py-spy", path=environment.get("PATH"))
     if program is None:
@@ -57,7 +57,7 @@ async def stacks_of(pid: int, folder: Path, environment: Mapping[str, str] = os.
         await end_all([process], signal.SIGKILL, LOOK_S)
         return told(_decoder.decode(out.read_bytes()), pid)
     except (StartError, OSError, msgspec.DecodeError) as error:
-        log.warning("py-spy does not see process %d: %s", pid, _last_line(err) or error)
+        log.warning("py-spy cannot read process %d: %s", pid, _last_line(err) or error)
         return ""
     finally:
         for file in (out, err):
@@ -65,14 +65,15 @@ async def stacks_of(pid: int, folder: Path, environment: Mapping[str, str] = os.
 
 
 def told(threads: Sequence[_Thread], pid: int) -> str:
-    """Write stacks down as faulthandler does: the main thread is the last of them."""
+    """Format stacks as faulthandler does, with the main thread last."""
     main = [each for each in threads if each.os_thread_id == pid or each.thread_name == _MAIN]
     others = [each for each in threads if each not in main]
     lines: list[str] = []
     for thread in (*others, *main):
         lines.append(f"Thread {thread.thread_id:#018x}, seen by py-spy (most recent call first):")
         lines += [
-            f'  File "{each.filename}", line {each.line} in {each.name}' for each in thread.frames
+            f'  File "{frame.filename}", line {frame.line} in {frame.name}'
+            for frame in thread.frames
         ]
     return "".join(f"{line}\n" for line in lines)
 

@@ -1,7 +1,8 @@
-"""Agents of one round talk to each other, so that a restart in place needs no master.
+"""Messages between the agents of a round, so that a restart in place does not need the master.
 
-The agent that is first in the world leads: who sees a failure tells it, and it tells all where the
-store of the next attempt will be. Messages are sealed with the job's secret, as the master's are.
+The agent of the first node leads: other agents report failures to it, and it sends the order with
+the address of the next attempt's store to all. Messages are encrypted with the job's secret, as
+those of the master. The class name of a message is its type on the wire.
 """
 
 import asyncio
@@ -18,16 +19,18 @@ from gangline.elastic.protocol import seal
 log = logging.getLogger(__name__)
 
 LEFT = -1
-"""In place of an attempt: the one who says so has left the round."""
+"""Replaces the attempt number in the reply of a node that has left the round."""
+TEXT_LIMIT = 4096
+"""Characters of a reason or a message at most, in what agents send."""
 _READ = 1 << 16
 
 
 class PeerError(Exception):
-    """A peer cannot be reached, or is no part of this job."""
+    """A peer cannot be reached, or does not belong to this job."""
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
-    """Workers of this attempt have failed here and are to be started again -> ``Go``."""
+    """Request: workers of this attempt have failed; restart. Reply: ``RestartOrder``."""
 
     round: int
     attempt: int
@@ -35,7 +38,7 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
 
 
 class Go(msgspec.Struct, frozen=True, tag=True):
-    """Stop your workers and start those of this attempt -> ``Heard``."""
+    """Order of the leader: stop the workers and start this attempt. Reply: ``Ack``."""
 
     round: int
     attempt: int
@@ -45,34 +48,34 @@ class Go(msgspec.Struct, frozen=True, tag=True):
 
 
 class Started(msgspec.Struct, frozen=True, tag=True):
-    """The workers of this attempt, rank 0 among them, are started here -> ``Heard``."""
+    """The leader's workers of this attempt, rank 0 among them, have started. Reply: ``Ack``."""
 
     round: int
     attempt: int
 
 
 class Hung(msgspec.Struct, frozen=True, tag=True):
-    """Nothing goes on in this attempt: who is to blame? -> ``Seen``, of all nodes."""
+    """Request: this attempt hangs; return the stacks of all ranks. Reply: ``StackReply``."""
 
     round: int
     attempt: int
 
 
 class Look(msgspec.Struct, frozen=True, tag=True):
-    """Where are your workers? -> ``Seen``, of this node."""
+    """Request: return the stacks of this node's ranks. Reply: ``StackReply``."""
 
     round: int
     attempt: int
 
 
 class Seen(msgspec.Struct, frozen=True, tag=True):
-    """Where workers are."""
+    """Reply: stack locations of ranks."""
 
     views: tuple[View, ...] = ()
 
 
 class Heard(msgspec.Struct, frozen=True, tag=True):
-    """Understood; where the other stands."""
+    """Reply and probe: the sender's round and attempt."""
 
     round: int
     attempt: int
@@ -83,29 +86,28 @@ Answer: TypeAlias = Callable[[PeerMessage], Awaitable[PeerMessage]]
 
 
 class Peers:
-    """One agent's ear and mouth."""
+    """Exchanges messages with other agents, encrypted with the job secret."""
 
     def __init__(self, secret: seal.Secret, answer: Answer) -> None:
-        """Take the job's secret, and what answers the others."""
+        """Take the job's secret, and the handler of other agents' messages."""
         self._secret, self._answer = secret, answer
         self._decoder = msgspec.json.Decoder(PeerMessage)
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.StreamWriter] = set()
 
     async def listen(self) -> int:
-        """Begin to listen on any free port, and return it."""
+        """Listen on a free port; return it."""
         self._server = await asyncio.start_server(self._serve, None, 0)
         sockets = self._server.sockets
         port = int(sockets[0].getsockname()[1])
-        if any(each.getsockname()[1] != port for each in sockets):
-            # Each address family got a port of its own; the others know one only.
+        if any(listener.getsockname()[1] != port for listener in sockets):
+            # Each address family got its own port, but peers are given a single one.
             self._server.close()
             self._server = await asyncio.start_server(self._serve, "0.0.0.0", 0)
             port = int(self._server.sockets[0].getsockname()[1])
         return port
 
     async def close(self) -> None:
-        """Listen no more."""
         if self._server:
             self._server.close()
             for writer in self._open:
@@ -113,10 +115,10 @@ class Peers:
             await self._server.wait_closed()
 
     async def tell(self, address: str, message: PeerMessage, timeout_s: float) -> PeerMessage:
-        """Say something to a peer and return what it answers.
+        """Send a message to a peer and return its reply.
 
         Raises:
-            PeerError: it does not answer in time, or not in our language.
+            PeerError: there is no valid reply in time.
         """
         host, _, port = address.rpartition(":")
         try:
@@ -135,7 +137,7 @@ class Peers:
         theirs = await reader.readexactly(seal.GREETING_BYTES)
         seal.check_greeting(theirs)
         ends = seal.ends(self._secret, mine, theirs, client=True)
-        ends.opener.limit = seal.LARGEST_FRAME  # we have asked, so the reply may be long
+        ends.opener.limit = seal.LARGEST_FRAME  # only a reply to a request may be this long
         writer.write(ends.sealer.seal(msgspec.json.encode(message)))
         reply: PeerMessage = self._decoder.decode(await _content(reader, ends))
         return reply
@@ -153,7 +155,7 @@ class Peers:
             writer.write(ends.sealer.seal(msgspec.json.encode(reply)))
             await writer.drain()
         except (OSError, EOFError, seal.SealError, msgspec.DecodeError) as error:
-            log.debug("a stranger called", extra={"error": str(error)})
+            log.debug("rejected a connection", extra={"error": str(error)})
         finally:
             self._open.discard(writer)
             writer.close()

@@ -1,11 +1,11 @@
-"""Who a node is, and whom it wants to meet."""
+"""Identity of a node, and the rendezvous parameters that it brings."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Who this node is, and whom it wants to meet."""
+    """Identity of this node, and its rendezvous parameters."""
 
     job: str
     master: str
@@ -21,5 +21,7 @@ class Place:
     connect_timeout_s: float = 60.0
     topology: tuple[str, ...] = ()
     witness: str | None = None
-    """host:port of the cluster's API server: a node that does not reach it either, when nobody else
-    answers, gives its part up. None where nobody would take it over."""
+    """host:port of the cluster's API server; None if no component would replace this node.
+
+    A node that reaches neither the witness nor any other node ends.
+    """

@@ -1,8 +1,7 @@
-"""One worker process: how it is started, watched, signalled.
+"""Worker processes: start, exit notification, signals.
 
-A death is seen through a process descriptor the moment it happens, not by looking now and then.
-Workers lead process groups of their own, so that what they start ends with them, and ask the
-kernel to be killed should the agent die.
+An exit is noticed immediately through a pidfd, without polling. Each worker leads a process group,
+so that its children end with it, and is killed by the kernel if the agent dies (PR_SET_PDEATHSIG).
 """
 
 import asyncio
@@ -21,7 +20,7 @@ HOOK_FOLDER = Path(__file__).parent / "hook"
 HOOK_VARIABLE = "GANGLINE_WORKER_HOOK"
 STACKS_VARIABLE = "GANGLINE_STACKS"
 STACKS_SIGNAL = signal.SIGRTMIN + 7
-"""What makes a worker write its stacks; scripts and libraries leave this one alone."""
+"""Signal that makes a worker write its stacks. Scripts and libraries do not use this one."""
 
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
@@ -31,7 +30,7 @@ class StartError(Exception):
     """The command of the workers cannot be started."""
 
     def __init__(self, message: str, exit_code: int) -> None:
-        """Take what is wrong, and the code with which shells say so."""
+        """Take the message, and the exit code that a shell would use."""
         super().__init__(message)
         self.exit_code = exit_code
 
@@ -41,21 +40,20 @@ _NOT_EXECUTABLE, _NOT_FOUND = 126, 127
 
 @dataclass(eq=False, slots=True)
 class Process:
-    """A started process; ``ended`` is done with its exit code as soon as it is dead."""
+    """A started process. ``ended`` gets its exit code as soon as the process is dead."""
 
     popen: subprocess.Popen[bytes]
     ended: asyncio.Future[int]
     when: float = 0.0
-    """When it ended, in seconds since 1970."""
+    """Time of the exit, in seconds since 1970."""
     _descriptor: int = field(default=-1)
 
     @property
     def pid(self) -> int:
-        """The process identifier."""
         return self.popen.pid
 
     def send(self, number: signal.Signals) -> None:
-        """Signal the process and all that it has started."""
+        """Signal the process group."""
         if not self.ended.done():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
@@ -73,8 +71,8 @@ class Process:
         os.close(self._descriptor)
         self.when = time.time()
         if code:
-            # What it had started, such as loaders of data, must not outlive it. After success it
-            # may: an upload that the script has left behind goes on.
+            # Children of a failed worker, such as data loaders, must not outlive it. After success
+            # they may: a script can leave an upload behind.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
         if not self.ended.done():
@@ -95,13 +93,13 @@ def start(
     Args:
         arguments: the command line.
         environment: all variables.
-        stdout: a file for it; None for the agent's own.
-        stderr: likewise.
+        stdout: file of the standard output; None for the agent's own.
+        stderr: file of the standard error; None for the agent's own.
         channel: a socket that the process inherits.
         prepare: called in the new process before its program is loaded.
 
     Raises:
-        StartError: the program does not exist or may not be executed.
+        StartError: the program does not exist or cannot be executed.
     """
 
     def before() -> None:
@@ -111,7 +109,7 @@ def start(
 
     with contextlib.ExitStack() as files:
         out, err = (
-            files.enter_context(each.open("wb")) if each else None for each in (stdout, stderr)
+            files.enter_context(path.open("wb")) if path else None for path in (stdout, stderr)
         )
         try:
             popen = subprocess.Popen(
@@ -126,8 +124,8 @@ def start(
         except FileNotFoundError as error:
             raise StartError(f"{arguments[0]}: there is no such program", _NOT_FOUND) from error
         except (OSError, subprocess.SubprocessError) as error:
-            said = getattr(error, "strerror", None) or str(error)
-            raise StartError(f"{arguments[0]}: {said}", _NOT_EXECUTABLE) from error
+            reason = getattr(error, "strerror", None) or str(error)
+            raise StartError(f"{arguments[0]}: {reason}", _NOT_EXECUTABLE) from error
     return _watch(popen)
 
 
@@ -139,13 +137,13 @@ def _watch(popen: subprocess.Popen[bytes]) -> Process:
 
 
 def bound_to(processors: frozenset[int]) -> None:
-    """Bind the calling process, one that is about to load its program, to processors."""
+    """Bind the calling process to processors; called before its program is loaded."""
     if processors:
         os.sched_setaffinity(0, processors)
 
 
 def hooked(environment: Mapping[str, str], mode: str, channel: socket.socket) -> dict[str, str]:
-    """Return the environment with which an interpreter runs our hook before its script."""
+    """Return the environment that makes an interpreter run the worker hook before its script."""
     paths = [str(HOOK_FOLDER), *filter(None, [environment.get("PYTHONPATH")])]
     return {
         **environment,
@@ -155,7 +153,7 @@ def hooked(environment: Mapping[str, str], mode: str, channel: socket.socket) ->
 
 
 async def end_all(processes: Sequence[Process], number: signal.Signals, grace_s: float) -> bool:
-    """Signal processes and wait; kill those that stay. Returns whether some had to be killed."""
+    """Signal processes and wait; kill the remaining ones. Returns True if any had to be killed."""
     living = [each for each in processes if not each.ended.done()]
     for process in living:
         process.send(number)
@@ -171,4 +169,4 @@ async def end_all(processes: Sequence[Process], number: signal.Signals, grace_s:
 
 
 _UNKILLABLE_S = 30.0
-"""A process in uninterruptible sleep is left behind after that."""
+"""Time limit after SIGKILL: a process in uninterruptible sleep is abandoned."""

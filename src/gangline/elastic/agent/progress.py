@@ -1,4 +1,4 @@
-"""Looks at the progress of workers, and gathers stacks and flight recorders when there is none."""
+"""Polls the progress of a worker group, and collects stacks and flight records when it hangs."""
 
 import asyncio
 import contextlib
@@ -7,43 +7,35 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from gangline.elastic.agent.account import Usage
 from gangline.elastic.agent.group import Group, Worker
 from gangline.elastic.agent.hang import HangWatch, Pulse, View, place
-from gangline.elastic.agent.memory import resident_bytes
 from gangline.elastic.agent.outside import stacks_of
 from gangline.elastic.agent.settings import HangSettings
-from gangline.elastic.progress import Told, read
+from gangline.elastic.agent.usage import processor_seconds, told
 
 _LOOKS_PER_TIMEOUT = 8
 _SHORTEST_LOOK_S, _LONGEST_LOOK_S = 0.1, 5.0
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 async def hung(group: Group, settings: HangSettings) -> float:
-    """Wait until the group hangs; return since when, on the monotonic clock.
+    """Wait until the group hangs; return the time of its last progress on the monotonic clock.
 
-    Never returns without a time limit.
+    Never returns if no timeout is set.
     """
     if settings.timeout_s is None:
         never: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         return await never
     pause = min(max(settings.timeout_s / _LOOKS_PER_TIMEOUT, _SHORTEST_LOOK_S), _LONGEST_LOOK_S)
     watch = HangWatch(settings.timeout_s, since=time.monotonic())
-    while not watch.is_hung([_pulse(each) for each in group.workers], time.monotonic()):  # noqa: ASYNC110 - files
+    while not watch.is_hung([_pulse(worker) for worker in group.workers], time.monotonic()):  # noqa: ASYNC110 - files
         await asyncio.sleep(pause)
     return watch.since
 
 
-def told(group: Group) -> list[Told]:
-    """Return what each worker says of its progress."""
-    return [read(each.streams.progress, each.streams.metrics) for each in group.workers]
-
-
 def _pulse(worker: Worker) -> Pulse:
     touches = [_touched(path) for path in (worker.streams.progress, worker.streams.metrics)]
-    known = [each for each in touches if each is not None]
-    return Pulse(max(known, default=None), _busy_s(worker.process.pid))
+    known = [touch for touch in touches if touch is not None]
+    return Pulse(max(known, default=None), processor_seconds(worker.process.pid))
 
 
 def _touched(path: Path) -> float | None:
@@ -53,41 +45,8 @@ def _touched(path: Path) -> float | None:
         return None
 
 
-def _busy_s(pid: int) -> float:
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
-
-
-class Meter:
-    """Measures what the workers of one attempt use, with the processes that they have started."""
-
-    def __init__(self, group: Group) -> None:
-        self._group = group
-        self._busy_s, self._looked = 0.0, time.monotonic()
-
-    def usage(self) -> Usage:
-        """Return the processors used since the last look, and the memory used now."""
-        pids = [pid for each in self._group.workers for pid in _family(each.process.pid)]
-        busy_s, now = sum(map(_busy_s, pids)), time.monotonic()
-        passed, used = now - self._looked, max(0.0, busy_s - self._busy_s)
-        self._busy_s, self._looked = busy_s, now
-        return Usage(round(used / passed, 3) if passed else 0.0, sum(map(resident_bytes, pids)))
-
-
-def _family(pid: int) -> list[int]:
-    """Return a process and its children, such as loaders of data."""
-    try:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except OSError:
-        children = []  # it is gone, or the kernel does not tell
-    return [pid, *map(int, children)]
-
-
 async def views(group: Group, gather_s: float, node: str) -> list[View]:
-    """Return where each worker is; their stacks and flight records are on the disk then."""
+    """Return the stack of each rank. Stacks and flight records are on the disk afterwards."""
     deadline = time.monotonic() + gather_s
     recorders = [each for each in group.workers if _dump_flight_recorder(each)]
     found = await stacks(group, gather_s)
@@ -101,16 +60,16 @@ async def views(group: Group, gather_s: float, node: str) -> list[View]:
 
 
 def evidence(group: Group, *, stays: bool) -> str:
-    """Say where stacks and flight records of a group lie.
+    """Return a sentence that names the folder of stacks and flight records.
 
     Args:
         group: the workers.
-        stays: whether the files are there when the launcher has ended.
+        stays: True if the files remain when the launcher has ended.
     """
     folder = group.workers[0].streams.stacks.parent.parent if group.workers else None
     if folder is None:
         return ""
-    recorded = any(_flight_record(each).exists() for each in group.workers)
+    recorded = any(_flight_record(worker).exists() for worker in group.workers)
     what = "Stacks and NCCL's flight records" if recorded else "Stacks"
     until = "" if stays else " until the end (--log-dir keeps them)"
     return f"{what} of this node are in {folder}{until}."
@@ -121,16 +80,16 @@ class Stacks:
     """The stacks of one worker."""
 
     text: str
-    """Empty where none could be had."""
+    """Empty if no stacks could be obtained."""
     is_mute: bool = False
-    """Whether it wrote none itself."""
+    """True if the worker did not write them itself."""
 
 
 async def stacks(group: Group, gather_s: float) -> dict[int, Stacks]:
-    """Have all workers write their stacks; return them by rank.
+    """Make all workers write their stacks; return them by rank.
 
-    Those of a worker that writes none in time are taken from outside, if possible, and put beside
-    the others.
+    The stacks of a worker that writes none in time are read with py-spy, if possible, and stored in
+    the same file.
     """
     before = {worker.rank: _size(worker.streams.stacks) for worker in group.workers}
     group.ask_for_stacks()
@@ -162,10 +121,10 @@ async def _seen_from_outside(worker: Worker) -> str:
 
 
 async def _written(files: list[Path], deadline: float) -> None:
-    """Wait until files are there and grow no more."""
+    """Wait until files exist and do not grow any more."""
     before: list[int] = []
     while time.monotonic() < deadline:
-        sizes = [_bytes(each) for each in files]
+        sizes = [_bytes(file) for file in files]
         if all(sizes) and sizes == before:
             return
         before = sizes
@@ -199,7 +158,7 @@ def _flight_record(worker: Worker) -> Path:
 
 
 def _dump_flight_recorder(worker: Worker) -> bool:
-    """Have NCCL's flight recorder write; say whether there is one."""
+    """Trigger NCCL's flight recorder. Returns False if there is none."""
     pipe = f"{worker.streams.flight_pipe}{worker.rank}.pipe"
     try:
         descriptor = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)

@@ -1,4 +1,4 @@
-"""What a user sees at the end of a run that failed; the traceback comes last."""
+"""What the launcher prints and returns after a failed run; the traceback comes last."""
 
 import signal
 
@@ -12,9 +12,9 @@ _SIGNAL_BASE = 128
 
 
 def exit_code(outcome: Outcome) -> int:
-    """Return the exit code of the launcher: that of the worker to blame, signals as 128 and more.
+    """Return the exit code of the launcher: that of the failed worker, 128 and more for signals.
 
-    The operator looks it up in the same table of failures that the agent has used.
+    The operator looks it up in the same table of failures that the agent uses.
     """
     if outcome.received:
         return _SIGNAL_BASE + outcome.received
@@ -31,7 +31,7 @@ def exit_code(outcome: Outcome) -> int:
 
 
 def report(settings: AgentSettings, outcome: Outcome) -> str:
-    """Return the report; empty for success."""
+    """Return the text to print; empty for success."""
     if outcome.received:
         return f"{settings.command.name}: ended by {outcome.received.name}"
     if outcome.notice:
@@ -44,7 +44,7 @@ def report(settings: AgentSettings, outcome: Outcome) -> str:
     first = root_cause(outcome.failures) if outcome.failures else None
     if first:
         lines.append(_line(first, "first to fail: "))
-    lines += [_line(each, "then: ") for each in outcome.failures if each is not first]
+    lines += [_line(failure, "then: ") for failure in outcome.failures if failure is not first]
     if outcome.verdict:
         lines.append(f"  not restarted: {outcome.verdict.reason}")
     if first and first.words and first.words.traceback:

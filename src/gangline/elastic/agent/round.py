@@ -1,7 +1,7 @@
-"""What one agent knows of the round that it is in, and how restarts in it are agreed upon.
+"""An agent's state of its current round, and the rules for its attempts.
 
-Pure: decides what to answer to peers. Attempts of a round only ever rise; whoever proposes one that
-is known already is told the one that stands.
+Invariant: attempts of a round only rise. A request for an attempt that is known already is answered
+with the current order.
 """
 
 from dataclasses import dataclass, field
@@ -14,12 +14,12 @@ from gangline.elastic.protocol.messages import World as WorldMessage
 
 @dataclass(slots=True)
 class Round:
-    """A round, and the attempt in it that stands now."""
+    """A round, and the latest order in it."""
 
     world: WorldMessage
     node_id: int
     go: Go = field(init=False)
-    """The latest attempt that is agreed upon."""
+    """The latest agreed attempt."""
 
     def __post_init__(self) -> None:
         world = self.world
@@ -27,29 +27,26 @@ class Round:
 
     @property
     def me(self) -> Member:
-        """This node's place."""
-        return next(each for each in self.world.members if each.node_id == self.node_id)
+        return next(member for member in self.world.members if member.node_id == self.node_id)
 
     @property
     def leader(self) -> Member:
-        """Who decides where the next store is: the node of rank 0, which opens it."""
+        """The node of rank 0: it opens the store, so it decides where the next one is."""
         return self.world.members[0]
 
     @property
     def leads(self) -> bool:
-        """Whether that is this node."""
         return self.leader.node_id == self.node_id
 
     @property
     def others(self) -> list[Member]:
-        """All members but this one."""
-        return [each for each in self.world.members if each.node_id != self.node_id]
+        return [member for member in self.world.members if member.node_id != self.node_id]
 
     def attempt_world(self, restarts_before: int) -> World:
-        """Return what workers of the attempt that stands are told.
+        """Return the world of the current attempt for the workers.
 
         Args:
-            restarts_before: those of the job before this round.
+            restarts_before: restarts of the job before this round.
         """
         return World(
             attempt=restarts_before + self.go.attempt,
@@ -63,24 +60,23 @@ class Round:
         )
 
     def propose(self, attempt: int, store_port: int, reason: str) -> Go | None:
-        """As the leader: decide on the attempt after ``attempt``; None if that was done before."""
+        """As the leader, order the attempt after ``attempt``; None if there is a later order."""
         if attempt < self.go.attempt:
             return None
         self.go = replace_go(self.go, self.go.attempt + 1, store_port, reason)
         return self.go
 
     def hear(self, message: PeerMessage) -> PeerMessage:
-        """Take a ``Go`` of the leader; anything of another round changes nothing."""
+        """Apply an order of the leader; messages of another round change nothing."""
         newer = isinstance(message, Go) and message.round == self.go.round
         if newer and isinstance(message, Go) and message.attempt > self.go.attempt:
             self.go = message
         return Heard(self.go.round, self.go.attempt)
 
     def is_news(self, message: Failed) -> bool:
-        """Whether a failure is of the attempt that stands."""
+        """True if a failure belongs to the current attempt."""
         return message.round == self.go.round and message.attempt >= self.go.attempt
 
 
 def replace_go(go: Go, attempt: int, store_port: int, reason: str) -> Go:
-    """Return the next attempt of the same round on the same host."""
     return Go(go.round, attempt, go.store_host, store_port, reason)

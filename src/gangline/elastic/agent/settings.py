@@ -1,4 +1,4 @@
-"""What an agent is told at its start. Built once by the launcher, from flags and environment."""
+"""Settings of an agent. The launcher builds them once, from flags and environment."""
 
 import signal
 from dataclasses import dataclass, field
@@ -10,35 +10,35 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What each worker runs."""
+    """The command of each worker."""
 
     arguments: tuple[str, ...]
-    """All of the command line; ``${local_rank}`` stands for the local rank."""
+    """The complete command line; ``${local_rank}`` is replaced by the local rank."""
     is_python: bool
-    """Whether an interpreter is started with a script or module: only these can have spares."""
+    """True if an interpreter runs a script or module. Only these can have spares."""
     name: str
-    """What people call it: the script."""
+    """The script's name, for messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
-    """Where the output of workers goes. Bit 1 is stdout, bit 2 is stderr."""
+    """Where the output of workers is written. Bit 1 is stdout, bit 2 is stderr."""
 
     folder: str | None = None
-    """Where a folder for this run is made; None for the folder of temporary files."""
+    """Folder in which the folder of this run is created; None for a temporary one."""
     redirects: int | dict[int, int] = 0
-    """Local rank to streams that go to files instead of the console."""
+    """Streams that go to files instead of the console, by local rank."""
     tee: int | dict[int, int] = 0
-    """Local rank to streams that go to files and to the console."""
+    """Streams that go to files and to the console, by local rank."""
     shown_ranks: frozenset[int] | None = None
-    """Local ranks whose output is shown on the console; None for all."""
+    """Local ranks whose output the console shows; None for all."""
     prefix: str | None = None
-    """Template of what stands before teed lines: role_name, rank, local_rank."""
+    """Template of the prefix of teed lines, with role_name, rank and local_rank."""
     stdout_filters: tuple[str, ...] = ()
-    """Teed lines that contain one of these go to filtered_stdout.log as well."""
+    """Teed lines that contain one of these are also written to filtered_stdout.log."""
     stderr_filters: tuple[str, ...] = ()
     look_every_s: float = 0.1
-    """How often files that are teed are looked at."""
+    """Polling interval of teed files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,56 +47,58 @@ class StandbySettings:
 
     enabled: bool = True
     preload: tuple[str, ...] = ()
-    """Modules to import beside those learned from the first start."""
+    """Modules to import in addition to those learned from the first start."""
     tiny_step: bool = True
-    """Whether a spare trains one step on a tiny layer, when torch is among its modules."""
+    """True if a spare trains one step of a tiny layer, when torch is among its modules."""
     reserve_bytes: int = 1 << 30
-    """Memory that must stay free beside the spares; below it there are none."""
+    """Memory that must stay free beside the spares; below it there are no spares."""
     start_delay_s: float = 1.0
-    """Pause before spares are warmed: workers that have just started need the processors."""
+    """Delay before spares are warmed, because workers that have just started need the processors.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class HangSettings:
-    """When a group of workers counts as hung."""
+    """When a worker group counts as hung."""
 
     timeout_s: float | None = None
-    """So long no worker may go without progress; None for never."""
+    """Maximum time without progress; None for no limit."""
     gather_s: float = 5.0
-    """So long stacks and flight recorders may take to be written."""
+    """Time limit for writing stacks and flight records."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
-    """All an agent needs to know beside the world."""
+    """All settings of an agent except the world."""
 
     command: Command
     local_world_size: int
     role: str = "default"
     run_id: str = "none"
     max_restarts: int | None = None
-    """Restarts of the group; None for the default, which does not apply to the program's errors."""
+    """Restarts of the group; None for the default, which does not apply to errors of the program.
+    """
     shutdown_s: float = DEFAULT_SHUTDOWN_S
-    """So long workers may take to end after a signal, before they are killed."""
+    """Time between a signal and SIGKILL."""
     signals: tuple[signal.Signals, ...] = SIGNALS
-    """What ends the agent after being forwarded to the workers."""
+    """Signals that end the agent after it has forwarded them to the workers."""
     virtual_local_rank: bool = False
-    """Whether each worker sees its device as number 0 and itself as local rank 0."""
+    """True if each worker sees its device as number 0 and itself as local rank 0."""
     has_other_nodes: bool = False
-    """Whether somebody can give another node for this one."""
+    """True if an operator can replace this node."""
     node_name: str = ""
     save_command: tuple[str, ...] = ()
-    """Brings the newest checkpoint in memory to storage; run when that is asked for, and when the
-    node is told to end."""
+    """Command that writes the newest checkpoint in memory to storage. It is run on request, and
+    when this node is told to end.
+    """
     saves_on_failure: bool = False
-    """Whether it is run beside each restart as well, and waited for at the end."""
+    """True if it is also run at each restart, and awaited at the end."""
     affinity: tuple[frozenset[int], ...] = ()
-    """The processors of each local rank; empty for all."""
+    """Processors of each local rank; empty for all."""
     logs: LogSettings = field(default_factory=LogSettings)
     standby: StandbySettings = field(default_factory=StandbySettings)
     hang: HangSettings = field(default_factory=HangSettings)
 
     @property
     def restart_limit(self) -> int:
-        """Restarts that are granted at most."""
         return DEFAULT_MAX_RESTARTS if self.max_restarts is None else self.max_restarts

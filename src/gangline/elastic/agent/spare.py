@@ -1,7 +1,7 @@
-"""One spare interpreter: it imports ahead, lends forks of itself, and becomes a worker in the end.
+"""One spare interpreter: it preloads modules, runs forks of itself, and finally becomes a worker.
 
-It runs a worker's command line, and `hook/gangline_worker_hook.py` holds it before the script. Both
-speak lines of JSON.
+It is started with a worker's command line; `gangline_worker_hook.py` stops it before the script.
+Agent and hook exchange lines of JSON.
 """
 
 import asyncio
@@ -17,12 +17,12 @@ from gangline.elastic.agent.logs import Streams
 from gangline.elastic.agent.process import Process, hooked, start
 
 _WARM_S = 300.0
-"""A spare that is not warm by then is given up."""
+"""Time limit for warming a spare."""
 
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A fork that has been lent, and what is said to it; it ends what it says when it ends."""
+    """A running fork, and the connection to it. Its end closes the connection."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -30,13 +30,13 @@ class Child:
 
 @dataclass(eq=False, slots=True)
 class Spare:
-    """An interpreter that waits."""
+    """A spare interpreter that waits for orders."""
 
     process: Process
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     is_whole: bool = False
-    """Whether all has been imported that should be."""
+    """True if all requested modules were imported."""
 
     @classmethod
     async def started(
@@ -45,7 +45,7 @@ class Spare:
         environment: Mapping[str, str],
         prepare: Callable[[], None] | None = None,
     ) -> Self:
-        """Start one; ``prepare`` is called in the new process before its program is loaded.
+        """Start one. ``prepare`` is called in the new process before its program is loaded.
 
         Raises:
             StartError: the command cannot be started.
@@ -59,13 +59,13 @@ class Spare:
     async def warm(
         self, modules: Sequence[str], *, nice: int, step: bool = False, quiet: bool = True
     ) -> bool:
-        """Let it import; return whether it can be used.
+        """Import modules. Returns True if the spare can be used.
 
         Args:
-            modules: their names; whether all could be imported is noted.
-            nice: the priority to go on with.
-            step: whether one step of a tiny layer is trained, too.
-            quiet: whether nobody shall read what the modules print.
+            modules: names of modules. Missing ones clear ``has_all_modules``.
+            nice: priority after warming.
+            step: True to train one step of a tiny layer.
+            quiet: True to discard what the modules print.
         """
         order = {"modules": list(modules), "step": step, "nice": nice, "quiet": quiet}
         try:
@@ -77,15 +77,15 @@ class Spare:
         return bool(line)
 
     async def lend(self, module: str, environment: Mapping[str, str]) -> Child:
-        """Have a fork of it run ``main(descriptor)`` of a module, as a new interpreter would.
+        """Run ``main(descriptor)`` of a module in a fork, as a new interpreter would.
 
-        Neither torch nor a library of its kind may have computed in this process: their threads
-        do not live on in a fork. `returned` must be awaited before anything else is wanted.
+        Torch and similar libraries must not have computed in this process: their threads do not
+        survive a fork. `wait_for_child` must be awaited before the next order.
 
         Raises:
-            ConnectionError: it has died meanwhile.
+            ConnectionError: the spare has died.
         """
-        wanted = {
+        spec = {
             "module": module,
             "env": dict(environment),
             "path": sys.path,
@@ -94,16 +94,16 @@ class Spare:
         ours, theirs = socket.socketpair()
         try:
             with theirs, self._socket() as channel:
-                # A descriptor comes with the first byte of what is said about it.
+                # A file descriptor must be sent with at least one byte; JSON ignores the space.
                 socket.send_fds(channel, [b" "], [theirs.fileno()])
-            await self._order({"child": wanted})
+            await self._order({"child": spec})
         except BaseException:
             ours.close()
             raise
         return Child(*await asyncio.open_connection(sock=ours))
 
     async def returned(self) -> int | None:
-        """Wait until the fork that was lent has ended; return its exit code if it is known."""
+        """Wait for the end of the fork; return its exit code, None if it is unknown."""
         try:
             line = await self.reader.readline()
         except ConnectionError:
@@ -111,18 +111,18 @@ class Spare:
         return int(json.loads(line)["ended"]) if line else None
 
     async def recall(self) -> None:
-        """End the fork that was lent; `returned` tells when that is done."""
+        """Kill the fork; `wait_for_child` returns when it has ended."""
         await self._order({})
 
     async def become(
         self, environment: Mapping[str, str], streams: Streams, *, learns: bool = False
     ) -> socket.socket | None:
-        """Let it run the script now.
+        """Run the script now.
 
-        Returns the channel on which it tells what it has imported, if it ``learns`` that.
+        Returns the channel on which it reports its imports, if it is asked to.
 
         Raises:
-            ConnectionError: it has died meanwhile.
+            ConnectionError: the spare has died.
         """
         paths = [str(path) if path else None for path in (streams.stdout, streams.stderr)]
         await self._order({"env": dict(environment), "streams": paths, "learns": learns})

@@ -1,9 +1,9 @@
-"""Spare interpreters: beside each worker one waits that has imported already what the script needs.
+"""The pool of spare interpreters: one for each worker, with the script's modules already imported.
 
-A restart then costs no imports. Spares are warmed one after another, at low priority, and only
-while memory is not short. What they may import is learned from the first start; until then there
-are none, and a death before means an ordinary start. A node that comes to workers which run already
-is told by them, and warms its spares before it joins.
+With a spare, a restart costs no imports. Spares are warmed one after another, at low priority, and
+only while enough memory is free. The modules are learned from the first start; a failure before
+that means an ordinary start. A node that joins a running job gets the list from the master and
+warms its spares before it joins.
 """
 
 import asyncio
@@ -29,14 +29,14 @@ _LOW = 10
 _AUTOGROUP = Path("/proc/self/autogroup")
 _CAP_SYS_NICE = 23
 _FIRST_GUESS_BYTES = 400 << 20
-"""What a spare may need as long as none has been measured."""
+"""Estimated memory of a spare until one has been measured."""
 _LINE_LIMIT = 1 << 22
 _AHEAD_S = 60.0
-"""So long a node puts its joining off at most, to have warm spares."""
+"""Maximum time by which a node delays its join to warm its spares."""
 
 
 class Spares:
-    """The spares of one node."""
+    """The spare interpreters of one node."""
 
     def __init__(
         self,
@@ -50,12 +50,12 @@ class Spares:
         """Prepare for ``size`` workers.
 
         Args:
-            settings: whether, and with what.
-            arguments: gives the command line of a local rank.
-            size: how many workers there are.
-            affinity: the processors of each.
-            learned: is told what workers import once that is known.
-            first: those that wait already, by local rank.
+            settings: whether there are spares, and what they import.
+            arguments: returns the command line of a local rank.
+            size: number of workers.
+            affinity: processors of each worker.
+            learned: called with the imported modules once they are known.
+            first: spares that wait already, by local rank.
         """
         self._settings, self._arguments, self._size = settings, arguments, size
         self._affinity, self._tell = affinity, learned
@@ -70,27 +70,27 @@ class Spares:
 
     @property
     def ready(self) -> frozenset[int]:
-        """Local ranks whose spare waits."""
+        """Local ranks with a warm spare."""
         return frozenset(self._ready)
 
     @property
     def has_learned(self) -> bool:
-        """Whether it is known what workers import; a worker may end before it has told."""
+        """True if the imports are known; a worker may end before it has reported them."""
         return self._has_learned
 
     def listen(self, channel: socket.socket) -> None:
-        """Learn from a worker that has just been started what it imports."""
+        """Learn the imports of a worker that has just started."""
         if self._learning:
             self._learning.cancel()
         self._learning = asyncio.create_task(self._learn(channel))
 
     def take(self, local_rank: int) -> Spare | None:
-        """Return the spare of a worker, if one is warm and alive."""
+        """Return the spare of a worker if it is warm and alive."""
         spare = self._ready.pop(local_rank, None)
         return spare if spare and not spare.process.ended.done() else None
 
     def fill(self, environments: Mapping[int, Mapping[str, str]]) -> None:
-        """Warm what is missing, in the background; the environments are those of the workers."""
+        """Warm missing spares in the background, with the environments of the workers."""
         self._environments = {rank: dict(env) for rank, env in environments.items()}
         if self._settings.enabled and self._modules is not None:
             self._begin()
@@ -98,7 +98,7 @@ class Spares:
     async def warm(
         self, modules: Sequence[str], environments: Mapping[int, Mapping[str, str]]
     ) -> None:
-        """Warm all spares now, at full speed: nobody trains here yet.
+        """Warm all spares now, at normal priority, because no workers run here yet.
 
         Raises:
             StartError: the command cannot be started.
@@ -116,7 +116,6 @@ class Spares:
             self._give_up_warming()
 
     async def close(self) -> None:
-        """End all spares."""
         for task in filter(None, (self._task, self._learning)):
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -129,9 +128,9 @@ class Spares:
         self._warming.clear()
 
     def release_if_short(self) -> None:
-        """End all spares when memory has become short meanwhile."""
+        """End all spares if free memory is below the reserve."""
         if self._ready and memory().available_bytes < self._settings.reserve_bytes:
-            log.warning("memory has become short: the spare interpreters end")
+            log.warning("memory is short now: ending the spare interpreters")
             for spare in self._ready.values():
                 spare.writer.close()
             self._ready.clear()
@@ -141,7 +140,7 @@ class Spares:
         with contextlib.closing(writer):
             line = await reader.readline()
         if not line:
-            return  # it ended before it had settled
+            return  # it ended before its imports were complete
         learned = preloadable(json.loads(line)["modules"], [os.getcwd()])
         self._modules, self._has_learned = self._with_preload(learned), True
         log.debug("modules learned", extra={"modules": len(self._modules)})
@@ -179,8 +178,8 @@ class Spares:
         bound_to(self._affinity[local_rank] if self._affinity else frozenset())
         if not calmly:
             return
-        # Sessions are groups of their own to the scheduler; within one, priorities mean nothing to
-        # others. This one can be taken back without privileges.
+        # The kernel schedules each session as a group (autogroup), so the nice value has no effect
+        # on other sessions. The group's nice value can be raised again without privileges.
         with contextlib.suppress(OSError):
             _AUTOGROUP.write_text(str(_LOW))
         if lower:
@@ -200,7 +199,9 @@ class Spares:
         self._warming.add(spare)
         modules = self._modules or ()
         if not await spare.warm(modules, step=self._settings.tiny_step, nice=nice):
-            log.warning("a spare interpreter could not be warmed; restarts are ordinary starts")
+            log.warning(
+                "a spare interpreter could not be warmed; restarts import all modules again"
+            )
             return
         self._warming.discard(spare)
         self._ready[local_rank] = spare
@@ -208,12 +209,12 @@ class Spares:
 
 
 def is_room(count: int, reserve_bytes: int, bytes_each: int = _FIRST_GUESS_BYTES) -> bool:
-    """Return whether there is memory for so many spares beside what must stay free."""
+    """Return whether memory for ``count`` spares is free beside the reserve."""
     return memory().available_bytes > count * bytes_each + reserve_bytes
 
 
 def may_raise_priority(status: Path = Path("/proc/self/status")) -> bool:
-    """Return whether a process of ours may take back a lowered priority."""
+    """Return whether this user may raise a lowered priority again."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NICE)
     if limit == resource.RLIM_INFINITY or limit >= 20:
         return True

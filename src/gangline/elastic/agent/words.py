@@ -1,29 +1,28 @@
-"""What an agent says to the master. Pure, but for the free port that a Join names."""
+"""Messages of an agent to the master."""
 
 from dataclasses import dataclass
 
 from gangline.api.failure import Failure
 from gangline.elastic.agent.account import Report
+from gangline.elastic.agent.peers import TEXT_LIMIT
 from gangline.elastic.agent.place import Place
 from gangline.elastic.agent.round import Round
 from gangline.elastic.agent.world import free_port
-from gangline.elastic.protocol import messages as said
+from gangline.elastic.protocol import messages as msg
 
 POLL_S = 30.0
-TEXT_LIMIT = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Speaker:
-    """Who speaks."""
+    """Creates the messages of one agent process."""
 
     place: Place
     incarnation: str
 
-    def join(self, number: int, peer_port: int, before: Round | None) -> said.Join:
-        """Say which world is wanted, and which was the last."""
+    def join(self, number: int, peer_port: int, before: Round | None) -> msg.Join:
         place = self.place
-        return said.Join(
+        return msg.Join(
             node_id=place.node_id,
             incarnation=self.incarnation,
             number=number,
@@ -43,10 +42,9 @@ class Speaker:
             join_timeout_s=place.join_timeout_s,
         )
 
-    def heartbeat(self, round_: int, attempt: int, report: Report) -> said.Heartbeat:
-        """Say how the workers are."""
+    def heartbeat(self, round_: int, attempt: int, report: Report) -> msg.Heartbeat:
         usage = report.usage
-        return said.Heartbeat(
+        return msg.Heartbeat(
             node_id=self.place.node_id,
             incarnation=self.incarnation,
             round=round_,
@@ -58,13 +56,13 @@ class Speaker:
             spent_s=report.spent_s,
             checkpoint_step=report.checkpoint_step,
             saves=report.saves,
-            resources=said.Resources(usage.cpus, usage.memory_bytes) if usage else None,
+            resources=msg.Resources(usage.cpus, usage.memory_bytes) if usage else None,
         )
 
 
-def failed(place: Place, round_: int, attempt: int, failure: Failure) -> said.Failure:
-    """Tell of a failure that is followed by a restart in place."""
-    return said.Failure(
+def failed(place: Place, round_: int, attempt: int, failure: Failure) -> msg.Failure:
+    """Return the message about a failure that is followed by a restart in place."""
+    return msg.Failure(
         node_id=place.node_id,
         round=round_,
         attempt=attempt,

@@ -1,7 +1,7 @@
-"""How many workers this machine can hold at all; a number above that is a slip.
+"""Upper limits of the number of workers on this machine; a larger number is a mistake of the user.
 
-Only what is certain counts: each worker is a process, the launcher holds a file for it, and an
-interpreter has memory of its own before it runs anything. What scripts need is not known here.
+Only certain limits count: each worker is a process, the launcher opens a file for it, and an
+interpreter needs memory before it runs anything. The needs of scripts are unknown.
 """
 
 import os
@@ -14,13 +14,13 @@ from gangline.elastic.agent.memory import memory
 
 _CGROUP = Path("/sys/fs/cgroup")
 _INTERPRETER_MIB = 2
-"""Less than any interpreter has of its own."""
+"""Less memory than any interpreter needs."""
 _MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What bounds the number of workers."""
+    """A limit of the number of workers, and its reason."""
 
     most: int
     reason: str
@@ -33,13 +33,13 @@ def tightest_limit(
     proc: Path = Path("/proc"),
     cgroup: Path = _CGROUP,
 ) -> Limit:
-    """Return what bounds the number of workers here the most.
+    """Return the lowest limit of the number of workers.
 
     Args:
-        is_python: whether workers are interpreters.
-        is_root: whether limits of users do not hold; None: find out.
-        proc: where the kernel tells of processes.
-        cgroup: where the kernel tells of the container.
+        is_python: True if workers are interpreters.
+        is_root: True if limits of users do not apply; None to find out.
+        proc: the proc file system.
+        cgroup: the cgroup file system.
     """
     root = os.geteuid() == 0 if is_root is None else is_root
     found = [*_of_user(root), *_of_system(proc, cgroup)]

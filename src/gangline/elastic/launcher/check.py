@@ -1,4 +1,7 @@
-"""The check of nodes before training: alone with a referee in this process, or with the others."""
+"""Runs a node check: on a single node, with other nodes, or again on request.
+
+Importing it costs time, so the launcher does it only if a check is due.
+"""
 
 import contextlib
 import logging
@@ -8,10 +11,10 @@ import msgspec
 
 from gangline.elastic.agent.arrival import arrived
 from gangline.elastic.agent.membership import FAREWELL_S
+from gangline.elastic.agent.peers import TEXT_LIMIT
 from gangline.elastic.agent.place import Place
+from gangline.elastic.agent.rendezvous import MeetingError
 from gangline.elastic.agent.settings import AgentSettings
-from gangline.elastic.agent.words import TEXT_LIMIT
-from gangline.elastic.agent.world import MeetingError
 from gangline.elastic.launcher.checks import Checks, Extent, UnfitError
 from gangline.elastic.nodecheck.crew import CheckSettings
 from gangline.elastic.nodecheck.interpreters import Interpreters, idle_interpreters
@@ -40,13 +43,13 @@ _SLACK_S = 5.0
 
 
 class _Master:
-    """The master as the one who conducts the check."""
+    """The master as coordinator of the check."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
 
     async def ask(self, message: CheckWanted | CheckResult) -> CheckGroup | CheckVerdict:
-        """Ask again and again: a round lasts as long as its slowest node."""
+        """Repeat the request until there is a reply: a round lasts as long as its slowest node."""
         while True:
             try:
                 reply = await self._client.call(message, timeout_s=None)
@@ -58,14 +61,17 @@ class _Master:
                 return reply
 
 
-async def check_alone(
-    settings: AgentSettings, checks: Checks, interpreters: Interpreters
-) -> CheckReport:
-    """Check the only node: its devices, and their communication."""
-    wanted = CheckWanted(node_id=_ONLY_NODE, host="127.0.0.1")
+async def check_alone(settings: AgentSettings, checks: Checks, interpreters: Interpreters) -> None:
+    """Check a single node: its devices, and their communication.
+
+    Raises:
+        UnfitError: the node must not train.
+    """
+    request = CheckWanted(node_id=_ONLY_NODE, host="127.0.0.1")
     extent = checks.extent
     rules = Rules(SpeedLimits(extent.straggler_ratio, absolute_s=extent.straggler_s))
-    return await _check(settings, wanted, Referee([_ONLY_NODE], rules), extent, interpreters)
+    report = await _check(settings, request, Referee([_ONLY_NODE], rules), extent, interpreters)
+    _judge(report, _ONLY_NODE, checks)
 
 
 async def check_together(
@@ -74,52 +80,55 @@ async def check_together(
     secret: Secret,
     checks: Checks,
     interpreters: Interpreters,
-) -> CheckReport:
-    """Check this node with the others; at the end all at once if their speed is wanted.
+) -> None:
+    """Check this node with the others. A last round of all nodes measures their speed if requested.
 
     Raises:
-        MeetingError: the master cannot be reached, or will not have it.
+        UnfitError: the node must not train.
+        MeetingError: the master cannot be reached, or refuses this node.
     """
-    wanted = msgspec.structs.replace(
+    request = msgspec.structs.replace(
         _wanted(place, checks),
         nodes=place.max_nodes,
         min_nodes=place.min_nodes,
         last_call_s=place.last_call_s,
     )
-    name = ClientName(place.job, place.node_id, wanted.incarnation)
+    name = ClientName(place.job, place.node_id, request.incarnation)
     try:
         async with Client(place.master, secret, name) as client:
             await arrived(client, place.connect_timeout_s)
-            report = await _check(settings, wanted, _Master(client), checks.extent, interpreters)
-            if fault := fault_of(report, place.node_id, checks):
-                await _leave(client, wanted, fault)
-            return report
+            report = await _check(settings, request, _Master(client), checks.extent, interpreters)
+            if fault := _fault_of(report, place.node_id, checks):
+                await _leave(client, request, fault)
     except (MasterUnreachableError, RequestRefusedError) as error:
         raise MeetingError(f"node check: {error}") from error
+    _judge(report, place.node_id, checks)
 
 
 async def check_again(
-    settings: AgentSettings, place: Place, client: Client, wish: RunCheck, checks: Checks
-) -> CheckReport:
-    """Check this node with those that got the same order.
+    settings: AgentSettings, place: Place, checks: Checks, client: Client, wish: RunCheck
+) -> None:
+    """Check this node with the nodes that got the same order.
 
     Raises:
-        MeetingError: the master will not have it.
+        UnfitError: the node must not train.
+        MeetingError: the master refuses this node.
     """
-    wanted = msgspec.structs.replace(
+    request = msgspec.structs.replace(
         _wanted(place, checks),
         nodes=len(wish.nodes) or 1,
-        last_call_s=settings.shutdown_s + _SLACK_S,  # the others' workers must end first
+        last_call_s=settings.shutdown_s + _SLACK_S,  # the workers of the other nodes must end first
     )
     try:
         async with idle_interpreters(settings.local_world_size) as interpreters:
-            return await _check(settings, wanted, _Master(client), checks.extent, interpreters)
+            report = await _check(settings, request, _Master(client), checks.extent, interpreters)
     except RequestRefusedError as error:
         raise MeetingError(f"node check: {error}") from error
+    _judge(report, place.node_id, checks)
 
 
 async def _leave(client: Client, wanted: CheckWanted, reason: str) -> None:
-    """Say that this node does not train, so that the others do not wait for it to join."""
+    """Leave the job, so that the other nodes do not wait for this one to join."""
     leave = Leave(
         node_id=wanted.node_id, incarnation=wanted.incarnation, reason=reason[:TEXT_LIMIT]
     )
@@ -159,17 +168,17 @@ async def _check(
     return await run_check(check, exchange, interpreters)
 
 
-def judge(report: CheckReport, node_id: int, checks: Checks) -> None:
-    """Say what the check found.
+def _judge(report: CheckReport, node_id: int, checks: Checks) -> None:
+    """Log the results of the check.
 
     Raises:
-        UnfitError: this node is faulty; or slow, and slow ones are excluded.
+        UnfitError: this node is faulty, or slow while slow nodes are excluded.
     """
     verdict = report.verdict
-    for node, words in verdict.faulty.items():
-        log.warning("node check: node %d is faulty: %s", node, words)
-    for node, words in verdict.stragglers.items():
-        log.warning("node check: node %d is slow: %s", node, words)
+    for node, finding in verdict.faulty.items():
+        log.warning("node check: node %d is faulty: %s", node, finding)
+    for node, finding in verdict.stragglers.items():
+        log.warning("node check: node %d is slow: %s", node, finding)
     level = logging.WARNING if checks.tells_speed else logging.INFO
     for group, outcome in zip(report.groups, report.outcomes, strict=True):
         if outcome.passed:
@@ -181,17 +190,17 @@ def judge(report: CheckReport, node_id: int, checks: Checks) -> None:
                 outcome.collective_s * _MILLI, outcome.device, outcome.compute_s * _MILLI,
             )  # fmt: skip
     log.log(level, "node check: done after %.2f s", report.duration_s)
-    if fault := fault_of(report, node_id, checks):
+    if fault := _fault_of(report, node_id, checks):
         raise UnfitError(fault)
 
 
-def fault_of(report: CheckReport, node_id: int, checks: Checks) -> str:
-    """Say why this node should not train; empty if it should."""
+def _fault_of(report: CheckReport, node_id: int, checks: Checks) -> str:
+    """Return why this node must not train; empty if it may."""
     verdict = report.verdict
     if node_id in verdict.stragglers:
-        words = verdict.stragglers[node_id]
-        return f"this node is slow: {words}" if checks.exclude_straggler else ""
+        finding = verdict.stragglers[node_id]
+        return f"this node is slow: {finding}" if checks.exclude_straggler else ""
     if not verdict.passed:
-        said = verdict.faulty.get(node_id, "it could not be cleared")
-        return f"this node is unfit for training: {said}"
+        finding = verdict.faulty.get(node_id, "it could not be proved healthy")
+        return f"this node is unfit for training: {finding}"
     return ""

@@ -1,32 +1,22 @@
-"""Which checks are wanted, and with what; what they need is imported only then."""
+"""Options of the node check, from flags."""
 
 import argparse
-import contextlib
-from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
-from gangline.elastic.agent.settings import AgentSettings
 from gangline.elastic.launcher.parsing import FlagError
 
-if TYPE_CHECKING:
-    from gangline.elastic.agent.place import Place
-    from gangline.elastic.nodecheck.interpreters import Interpreters
-    from gangline.elastic.protocol.client import Client
-    from gangline.elastic.protocol.messages import RunCheck
-    from gangline.elastic.protocol.seal import Secret
-
 _MANY_NODES = 4
-"""From so many on, --auto-config checks the nodes."""
+"""Number of nodes from which on --auto-config enables the node check."""
 
 
 class UnfitError(Exception):
-    """The check found this node unfit for training."""
+    """The node check found this node unfit for training."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much is tested, and what is too slow. Zero means: what suits the device."""
+    """Workload and limits of the node check. Zero means a default for the device."""
 
     matrix_size: int = 0
     matrix_repeats: int = 0
@@ -42,7 +32,7 @@ class Extent:
         """Read the flags.
 
         Raises:
-            FlagError: a number makes no sense.
+            FlagError: a number is out of range.
         """
         for name, least, most in _BOUNDS:
             if not least <= (value := getattr(flags, name)) <= most:
@@ -76,79 +66,23 @@ _BOUNDS = (
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """What is wanted."""
+    """Whether nodes are checked, and how."""
 
     enabled: bool
     tells_speed: bool
-    """Whether the speed of communication is told, too."""
+    """True to report the speed of communication."""
     exclude_straggler: bool
-    """Whether a slow node ends."""
+    """True if a slow node ends."""
     extent: Extent = Extent()
 
     @classmethod
     def of(cls, flags: argparse.Namespace, max_nodes: int) -> Self:
-        """Read the flags, the older ones too.
+        """Read the flags, DLRover's older ones included.
 
         Raises:
-            FlagError: a number makes no sense.
+            FlagError: a number is out of range.
         """
         tells_speed = flags.precheck >= 2 or flags.comm_perf_test
         many = flags.auto_config and max_nodes >= _MANY_NODES
         enabled = flags.precheck >= 1 or flags.network_check or tells_speed or many
         return cls(enabled, tells_speed, flags.exclude_straggler, Extent.of(flags))
-
-    @contextlib.asynccontextmanager
-    async def interpreters(
-        self, settings: AgentSettings, base: Mapping[str, str]
-    ) -> AsyncIterator["Interpreters | None"]:
-        """Start what the node will be checked in, so that it gets warm while nodes meet."""
-        if not self.enabled:
-            yield None
-            return
-        from gangline.elastic.launcher.early import early_interpreters  # noqa: PLC0415
-
-        async with early_interpreters(settings, base) as early:
-            yield early
-
-    async def alone(self, settings: AgentSettings, early: "Interpreters | None") -> None:
-        """Check the only node, where there are interpreters to check it in.
-
-        Raises:
-            UnfitError: it should not train.
-        """
-        if early:
-            from gangline.elastic.launcher.check import check_alone, judge  # noqa: PLC0415
-
-            judge(await check_alone(settings, self, early), 0, self)
-
-    async def together(
-        self,
-        settings: AgentSettings,
-        place: "Place",
-        secret: "Secret",
-        early: "Interpreters | None",
-    ) -> None:
-        """Check this node with the others, where there are interpreters to check it in.
-
-        Raises:
-            UnfitError: it should not train.
-            MeetingError: the master cannot be asked.
-        """
-        if early:
-            from gangline.elastic.launcher.check import check_together, judge  # noqa: PLC0415
-
-            report = await check_together(settings, place, secret, self, early)
-            judge(report, place.node_id, self)
-
-    async def again(
-        self, settings: AgentSettings, place: "Place", client: "Client", wish: "RunCheck"
-    ) -> None:
-        """Check this node with those that are told to at the same time.
-
-        Raises:
-            UnfitError: it should not train.
-            MeetingError: the master cannot be asked.
-        """
-        from gangline.elastic.launcher.check import check_again, judge  # noqa: PLC0415
-
-        judge(await check_again(settings, place, client, wish, self), place.node_id, self)

@@ -1,4 +1,4 @@
-"""How many accelerators this node has, found without torch."""
+"""Number of accelerators of this node, counted without torch."""
 
 import os
 import re
@@ -22,29 +22,29 @@ _VISIBLE = {
 def device_count(
     accelerator: str, environment: Mapping[str, str], folder: Path = Path("/dev")
 ) -> int:
-    """Return how many devices workers of this node would see.
+    """Return the number of devices that are visible to workers of this node.
 
     Args:
-        accelerator: the resource's name.
-        environment: what narrows the choice, such as ``CUDA_VISIBLE_DEVICES``.
-        folder: where device files are.
+        accelerator: name of the resource.
+        environment: variables that restrict devices, such as ``CUDA_VISIBLE_DEVICES``.
+        folder: folder of the device files.
     """
     pattern = re.compile(_DEVICE_FILES[accelerator])
-    present = sum(1 for each in folder.iterdir() if pattern.fullmatch(each.name))
+    present = sum(1 for file in folder.iterdir() if pattern.fullmatch(file.name))
     visible = environment.get(_VISIBLE[accelerator])
     if visible is None:
         return present
     return min(
-        present, len([each for each in visible.split(",") if each.strip() not in ("", "-1")])
+        present, len([device for device in visible.split(",") if device.strip() not in ("", "-1")])
     )
 
 
 def shortage(
     workers: int, accelerator: str, environment: Mapping[str, str], folder: Path = Path("/dev")
 ) -> str:
-    """Say that there are more workers than devices, if there are both; else nothing.
+    """Return a warning if there are more workers than devices; else an empty text.
 
-    Scripts may share devices, or use none, so that is no error.
+    It is no error: scripts may share devices or use none.
     """
     devices = device_count(accelerator, environment, folder)
     if not 0 < devices < workers:
@@ -58,12 +58,12 @@ def shortage(
 
 
 def xpu_count(folder: Path = Path("/dev/dri")) -> int:
-    """Return how many render nodes there are: the devices of Intel."""
+    """Return the number of render nodes, which are the devices of Intel."""
     if not folder.exists():
         return 0
-    return sum(1 for each in folder.iterdir() if each.name.startswith("renderD"))
+    return sum(1 for file in folder.iterdir() if file.name.startswith("renderD"))
 
 
 def cpu_count() -> int:
-    """Return how many processors this process may use."""
+    """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0))

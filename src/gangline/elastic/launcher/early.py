@@ -1,7 +1,7 @@
-"""Interpreters that are started before all else: the node is checked in them, then they may train.
+"""Prewarmed interpreters: the node is checked in them, then they become the first workers.
 
-One import of PyTorch serves both. A script shall not notice: only one whose first act is to import
-PyTorch starts in an interpreter that has done so already.
+One import of PyTorch serves both. The script must not notice: an interpreter becomes a worker only
+if the first thing that the script does is to import PyTorch.
 """
 
 import ast
@@ -20,7 +20,7 @@ from gangline.elastic.nodecheck.interpreters import Interpreters, idle_interpret
 
 _TORCH = "torch"
 _HARMLESS = sys.stdlib_module_names | {"numpy"}
-"""What does not set anything of which an import of PyTorch would take notice."""
+"""Modules that set nothing on which an import of PyTorch depends."""
 
 
 def early_interpreters(settings: AgentSettings, base: Mapping[str, str]) -> Interpreters:
@@ -41,9 +41,9 @@ async def _started(settings: AgentSettings, base: Mapping[str, str], local_rank:
 
 
 def _prepare(near: frozenset[int], handled: tuple[signal.Signals, ...]) -> None:
-    """Let the calling process begin as a worker does: the agent handles these by then.
+    """Reset signals as a new program has them. The agent handles these signals later.
 
-    What is handled is not ignored in a new program, though it was when the launcher started.
+    A signal that was ignored when the launcher started would stay ignored in the worker.
     """
     for number in handled:
         signal.signal(number, signal.SIG_DFL)
@@ -60,7 +60,7 @@ def _may_train(settings: AgentSettings) -> bool:
 
 
 def _imports_torch_first(command: Command) -> bool:
-    """Read the script; a module is not looked for, that might import the packages it is in."""
+    """Read the script. A module is not searched: that might import its parent packages."""
     _, _, script, *_ = command.arguments
     if script == "-m":
         return False
@@ -71,7 +71,7 @@ def _imports_torch_first(command: Command) -> bool:
 
 
 def imports_torch_first(source: bytes) -> bool:
-    """Say whether nothing that matters to PyTorch comes before its import in a script."""
+    """Return whether nothing that affects PyTorch comes before its import in a script."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
@@ -80,7 +80,7 @@ def imports_torch_first(source: bytes) -> bool:
     for statement in body:
         match statement:
             case ast.Import(names=names):
-                imported = [each.name.partition(".")[0] for each in names]
+                imported = [alias.name.partition(".")[0] for alias in names]
             case ast.ImportFrom(module=str(module), level=0):
                 imported = [module.partition(".")[0]]
             case _:

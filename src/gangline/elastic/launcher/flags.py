@@ -1,7 +1,6 @@
-"""All flags of the launcher, as a table: torchrun's, dlrover-run's, our own.
+"""All flags of the launcher as a table: those of torchrun, of dlrover-run, and of Gangline.
 
-Every flag is spelled with ``-`` and with ``_``, and can be given as ``PET_<NAME>`` in the
-environment.
+Every flag is accepted with ``-`` and with ``_``, and as the environment variable ``PET_<NAME>``.
 """
 
 from collections.abc import Callable
@@ -9,13 +8,13 @@ from dataclasses import dataclass
 
 
 def comma_separated(text: str) -> list[str]:
-    """Split at commas; a doubled comma stands for one that does not split."""
-    return [each.replace("\0", ",") for each in text.replace(",,", "\0").split(",")]
+    """Split at commas. A doubled comma stands for a literal one."""
+    return [part.replace("\0", ",") for part in text.replace(",,", "\0").split(",")]
 
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One flag."""
+    """One flag of the command line."""
 
     name: str
     help: str
@@ -38,18 +37,18 @@ TORCHRUN = (
         "is_host and rank.",
         "",
     ),
-    Flag("standalone", "One node, nobody to meet.", is_switch=True),
+    Flag("standalone", "One node, without a rendezvous.", is_switch=True),
     Flag(
-        "max-restarts", "Restarts of the workers; 3, none for errors of the program.", None, int
+        "max-restarts", "Restarts of the workers; 3, but 0 for errors of the program.", None, int
     ),
-    Flag("monitor-interval", "Seconds between looks at teed output.", 0.1, float),
+    Flag("monitor-interval", "Seconds between reads of teed output.", 0.1, float),
     Flag("start-method", "Only spawn: workers are programs of their own.", "spawn"),
-    Flag("event-log-handler", "null, or console: what the agent decides, on stderr.", "null"),
-    Flag("role", "What the workers are called.", "default"),
+    Flag("event-log-handler", "null, or console: log the agent's decisions on stderr.", "null"),
+    Flag("role", "Role name of the workers.", "default"),
     Flag("module", "Run a module, as python -m does.", short="m", is_switch=True),
     Flag("no-python", "Run a program that is no Python script.", is_switch=True),
     Flag("run-path", "Run a script given by its absolute path.", is_switch=True),
-    Flag("log-dir", "Where the folder of this run's files is made."),
+    Flag("log-dir", "Folder in which this run's folder of files is created."),
     Flag("redirects", "Streams to files: 1 stdout, 2 stderr, 3 both; or RANK:N,…", "0", short="r"),
     Flag("tee", "Streams to files and console, as --redirects.", "0", short="t"),
     Flag("local-ranks-filter", "Local ranks whose output is shown.", ""),
@@ -59,12 +58,12 @@ TORCHRUN = (
     Flag("node-rank", "Rank of this node; NODE_RANK of the environment when not given.", None, int),
     Flag("master-addr", "Address of node 0.", "127.0.0.1"),
     Flag("master-port", "Port on node 0.", None, int),
-    Flag("local-addr", "Address of this node, for the others."),
+    Flag("local-addr", "Address of this node for other nodes."),
     Flag("logs-specs", "Refused: plug-ins of torch would have to be loaded."),
     Flag("numa-binding", "Bind workers to the processors near their devices: node."),
     Flag("signals-to-handle", "Signals that end the run and are forwarded.",
          "SIGTERM,SIGINT,SIGHUP,SIGQUIT"),
-    Flag("shutdown-timeout", "Seconds that workers have to end.", None, int),
+    Flag("shutdown-timeout", "Seconds that workers may take to end.", None, int),
     Flag("virtual-local-rank", "Each worker sees its device as number 0.", is_switch=True),
 )  # fmt: skip
 
@@ -72,10 +71,10 @@ DLROVER = (
     Flag("precheck", "0: none; 1: node check; 2: and communication.", 0, int, choices=(0, 1, 2)),
     Flag("network-check", "Check the nodes before training.", is_switch=True),
     Flag("comm-perf-test", "Measure communication before training.", is_switch=True),
-    Flag("node-unit", "Worlds have a multiple of this many nodes.", 1, int),
+    Flag("node-unit", "The number of nodes is a multiple of this.", 1, int),
     Flag("auto-config", "Nodes from NODE_NUM, workers from devices.", is_switch=True),
     Flag("auto-tunning", "Refused: there is no tuner.", is_switch=True),
-    Flag("exclude-straggler", "A node that the check finds slow ends.", is_switch=True),
+    Flag("exclude-straggler", "Exclude nodes that the node check finds slow.", is_switch=True),
     Flag("save-at-breakpoint", "Save checkpoints in memory when workers fail.", is_switch=True),
     Flag("accelerator", "Kind of device.", "nvidia.com/gpu",
          choices=("nvidia.com/gpu", "ascend-npu", "mthreads.com/gpu", "metax-tech.com/gpu")),
@@ -88,19 +87,19 @@ DLROVER = (
 
 OWN = (
     Flag("no-standby", "No spare interpreters beside the workers.", is_switch=True),
-    Flag("preload", "Modules that spares import, beside those learned.", (), comma_separated),
+    Flag("preload", "Modules that spares import besides those learned.", (), comma_separated),
     Flag("standby-reserve", "MiB that must stay free beside spares.", 1024, int),
     Flag(
         "hang-timeout", "Seconds without progress after which workers count as hung.", None, float
     ),
-    Flag("check-matrix-size", "Node check: rows of the matrices; 0: what suits.", 0, int),
-    Flag("check-matrix-repeats", "Node check: products that are timed; 0: what suits.", 0, int),
-    Flag("check-collective-mib", "Node check: MiB of an all-reduce; 0: what suits.", 0.0, float),
-    Flag("check-collective-repeats", "Node check: all-reduces that are timed.", 0, int),
-    Flag("check-timeout", "Node check: seconds for a test and for partners.", 30.0, float),
+    Flag("check-matrix-size", "Node check: rows of the matrices; 0: by device.", 0, int),
+    Flag("check-matrix-repeats", "Node check: timed products; 0: by device.", 0, int),
+    Flag("check-collective-mib", "Node check: MiB of an all-reduce; 0: by device.", 0.0, float),
+    Flag("check-collective-repeats", "Node check: timed all-reduces; 0: by device.", 0, int),
+    Flag("check-timeout", "Node check: seconds for a test, and for partners.", 30.0, float),
     Flag("check-memory-limit", "Node check: share of a GPU that may be in use.", 0.3, float),
-    Flag("straggler-ratio", "Slow are nodes with so many times the median.", 2.0, float),
-    Flag("straggler-seconds", "Slow are nodes that need longer; 0: no such limit.", 0.0, float),
+    Flag("straggler-ratio", "A node is slow from this multiple of the median on.", 2.0, float),
+    Flag("straggler-seconds", "A node is slow if it needs longer; 0: no limit.", 0.0, float),
 )
 
 ALL = (*TORCHRUN, *DLROVER, *OWN)

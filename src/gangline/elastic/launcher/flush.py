@@ -1,4 +1,4 @@
-"""Writes the newest checkpoint in memory to storage: what an agent starts when workers fail."""
+"""Writes the newest checkpoint in memory to storage; the agent runs it when workers fail."""
 
 import os
 import sys
@@ -17,23 +17,23 @@ _TELL_S = 5.0
 
 
 def main() -> int:
-    """Flush, and say what is in storage now."""
+    """Flush all checkpoints of the job, and report the steps in storage."""
     found = flush_job(os.environ, PATIENCE_S)
     node = os.environ.get("NODE_ID", "")
     events = []
     for target, step in found.items():
-        told = "could not be written" if step is None else f"step {step} is in storage"
-        print(f"gangline: checkpoint in {target}: {told}", file=sys.stderr, flush=True)
+        result = "could not be written" if step is None else f"step {step} is in storage"
+        print(f"gangline: checkpoint in {target}: {result}", file=sys.stderr, flush=True)
         reason = "CheckpointNotSaved" if step is None else "CheckpointSaved"
         about = int(node) if node.isdecimal() else None
-        events.append(JobEvent(reason=reason, message=f"{target}: {told}", node_id=about))
+        events.append(JobEvent(reason=reason, message=f"{target}: {result}", node_id=about))
     if events:
         _tell(os.environ, events)
     return int(any(step is None for step in found.values()))
 
 
 def _tell(environment: Mapping[str, str], events: list[JobEvent]) -> None:
-    """Add to the job's timeline, if there is a master that answers."""
+    """Add events to the job's timeline, if a master answers."""
     address = environment.get("GANGLINE_MASTER_ADDR")
     if not address:
         return

@@ -1,8 +1,7 @@
-"""The master of a job that no cluster runs: a child of the launcher on the node that meets.
+"""The master of a job without a cluster: a child of the launcher on the node that has its address.
 
-Should it die it is started again at once, with its journal. While its port is another's, as when
-two agents of one machine meet at localhost, the child is tried again, and takes over when the
-other has gone.
+If it dies it is restarted immediately, with its journal. If its port is taken, as when two agents
+of one machine use localhost, the launcher tries again until the other master has ended.
 """
 
 import asyncio
@@ -13,35 +12,35 @@ import os
 import socket
 from pathlib import Path
 
-from gangline.elastic.agent.world import MeetingError
+from gangline.elastic.agent.rendezvous import MeetingError
 from gangline.elastic.launcher.master_child import PAUSE_S, TAKEN, MasterChild
 from gangline.elastic.protocol.client import split_address
 
 log = logging.getLogger(__name__)
 
 _LONG_PAUSE_S = 1.0
-"""After so long it is tried again while its port is another's."""
+"""Interval of attempts while the port is taken."""
 
 
 class MasterHost(MasterChild):
-    """Runs the master as a child, for as long as it is open."""
+    """Runs the master as a child process."""
 
     def __init__(self, job: str, address: str, folder: Path) -> None:
-        """Take the job's name, where to listen, and a folder for the journal."""
+        """Take the job's name, the address to listen on, and a folder for the journal."""
         super().__init__(job, folder)
         _, self._port = split_address(address)
         self.is_port_taken = False
-        """Whether somebody else, perhaps a master, listened there when it was tried last."""
+        """True if another process, perhaps a master, listened on the port at the last attempt."""
 
     async def __aexit__(self, *ending: object) -> None:
-        """End the master; who met nobody hears that the port was another's."""
+        """End the master. If no rendezvous took place, report that the port was taken."""
         await super().__aexit__(*ending)
         if self.is_port_taken and isinstance(ending[1], MeetingError):
             log.warning("another program listens on port %d of this node", self._port)
 
     @property
     def pid(self) -> int | None:
-        """The master's process, while there is one."""
+        """The master's process, None while there is none."""
         return self._child.pid if self._child and not self._child.ended.done() else None
 
     async def _keep(self) -> None:
@@ -52,7 +51,7 @@ class MasterHost(MasterChild):
 
 
 def is_own_address(address: str) -> bool:
-    """Return whether host:port names this machine; an unknown name does not."""
+    """Return whether host:port names this machine; False if the name does not resolve."""
     host, port = split_address(address)
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -71,12 +70,12 @@ def _is_own(family: int, host: str | int) -> bool:
 
 
 def own_address_towards(address: str) -> str:
-    """Return the address of this node that another one at ``address`` would see."""
+    """Return the address of this node as another node at ``address`` sees it."""
     host, port = split_address(address)
     with contextlib.suppress(OSError):
         family, kind, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:
-            probe.connect(where)  # sends nothing: asks for the way only
+            probe.connect(where)  # sends nothing: a UDP socket only looks up the route
             own = str(probe.getsockname()[0])
             return f"[{own}]" if ipaddress.ip_address(own).version == 6 else own
     return socket.gethostname()

@@ -1,6 +1,6 @@
-"""A master for the processes of one node, started when the first of them calls it.
+"""A master for the processes of one node, started by the first connection to it.
 
-Imported by every start on one node, so it imports nothing that such a start does without.
+Every start on one node imports this module, so it imports nothing that such a start does not need.
 """
 
 import asyncio
@@ -14,10 +14,10 @@ from gangline.elastic.variables import LOCAL_MASTER_VARIABLE, SECRET_VARIABLE
 
 
 class LazyMaster(MasterChild):
-    """A master for the workers of this node alone, started when the first of them calls.
+    """A master for the workers of this node only, started by their first connection.
 
-    The launcher listens; the child inherits the socket. So nothing runs in jobs that ask for no
-    shards, and calls that come while it is started, or started again, wait in the socket.
+    The launcher listens, and the child inherits the socket. So jobs without data shards run no
+    master, and connections wait in the socket while it starts or restarts.
     """
 
     def __init__(self, job: str, folder: Path) -> None:
@@ -29,7 +29,7 @@ class LazyMaster(MasterChild):
 
     @property
     def environment(self) -> dict[str, str]:
-        """What workers must know."""
+        """Variables with the address and the secret, for workers."""
         host, port = self._socket.getsockname()[:2]
         return {LOCAL_MASTER_VARIABLE: f"{host}:{port}", SECRET_VARIABLE: self._secret}
 
@@ -48,7 +48,7 @@ class LazyMaster(MasterChild):
             await asyncio.sleep(PAUSE_S)
 
     async def _called(self) -> None:
-        """Wait until somebody wants to connect."""
+        """Wait for a connection."""
         loop = asyncio.get_running_loop()
         called: asyncio.Future[None] = loop.create_future()
 

@@ -1,4 +1,4 @@
-"""The edge of the launcher: flags in, exit code out."""
+"""Entry point of the launcher: flags in, exit code out."""
 
 import asyncio
 import contextlib
@@ -15,15 +15,10 @@ from gangline.elastic.agent.agent import Agent
 from gangline.elastic.agent.environment import DevicesError
 from gangline.elastic.agent.logs import LogFolder, LogFolderError
 from gangline.elastic.agent.process import StartError
+from gangline.elastic.agent.rendezvous import CutOffError, MeetingError, OneNode, Rendezvous
 from gangline.elastic.agent.report import exit_code, report
 from gangline.elastic.agent.settings import AgentSettings
-from gangline.elastic.agent.world import (
-    CutOffError,
-    MeetingError,
-    OneNode,
-    PortsTakenError,
-    Rendezvous,
-)
+from gangline.elastic.agent.world import PortsTakenError
 from gangline.elastic.launcher.checks import Checks, UnfitError
 from gangline.elastic.launcher.devices import shortage
 from gangline.elastic.launcher.lazy_master import LazyMaster
@@ -32,7 +27,10 @@ from gangline.elastic.launcher.parsing import FlagError, parse
 from gangline.elastic.launcher.plan import plan
 
 if TYPE_CHECKING:
+    from gangline.elastic.agent.place import Place
     from gangline.elastic.nodecheck.interpreters import Interpreters
+    from gangline.elastic.protocol.client import Client
+    from gangline.elastic.protocol.messages import RunCheck
 
 log = logging.getLogger(__name__)
 
@@ -41,20 +39,20 @@ _FORMAT = "gangline: %(message)s"
 
 
 def main(arguments: Sequence[str] | None = None, program: str = "gangline run") -> int:
-    """Run a command line; return the exit code. What goes wrong is told on stderr.
+    """Run a command line; return the exit code. Errors are printed on stderr.
 
     Raises:
-        SystemExit: the command line is wrong or asks for help.
+        SystemExit: the command line is wrong or requests help.
     """
     try:
         flags = parse(sys.argv[1:] if arguments is None else arguments, os.environ, program)
         _start_logging(flags.event_log_handler)
-        settings, meet = plan(flags, os.environ, socket.gethostname())
-        if words := shortage(settings.local_world_size, flags.accelerator, os.environ):
-            log.warning("%s", words)
+        settings, config = plan(flags, os.environ, socket.gethostname())
+        if warning := shortage(settings.local_world_size, flags.accelerator, os.environ):
+            log.warning("%s", warning)
         base = _base_environment(settings, flags.training_port, flags.accelerator)
-        checks = Checks.of(flags, meet.max_nodes)
-        return asyncio.run(_run(settings, meet, base, checks))
+        checks = Checks.of(flags, config.max_nodes)
+        return asyncio.run(_run(settings, config, base, checks))
     except FlagError as error:
         return _complain(str(error), USAGE_ERROR)
     except StartError as error:
@@ -66,25 +64,46 @@ def main(arguments: Sequence[str] | None = None, program: str = "gangline run") 
 
 
 def dlrover_run() -> int:
-    """Run as ``dlrover-run``."""
+    """Entry point of ``dlrover-run``."""
     return main(program="dlrover-run")
 
 
 async def _run(settings: AgentSettings, meet: Meeting, base: dict[str, str], checks: Checks) -> int:
     folder = LogFolder(settings.logs, settings.run_id)
     async with contextlib.AsyncExitStack() as stack:
-        early = await stack.enter_async_context(checks.interpreters(settings, base))
+        early = await _early(stack, settings, checks, base)
         rendezvous = await _rendezvous(stack, settings, meet, folder, checks, base, early)
         first = await early.released() if early else {}
         if first:
-            log.info("workers begin in interpreters of the check: %d", len(first))
+            log.info("workers start in interpreters of the node check: %d", len(first))
         outcome = await Agent(settings, rendezvous, base, folder, first).run()
-    told = report(settings, outcome)
-    if told:
+    failure = report(settings, outcome)
+    if failure:
         sys.stdout.flush()
-        print(told, file=sys.stderr, flush=True)
+        print(failure, file=sys.stderr, flush=True)
     folder.remove_if_temporary()
     return exit_code(outcome)
+
+
+# The modules of a node check take time to import, so only a launcher that runs one imports them.
+
+
+async def _early(
+    stack: contextlib.AsyncExitStack, settings: AgentSettings, checks: Checks, base: dict[str, str]
+) -> "Interpreters | None":
+    if not checks.enabled:
+        return None
+    from gangline.elastic.launcher.early import early_interpreters  # noqa: PLC0415
+
+    return await stack.enter_async_context(early_interpreters(settings, base))
+
+
+async def _check_again(
+    settings: AgentSettings, place: "Place", checks: Checks, client: "Client", order: "RunCheck"
+) -> None:
+    from gangline.elastic.launcher.check import check_again  # noqa: PLC0415
+
+    await check_again(settings, place, checks, client, order)
 
 
 async def _rendezvous(
@@ -97,11 +116,14 @@ async def _rendezvous(
     early: "Interpreters | None",
 ) -> Rendezvous:
     if meet.address is None:
-        await checks.alone(settings, early)
+        if early:
+            from gangline.elastic.launcher.check import check_alone  # noqa: PLC0415
+
+            await check_alone(settings, checks, early)
         lazy = await stack.enter_async_context(LazyMaster(settings.run_id, folder.path))
         base |= lazy.environment
         return OneNode(settings.local_world_size, meet.store_host, meet.store_port)
-    # What one node does without takes time to import.
+    # These imports take time, and a single node does not need them.
     from gangline.elastic.agent.membership import Membership  # noqa: PLC0415
     from gangline.elastic.launcher.host import MasterHost, is_own_address  # noqa: PLC0415
     from gangline.elastic.launcher.place import place_of  # noqa: PLC0415
@@ -112,16 +134,21 @@ async def _rendezvous(
     except ValueError as error:
         raise FlagError(str(error)) from error
     if not secret.is_private:
-        log.warning("GANGLINE_JOB_SECRET is not set: whoever knows --rdzv-id can join and listen")
+        log.warning(
+            "GANGLINE_JOB_SECRET is not set: anyone who knows --rdzv-id can join and listen"
+        )
     hosts = is_own_address(meet.address) if meet.hosts is None else meet.hosts
     if hosts:
         await stack.enter_async_context(MasterHost(settings.run_id, meet.address, folder.path))
     place = place_of(settings, meet, hosts=hosts)
-    # By these workers find their data shards, and the master what a lost node or worker held.
+    # With these variables workers find the data shards, and the master knows the shards of a lost
+    # node or worker.
     base |= {"GANGLINE_MASTER_ADDR": place.master, "NODE_ID": str(place.node_id)}
-    await checks.together(settings, place, secret, early)
-    again = partial(checks.again, settings, place)
-    return Membership(place, secret, again)
+    if early:
+        from gangline.elastic.launcher.check import check_together  # noqa: PLC0415
+
+        await check_together(settings, place, secret, checks, early)
+    return Membership(place, secret, partial(_check_again, settings, place, checks))
 
 
 def _start_logging(handler: str) -> None:
@@ -135,7 +162,7 @@ def _base_environment(
 ) -> dict[str, str]:
     base = dict(os.environ)
     if settings.local_world_size > 1 and "OMP_NUM_THREADS" not in base:
-        log.info("OMP_NUM_THREADS=1 for each worker, so that they do not overload the node")
+        log.info("OMP_NUM_THREADS=1 for each worker, so that workers do not overload the node")
         base["OMP_NUM_THREADS"] = "1"
     if accelerator == "ascend-npu":
         base.setdefault("HCCL_IF_BASE_PORT", str(training_port))

@@ -1,6 +1,6 @@
-"""A master that is a child of the launcher: started, watched, and ended with it.
+"""A master as a child process of the launcher: started, restarted, and ended with it.
 
-Imported by every start on one node, so it imports nothing that such a start does without.
+Every start on one node imports this module, so it imports nothing that such a start does not need.
 """
 
 import asyncio
@@ -19,16 +19,16 @@ from gangline.elastic.agent.process import Process, end_all, start
 log = logging.getLogger(__name__)
 
 TAKEN = 3
-"""With this code a master says that its port is taken."""
+"""Exit code of a master whose port is taken."""
 PAUSE_S = 0.1
-"""After so long a master that has ended is started again."""
+"""Delay before a master that has ended is restarted."""
 _STOP_S = 5.0
 _GRACE = "1"
-"""Seconds that a broken connection may take to come back before its node counts as dead."""
+"""Seconds in which a broken connection may be restored before its node counts as dead."""
 
 
 class MasterChild(ABC):
-    """Has a master for as long as it is open; ``_keep`` says when one is started."""
+    """Runs masters while it is entered; ``_supervise`` decides when."""
 
     def __init__(self, job: str, folder: Path) -> None:
         """Take the job's name, and a folder for the journal."""
@@ -53,12 +53,12 @@ class MasterChild(ABC):
 
     @abstractmethod
     async def _keep(self) -> None:
-        """Run masters, one after the other."""
+        """Run masters one after the other."""
 
     async def _run(
         self, *where: str, environment: Mapping[str, str], channel: socket.socket | None = None
     ) -> int:
-        """Run a master that listens there until it ends; return its exit code."""
+        """Run a master with these arguments until it ends; return its exit code."""
         self._child = start(
             [*self._command, *where], environment,
             stdout=Path(os.devnull), stderr=self._log, channel=channel,

@@ -1,4 +1,4 @@
-"""How the nodes of a job meet: alone, at a master of the cluster, or at one of theirs. Pure."""
+"""How nodes find each other: a single node, the cluster's master, or a master on a node."""
 
 import argparse
 import math
@@ -10,7 +10,9 @@ from gangline.elastic.launcher.parsing import FlagError
 DEFAULT_STORE_PORT = 29_500
 JOIN_TIMEOUT_S = 600.0
 CONNECT_TIMEOUT_S = 60.0
-"""Where neither the user nor a cluster, which starts all at the same time, says how long."""
+"""Used without a timeout of the user. A cluster starts all pods at the same time and uses a longer
+one.
+"""
 _MOST_PORT = 65_535
 _BACKENDS = ("static", "c10d", "gangline", "dlrover-master")
 _JOIN_TIMES = ("join_timeout", "timeout", "pend_timeout")
@@ -20,38 +22,38 @@ _TRUE = ("1", "true", "t", "yes", "y")
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """Who is expected where."""
+    """Number of nodes, and where the master is."""
 
     min_nodes: int = 1
     max_nodes: int = 1
     node_unit: int = 1
     address: str | None = None
-    """host:port of the master; None for a world of one node."""
+    """host:port of the master; None for a single node."""
     is_given_by_cluster: bool = False
-    """Whether a cluster runs the master, and can replace this node."""
+    """True if a cluster runs the master and can replace this node."""
     hosts: bool | None = False
-    """Whether this node runs the master; None: if the address is one of its own."""
+    """True if this node runs the master; None if that depends on the address."""
     node_id: int | None = None
     node_rank: int = -1
-    """-1: none is preferred."""
+    """Preferred rank; -1 for none."""
     witness: str | None = None
-    """host:port of the cluster's API server, where a cluster can replace this node."""
+    """host:port of the cluster's API server, if a cluster can replace this node."""
     local_address: str | None = None
-    """This node for the others; None: find out."""
+    """Address of this node for other nodes; None to find out."""
     store_host: str = "127.0.0.1"
     store_port: int | None = None
-    """Fixed by the user; None: a fresh one for each attempt."""
+    """Port chosen by the user; None for a new one in each attempt."""
     join_timeout_s: float = JOIN_TIMEOUT_S
     connect_timeout_s: float = CONNECT_TIMEOUT_S
-    """How long the master may be out of reach at the start."""
+    """Maximum time to reach the master at the start."""
     last_call_s: float = 5.0
 
 
 def node_range(text: str) -> tuple[int, int]:
-    """Read ``2`` or ``1:4``.
+    """Parse ``2`` or ``1:4``.
 
     Raises:
-        FlagError: it is neither, or the bounds are reversed.
+        FlagError: the text is neither, or the bounds are reversed.
     """
     least, _, most = text.partition(":")
     try:
@@ -64,22 +66,20 @@ def node_range(text: str) -> tuple[int, int]:
 
 
 def meeting(flags: argparse.Namespace, environment: Mapping[str, str]) -> Meeting:
-    """Say how this node meets the others.
+    """Return how this node finds the others.
 
     Raises:
         FlagError: flags contradict each other.
     """
     if flags.rdzv_backend not in _BACKENDS:
-        raise FlagError(
-            f"--rdzv-backend {flags.rdzv_backend}: no such server is needed here; use c10d"
-        )
+        raise FlagError(f"--rdzv-backend {flags.rdzv_backend}: no such server is needed; use c10d")
     conf = _conf(flags.rdzv_conf)
     low, high = node_range(_node_count(flags, environment))
     rank = _node_rank(flags, environment, conf)
     given = environment.get("GANGLINE_MASTER_ADDR") or environment.get("DLROVER_MASTER_ADDR")
     local = flags.local_addr or environment.get("POD_IP")
     if flags.standalone and (high > 1 or (rank or 0) > 0):
-        raise FlagError("--standalone is for one node; name the place to meet by --rdzv-endpoint")
+        raise FlagError("--standalone is for one node; several nodes need --rdzv-endpoint")
     if flags.master_port:  # 0 is any port, as for torchrun
         _port("--master-port", str(flags.master_port))
     if flags.standalone or (high == 1 and not given and _is_for_one(flags.rdzv_endpoint)):
@@ -107,7 +107,7 @@ def meeting(flags: argparse.Namespace, environment: Mapping[str, str]) -> Meetin
 
 
 def _api_server(environment: Mapping[str, str]) -> str | None:
-    """Read what Kubernetes tells every container."""
+    """Read the variables that Kubernetes sets in every container."""
     host = environment.get("KUBERNETES_SERVICE_HOST")
     port = environment.get("KUBERNETES_SERVICE_PORT", "443")
     return f"[{host}]:{port}" if host and ":" in host else f"{host}:{port}" if host else None
@@ -115,7 +115,7 @@ def _api_server(environment: Mapping[str, str]) -> str | None:
 
 def _conf(text: str) -> dict[str, str]:
     found = {}
-    for pair in filter(None, (each.strip() for each in text.split(","))):
+    for pair in filter(None, (part.strip() for part in text.split(","))):
         key, equals, value = pair.partition("=")
         if not equals:
             raise FlagError(f"--rdzv-conf {pair}: must be KEY=VALUE")
@@ -160,7 +160,7 @@ def _where(
         address = _address("--rdzv-endpoint", flags.rdzv_endpoint)
         return address, own if stated is None else stated
     if flags.rdzv_backend != "static":
-        raise FlagError("several nodes need a place to meet: give --rdzv-endpoint HOST:PORT")
+        raise FlagError("several nodes need a master: give --rdzv-endpoint HOST:PORT")
     if rank is None:
         raise FlagError("several nodes with --rdzv-backend static need --node-rank on each")
     address = f"{flags.master_addr}:{flags.master_port or DEFAULT_STORE_PORT}"
@@ -169,7 +169,7 @@ def _where(
 
 
 def _is_for_one(endpoint: str) -> bool:
-    """Whether nobody else can come there: none is named, or any free port, as for torchrun."""
+    """True if no other node can connect: no endpoint, or any free port, as in torchrun."""
     return not endpoint or endpoint.endswith(":0")
 
 
@@ -181,7 +181,7 @@ def _node_id(environment: Mapping[str, str], rank: int | None) -> int:
 
 
 def _address(what: str, address: str) -> str:
-    """Return a host:port, a host or a [v6]:port if it can be one."""
+    """Validate a host:port, a host or a [v6]:port, and return it."""
     host, colon, port = address.rpartition(":")
     is_bare = not colon or (":" in host and not host.startswith("["))
     host = address if is_bare else host

@@ -1,4 +1,4 @@
-"""Which processors are near a worker's device."""
+"""Processors near a worker's device."""
 
 import shutil
 import subprocess
@@ -9,14 +9,14 @@ _SYS = Path("/sys")
 
 
 class NumaError(Exception):
-    """Nothing is known of where devices are."""
+    """The location of devices is unknown."""
 
 
 def processors_near_devices(workers: int, sys: Path = _SYS) -> tuple[frozenset[int], ...]:
-    """Return for each worker the processors of the NUMA node of its device.
+    """Return for each worker the processors on the NUMA node of its device.
 
     Raises:
-        NumaError: there are fewer devices than workers, or their place is unknown.
+        NumaError: there are fewer devices than workers, or their NUMA node is unknown.
     """
     buses = _buses()
     if len(buses) < workers:
@@ -25,10 +25,10 @@ def processors_near_devices(workers: int, sys: Path = _SYS) -> tuple[frozenset[i
 
 
 def near(bus: str, sys: Path = _SYS) -> frozenset[int]:
-    """Return the processors of the NUMA node of a PCI device.
+    """Return the processors on the NUMA node of a PCI device.
 
     Raises:
-        NumaError: the kernel does not know.
+        NumaError: the kernel does not report it.
     """
     # nvidia-smi writes eight digits of domain, the kernel four, both in hexadecimal.
     domain, _, rest = bus.lower().partition(":")
@@ -41,7 +41,7 @@ def near(bus: str, sys: Path = _SYS) -> frozenset[int]:
 
 
 def cpu_list(text: str) -> frozenset[int]:
-    """Read ``0-3,8`` as the kernel writes it."""
+    """Parse a list such as ``0-3,8`` as the kernel writes it."""
     found: set[int] = set()
     for part in text.strip().split(","):
         first, _, last = part.partition("-")
@@ -51,6 +51,6 @@ def cpu_list(text: str) -> frozenset[int]:
 
 def _buses() -> list[str]:
     if shutil.which(_QUERY[0]) is None:
-        raise NumaError("there is no nvidia-smi, and nothing is known of where other devices are")
+        raise NumaError("nvidia-smi is missing, and the location of other devices is unknown")
     answer = subprocess.run(_QUERY, capture_output=True, text=True, check=False, timeout=60)
     return answer.stdout.split() if answer.returncode == 0 else []

@@ -1,4 +1,4 @@
-"""Reads flags from a command line and from ``PET_*`` variables."""
+"""Parses flags of a command line and of ``PET_*`` variables."""
 
 import argparse
 from collections.abc import Mapping, Sequence
@@ -9,19 +9,19 @@ PREFIX = "PET_"
 
 
 class FlagError(Exception):
-    """A flag cannot be honoured; the text says which and why."""
+    """A flag cannot be honoured; the text names it and the reason."""
 
 
 def parse(
     arguments: Sequence[str], environment: Mapping[str, str], program: str
 ) -> argparse.Namespace:
-    """Read a command line; every flag becomes an attribute with its ``_`` spelling.
+    """Parse a command line. Every flag becomes an attribute in its ``_`` spelling.
 
-    ``given`` holds the names of those that were set, here or in the environment.
+    The attribute ``given`` holds the names of flags that were set, here or in the environment.
 
     Raises:
-        SystemExit: it is wrong, or help is wanted; argparse has told the user.
-        FlagError: a variable of the environment is wrong.
+        SystemExit: it is wrong, or help is requested; argparse has printed a message.
+        FlagError: an environment variable is wrong.
     """
     parser = _parser(program)
     found = parser.parse_args(arguments)
@@ -69,8 +69,8 @@ def _value(flag: Flag, text: str) -> object:
     try:
         value = bool(int(text)) if flag.is_switch else flag.type(text)
     except ValueError:
-        wanted = "0 or 1" if flag.is_switch else "a number"
-        raise FlagError(f"{name}={text}: must be {wanted}") from None
+        expected = "0 or 1" if flag.is_switch else "a number"
+        raise FlagError(f"{name}={text}: must be {expected}") from None
     if flag.choices and value not in flag.choices:
         raise FlagError(f"{name}={text}: must be one of {', '.join(map(str, flag.choices))}")
     return value

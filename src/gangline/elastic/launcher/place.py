@@ -1,4 +1,4 @@
-"""Who this node is among the others."""
+"""Identity of this node for the rendezvous."""
 
 import secrets
 
@@ -11,12 +11,12 @@ _ID_BITS = 31
 
 
 def place_of(settings: AgentSettings, meet: Meeting, *, hosts: bool = False) -> Place:
-    """Return what this node says of itself; without a number of its own it draws one.
+    """Return this node's identity. A node without a number draws a random one.
 
     Args:
-        settings: what the agent is told.
-        meet: how the nodes meet.
-        hosts: whether this node runs the master, whose start takes its time.
+        settings: the agent's settings.
+        meet: how the nodes find each other.
+        hosts: True if this node runs the master, whose start takes time.
     """
     assert meet.address is not None, "one node has no place among others"
     is_known = meet.node_id is not None

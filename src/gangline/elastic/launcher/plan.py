@@ -1,4 +1,4 @@
-"""From flags to what the agent is told; what cannot be honoured is refused with a reason. Pure."""
+"""Settings of the agent from flags. A flag that cannot be honoured is refused with a reason."""
 
 import argparse
 import math
@@ -32,31 +32,31 @@ _REFUSED = {
 }
 _MIB = 1 << 20
 _DIGITS = 18
-"""More are too many whatever they are."""
+"""Numbers with more digits are too large in any case."""
 _FLUSH = (sys.executable, "-m", "gangline.elastic.launcher.flush")
 
 
 def plan(
     flags: argparse.Namespace, environment: Mapping[str, str], node_name: str
 ) -> tuple[AgentSettings, Meeting]:
-    """Return what the agent is told, and how it meets the others.
+    """Return the agent's settings, and how the nodes find each other.
 
     Raises:
         FlagError: a flag is wrong, contradicts another, or cannot be honoured.
     """
     _refuse(flags)
-    meet = meeting(flags, environment)
+    config = meeting(flags, environment)
     workers = _workers(flags, environment)
     settings = AgentSettings(
         command=_command(flags, environment),
         local_world_size=workers,
         role=flags.role,
-        run_id=_run_id(flags, environment, meet),
+        run_id=_run_id(flags, environment, config),
         max_restarts=_at_least("max_restarts", flags.max_restarts, 0),
         shutdown_s=_shutdown_s(flags, environment),
         signals=_signals(flags.signals_to_handle),
         virtual_local_rank=flags.virtual_local_rank,
-        has_other_nodes=meet.is_given_by_cluster,
+        has_other_nodes=config.is_given_by_cluster,
         node_name=node_name,
         saves_on_failure=flags.save_at_breakpoint,
         save_command=_FLUSH,
@@ -69,7 +69,7 @@ def plan(
         ),
         hang=_hang(flags.hang_timeout),
     )
-    return settings, meet
+    return settings, config
 
 
 def _refuse(flags: argparse.Namespace) -> None:
@@ -112,33 +112,33 @@ def _command(flags: argparse.Namespace, environment: Mapping[str, str]) -> Comma
 
 
 def _workers(flags: argparse.Namespace, environment: Mapping[str, str]) -> int:
-    wanted, accelerator = flags.nproc_per_node, flags.accelerator
+    text, accelerator = flags.nproc_per_node, flags.accelerator
     devices = device_count(accelerator, environment)
     if flags.auto_config and devices and "nproc_per_node" not in flags.given:
         return devices
-    if re.fullmatch(r"[+-]?\d+", wanted):
-        return _stated_workers(wanted, is_python=not flags.no_python)
-    match wanted:
+    if re.fullmatch(r"[+-]?\d+", text):
+        return _stated_workers(text, is_python=not flags.no_python)
+    match text:
         case "cpu":
             return cpu_count()
         case "auto":
             return devices or xpu_count() or cpu_count()
         case "gpu" | "npu" | "xpu":
-            found = xpu_count() if wanted == "xpu" else devices
+            found = xpu_count() if text == "xpu" else devices
             if not found:
-                raise FlagError(f"--nproc-per-node {wanted}: this node has no such device")
+                raise FlagError(f"--nproc-per-node {text}: this node has no such device")
             return found
-    raise FlagError(f"--nproc-per-node {wanted}: must be a number, auto, cpu, gpu, xpu or npu")
+    raise FlagError(f"--nproc-per-node {text}: must be a number, auto, cpu, gpu, xpu or npu")
 
 
-def _stated_workers(wanted: str, *, is_python: bool) -> int:
-    workers = int(wanted[:_DIGITS])
+def _stated_workers(text: str, *, is_python: bool) -> int:
+    workers = int(text[:_DIGITS])
     if workers < 1:
-        raise FlagError(f"--nproc-per-node {wanted}: must be at least 1")
+        raise FlagError(f"--nproc-per-node {text}: must be at least 1")
     limit = tightest_limit(is_python=is_python)
     if workers > limit.most:
         raise FlagError(
-            f"--nproc-per-node {wanted}: this machine cannot hold more than {limit.most} workers: "
+            f"--nproc-per-node {text}: this machine cannot hold more than {limit.most} workers: "
             f"{limit.reason}"
         )
     return workers
@@ -169,11 +169,11 @@ def _shutdown_s(flags: argparse.Namespace, environment: Mapping[str, str]) -> fl
 
 
 def _signals(text: str) -> tuple[signal.Signals, ...]:
-    names = [each.strip() for each in text.split(",") if each.strip()]
-    unknown = [each for each in names if each not in signal.Signals.__members__]
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    unknown = [name for name in names if name not in signal.Signals.__members__]
     if unknown or {"SIGKILL", "SIGSTOP"} & set(names):
         raise FlagError(f"--signals-to-handle {text}: names a signal that cannot be handled")
-    return tuple(signal.Signals[each] for each in names)
+    return tuple(signal.Signals[name] for name in names)
 
 
 def _affinity(flags: argparse.Namespace, workers: int) -> tuple[frozenset[int], ...]:
@@ -208,7 +208,7 @@ def _streams(name: str, text: str) -> int | dict[int, int]:
         raise FlagError(f"--{name} {text}: must be 0, 1, 2, 3 or RANK:N,RANK:N…")
     if ":" not in text:
         return int(text)
-    pairs = (each.split(":") for each in text.split(","))
+    pairs = (part.split(":") for part in text.split(","))
     return {int(rank): int(streams) for rank, streams in pairs}
 
 
@@ -216,6 +216,6 @@ def _ranks(text: str) -> frozenset[int] | None:
     if not text:
         return None
     try:
-        return frozenset(int(each) for each in text.split(","))
+        return frozenset(int(part) for part in text.split(","))
     except ValueError:
         raise FlagError(f"--local-ranks-filter {text}: must be numbers with commas") from None

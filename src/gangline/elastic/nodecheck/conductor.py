@@ -1,9 +1,9 @@
-"""Conducts the checks of a job whose nodes come, go and come back: a state machine with a clock.
+"""Coordinates the checks of a job, whose nodes may leave and return: a state machine with a clock.
 
-Nodes gather until all have come, or enough have and nobody came for the time of the last call.
-Nodes that passed an earlier check and train meanwhile count as there, so that a replaced node is
-checked with those that wait, alone if need be. The master hosts one; it keeps nothing of it: after
-its restart nodes begin anew (``UnknownCheckError``).
+Nodes gather until all have joined, or the minimum has joined and no more joined for the last-call
+time. Nodes that passed an earlier check and train now count as present, so that a replaced node is
+checked with the waiting ones, alone if there are none. The master runs it but does not persist it:
+after a restart of the master nodes start the check again (``UnknownCheckError``).
 """
 
 from collections import deque
@@ -22,10 +22,10 @@ from gangline.elastic.protocol.check_messages import (
 )
 
 ROUND_LIMIT_S = 300.0
-"""Who has not reported by then is lost; the nodes' own limits are shorter."""
+"""A node that has not reported by then is lost. The nodes' own limits are shorter."""
 
 HISTORY = 5
-"""How many earlier checks of each node others are compared with."""
+"""Number of earlier checks of each node that are used for comparison."""
 
 VERDICTS_KEPT = 4096
 
@@ -34,7 +34,7 @@ Key = tuple[int, str, int]
 
 
 class UnknownCheckError(Exception):
-    """A result of a check that is not known here: the node should begin anew."""
+    """A result belongs to a check that is unknown here: the node must start again."""
 
 
 @dataclass(slots=True)
@@ -71,10 +71,10 @@ class Conductor:
         self._verdicts: dict[Key, Verdict] = {}
 
     def hear(self, message: CheckWanted | CheckResult, now: float) -> None:
-        """Take an arrival or a result; repeats change nothing.
+        """Process a request or a result; repetitions change nothing.
 
         Raises:
-            UnknownCheckError: a result of a check that this conductor never began.
+            UnknownCheckError: a result of a check that this coordinator never began.
         """
         if isinstance(message, CheckWanted):
             self._arrive(message, now)
@@ -82,7 +82,7 @@ class Conductor:
             self._result(message, now)
 
     def answer(self, message: CheckWanted | CheckResult) -> CheckGroup | CheckVerdict | None:
-        """Return what a node is to do next; None: it waits."""
+        """Return the next message to a node; None while it must wait."""
         key, session = _key(message), self._session
         if (verdict := self._verdicts.get(key)) is not None:
             return said_to(key[0], verdict)
@@ -104,7 +104,7 @@ class Conductor:
         )
 
     def is_in_vain(self, message: CheckWanted | CheckResult) -> bool:
-        """Say whether a node tests with somebody who is gone, or has failed by itself."""
+        """True if a node of the running test group is lost, or has failed within itself."""
         key, session = _key(message), self._session
         if session is None or not self._takes_part(session, key):
             return False
@@ -117,13 +117,13 @@ class Conductor:
 
     @property
     def deadline(self) -> float | None:
-        """When time alone changes something: call `tick` then."""
+        """Time of the next ``tick``; None if none is needed."""
         if self._session is not None:
             return self._session.deadline
         return self._last_call
 
     def tick(self, now: float) -> None:
-        """Let overdue things happen."""
+        """Process timeouts."""
         session = self._session
         if session is not None:
             if now >= session.deadline:
@@ -134,7 +134,7 @@ class Conductor:
             self._begin(now)
 
     def lost(self, node: int, now: float) -> None:
-        """A node is known to be gone."""
+        """Process the loss of a node."""
         self._trusted.discard(node)
         if self._waiting.pop(node, None) is not None:
             self._gather(now)
@@ -152,33 +152,33 @@ class Conductor:
         self._waiting[node] = _Node(wanted, wanted.store_port)
         self._trusted.discard(node)
         if session is not None and node in session.nodes:
-            session.nodes[node].is_lost = True  # another process came in its place
+            session.nodes[node].is_lost = True  # another process has replaced this one
             self._advance(session, now)
         if self._session is None:
             self._gather(now)
 
     def _gather(self, now: float) -> None:
-        """Begin, or say until when others may come."""
+        """Begin a check, or set the end of the last call."""
         self._last_call = None
         if self._session is not None or not self._waiting:
             return
-        wishes = [one.wanted for one in self._waiting.values()]
-        if len(wishes) >= max(wish.nodes for wish in wishes):
+        requests = [participant.wanted for participant in self._waiting.values()]
+        if len(requests) >= max(request.nodes for request in requests):
             self._begin(now)
-        elif len(wishes) + len(self._trusted) >= max(wish.min_nodes for wish in wishes):
-            self._last_call = now + max(wish.last_call_s for wish in wishes)
+        elif len(requests) + len(self._trusted) >= max(request.min_nodes for request in requests):
+            self._last_call = now + max(request.last_call_s for request in requests)
 
     def _begin(self, now: float) -> None:
         self._last_call = None
         nodes = dict(sorted(self._waiting.items(), key=lambda one: _place(one[1].wanted)))
         self._waiting = {}
-        wishes = [one.wanted for one in nodes.values()]
+        requests = [participant.wanted for participant in nodes.values()]
         default = SpeedLimits()
         limits = SpeedLimits(
-            ratio=max(wish.straggler_ratio for wish in wishes) or default.ratio,
-            absolute_s=max(wish.straggler_s for wish in wishes),
+            ratio=max(request.straggler_ratio for request in requests) or default.ratio,
+            absolute_s=max(request.straggler_s for request in requests),
         )
-        rules = Rules(limits, all_together=any(wish.all_together for wish in wishes))
+        rules = Rules(limits, all_together=any(request.all_together for request in requests))
         session = _Session(nodes, rules, decide([*nodes], [], rules, self._history))
         session.deadline = now + self._round_limit_s
         self._session = session
@@ -193,11 +193,11 @@ class Conductor:
         elif key not in self._verdicts:
             waiting = self._waiting.get(key[0])
             if waiting is None or waiting.key != key:
-                raise UnknownCheckError(f"no check of node {key[0]} is under way here")
+                raise UnknownCheckError(f"no check of node {key[0]} is running here")
             waiting.port = result.store_port
 
     def _advance(self, session: _Session, now: float) -> None:
-        """Go on as soon as all that is missing is lost."""
+        """Close the round when all missing nodes are lost."""
         while not isinstance(session.step, Verdict):
             if any(not session.nodes[node].is_lost for node in self._missing(session)):
                 return
@@ -216,7 +216,9 @@ class Conductor:
             self._verdicts[one.key] = verdict
             waiting = self._waiting.get(node)
             if waiting is not None and waiting.key == one.key:
-                del self._waiting[node]  # it was taken for lost and asked on: this is its answer
+                del self._waiting[
+                    node
+                ]  # it was considered lost, and this verdict answers its new request
             if verdict.passed(node) and not one.is_lost and node not in self._waiting:
                 self._trusted.add(node)
                 self._remember(session, verdict, node)
@@ -226,16 +228,16 @@ class Conductor:
         self._gather(now)
 
     def _remember(self, session: _Session, verdict: Verdict, node: int) -> None:
-        """Keep the best times of a node that was not slow: what others are compared with."""
+        """Store the best times of a node that was not slow, for later comparison."""
         passed = [
-            one.outcomes[node]
-            for one in session.rounds
-            if node in one.outcomes and one.outcomes[node].passed
+            round_.outcomes[node]
+            for round_ in session.rounds
+            if node in round_.outcomes and round_.outcomes[node].passed
         ]
         if passed and node not in verdict.stragglers:
             times = (
-                min(one.compute_s for one in passed),
-                min(one.collective_s for one in passed),
+                min(result.compute_s for result in passed),
+                min(result.collective_s for result in passed),
             )
             self._history.setdefault(node, deque(maxlen=HISTORY)).append(times)
 
@@ -243,7 +245,7 @@ class Conductor:
     def _missing(session: _Session) -> list[int]:
         if isinstance(session.step, Verdict):
             return []
-        return [node for one in session.step for node in one if node not in session.outcomes]
+        return [node for group in session.step for node in group if node not in session.outcomes]
 
     @staticmethod
     def _takes_part(session: _Session, key: Key) -> bool:

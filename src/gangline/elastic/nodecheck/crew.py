@@ -1,7 +1,7 @@
-"""The processes of a node that test: forks of its interpreters, one for each device.
+"""The worker processes of a check on one node: forks of its interpreters, one for each device.
 
-They are used for all rounds. One that fails or hangs is replaced while the others wait for their
-next round.
+They are used in all rounds. A process that fails or hangs is replaced while the others wait for
+their next round.
 """
 
 import asyncio
@@ -30,34 +30,36 @@ from gangline.elastic.protocol.check_messages import CheckGroup, CheckWanted
 WORKER = "gangline.elastic.nodecheck.worker"
 
 _END_S = 5.0
-"""How long a process that has broken off may take to have ended."""
+"""Time limit for the end of a process that closed its connection."""
 
 _PROCESS = "process"
-"""What has failed when a process ends of which nobody asked that."""
+"""Name of the test that failed when a process ends unexpectedly."""
 PARTNER_GONE = Measured(
-    passed=False, test="partner", message="a process of the group is gone: the test was ended"
+    passed=False,
+    test="partner",
+    message="a process of the group has ended, so the test was stopped",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class CheckSettings:
-    """How a node takes part."""
+    """How a node takes part in a check."""
 
     node_id: int
     wanted: CheckWanted
-    """What is said on arrival; ``store_port`` is filled in."""
+    """The first request; ``store_port`` is filled in."""
     local_world_size: int = 1
     workload: Workload = field(default_factory=Workload)
     environment: Mapping[str, str] | None = None
-    """Of the processes; None: as this one's."""
+    """Environment of the processes; None for that of this process."""
     start_timeout_s: float = 120.0
-    """How long a process may take to start, beside the time for the tests themselves."""
+    """Time limit for the start of a process, in addition to the tests."""
     module: str = WORKER
-    """Its ``main`` is run for each device."""
+    """Module whose ``main`` is run for each device."""
 
 
 class Crew:
-    """The processes of a node that test."""
+    """The worker processes of a check on one node."""
 
     def __init__(self, settings: CheckSettings, interpreters: Interpreters) -> None:
         self._settings, self._interpreters = settings, interpreters
@@ -77,11 +79,11 @@ class Crew:
 
     @property
     def size(self) -> int:
-        """How many processes there are."""
+        """Number of processes."""
         return len(self._members)
 
     async def measured(self, group: CheckGroup) -> list[Measured]:
-        """Let all processes test; the others need not wait for one that dies."""
+        """Run one test in all processes. If one dies, the tests of the others are cancelled."""
         orders = zip(self._members, self._orders(group), strict=True)
         tests = [asyncio.create_task(member.test(order)) for member, order in orders]
         running = set(tests)
@@ -120,11 +122,13 @@ class Crew:
 
 
 def summed_up(measured: Sequence[Measured]) -> Outcome:
-    """Return what a node says for all of its processes: the first failure, else the slowest.
+    """Combine the results of a node's processes: the first failure, else the slowest.
 
-    Of failures, one that lies within the node comes before those that follow from it.
+    A failure within the node comes before failures that may follow from it.
     """
-    failures = sorted((one for one in measured if not one.passed), key=lambda one: not one.local)
+    failures = sorted(
+        (result for result in measured if not result.passed), key=lambda result: not result.local
+    )
     if failures:
         one = failures[0]
         return Outcome(
@@ -136,14 +140,14 @@ def summed_up(measured: Sequence[Measured]) -> Outcome:
         passed=True,
         compute_s=slowest.compute_s,
         collective_s=last.collective_s,
-        bandwidth=min(one.bandwidth for one in measured),
+        bandwidth=min(result.bandwidth for result in measured),
         device=slowest.device,
         collective_device=last.device,
     )
 
 
 class _Member:
-    """One process."""
+    """One worker process."""
 
     def __init__(
         self, settings: CheckSettings, interpreters: Interpreters, local_rank: int
@@ -157,28 +161,28 @@ class _Member:
         self._begun = asyncio.create_task(self._begin())
 
     async def port(self) -> int:
-        """Return the port that it holds; 0 if it ended before it held one."""
+        """Return the port that it holds; 0 if it ended before."""
         while not self._port:
-            said = await self._hear(self._settings.start_timeout_s)
-            if not isinstance(said, Listening):
+            message = await self._hear(self._settings.start_timeout_s)
+            if not isinstance(message, Listening):
                 return 0
-            self._port = said.port
+            self._port = message.port
         return self._port
 
     async def test(self, order: Order) -> Measured:
-        """Have it test; a process that ends or does not answer in time has failed."""
+        """Run one test. A process that ends or does not answer in time has failed."""
         settings = self._settings
         limit_s = settings.start_timeout_s + 4 * settings.workload.timeout_s
         await asyncio.shield(self._begun)
         await self._say(order)
-        said = await self._hear(limit_s)
-        while isinstance(said, Listening):
-            said = await self._hear(limit_s)
+        message = await self._hear(limit_s)
+        while isinstance(message, Listening):
+            message = await self._hear(limit_s)
         self._port = 0
-        return said or await self._explained(limit_s)
+        return message or await self._explained(limit_s)
 
     async def end(self) -> None:
-        """End it and wait for it."""
+        """End the process and wait for it."""
         self._begun.cancel()
         await asyncio.gather(self._begun, return_exceptions=True)
         if self._child:
@@ -196,7 +200,7 @@ class _Member:
             await asyncio.wait({self._spare.process.ended}, timeout=_END_S)
 
     async def _begin(self) -> None:
-        """Begin as soon as there is an interpreter; others go on meanwhile."""
+        """Start the process when its interpreter is warm; other processes do not wait for it."""
         settings = self._settings
         environment = os.environ if settings.environment is None else settings.environment
         with contextlib.suppress(TimeoutError, ConnectionError):
@@ -249,7 +253,7 @@ class _Member:
         )
 
     async def _code(self) -> int:
-        """Wait until it has ended, or the interpreter of which it is a fork."""
+        """Wait for the end of the process, or of its interpreter; return the exit code."""
         if self._spare is None:
             raise TimeoutError
         code = await self._spare.returned() if self._is_lent else None

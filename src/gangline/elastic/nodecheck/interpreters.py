@@ -1,7 +1,7 @@
-"""The interpreters in which a node is checked: one for each device, which has imported PyTorch.
+"""The interpreters in which a node is checked: one for each device, with PyTorch imported.
 
-Tests are run by forks of them. So a process that failed is replaced without importing anything
-anew; and since an interpreter itself computes nothing, it can become a worker after the check.
+Tests run in forks of them, so a failed process is replaced without a new import. An interpreter
+itself computes nothing, so it can become a worker after the check.
 """
 
 import asyncio
@@ -16,14 +16,14 @@ from gangline.elastic.agent.spare import Spare
 
 _MODULES = ("torch",)
 _IDLE = (sys.executable, "-c", "'gangline node check'")
-"""What is seen of an interpreter that becomes nothing."""
+"""Command line, as process lists show it, of an interpreter that never becomes a worker."""
 
 Begin = Callable[[int], Awaitable[Spare]]
 """Starts the interpreter of a local rank."""
 
 
 class Interpreters:
-    """Those of one node; started when this is entered, they get warm in the background."""
+    """The interpreters of one node. They start on entry, and are warmed in the background."""
 
     def __init__(self, begin: Begin, size: int, *, may_train: bool) -> None:
         self._begin, self._size, self._may_train = begin, size, may_train
@@ -37,7 +37,7 @@ class Interpreters:
         except BaseException:
             await self.__aexit__()
             raise
-        await asyncio.sleep(0)  # each has been told what to import before anything else is done
+        await asyncio.sleep(0)  # lets each warming task send its order before anything else is done
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -48,11 +48,11 @@ class Interpreters:
         self._started.clear()
 
     async def warm(self, local_rank: int) -> Spare:
-        """Return the interpreter of a local rank when it is warm, or could not be warmed."""
+        """Return the interpreter of a local rank after warming, successful or not."""
         return await asyncio.shield(self._warming[local_rank])
 
     async def renew(self, local_rank: int) -> None:
-        """Replace that of a local rank unless it is as good as a new one.
+        """Replace the interpreter of a local rank unless it is usable.
 
         Raises:
             StartError: it cannot be started.
@@ -66,9 +66,9 @@ class Interpreters:
         await self._start(local_rank)
 
     async def released(self) -> dict[int, Spare]:
-        """Hand over those that can become workers; end the others."""
-        whole = {rank: spare for rank, spare in self._started.items() if _is_usable(spare)}
-        first = whole if self._may_train else {}
+        """Return the interpreters that can become workers; end the others."""
+        usable = {rank: spare for rank, spare in self._started.items() if _is_usable(spare)}
+        first = usable if self._may_train else {}
         await self._end(*(spare for rank, spare in self._started.items() if rank not in first))
         self._started.clear()
         return first
@@ -94,5 +94,5 @@ def _is_usable(spare: Spare) -> bool:
 
 
 def idle_interpreters(size: int) -> Interpreters:
-    """Return interpreters that are for the check alone."""
+    """Return interpreters that are used for the check only."""
     return Interpreters(lambda _: Spare.started(_IDLE, os.environ), size, may_train=False)

@@ -1,4 +1,4 @@
-"""What the node check and its worker processes say to each other: JSON lines."""
+"""Messages between a node check and its worker processes, as lines of JSON."""
 
 from typing import TypeAlias
 
@@ -6,24 +6,24 @@ import msgspec
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is tested. Zero means: what suits the device."""
+    """What is tested. Zero means a default for the device."""
 
     backend: str = ""
-    """``gloo`` or ``nccl``; empty: nccl where there is a GPU for each process."""
+    """``gloo`` or ``nccl``; empty for nccl if there is a GPU for each process, else gloo."""
     matrix_size: int = 0
     """Rows and columns of the matrices that are multiplied."""
     matrix_repeats: int = 0
     collective_bytes: int = 0
-    """What one all-reduce sums up, for each process."""
+    """Size of one all-reduce in each process."""
     collective_repeats: int = 0
     timeout_s: float = 30.0
-    """How long partners and one test may take."""
+    """Time limit for partners, and for one test."""
     memory_limit: float = 0.3
-    """Part of a GPU's memory that may be in use before the test; more means leftovers."""
+    """Maximum share of a GPU's memory in use before the test; more means leftover processes."""
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process is told first."""
+    """The first message to a process."""
 
     workload: Workload
     local_rank: int
@@ -37,17 +37,17 @@ class Listening(msgspec.Struct, frozen=True, tag="listening"):
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True, tag="test"):
-    """Test with these."""
+    """Run the tests in this group."""
 
     rank: int
-    """Of this process among all of the group."""
+    """Rank of this process in the group."""
     world_size: int
     store_host: str
     store_port: int
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True, tag="measured", omit_defaults=True):
-    """What one process found."""
+    """Result of one process."""
 
     passed: bool
     local: bool = False

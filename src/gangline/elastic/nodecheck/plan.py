@@ -1,14 +1,17 @@
-"""Who tests with whom, and who is to blame: group testing as a function of the rounds so far.
+"""Group testing: chooses the groups of each round, and finds faulty nodes, from the rounds so far.
 
-A group passes if all of its nodes are healthy. Round one tests neighbours. A node of a group that
-passed is *proved*. From then on each suspect meets a proved node, best one that it has not met: if
-that passes it is proved too, if not it has failed twice, once with a healthy partner, and is
-faulty. While nobody is proved, pairs that have not met yet meet each other: when at least half of
-the nodes are healthy, two healthy ones meet by the third round. Where nobody can be proved at all
-(two nodes, one faulty), each is tested alone; what this does not settle stays undecided, and no
-node is blamed by guess.
+A group passes if all its nodes are healthy. The rules:
 
-Slow nodes meet a fast one once more before they are called stragglers.
+1. Round one tests neighbours. A node of a group that passed is *proved*.
+2. Each suspect then meets a proved node, preferably one that it has not met. If both pass, the
+   suspect is proved too. If not, it has failed twice, once with a healthy partner: it is faulty.
+3. While no node is proved, pairs that have not met yet meet. If at least half of the nodes are
+   healthy, two healthy ones meet by the third round.
+4. If no node can be proved (two nodes, one faulty), each is tested alone. What this does not settle
+   stays undecided.
+5. A slow node meets a fast one once more before it is called a straggler.
+
+Invariant: a healthy node is never called faulty.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -18,7 +21,8 @@ from gangline.elastic.nodecheck.outcome import LOST, Finding, Group, Outcome, Ro
 from gangline.elastic.nodecheck.straggler import History, SpeedLimits, slow_nodes
 
 SEARCH_ROUNDS = 8
-"""Rounds in which nodes look for a first pair that passes; enough for eight nodes to meet all."""
+"""Rounds in which nodes search a first pair that passes; enough for eight nodes to meet all others.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +31,7 @@ class Rules:
 
     limits: SpeedLimits = field(default_factory=SpeedLimits)
     all_together: bool = False
-    """Test the collective over all healthy nodes at the end; for figures, without consequence."""
+    """True to test the collective over all healthy nodes at the end, for figures only."""
 
 
 def decide(
@@ -37,16 +41,16 @@ def decide(
     history: History | None = None,
     gone: Collection[int] = (),
 ) -> tuple[Group, ...] | Verdict:
-    """Return the groups of the next round, or what is concluded from the rounds so far.
+    """Return the groups of the next round, or the conclusion from the rounds so far.
 
     Nodes that are in no group of a round wait.
 
     Args:
-        nodes: all, should be ordered by topology: neighbours test together first.
-        rounds: what has been tested.
-        rules: how.
+        nodes: all nodes, ordered by topology: neighbours test together first.
+        rounds: finished rounds.
+        rules: how the check is conducted.
         history: times of earlier checks.
-        gone: nodes that will not test any more.
+        gone: nodes that do not test any more.
     """
     rules = rules or Rules()
     nodes = list(dict.fromkeys(nodes))
@@ -68,9 +72,10 @@ def decide(
 
 
 def _neighbours(nodes: Sequence[int]) -> tuple[Group, ...]:
-    """Pair neighbours; an odd last node joins the last pair, which saves a round when all is well.
+    """Pair neighbours. An odd last node joins the last pair, which saves a round if all pass.
 
-    Nobody is blamed for a failure of the three: it leaves three suspects who have not met.
+    If the group of three fails, none is blamed: it leaves three suspects that have not met as a
+    pair.
     """
     pairs = [tuple(nodes[i : i + 2]) for i in range(0, len(nodes), 2)]
     if len(pairs) > 1 and len(pairs[-1]) == 1:
@@ -87,26 +92,25 @@ class _Evidence:
     rounds: Sequence[Round]
     proved: set[int] = field(default_factory=set)
     met: set[frozenset[int]] = field(default_factory=set)
-    """Pairs that tested with each other alone."""
+    """Pairs that tested without other nodes."""
     failures: dict[int, list[Group]] = field(default_factory=dict)
-    """Groups with which a node failed and in which nobody failed by itself."""
+    """By node: failed groups in which no node failed within itself."""
     local_failures: dict[int, int] = field(default_factory=dict)
     alone: set[int] = field(default_factory=set)
-    """Nodes that were tested by themselves."""
+    """Nodes that were tested alone."""
     sound_alone: set[int] = field(default_factory=set)
-    """Those that passed so."""
+    """Nodes that passed alone."""
     gone: Collection[int] = ()
-    """Nodes that will not test any more."""
+    """Nodes that do not test any more."""
 
     @classmethod
     def of(
         cls, nodes: Sequence[int], rounds: Sequence[Round], gone: Collection[int]
     ) -> "_Evidence":
-        """Read the rounds."""
         evidence = cls(nodes, rounds, failures={node: [] for node in nodes}, gone=gone)
-        for one in rounds:
-            for group in one.groups:
-                evidence._read(one, group)
+        for round_ in rounds:
+            for group in round_.groups:
+                evidence._read(round_, group)
         return evidence
 
     def _read(self, one: Round, group: Group) -> None:
@@ -127,7 +131,7 @@ class _Evidence:
 
     @property
     def faulty(self) -> list[int]:
-        """Nodes that failed twice: by themselves, or once with a proved node alone. Or are gone."""
+        """Nodes that failed twice (within themselves, or once with a proved node), or are lost."""
         return [n for n in self.nodes if n not in self.proved and self._is_faulty(n)]
 
     def _is_faulty(self, node: int) -> bool:
@@ -139,7 +143,7 @@ class _Evidence:
 
     @property
     def suspects(self) -> list[int]:
-        """Neither proved nor faulty."""
+        """Nodes that are neither proved nor faulty."""
         return [n for n in self.nodes if n not in self.proved and not self._is_faulty(n)]
 
     @property
@@ -148,7 +152,7 @@ class _Evidence:
         return [n for n in self.nodes if n in self.proved and n not in self.gone]
 
     def next_groups(self) -> tuple[Group, ...]:
-        """Return who should meet to settle what is open; nobody when nothing can be settled."""
+        """Return the groups that settle open questions; empty if none can."""
         suspects = self.suspects
         if not suspects:
             return ()
@@ -173,7 +177,7 @@ class _Evidence:
         return tuple(groups)
 
     def _with_partners(self, suspects: Sequence[int], partners: Sequence[int]) -> tuple[Group, ...]:
-        """Give each suspect, as far as there are any, a partner; best one that it has not met."""
+        """Give each suspect a proved partner, preferably one that it has not met."""
         groups: list[Group] = []
         free = list(partners)
         for node in suspects[: len(partners)]:
@@ -185,8 +189,8 @@ class _Evidence:
     def times(self) -> dict[int, tuple[float, float]]:
         """Return the best compute and collective times of each node that passed a round."""
         best: dict[int, tuple[float, float]] = {}
-        for one in self.rounds:
-            for node, outcome in one.outcomes.items():
+        for round_ in self.rounds:
+            for node, outcome in round_.outcomes.items():
                 if outcome.passed:
                     seen = best.get(node, (outcome.compute_s, outcome.collective_s))
                     best[node] = (
@@ -196,12 +200,12 @@ class _Evidence:
         return best
 
     def second_chances(self, slow: Mapping[int, Finding]) -> tuple[Group, ...]:
-        """Let slow nodes that have passed only once meet a fast one."""
+        """Pair slow nodes that have passed only once with fast ones."""
         passes, tests = dict.fromkeys(self.nodes, 0), dict.fromkeys(self.nodes, 0)
-        for one in self.rounds:
-            for group in one.groups:
+        for round_ in self.rounds:
+            for group in round_.groups:
                 for node in group:
-                    passes[node] += one.passed(group)
+                    passes[node] += round_.passed(group)
                     tests[node] += 1
         again = [n for n in slow if passes[n] == 1 and tests[n] < SEARCH_ROUNDS]
         again = [n for n in again if n not in self.gone]
@@ -210,31 +214,31 @@ class _Evidence:
         return self._with_partners(again, fast)
 
     def located(self, finding: Finding) -> Finding:
-        """Say on which device a node took its best time for the test in which it is slow."""
+        """Add the device on which the node had its best time in the slow test."""
         passed = [
-            one.outcomes[finding.node]
-            for one in self.rounds
-            if finding.node in one.outcomes and one.outcomes[finding.node].passed
+            round_.outcomes[finding.node]
+            for round_ in self.rounds
+            if finding.node in round_.outcomes and round_.outcomes[finding.node].passed
         ]
         best = min(passed, key=lambda each: each.seconds_of(finding.test))
         return replace(finding, device=best.device_of(finding.test))
 
     def undecided(self) -> tuple[int, ...]:
-        """Return the suspects that are left, but those whose partners alone were at fault."""
+        """Return the remaining suspects, except nodes whose partners alone were at fault."""
         return tuple(n for n in self.suspects if self.failures[n] or self._may_fail_alone(n))
 
     def findings(self) -> dict[int, Finding]:
-        """Say of each faulty node how it failed last."""
+        """Return the last failure of each faulty node."""
         return {node: self._finding(node) for node in self.faulty}
 
     def _finding(self, node: int) -> Finding:
         if node in self.gone:
             return Finding(node, LOST.test, value=1.0, message=LOST.message)
         failures: list[Outcome] = [
-            one.outcome(node)
-            for one in self.rounds
-            for group in one.groups
-            if node in group and not one.passed(group)
+            round_.outcome(node)
+            for round_ in self.rounds
+            for group in round_.groups
+            if node in group and not round_.passed(group)
         ]
         last = next((f for f in reversed(failures) if not f.passed), failures[-1])
         return Finding(

@@ -1,7 +1,6 @@
-"""Conducts a check among the nodes that ask it: collects results, hands out groups and the verdict.
+"""Coordinates one check of nodes in this process, for a launcher without a master.
 
-The master keeps the same course with its own means; a node without a master (``--standalone``)
-asks a referee in its own process.
+The master's coordinator applies the same group testing to nodes that come and leave.
 """
 
 import asyncio
@@ -20,7 +19,7 @@ from gangline.elastic.protocol.check_messages import (
 
 
 class Referee:
-    """One check of a fixed number of nodes. Fulfils `run.Exchange` for nodes in this process."""
+    """One check of a fixed set of nodes; implements ``run.CheckExchange``."""
 
     def __init__(
         self, nodes: Sequence[int], rules: Rules | None = None, history: History | None = None
@@ -34,11 +33,11 @@ class Referee:
         self._moved = asyncio.Condition()
 
     async def ask(self, message: CheckWanted | CheckResult) -> CheckGroup | CheckVerdict:
-        """Take a node's arrival or result; return when there is something for it to do."""
+        """Process a request or result; return the next message when there is one."""
         node = message.node_id
         async with self._moved:
             if isinstance(message, CheckWanted) and message.testing >= 0:
-                pass  # it only asks on
+                pass  # a presence message: nothing changes
             elif isinstance(message, CheckWanted):
                 self._addresses[node] = (message.host or "127.0.0.1", message.store_port)
             else:
@@ -73,7 +72,6 @@ class Referee:
 
 
 def outcome_of(result: CheckResult) -> Outcome:
-    """Read a node's message."""
     return Outcome(
         passed=result.passed,
         local=result.local,
@@ -88,7 +86,6 @@ def outcome_of(result: CheckResult) -> Outcome:
 
 
 def said_to(node: int, verdict: Verdict, *, exclude_stragglers: bool = False) -> CheckVerdict:
-    """Write the verdict as a message to a node."""
     return CheckVerdict(
         passed=verdict.passed(node, exclude_stragglers=exclude_stragglers),
         faulty=_words(verdict.faulty),

@@ -1,7 +1,7 @@
-"""The node check from the side of a node: its processes, and what is said to the referee.
+"""A node's part in a check: its worker processes, and the exchange with the coordinator.
 
-`run_check` has one process for each device. Each round it asks the exchange for its group, has all
-processes test, and sends what they found, until a verdict comes.
+`run_check` runs one process for each device. In each round it asks for its group, runs the tests in
+all processes and reports the result, until there is a verdict.
 """
 
 import asyncio
@@ -27,29 +27,30 @@ from gangline.elastic.protocol.errors import ProtocolError, RequestRefusedError
 log = logging.getLogger(__name__)
 
 UNKNOWN_CHECK = "UnknownNode"
-"""Why a master refuses the result of a check that another master began: the node begins anew."""
+"""Reason with which a master refuses the result of another master's check: the node starts again.
+"""
 
 TOUCH_S = 4.0
-"""How often a node that tests says that it is there, where it is not let wait for news."""
+"""Interval of presence messages during a test, if the coordinator does not delay its replies."""
 
 
 class Exchange(Protocol):
-    """The way to whoever conducts the check: the master, or a `Referee` in this process."""
+    """Connection to the coordinator: the master, or a `LocalCoordinator` in this process."""
 
     async def ask(self, message: CheckWanted | CheckResult) -> CheckGroup | CheckVerdict:
-        """Send, and wait for what is to be done next, however long that takes."""
+        """Send a message and wait for the next instruction, without a time limit."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """How the check went for this node."""
+    """Course and verdict of a check on this node."""
 
     verdict: CheckVerdict
     outcomes: tuple[Outcome, ...]
-    """What this node measured, by round."""
+    """Results of this node by round."""
     groups: tuple[tuple[int, ...], ...]
-    """The nodes with which it measured that, itself among them."""
+    """The groups of these results; each includes this node."""
     duration_s: float
 
 
@@ -60,7 +61,7 @@ async def run_check(
 
     Raises:
         StartError: the interpreters cannot be started.
-        Whatever the exchange raises when nobody answers.
+        Exception: whatever the exchange raises if the coordinator cannot be reached.
     """
     begin = time.monotonic()
     outcomes: list[Outcome] = []
@@ -103,7 +104,7 @@ async def run_check(
 async def _tested(
     crew: Crew, group: CheckGroup, wanted: CheckWanted, exchange: Exchange
 ) -> Outcome:
-    """Test with the group, unless it becomes known that somebody of it is gone."""
+    """Test with the group, until the result or the loss of a node of the group."""
     testing = msgspec.structs.replace(wanted, testing=group.round)
     test = asyncio.create_task(crew.measured(group))
     news = asyncio.create_task(_is_in_vain(testing, exchange))
@@ -120,9 +121,9 @@ async def _tested(
 
 
 async def _is_in_vain(testing: CheckWanted, exchange: Exchange) -> bool:
-    """Ask on during a test, or the node would be held dead for its silence.
+    """Send presence messages during a test; without them the node would count as dead.
 
-    Returns whether the test is in vain, once somebody says so or cannot be asked any more.
+    Returns True if the coordinator reports that a partner is lost, False if it cannot be asked.
     """
     while True:
         try:

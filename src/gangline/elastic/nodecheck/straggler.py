@@ -1,8 +1,8 @@
-"""Which nodes are slow: against the others now, against what was measured before, or absolutely.
+"""Slow nodes: compared with the other nodes, with earlier checks, and with an absolute limit.
 
-Each node is compared with the median of the *others*, so that of two nodes one can be slow. Times
-of earlier checks of any node count among the others: a job of one node, or one whose nodes are all
-slow today, is still compared with something.
+Each node is compared with the median of the *others*, so that one of two nodes can be slow. Times
+of earlier checks of any node count among the others. So a job of one node, or one whose nodes are
+all slow today, still has a comparison.
 """
 
 from bisect import bisect_left
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from gangline.elastic.nodecheck.outcome import COLLECTIVE, COMPUTE, Finding
 
 Times = tuple[float, float]
-"""Seconds of computing and of the collective."""
+"""Seconds of the matrix product and of the collective."""
 
 History = Mapping[int, Sequence[Times]]
-"""By node: what earlier checks measured, with the same sizes."""
+"""Times of earlier checks with the same sizes, by node."""
 
 _TESTS = (COMPUTE, COLLECTIVE)
 
@@ -25,17 +25,17 @@ class SpeedLimits:
     """When a node is a straggler."""
 
     ratio: float = 2.0
-    """Times the median of the others ..."""
+    """Multiple of the median of the others ..."""
     excess_s: float = 0.02
-    """... and slower than that median by so many seconds: below, it is noise."""
+    """... and difference to that median that a straggler exceeds; less is noise."""
     absolute_s: float = 0.0
-    """Slower than this in either test is one anyway; 0: no such limit."""
+    """Time of either test that a node must not exceed; 0 for no limit."""
 
 
 def slow_nodes(
     times: Mapping[int, Times], limits: SpeedLimits, history: History
 ) -> dict[int, Finding]:
-    """Return what is slow about each slow node."""
+    """Return a finding for each slow node."""
     found: dict[int, Finding] = {}
     for index, test in enumerate(_TESTS):
         known = [one[index] for one in times.values()]
@@ -56,7 +56,7 @@ def slow_nodes(
 
 
 def _median_of_others(known: Sequence[float], own: float) -> float | None:
-    """Return the median of sorted times, one of which is ``own`` and does not count."""
+    """Return the median of sorted times without ``own``, which is one of them."""
     count = len(known) - 1
     if not count:
         return None

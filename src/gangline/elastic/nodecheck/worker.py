@@ -1,8 +1,8 @@
-"""A process of the node check: multiplies matrices, then sums a tensor up with its group.
+"""A worker process of the node check: a matrix product, then an all-reduce with its group.
 
-A fork of an interpreter that has imported PyTorch. It takes an order from each line of a socket and
-answers with a line; what libraries print goes to standard error. After a failure it ends: a process
-group that broke may have left threads behind.
+It is a fork of an interpreter that has imported PyTorch. It reads one order a line from a socket
+and answers with a line; output of libraries goes to standard error. After a failure it ends,
+because a broken process group may have left threads behind.
 """
 
 import os
@@ -23,7 +23,7 @@ _WARM_UPS = 2
 
 
 class _TestError(Exception):
-    """A test failed; it names itself."""
+    """A test failed."""
 
     def __init__(self, test: str, message: str, *, local: bool) -> None:
         super().__init__(message)
@@ -34,7 +34,7 @@ class Tester:
     """Runs the tests on one device."""
 
     def __init__(self, start: Start) -> None:
-        import torch  # noqa: PLC0415 - where it cannot be imported that is a result
+        import torch  # noqa: PLC0415 - a failed import must become a test result
 
         self._torch = torch
         self.workload = start.workload
@@ -42,7 +42,7 @@ class Tester:
             torch.cuda.is_available() and torch.cuda.device_count() >= start.local_world_size
         )
         if start.workload.backend == "nccl" and not uses_gpu:
-            raise _TestError("devices", "there is no GPU for each process", local=True)
+            raise _TestError("devices", "there are fewer GPUs than processes", local=True)
         self._backend = "nccl" if uses_gpu else "gloo"
         self._device = torch.device("cuda", start.local_rank) if uses_gpu else torch.device("cpu")
         if uses_gpu:
@@ -54,7 +54,7 @@ class Tester:
         self.name = str(self._device) if uses_gpu else f"cpu process {start.local_rank}"
 
     def memory(self) -> None:
-        """See that nothing else fills the device."""
+        """Check that other processes do not use the device's memory."""
         if self._small:
             return
         free, total = self._torch.cuda.mem_get_info(self._device)
@@ -80,7 +80,7 @@ class Tester:
         return self._timed(lambda: torch.matmul(matrix, matrix, out=result), repeats)
 
     def collective(self, order: Order, store: "Store") -> tuple[float, float]:
-        """Return the seconds of one all-reduce, and its bytes each second."""
+        """Return the seconds of one all-reduce, and its bytes per second."""
         import torch.distributed as dist  # noqa: PLC0415
 
         torch, load = self._torch, self.workload
@@ -121,7 +121,6 @@ class Tester:
 
 
 def measure(tester: Tester, order: Order, listener: socket.socket | None) -> Measured:
-    """Carry out one order."""
     timeout_s = tester.workload.timeout_s
     compute_s, failure = 0.0, None
     try:
@@ -150,7 +149,7 @@ def _store(order: Order, listener: socket.socket | None, timeout_s: float) -> "S
     import torch.distributed as dist  # noqa: PLC0415
 
     is_host = order.rank == 0 and listener is not None
-    return dist.TCPStore(  # type: ignore[attr-defined] # exported, but not in so many words
+    return dist.TCPStore(  # type: ignore[attr-defined] # not exported explicitly
         order.store_host,
         order.store_port,
         order.world_size,
@@ -158,17 +157,17 @@ def _store(order: Order, listener: socket.socket | None, timeout_s: float) -> "S
         timeout=timedelta(seconds=timeout_s),
         wait_for_workers=False,
         master_listen_fd=listener.detach() if is_host and listener is not None else None,
-        use_libuv=False,  # before PyTorch 2.7 the other server takes no descriptor
+        use_libuv=False,  # before PyTorch 2.7 the libuv server accepts no descriptor
     )
 
 
 def _compare_notes(store: "Store", order: Order, *, ok: bool, timeout_s: float) -> None:
-    """Tell the group whether this process can go on; nobody shall wait for one that cannot."""
+    """Exchange the status of all processes of the group, so that none waits for a failed one."""
     store.set(f"note/{order.rank}", "ok" if ok else "failed")
     others = [f"note/{rank}" for rank in range(order.world_size)]
     store.wait(others, timedelta(seconds=timeout_s))
     failed = [rank for rank, note in enumerate(others) if store.get(note) != b"ok"]
-    # The host of the store leaves last, or the others could not read these notes any more.
+    # The process that hosts the store leaves last: without it the others could not read the notes.
     store.set(f"read/{order.rank}", "")
     if order.rank == 0:
         store.wait(
@@ -191,7 +190,7 @@ def _failed(device: str, error: Exception, *, local: bool) -> Measured:
 
 
 def serve(start: Start, orders: BinaryIO, answers: BinaryIO) -> None:
-    """Answer orders until there are no more, or a test failed."""
+    """Execute orders until the connection ends or a test fails."""
     listener = _listen(answers) if start.local_rank == 0 else None
     tester: Tester | None = None
     try:
@@ -213,7 +212,7 @@ def serve(start: Start, orders: BinaryIO, answers: BinaryIO) -> None:
 
 
 def _listen(answers: BinaryIO, before: socket.socket | None = None) -> socket.socket:
-    """Hold a port for the store of the next round, so that nobody takes it in between."""
+    """Hold a port for the store of the next round, so that no other process takes it."""
     listener = before
     if listener is None or listener.fileno() < 0:
         listener = socket.create_server(("", 0), backlog=2048)
@@ -227,7 +226,7 @@ def _say(answers: BinaryIO, message: FromWorker) -> None:
 
 
 def main(descriptor: int) -> None:
-    """Serve the one who speaks on a socket; who has called this ends the process after it."""
+    """Serve the peer of a socket. The caller ends the process afterwards."""
     with (
         socket.socket(fileno=descriptor) as channel,
         channel.makefile("rb") as orders,

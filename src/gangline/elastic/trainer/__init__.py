@@ -1,5 +1,5 @@
-"""Training loops that go on with another number of processes: sampler, loader, accumulation.
+"""Training loops that can continue with another number of processes: sampler, loader, accumulation.
 
-Import the parts from their modules: ``sampler``, ``loader``, ``trainer``. All but ``share`` need
+Import the parts from their modules: ``sampler``, ``loader``, ``trainer``. All except ``share`` need
 torch.
 """

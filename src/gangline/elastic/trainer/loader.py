@@ -1,11 +1,12 @@
-"""A data loader whose batch size can be set from outside while the job runs.
+"""A data loader whose batch size can be changed from outside while the job runs.
 
-The file is what DLRover's tuning writes, JSON of this form; a part that is missing stays as it is::
+The file has the format of DLRover's tuning: JSON of this form, in which a missing part changes
+nothing::
 
     {"dataloader": {"version": 3, "batch_size": 64, "num_workers": 4, "pin_memory": false}}
 
-It is read at the beginning of each pass through the data, and taken over if its version is higher
-than the last one. Batches of one pass all have the same size.
+It is read at the beginning of each pass through the data, and applied if its version is higher than
+the last one. All batches of one pass have the same size.
 """
 
 import logging
@@ -24,11 +25,11 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 CONFIG_VARIABLES = ("GANGLINE_PARALLEL_CONFIG", "DLROVER_PARAL_CONFIG_PATH")
-"""Environment variables that may name the file; the first that is set counts."""
+"""Environment variables that may name the file; the first one that is set counts."""
 
 
 class LoaderConfig(msgspec.Struct, frozen=True):
-    """What may be set. Zero and None: leave it as it is."""
+    """Settings from the file. Zero and None keep the present value."""
 
     version: int = 0
     batch_size: int = 0
@@ -51,10 +52,10 @@ class ElasticDataLoader(DataLoader[T]):
         config_file: str | os.PathLike[str] | None = None,
         **settings: Any,
     ) -> None:
-        """Take any of ``DataLoader``'s settings but ``batch_sampler``, ``drop_last``, ``shuffle``.
+        """Take settings of ``DataLoader``, except ``batch_sampler``.
 
-        Those are the sampler's; without one, an `ElasticDistributedSampler` that shuffles is made
-        if ``shuffle`` is given as true.
+        ``drop_last`` and ``shuffle`` belong to the sampler: without one, an
+        `ElasticDistributedSampler` is created with them.
         """
         shuffle = bool(settings.pop("shuffle", False))
         if sampler is None:
@@ -69,12 +70,12 @@ class ElasticDataLoader(DataLoader[T]):
         self.load_config()
 
     def __iter__(self) -> Iterator[T]:  # type: ignore[override] # torch names a private class
-        """Go through what is left of the epoch."""
+        """Iterate over the rest of the epoch."""
         self.load_config()
         return super().__iter__()
 
     def load_config(self) -> None:
-        """Take over the file's values if they are new."""
+        """Apply the file's values if its version is new."""
         config = self._read()
         if config is None or config.version <= self._version:
             return
@@ -87,9 +88,9 @@ class ElasticDataLoader(DataLoader[T]):
             self.pin_memory = config.pin_memory
 
     def update_batch_size(self, batch_size: int) -> None:
-        """Use batches of this size from the next pass through the data."""
+        """Use batches of this size from the next pass through the data on."""
         if batch_size < 1:
-            raise ValueError(f"a batch has at least one record, not {batch_size}")
+            raise ValueError(f"a batch needs at least one record, not {batch_size}")
         self.batches.batch_size = batch_size
 
     def _read(self) -> LoaderConfig | None:
@@ -101,7 +102,7 @@ class ElasticDataLoader(DataLoader[T]):
             return None
         except (OSError, msgspec.DecodeError) as error:
             log.warning(
-                "the loader's settings cannot be read, they stay as they are",
+                "cannot read the loader's settings; keeping the present ones",
                 extra={"file": str(self._config_file), "error": str(error)},
             )
             return None

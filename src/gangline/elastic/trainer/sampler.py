@@ -1,8 +1,8 @@
 """A distributed sampler whose order does not depend on the number of processes.
 
-All processes walk through one seeded order of the epoch. What was trained on is always a prefix of
-it, so a job that goes on with another world size continues at the same record: nothing is skipped,
-nothing repeated (but the padding at the very end of an epoch, as in torch's own sampler).
+All processes follow one seeded order of the epoch. The records trained so far are always a prefix
+of it, so a job that continues with another world size starts at the next record. Nothing is skipped
+or repeated, except for the padding at the end of an epoch, as in torch's own sampler.
 """
 
 import math
@@ -17,17 +17,17 @@ from gangline.elastic.trainer.share import Share, ShareError
 
 
 class ElasticDistributedSampler(Sampler[int]):
-    """Drop-in for ``DistributedSampler`` that can be stopped and continued by another world size.
+    """Drop-in for ``DistributedSampler`` that another world size can continue.
 
     Args:
-        dataset: whatever has a length.
-        num_replicas: the world size; None: of the process group, 1 without one.
-        rank: of this process; None: of the process group.
-        shuffle: a new order in each epoch, from ``seed`` and epoch.
-        seed: equal in all processes.
-        drop_last: leave the incomplete end of an epoch out instead of filling it up from its start.
-        global_batch_size: give each process its run of every global batch (see ``share``) instead
-            of every n-th record; needed for accumulation that is the same at any world size.
+        dataset: any object with a length.
+        num_replicas: the world size; None for that of the process group, 1 without one.
+        rank: rank of this process; None for that of the process group.
+        shuffle: True for a new order in each epoch, from ``seed`` and epoch.
+        seed: must be equal in all processes.
+        drop_last: True to leave out the incomplete end of an epoch instead of padding it.
+        global_batch_size: give each process a contiguous part of every global batch (see ``share``)
+            instead of every n-th record; needed for equal accumulation at any world size.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class ElasticDistributedSampler(Sampler[int]):
         self.global_batch_size = global_batch_size
         self.epoch = 0
         self.completed_num = 0
-        """Records of the epoch that are trained on, by all processes together."""
+        """Records of the epoch that all processes together have trained on."""
         if global_batch_size is not None:
             self.share(1)
         elif not 0 <= self.rank < self.num_replicas:
@@ -57,7 +57,7 @@ class ElasticDistributedSampler(Sampler[int]):
 
     @property
     def chunk(self) -> int:
-        """Records that all processes take together at once: what an epoch must be a multiple of."""
+        """Records that all processes take in one turn; an epoch's length is a multiple of it."""
         return self.global_batch_size or self.num_replicas
 
     def share(self, micro_batch: int) -> Share:
@@ -71,12 +71,12 @@ class ElasticDistributedSampler(Sampler[int]):
         return left // self.chunk if self.drop_last else math.ceil(left / self.chunk)
 
     def __len__(self) -> int:
-        """Return how many records of this process are left in the epoch."""
+        """Return the number of records of this process that are left in the epoch."""
         own = 1 if self.global_batch_size is None else self.share(1).records
         return self._chunks() * own
 
     def order(self) -> list[int]:
-        """Return all records of the epoch in their order."""
+        """Return the indices of all records of the epoch in their order."""
         size = len(self.dataset)
         if not self.shuffle:
             return list(range(size))
@@ -86,7 +86,7 @@ class ElasticDistributedSampler(Sampler[int]):
         return order
 
     def __iter__(self) -> Iterator[int]:
-        """Give this process's records from where the epoch stands."""
+        """Iterate over this process's records that are left in the epoch."""
         order = self.order()
         start = self.completed_num
         end = start + self._chunks() * self.chunk
@@ -101,21 +101,22 @@ class ElasticDistributedSampler(Sampler[int]):
         )
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to an epoch; its beginning, unless it is the one that is under way."""
+        """Start an epoch, unless it is the current one."""
         if epoch != self.epoch:
             self.epoch, self.completed_num = epoch, 0
 
     def advance(self, records: int) -> None:
-        """Note that all processes together have trained on so many more records."""
+        """Add records that all processes together have trained on."""
         self.completed_num += records
 
     def state_dict(
         self, iteration: int | None = None, micro_batch_size: int | None = None
     ) -> dict[str, int]:
-        """Return where the epoch stands.
+        """Return the position in the epoch.
 
-        Without arguments: at what `advance` was told (``ElasticTrainer`` does). With them: after
-        ``iteration`` batches of ``micro_batch_size`` of every process from the epoch's beginning.
+        Without arguments it is the position set by `advance` (``ElasticTrainer`` does that). With
+        arguments it is the position after ``iteration`` batches of ``micro_batch_size`` in every
+        process.
         """
         completed = self.completed_num
         if iteration is not None and micro_batch_size is not None:
@@ -123,29 +124,29 @@ class ElasticDistributedSampler(Sampler[int]):
         return {"epoch": self.epoch, "completed_num": completed}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where a `state_dict` of any world size was taken."""
+        """Continue from a `state_dict` of any world size."""
         self.epoch = int(state["epoch"])
         self.completed_num = int(state["completed_num"])
 
 
 class ElasticBatchSampler(Sampler[list[int]]):
-    """Cuts what a sampler gives into micro-batches that do not reach over a global batch."""
+    """Splits the records of a sampler into micro-batches that never span two global batches."""
 
     def __init__(self, sampler: ElasticDistributedSampler, batch_size: int) -> None:
         self.sampler = sampler
         self.batch_size = batch_size
-        """Micro-batches have so many records at most. May be changed between two epochs."""
+        """Maximum number of records in a micro-batch. It may be changed between two epochs."""
         self.drop_last = sampler.drop_last
 
     def sizes(self) -> tuple[int, ...]:
-        """Return the micro-batches of one global batch, or of all that is left without one."""
+        """Return the sizes of a global batch's micro-batches; without one, of all that are left."""
         if self.sampler.global_batch_size is not None:
             return self.sampler.share(self.batch_size).micro_batches
         count, rest = divmod(len(self.sampler), self.batch_size)
         return (self.batch_size,) * count + ((rest,) if rest and not self.drop_last else ())
 
     def __iter__(self) -> Iterator[list[int]]:
-        """Give the micro-batches of this process."""
+        """Iterate over the micro-batches of this process."""
         records, sizes = iter(self.sampler), self.sizes()
         while sizes:
             for size in sizes:
@@ -157,7 +158,7 @@ class ElasticBatchSampler(Sampler[list[int]]):
                 return
 
     def __len__(self) -> int:
-        """Return how many micro-batches are left in the epoch."""
+        """Return the number of micro-batches left in the epoch."""
         if self.sampler.global_batch_size is None:
             return len(self.sizes())
         share = self.sampler.share(self.batch_size)

@@ -1,16 +1,16 @@
-"""How a global batch of fixed size is shared out among any number of processes.
+"""Splits a global batch of fixed size among any number of processes.
 
-Each process takes a run of records, as equal as whole records allow, and goes through it in
-micro-batches. A mean loss over ``n`` records is weighted with ``n * world_size / global_batch``:
-after data-parallel averaging over the processes, the gradient is the mean over the global batch,
-whatever the number of processes and however uneven the shares.
+Each process takes a contiguous part of nearly equal size, and splits it into micro-batches. A mean
+loss over ``n`` records is weighted with ``n * world_size / global_batch``. After data-parallel
+averaging the gradient is then the mean over the global batch, for any number of processes and any
+sizes of the parts.
 """
 
 from dataclasses import dataclass
 
 
 class ShareError(ValueError):
-    """A global batch cannot be shared out like this; the message says why."""
+    """A global batch cannot be split like this; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +21,11 @@ class Share:
     world_size: int
     rank: int
     micro_batch: int
-    """Records that the process can take at once."""
+    """Maximum number of records that the process takes in one step."""
 
     def __post_init__(self) -> None:
         if self.micro_batch < 1:
-            raise ShareError(f"a micro-batch of {self.micro_batch} records is none")
+            raise ShareError(f"a micro-batch needs at least one record, not {self.micro_batch}")
         if not 0 <= self.rank < self.world_size:
             raise ShareError(f"rank {self.rank} is not one of {self.world_size}")
         if self.global_batch < self.world_size:
@@ -36,23 +36,23 @@ class Share:
 
     @property
     def start(self) -> int:
-        """Where in the global batch the process begins."""
+        """Index of the process's first record in the global batch."""
         size, more = divmod(self.global_batch, self.world_size)
         return self.rank * size + min(self.rank, more)
 
     @property
     def records(self) -> int:
-        """How many records of each global batch the process takes."""
+        """Number of records that the process takes from each global batch."""
         size, more = divmod(self.global_batch, self.world_size)
         return size + (self.rank < more)
 
     @property
     def micro_batches(self) -> tuple[int, ...]:
-        """Sizes of the micro-batches, as equal as can be: none is an outlier for statistics."""
+        """Sizes of the micro-batches, nearly equal, so that none is an outlier for statistics."""
         count = -(-self.records // self.micro_batch)
         size, more = divmod(self.records, count)
         return tuple(size + (i < more) for i in range(count))
 
     def weight(self, records: int) -> float:
-        """Return what a mean loss over so many records is to be multiplied by."""
+        """Return the factor for a mean loss over ``records`` records."""
         return records * self.world_size / self.global_batch

@@ -1,6 +1,6 @@
-"""Keeps the global batch, and with it the training, the same at any number of processes.
+"""Keeps the global batch, and with it the training, the same for any number of processes.
 
-A script wraps its optimizer and each micro-batch, and else stays as it is::
+A script wraps its optimizer and each micro-batch, and otherwise stays as it is::
 
     sampler = ElasticDistributedSampler(data, global_batch_size=512)
     loader = ElasticDataLoader(data, batch_size=32, sampler=sampler)
@@ -13,9 +13,9 @@ A script wraps its optimizer and each micro-batch, and else stays as it is::
             optimizer.step()
             scheduler.step()
 
-Within a global batch only the first ``zero_grad`` and the last ``step`` do something, gradients are
-exchanged once, and every gradient is weighted as it is computed, so that clipping sees the true
-ones. The loss must be a mean over the records of its micro-batch.
+Within a global batch only the first ``zero_grad`` and the last ``step`` have an effect, and
+gradients are exchanged once. Every gradient is weighted when it is computed, so that clipping sees
+the final values. The loss must be a mean over the records of its micro-batch.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class ElasticTrainer:
-    """Counts micro-batches and decides what takes effect when.
+    """Counts micro-batches, and decides which calls have an effect.
 
     Raises:
         ShareError: the loader's sampler has no ``global_batch_size``.
@@ -46,12 +46,12 @@ class ElasticTrainer:
         self._share: Share = self._sampler.share(self._batches.batch_size)
         self._sizes: tuple[int, ...] = ()
         self._place = 0
-        """Of the present micro-batch in the global batch."""
+        """Index of the present micro-batch in the global batch."""
         self._weight = 1.0
         self._is_within = False
         self._teller = StepTeller()
         self.num_steps = 0
-        """Global batches done."""
+        """Number of finished global batches."""
         for parameter in model.parameters():
             if parameter.requires_grad:
                 parameter.register_hook(self._weighted)  # type: ignore[no-untyped-call]
@@ -69,18 +69,18 @@ class ElasticTrainer:
 
     @property
     def is_first(self) -> bool:
-        """Whether the present micro-batch begins a global batch."""
+        """True if the present micro-batch begins a global batch."""
         return self._place == 0
 
     @property
     def is_last(self) -> bool:
-        """Whether the present micro-batch ends a global batch."""
+        """True if the present micro-batch ends a global batch."""
         return self._place == len(self._sizes) - 1
 
     def prepare(
         self, optimizer: torch.optim.Optimizer, lr_scheduler: LRScheduler | None = None
     ) -> Any:
-        """Return the optimizer, or it and the scheduler, as to be used from now on."""
+        """Return the wrapped optimizer, or a pair of wrapped optimizer and scheduler."""
         wrapped = ElasticOptimizer(optimizer, self)
         if lr_scheduler is None:
             return wrapped
@@ -88,7 +88,7 @@ class ElasticTrainer:
 
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:
-        """Surround the work on one micro-batch."""
+        """Context of the work on one micro-batch."""
         if self._is_within:
             raise RuntimeError("the steps of a trainer do not nest")
         if self.is_first:
@@ -119,38 +119,38 @@ class ElasticTrainer:
 
     @contextlib.contextmanager
     def epoch(self, epoch: int) -> Iterator[None]:
-        """Surround one epoch: goes on in it if it is under way."""
+        """Context of one epoch; continues the current epoch after a restart."""
         self._sampler.set_epoch(epoch)
         self.reset()
         yield
 
     def reset(self) -> None:
-        """Forget a global batch that was begun: the next micro-batch is a first one."""
+        """Discard a begun global batch: the next micro-batch is a first one."""
         self._place = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the training stands; to be kept with the model's state."""
+        """Return the position of the training; store it with the model's state."""
         return {"num_steps": self.num_steps, "sampler": self._sampler.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where a `state_dict` of any world size was taken."""
+        """Continue from a `state_dict` of any world size."""
         self.num_steps = int(state["num_steps"])
         self._sampler.load_state_dict(state["sampler"])
         self.reset()
 
     @property
     def is_quiet(self) -> bool:
-        """Whether steps of optimizer and scheduler have no effect now."""
+        """True if steps of optimizer and scheduler have no effect now."""
         return self._is_within and not self.is_last
 
     @property
     def keeps_gradients(self) -> bool:
-        """Whether gradients of this global batch are there already."""
+        """True if gradients of this global batch are present already."""
         return self._is_within and not self.is_first
 
 
 class ElasticOptimizer:
-    """An optimizer that steps once for each global batch; all else is the wrapped one's."""
+    """An optimizer that steps once for each global batch; everything else is delegated."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, trainer: ElasticTrainer) -> None:
         self.optimizer, self._trainer = optimizer, trainer
@@ -183,6 +183,6 @@ class ElasticScheduler:
         return getattr(self.scheduler, name)
 
     def step(self) -> None:
-        """Step at the end of a global batch; outside of ``step()``, always."""
+        """Step at the end of a global batch, and at each call outside of ``step()``."""
         if not self._trainer.is_quiet:
             self.scheduler.step()

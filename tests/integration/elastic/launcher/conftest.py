@@ -46,7 +46,7 @@ class Run:
         return "".join(self._lines)
 
     def until(self, text: str, times: int = 1) -> None:
-        """Wait until the output holds a text so many times."""
+        """Wait until the output contains a text ``times`` times."""
         deadline = time.monotonic() + PATIENCE_S
         with self._more:
             while self.output.count(text) < times:
@@ -90,7 +90,7 @@ def script(tmp_path: Path) -> Callable[[str], Path]:
 
 @pytest.fixture
 def launch(tmp_path: Path) -> Iterator[Callable[..., Run]]:
-    """Start ``gangline run``; whatever still runs at the end of the test is killed."""
+    """Start ``gangline run``; processes that still run at the end of the test are killed."""
     runs: list[Run] = []
 
     def start(*arguments: object, program: str = "gangline", **environment: str) -> Run:

@@ -58,7 +58,7 @@ def test_the_newest_step_in_memory_is_in_storage_after_each_death(launch, script
 
 
 async def told(address: str, message: str) -> None:
-    """Wait until the job's timeline says something."""
+    """Wait until the job's timeline contains a text."""
     async with Client(address, secret_of(SECRET, "job")) as client:
         while True:
             status = await client.ask(StatusWanted(), Status)
@@ -68,6 +68,6 @@ async def told(address: str, message: str) -> None:
 
 
 def steps(folder: Path) -> list[int]:
-    """The steps that are in storage, whole."""
+    """The complete steps in storage."""
     names = (path.parent.name for path in folder.glob("*/gangline.json"))
     return sorted(int(name.removeprefix("step-")) for name in names)

@@ -1,4 +1,4 @@
-"""The check of nodes before training: a process of it is killed, a node is slow, the agent dies."""
+"""The node check before training: a killed process, a slow node, a dead agent."""
 
 import asyncio
 import contextlib
@@ -96,7 +96,7 @@ def test_a_check_process_that_is_killed_is_forgiven_and_a_slow_node_leaves(
     assert slow.wait() == NODE_FAULT, slow.output
     assert "this node is slow: node 2 failed compute" in slow.output
     for run, before in zip(healthy, (False, True), strict=True):
-        # The last call would be long: nobody waits for who has left.
+        # The last call is long: the others must not wait for a node that has left.
         run.until(f"trains in 2, imported before: {before}")
     (told,) = [one for one in asyncio.run(events(f"127.0.0.1:{port}")) if one.reason == "NodeLeft"]
     assert told.node_id == 2
@@ -107,11 +107,11 @@ def test_a_check_process_that_is_killed_is_forgiven_and_a_slow_node_leaves(
         assert "node check: node 2 is slow" in run.output
 
 
-def test_workers_begin_in_the_interpreters_of_the_check(launch, script, tmp_path) -> None:
+def test_workers_start_in_interpreters_of_the_node_check(launch, script, tmp_path) -> None:
     path, end = script("import os, sys, time\nimport torch\n" + TRAINS), tmp_path / "end"
     run = launch("--standalone", "--nproc-per-node", 2, "--network-check", path, end)
     run.until("trains in 2, imported before: True", 2)
-    assert "workers begin in interpreters of the check: 2" in run.output
+    assert "workers start in interpreters of the node check: 2" in run.output
     run.until("spare interpreters are warm: 2")  # what they import is learned from these, too
     end.touch()
     assert run.wait() == 0, run.output
@@ -123,7 +123,7 @@ def test_nothing_of_a_check_outlives_its_agent(launch, script, flags) -> None:
         "--nnodes", 2, "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port()}",
         "--rdzv-conf", "is_host=1", "--network-check", *flags, script("import torch\n" + TRAINS),
     )  # fmt: skip
-    tests = check_process(run.process.pid)  # for ever: no other node comes
+    tests = check_process(run.process.pid)  # endlessly: no other node joins
     interpreter = parents()[tests]
     run.process.kill()
     deadline = time.monotonic() + PATIENCE_S

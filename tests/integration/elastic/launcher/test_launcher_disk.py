@@ -1,4 +1,4 @@
-"""A disk that is full when workers are to be started again."""
+"""A disk that is full when workers are restarted."""
 
 import os
 import re
@@ -34,7 +34,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(disk: Path) -> None:
-    """Leave no place for anything."""
+    """Fill the disk."""
     with suppress(OSError), (disk / "filled").open("wb") as file:
         while True:
             file.write(bytes(4096))
@@ -59,5 +59,5 @@ def test_a_full_disk_costs_files_of_output_and_no_training(launch, script, disk,
     run.until("up 2 ")
     end.touch()
     assert run.wait() == 0, run.output
-    assert "no files of output for this attempt" in run.output
-    assert not [*Path("/dev/shm").glob(f"{logs.name}*")], "nothing is left in memory"
+    assert "the output of this attempt is not written to files" in run.output
+    assert not [*Path("/dev/shm").glob(f"{logs.name}*")], "no file remains in memory"

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import pytest
 
-from gangline.elastic.agent.world import MeetingError
+from gangline.elastic.agent.rendezvous import MeetingError
 from gangline.elastic.launcher.host import MasterHost
 from gangline.elastic.protocol.client import Client
 from gangline.elastic.protocol.messages import (
@@ -82,7 +82,7 @@ def end(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def node(launch, script, end):
-    """Start a launcher that meets the others; the first one is started with ``hosts``."""
+    """Start the launcher of a node; the first one is started with ``hosts``."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -107,7 +107,7 @@ def starts(run) -> list[tuple[int, str, int, int]]:
 
 
 def child_of(run, words: str) -> int:
-    """Return the child process of a launcher whose command line has these words."""
+    """Return the child process of a launcher whose command line contains the text."""
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             parent = int(path.read_text().rpartition(")")[2].split()[1])
@@ -138,7 +138,7 @@ def test_a_killed_worker_restarts_both_nodes_also_while_the_master_is_gone(node,
     os.kill(master, signal.SIGKILL)
     runs[0].until("the master ended with code -9; starting it again")
 
-    end.touch()  # both ask the new master whether all are done
+    end.touch()  # both report the end to the new master
     assert [run.wait() for run in runs] == [0, 0], runs[0].output + runs[1].output
     assert all(len(starts(run)) == 3 for run in runs), "the master's death restarts nobody"
 
@@ -178,7 +178,7 @@ def test_a_hang_names_the_rank_that_did_not_arrive_on_whichever_node(node, scrip
         assert "in load_batch; waiting for it: rank 0" in run.output
 
 
-def test_nodes_say_how_far_they_are_and_do_what_they_are_told(node, end):
+def test_nodes_report_progress_and_execute_commands(node, end):
     sizes = ("--check-matrix-size", 32, "--check-collective-mib", 0.1)
     runs = [node("1:2", hosts=True, arguments=sizes), node("1:2", arguments=sizes)]
     for run in runs:
@@ -221,7 +221,7 @@ def test_a_node_that_does_not_come_is_named_after_the_stated_time(launch, script
     assert "Traceback" not in run.output
 
 
-def test_a_name_that_does_not_resolve_is_told_and_given_up_after_the_stated_time(launch, script):
+def test_unresolved_name_is_logged_and_fails_after_timeout(launch, script):
     run = launch(
         "--nnodes", 2, "--rdzv-backend", "c10d", "--rdzv-endpoint", "train-master.invalid:29400",
         "--rdzv-conf", "join_timeout=1", script("print('never')"),
@@ -235,7 +235,7 @@ def test_a_name_that_does_not_resolve_is_told_and_given_up_after_the_stated_time
     assert "Traceback" not in run.output
 
 
-async def test_a_node_whose_port_is_anothers_says_so_when_nobody_came(tmp_path, caplog):
+async def test_taken_port_is_logged_when_rendezvous_fails(tmp_path, caplog):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         host = await MasterHost("job", f"127.0.0.1:{port}", tmp_path).__aenter__()

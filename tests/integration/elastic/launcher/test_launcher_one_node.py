@@ -1,4 +1,4 @@
-"""One node: deaths, restarts, output, signals, last words; with real processes, without torch."""
+"""One node with real processes, without torch: failures, restarts, output, signals."""
 
 import os
 import signal
@@ -108,7 +108,7 @@ def test_a_signal_is_forwarded_and_ends_the_run(launch, script, number, tmp_path
     run.process.send_signal(number)
     assert run.wait() == 128 + number
     assert run.output.count(f"worker got {number.name}") == 2
-    # Checkpoints in memory are brought to storage when the node may be taken away, and only then.
+    # Checkpoints in memory are written to storage only if the node may be removed.
     assert ("checkpoint in there: " in run.output) == (number == signal.SIGTERM)
 
 
@@ -222,7 +222,7 @@ def test_a_spare_takes_over_with_what_the_first_start_had_imported(launch, scrip
     assert {line[1]: line[-1] for line in lines} == {"0": "False", "1": "True"}
 
 
-def test_no_spare_waits_when_none_is_wanted_or_memory_is_short(launch, script):
+def test_no_spares_if_disabled_or_memory_is_short(launch, script):
     path = script("import time\nprint('up', flush=True)\ntime.sleep(3)")
     without = launch("--no-standby", path)
     short = launch("--standby-reserve", 1 << 30, path)

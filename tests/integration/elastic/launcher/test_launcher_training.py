@@ -46,7 +46,7 @@ def test_training_goes_on_after_a_killed_worker_and_a_lost_host(launch, script, 
             "--no-standby", path, end,
         )  # fmt: skip
 
-    runs = [node(1), node(1)]  # the second takes the port over when the first is gone
+    runs = [node(1), node(1)]  # the second takes the port over when the first has ended
     for run in runs:
         run.until("of 2 by ")
     pid = int(re.findall(r"by (\d+) ", runs[1].output)[0])

@@ -1,4 +1,4 @@
-"""A script sees the same under torchrun, under our launcher, and when a spare has taken over."""
+"""A script sees the same under torchrun, under the launcher, and in a spare."""
 
 import json
 import os
@@ -23,7 +23,7 @@ OURS = {
     "GANGLINE_JOB_SECRET",
 }
 NEWER = {"TORCHELASTIC_SIGNALS_TO_HANDLE"}
-"""What torchrun tells scripts only since some release."""
+"""Variables that only newer releases of torchrun set."""
 DUMP = """
     import sys
     paths, modules, meta_path = list(sys.path), set(sys.modules), len(sys.meta_path)
@@ -82,7 +82,7 @@ def seen(path: Path) -> dict:
 
 
 def comparable(dump: dict) -> dict:
-    """Leave out what differs between any two processes, and what of ours is there on purpose."""
+    """Remove what differs between any two processes, and intended differences."""
     dump = dict(dump)
     environment = dump.pop("environment")
     dump["environment"] = {k: v for k, v in environment.items() if k not in VOLATILE | OURS}
@@ -99,7 +99,7 @@ def comparable(dump: dict) -> dict:
 
 @pytest.fixture
 def as_under_nohup():
-    """Programs begin with signals ignored that are of a terminal, as with nohup."""
+    """Start programs with terminal signals ignored, as nohup does."""
     before = {each: signal.signal(each, signal.SIG_IGN) for each in (signal.SIGHUP, signal.SIGQUIT)}
     yield
     for number, handler in before.items():
@@ -122,7 +122,7 @@ def test_a_script_sees_what_it_sees_under_torchrun(launch, script, tmp_path, che
     assert theirs.wait() == 0, theirs.output
     ours = launch(*checked, *flags, tmp_path / "ours", 1)
     if checked:
-        ours.until("workers begin in interpreters of the check: 1")
+        ours.until("workers start in interpreters of the node check: 1")
     ours.until("spare interpreters are warm")
     os.kill(seen(tmp_path / "ours0")["pid"], signal.SIGKILL)
     assert ours.wait() == 0, ours.output

@@ -1,4 +1,4 @@
-"""What a node reports follows from what its workers say in their files."""
+"""Progress reports of a node, from the progress files of its workers."""
 
 import json
 import time
@@ -8,15 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gangline.elastic.agent.account import Book
-from gangline.elastic.agent.world import World
 from gangline.elastic.progress import SaveTeller, StepTeller, Told, read
-
-WORLD = World(0, 0, 1, 0, 2, "host", 1)
 
 
 @pytest.fixture
 def book() -> Book:
-    return Book(WORLD, since=100.0, is_first=True, tells_steps=False)
+    return Book(1, 0, since=100.0, is_first=True, tells_steps=False)
 
 
 def test_trainer_and_checkpointer_share_the_file(tmp_path):
@@ -25,7 +22,7 @@ def test_trainer_and_checkpointer_share_the_file(tmp_path):
     steps, saves = StepTeller(environment), SaveTeller(environment)
     saves.waited(0.25)
     saves.holds(9)
-    assert read(path, tmp_path / "none").step == 9  # what was loaded is what is reached
+    assert read(path, tmp_path / "none").step == 9  # a loaded checkpoint counts as the step reached
     for step in (10, 11, 12):
         steps.finished(step)
     saves.waited(0.5)
@@ -42,7 +39,7 @@ def test_scripts_may_write_the_file_or_report_as_for_dlrover(tmp_path):
     assert read(path, metrics).step == 5
 
 
-def test_without_a_file_nothing_is_said(tmp_path, monkeypatch):
+def test_missing_progress_file_is_ignored(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     nowhere = tmp_path / "gone" / "progress"
     StepTeller({}).finished(1)
@@ -51,7 +48,7 @@ def test_without_a_file_nothing_is_said(tmp_path, monkeypatch):
     assert read(nowhere, tmp_path / "none") == Told()
 
 
-def test_a_node_is_as_far_as_its_slowest_worker(book):
+def test_node_step_is_minimum_of_workers(book):
     told = [Told(12, 1, 103.0, 10, 0.5), Told(11, 1, 104.0, 9, 0.7), Told()]
     report = book.report(told, 110.0, None)
     assert (report.step, report.first_step, report.checkpoint_step) == (11, 1, 9)
@@ -59,12 +56,12 @@ def test_a_node_is_as_far_as_its_slowest_worker(book):
     assert book.report([Told(16)], 112.0, None).steps_per_s == pytest.approx(2.5)
 
 
-def test_a_script_that_tells_no_steps_counts_as_training_from_the_start(book):
+def test_script_without_steps_counts_as_training(book):
     assert book.report([Told()], 160.0, None).spent_s == {}
 
 
-def test_one_that_did_counts_as_starting_until_it_does_again():
-    book = Book(WORLD, since=100.0, is_first=False, tells_steps=True)
+def test_restarted_script_counts_as_starting_until_its_first_step():
+    book = Book(1, 0, since=100.0, is_first=False, tells_steps=True)
     assert book.report([Told()], 102.0, None).spent_s == {"restarting": 2.0}
 
 
@@ -79,14 +76,14 @@ _SECONDS = st.floats(allow_nan=False, allow_infinity=False, width=32)
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(_SECONDS, _SECONDS), min_size=1), st.floats(0, 1e6))
-def test_no_word_of_a_worker_makes_a_part_longer_than_the_whole(said, passed):
-    book = Book(WORLD, since=100.0, is_first=True, tells_steps=True, hung_since=50.0)
+def test_lost_time_never_exceeds_attempt_duration(said, passed):
+    book = Book(1, 0, since=100.0, is_first=True, tells_steps=True, hung_since=50.0)
     told = [Told(5, 1, first_at, None, blocked_s) for first_at, blocked_s in said]
     report = book.report(told, 100.0 + passed, None)
     assert all(0 < seconds <= passed + 0.001 for seconds in report.spent_s.values())
 
 
-def test_the_first_step_is_dated_by_a_clock_that_agent_and_worker_share(tmp_path):
+def test_first_step_time_is_on_the_shared_monotonic_clock(tmp_path):
     path = tmp_path / "progress"
     before = time.monotonic()
     StepTeller({"GANGLINE_PROGRESS_FILE": str(path)}).finished(1)

@@ -1,4 +1,4 @@
-"""How agents agree on the next attempt, and who starts first, over real sockets."""
+"""Restart consensus of two agents over real sockets."""
 
 import contextlib
 import logging
@@ -30,7 +30,7 @@ class Two:
 
 @contextlib.asynccontextmanager
 async def two_nodes(member_says: PeerMessage | None = None) -> AsyncIterator[Two]:
-    """Let them hear each other; the member may say something of its own to whatever it is told."""
+    """Connect the two; the member may answer every message with a fixed reply."""
 
     async def of_leader(message: PeerMessage) -> PeerMessage:
         assert isinstance(message, Failed)
@@ -55,7 +55,7 @@ async def two_nodes(member_says: PeerMessage | None = None) -> AsyncIterator[Two
             await each.close()
 
 
-async def test_a_failure_of_either_node_makes_both_go_on_to_the_same_store() -> None:
+async def test_failure_of_either_node_gives_both_the_same_store() -> None:
     async with two_nodes() as two:
         assert await two.member.reached(two.joined, 0, "signal 9")
         assert await two.leader.all_heard()
@@ -67,14 +67,14 @@ async def test_a_failure_of_either_node_makes_both_go_on_to_the_same_store() -> 
 
 
 @pytest.mark.parametrize("answer", [None, Heard(ROUND, LEFT)], ids=["gone", "left"])
-async def test_without_a_member_nothing_is_agreed(answer: PeerMessage | None) -> None:
+async def test_no_agreement_without_an_acknowledgement(answer: PeerMessage | None) -> None:
     async with two_nodes(answer) as two:
         if answer is None:
             await two.member_ear.close()
         assert not await two.leader.reached(two.led, 0, "signal 9")
 
 
-async def test_the_start_of_the_first_nodes_workers_is_told() -> None:
+async def test_leader_announces_start_of_its_workers() -> None:
     async with two_nodes() as two:
         assert not two.member.is_started(ROUND, 0)
         await two.leader.tell_start(two.led, 0)
@@ -83,7 +83,7 @@ async def test_the_start_of_the_first_nodes_workers_is_told() -> None:
         assert not two.member.is_started(ROUND, 1)
 
 
-async def test_a_member_that_does_not_hear_of_a_start_is_no_trouble(
+async def test_lost_announcement_of_a_start_is_ignored(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with two_nodes() as two:

@@ -1,4 +1,4 @@
-"""What people are told while the master cannot be reached, and for how long it is tried."""
+"""Waiting for the master: log messages and timeouts."""
 
 import asyncio
 import logging
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gangline.elastic.agent.arrival import arrived
-from gangline.elastic.agent.world import MeetingError
+from gangline.elastic.agent.rendezvous import MeetingError
 from gangline.elastic.master.journal import FileJournal
 from gangline.elastic.master.main import run
 from gangline.elastic.master.settings import MasterSettings
@@ -22,7 +22,7 @@ PATIENCE_S = 60.0
 NOWHERE = "train-master.invalid"
 
 
-async def test_a_name_that_does_not_resolve_is_told_at_once_and_tried_for_the_stated_time(
+async def test_unresolved_name_is_logged_immediately_and_tried_until_timeout(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with Client(f"{NOWHERE}:29400", SECRET) as client:
@@ -36,7 +36,7 @@ async def test_a_name_that_does_not_resolve_is_told_at_once_and_tried_for_the_st
     assert str(failure.value).startswith(expected)
 
 
-async def test_a_port_where_nobody_listens_is_tried_for_the_stated_time(
+async def test_closed_port_is_tried_until_timeout(
     unused_tcp_port: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with Client(f"127.0.0.1:{unused_tcp_port}", SECRET) as client:
@@ -78,7 +78,7 @@ async def master(tmp_path: Path) -> AsyncIterator[str]:
         pytest.param(ClientName(job="other"), "WrongJob", id="another job"),
     ],
 )
-async def test_a_master_that_cannot_be_served_is_given_up_at_once(
+async def test_incompatible_master_fails_immediately(
     master: str, name: ClientName, words: str
 ) -> None:
     async with Client(master, SECRET, name) as client:

@@ -1,4 +1,4 @@
-"""Who is lost, who has left, who is cut off: what an agent makes of silence."""
+"""Partition detection: lost members, members that left, partitioned nodes."""
 
 import asyncio
 import contextlib
@@ -19,16 +19,16 @@ SECRET = secret_of({"GANGLINE_JOB_SECRET": "00" * 32}, "job")
 ROUND = 4
 HERE = Heard(ROUND, 0)
 PATIENCE_S = 1.6
-"""An answer may take an eighth of it: enough also where the machine has other work."""
+"""A probe may take an eighth of it, which suffices on a loaded machine."""
 
 
-def test_members_are_asked_once_the_master_is_silent_for_a_part_of_the_patience() -> None:
+def test_members_are_probed_after_part_of_the_silence_limit() -> None:
     silence = Silence(15.0)
     assert not silence.passed(4.0)
     assert silence.passed(2.0)
 
 
-def test_a_member_is_lost_after_the_patience_and_never_by_one_missing_answer() -> None:
+def test_member_is_lost_after_silence_limit_and_several_failed_probes() -> None:
     silence = Silence(15.0)
     silence.passed(14.0)
     assert not silence.missed(1)
@@ -39,7 +39,7 @@ def test_a_member_is_lost_after_the_patience_and_never_by_one_missing_answer() -
     assert not silence.missed(1)
 
 
-def test_whoever_hears_anybody_is_not_cut_off() -> None:
+def test_node_with_any_answer_is_not_partitioned() -> None:
     silence = Silence(1.0)
     silence.passed(CUT_OFF_AFTER - 0.5)
     silence.heard(1)
@@ -51,7 +51,7 @@ def test_whoever_hears_anybody_is_not_cut_off() -> None:
 
 @pytest.fixture
 def nowhere() -> Iterator[str]:
-    """An address that answers nothing: the system drops what comes to a queue that is full."""
+    """An address without answers: the kernel drops connections to a full queue."""
     with socket.socket() as listener, contextlib.ExitStack() as stack:
         listener.bind(("127.0.0.1", 0))
         listener.listen(0)
@@ -74,7 +74,7 @@ class Watched:
 async def watching(
     says: PeerMessage, leader: str = "", witness: str | None = None, patience_s: float = 0.8
 ) -> AsyncIterator[Watched]:
-    """Begin to watch a leader who says something, or is somewhere else."""
+    """Watch a leader with a fixed reply, or at another address."""
 
     async def answer(_: PeerMessage) -> PeerMessage:
         return says
@@ -100,19 +100,19 @@ async def watching(
         await peers.close()
 
 
-async def test_a_leader_who_has_left_the_round_is_followed() -> None:
+async def test_member_leaves_round_that_its_leader_has_left() -> None:
     for says in (Heard(ROUND, LEFT), Heard(ROUND + 1, 0)):
         async with watching(says) as node:
             assert await asyncio.wait_for(node.left, 60) == "node 0 has left this world"
 
 
-async def test_a_leader_who_does_not_answer_is_lost_and_so_is_the_world(nowhere: str) -> None:
+async def test_silent_leader_is_lost_with_its_world(nowhere: str) -> None:
     async with watching(HERE, nowhere) as node:
         said = await asyncio.wait_for(node.left, 60)
     assert said == "neither the master nor node 0 answers"
 
 
-async def test_who_answers_or_whose_machine_does_keeps_the_world(nowhere: str) -> None:
+async def test_answering_member_or_machine_keeps_the_world(nowhere: str) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         refuses = f"127.0.0.1:{closed.getsockname()[1]}"
@@ -121,7 +121,7 @@ async def test_who_answers_or_whose_machine_does_keeps_the_world(nowhere: str) -
             watching(HERE, refuses, nowhere, PATIENCE_S) as refused,
             watching(HERE, nowhere, nowhere, PATIENCE_S) as lost,
         ):
-            # In the time in which the third one is cut off the others do not lose their leader.
+            # The others keep their leader for the time after which the third one is partitioned.
             assert nowhere in await asyncio.wait_for(lost.contact.cut_off(), 60)
             assert not answered.left.done()
             assert not refused.left.done()

@@ -1,4 +1,4 @@
-"""Which failure it was, and what is done about it."""
+"""Failure diagnosis and restart policy."""
 
 import signal
 
@@ -50,7 +50,7 @@ def test_success_is_no_failure():
         ),
     ],
 )
-def test_the_cause_is_found(code, message, out_of_memory, cause):
+def test_diagnosis_finds_cause(code, message, out_of_memory, cause):
     assert failure(code, message, out_of_memory=out_of_memory).cause == cause
 
 
@@ -78,13 +78,13 @@ def test_the_cause_is_the_earliest_failure_that_follows_from_no_other():
         pytest.param(-signal.SIGILL, "", 1, 0, Action.RESTART, id="no other node"),
     ],
 )
-def test_what_is_done_follows_from_blame_and_budget(code, message, max_restarts, restarts, action):
+def test_action_follows_from_blame_and_restart_limit(code, message, max_restarts, restarts, action):
     verdict = decide(settings(max_restarts), failure(code, message), restarts)
     assert verdict.action is action
     assert verdict.reason
 
 
-def test_a_fault_of_the_node_asks_for_another_where_there_is_one():
+def test_node_fault_moves_if_another_node_is_available():
     broken = failure(1, "CUDA error: uncorrectable ECC error")
     assert decide(settings(3, other_nodes=True), broken, 0).action is Action.MOVE
     assert decide(settings(3), broken, 0).action is Action.RESTART

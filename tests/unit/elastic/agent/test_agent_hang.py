@@ -1,4 +1,4 @@
-"""When a group counts as hung, and who is named."""
+"""Hang detection, and the ranks to blame."""
 
 import pytest
 
@@ -65,15 +65,15 @@ def test_the_rank_that_did_not_arrive_is_named():
 
 def test_a_rank_without_a_stack_did_not_arrive():
     message = hang_failure([seen(0, WAITS, "a"), seen(1, None, "b")], 60).message
-    assert message == "rank 1 on b is somewhere that writes no stack; waiting for it: rank 0"
+    assert message == "rank 1 on b is at an unknown location (no stack); waiting for it: rank 0"
 
 
-def test_where_nobody_waits_in_torch_a_rank_without_a_stack_is_named_whatever_the_steps():
+def test_rank_without_stack_is_blamed_if_no_rank_waits():
     message = hang_failure([seen(0, LOADS, "a", 7), seen(1, None, "b")], 60).message
-    assert message.startswith("rank 1 on b is somewhere that writes no stack")
+    assert message.startswith("rank 1 on b is at an unknown location (no stack)")
 
 
-def test_one_that_is_seen_from_outside_only_did_not_arrive_wherever_it_stands():
+def test_mute_rank_is_blamed_at_any_location():
     for others in (WAITS, LOADS):
         mute = View.of(1, "b", others, 9, is_mute=True)
         message = hang_failure([seen(0, others, "a", 7), mute], 60).message
@@ -94,7 +94,7 @@ def test_when_all_wait_those_behind_are_named():
     assert message.endswith("after step 41; waiting for it: rank 0, 2")
 
 
-def test_a_thousand_ranks_are_told_in_few_words():
+def test_message_about_a_thousand_ranks_is_short():
     views = [seen(rank, LOADS if rank == 7 else WAITS) for rank in range(1000)]
     message = hang_failure(views, 60).message
     assert message.startswith("rank 7 is at")

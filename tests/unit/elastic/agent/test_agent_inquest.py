@@ -1,4 +1,4 @@
-"""What a node hears that finds a hang a moment after the others have."""
+"""Hang diagnosis for a node that detects a hang later than others."""
 
 import asyncio
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ ALONE = Round(World(3, (MEMBER,), "127.0.0.1", 20_000), node_id=1)
 
 
 class Workers:
-    """The node's workers, which are looked at once."""
+    """Workers whose stacks are collected once."""
 
     looks = 0
 
@@ -24,7 +24,7 @@ class Workers:
         return [View(0, "node", f"look {self.looks}")]
 
 
-def test_what_was_gathered_is_recalled_after_the_attempt_and_for_no_other():
+def test_stacks_are_recalled_for_their_attempt_only():
     async def scene() -> None:
         inquest, workers = Inquest(Peers(seal.secret_of({}, "job"), None)), Workers()
         assert await inquest.recalled(3, 0) == ()

@@ -1,4 +1,4 @@
-"""The list of imports as it is kept at the master."""
+"""Encoding of the preload list."""
 
 import zlib
 
@@ -13,7 +13,7 @@ def test_a_list_is_read_as_it_was_written():
 
 
 @pytest.mark.parametrize("held", [b"", b"torch", zlib.compress(b"{"), zlib.compress(b'{"a": 1}')])
-def test_what_is_no_list_counts_as_nothing(held):
+def test_invalid_list_is_empty(held):
     assert read(held) == ()
 
 

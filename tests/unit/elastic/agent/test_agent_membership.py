@@ -1,4 +1,4 @@
-"""Two agents and their master, all real, in one process: who starts when, without any workers."""
+"""Two real agents and their master in one process, without workers: order of starts."""
 
 import asyncio
 import contextlib
@@ -39,7 +39,7 @@ async def master(tmp_path: Path) -> AsyncIterator[str]:
 
 @pytest.fixture
 async def nodes(master: str) -> AsyncIterator[SimpleNamespace]:
-    """Two nodes that have asked for their first world; the one of rank 0 has got it."""
+    """Two nodes that join their first world; rank 0 has got it."""
 
     def node(rank: int) -> Membership:
         return Membership(
@@ -56,12 +56,12 @@ async def nodes(master: str) -> AsyncIterator[SimpleNamespace]:
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody starts merely because time has passed."""
+    """No worker starts because of a timeout."""
     monkeypatch.setattr(membership, "START_WAIT_S", PATIENCE_S)
 
 
 async def both_run(nodes: SimpleNamespace) -> tuple[World, World]:
-    """Let both have started the workers of their first world."""
+    """Report the start of both nodes' workers."""
     nodes.first.started(nodes.world)
     other = await asyncio.wait_for(nodes.joining, PATIENCE_S)
     nodes.second.started(other)
@@ -72,7 +72,7 @@ async def both_run(nodes: SimpleNamespace) -> tuple[World, World]:
 async def held_back(
     work: "asyncio.Task[World]", node: Membership, attempt: int
 ) -> AsyncIterator[None]:
-    """Wait until a node has agreed on an attempt; it is held back at the end of the block still."""
+    """Wait until a node has agreed on an attempt; at the end of the block it must still wait."""
     async with asyncio.timeout(PATIENCE_S):
         while node._round is None or node._round.go.attempt < attempt:
             await asyncio.sleep(0.01)
@@ -98,7 +98,7 @@ async def test_workers_of_others_wait_for_those_of_rank_0(nodes: SimpleNamespace
 
 
 @pytest.mark.usefixtures("patient")
-async def test_who_is_held_back_hears_that_the_world_is_over(
+async def test_waiting_node_is_notified_when_world_is_over(
     nodes: SimpleNamespace, master: str
 ) -> None:
     first, second = await both_run(nodes)
@@ -116,7 +116,7 @@ async def test_who_is_held_back_hears_that_the_world_is_over(
     assert (second.round, second.store_port) == (joined.round, joined.store_port)
 
 
-async def test_a_first_node_that_never_says_so_holds_nobody_back_for_ever(
+async def test_wait_for_first_node_has_a_time_limit(
     nodes: SimpleNamespace,
 ) -> None:
     other = await asyncio.wait_for(nodes.joining, PATIENCE_S)

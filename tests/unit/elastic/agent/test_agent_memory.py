@@ -1,15 +1,10 @@
-"""What memory is left, in a machine and in a container; what may be preloaded."""
+"""Memory limits and out-of-memory kills, of a machine and of a container."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from gangline.elastic.agent.learning import preloadable
 from gangline.elastic.agent.memory import memory, out_of_memory_kills
-from gangline.elastic.agent.process import HOOK_FOLDER, HOOK_VARIABLE
-from gangline.elastic.agent.standby import may_raise_priority
 
 MIB = 1 << 20
 
@@ -57,34 +52,3 @@ def test_the_kernels_kills_are_those_of_the_container_if_there_is_one(machine, t
     assert out_of_memory_kills(machine, tmp_path / "none") == 3
     (tmp_path / "memory.events").write_text("low 0\noom 1\noom_kill 1\n")
     assert out_of_memory_kills(machine, tmp_path) == 1
-
-
-def test_only_libraries_are_preloaded_in_the_order_of_the_first_start():
-    modules = [
-        ("__main__", "/work/train.py"),
-        ("json", "/usr/lib/python3.11/json/__init__.py"),
-        ("sys", None),
-        ("model", "/work/model.py"),
-        ("torch", "/work/venv/lib/python3.11/site-packages/torch/__init__.py"),
-        ("plugin", "/opt/plugins/plugin.py"),
-        ("zipped", "archive.zip/zipped.py"),
-    ]
-    assert preloadable(modules, ["/work"]) == ("json", "torch")
-
-
-@pytest.mark.parametrize(
-    ("capabilities", "may"), [("000001ffffffffff", True), ("00000000a80425fb", False)]
-)
-def test_priority_is_lowered_only_where_it_can_be_raised_again(tmp_path, capabilities, may):
-    (tmp_path / "status").write_text(f"Name:\tx\nCapEff:\t{capabilities}\n")
-    assert may_raise_priority(tmp_path / "status") is may
-
-
-def test_a_spare_whose_hook_fails_does_not_run_the_script(tmp_path):
-    script = tmp_path / "train.py"
-    script.write_text("print('trained')")
-    environment = {"PYTHONPATH": str(HOOK_FOLDER), HOOK_VARIABLE: "spare:987"}  # no such file
-    run = subprocess.run(
-        [sys.executable, script], env=environment, capture_output=True, check=False, timeout=60
-    )
-    assert (run.returncode, run.stdout) == (1, b"")

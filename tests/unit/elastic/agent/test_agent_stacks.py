@@ -1,4 +1,4 @@
-"""Where workers are that hang: who does not answer is seen from outside, if py-spy is there."""
+"""Stacks of hanging workers; those of mute workers are read with py-spy."""
 
 import asyncio
 import json
@@ -40,12 +40,12 @@ SEEN = [
     thread("MainThread", frame("load_batch", 30), frame("<module>", 99)),
     thread("loader", frame("wait", 5, "/lib/threading.py")),
 ]
-"""What py-spy says: the innermost frames come first, the main thread anywhere."""
+"""Output of py-spy: innermost frames first, the main thread anywhere."""
 
 
 @pytest.fixture
 def py_spy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MuteMaker:
-    """Put a py-spy in the path that does this."""
+    """Put a program named py-spy on the path."""
 
     def make(script: str) -> None:
         program = tmp_path / "bin" / "py-spy"
@@ -68,7 +68,7 @@ class Group:
     def __init__(self, workers: list[Worker]) -> None:
         self.workers = workers
         self.answer = ""
-        """What they write into their files when asked."""
+        """Write stacks to their files on request."""
 
     def ask_for_stacks(self) -> None:
         for worker in self.workers:
@@ -89,7 +89,7 @@ async def stopped(folder: Path) -> AsyncIterator[Any]:
     await process.ended
 
 
-async def test_a_worker_that_does_not_answer_is_seen_from_outside(
+async def test_stacks_of_mute_worker_are_read_with_py_spy(
     tmp_path: Path, py_spy: MuteMaker
 ) -> None:
     py_spy(says(tmp_path, SEEN))
@@ -105,7 +105,7 @@ async def test_a_worker_that_does_not_answer_is_seen_from_outside(
         assert (files / "stacks.txt").read_text() == seen.text
 
 
-async def test_it_is_named_though_it_stands_where_others_wait(
+async def test_mute_worker_is_blamed_though_it_waits_in_torch(
     tmp_path: Path, py_spy: MuteMaker
 ) -> None:
     py_spy(says(tmp_path, [thread(None, frame("all_reduce", 7, "/x/torch/distributed/c.py"))]))
@@ -127,7 +127,7 @@ async def test_it_is_named_though_it_stands_where_others_wait(
         pytest.param("exec sleep 1000", "process", id="it does not end"),
     ],
 )
-async def test_without_help_from_py_spy_there_is_no_stack(
+async def test_failing_py_spy_gives_no_stack(
     tmp_path: Path,
     py_spy: MuteMaker,
     monkeypatch: pytest.MonkeyPatch,
@@ -143,11 +143,11 @@ async def test_without_help_from_py_spy_there_is_no_stack(
     assert warning in caplog.text
 
 
-async def test_there_need_be_no_py_spy(tmp_path: Path) -> None:
+async def test_py_spy_is_optional(tmp_path: Path) -> None:
     assert await outside.stacks_of(os.getpid(), tmp_path, {"PATH": str(tmp_path)}) == ""
 
 
-async def test_what_the_flight_recorder_writes_is_waited_for_and_named(tmp_path: Path) -> None:
+async def test_flight_records_are_awaited_and_named(tmp_path: Path) -> None:
     async with stopped(tmp_path) as group:
         files = tmp_path / "attempt_0" / "0"
         assert evidence(group, stays=True) == f"Stacks of this node are in {files.parent}."
@@ -159,7 +159,7 @@ async def test_what_the_flight_recorder_writes_is_waited_for_and_named(tmp_path:
 
         def dump() -> None:
             assert os.read(reader, 1) == b"1"
-            # As NCCL's watchdog does, which looks at its pipe only now and then.
+            # As NCCL's watchdog does, which polls its pipe rarely.
             asyncio.get_running_loop().call_later(
                 0.3, (files / "nccl_trace_rank_3").write_bytes, b"records"
             )

@@ -1,16 +1,16 @@
-"""An order to leave a round counts whether it comes before the round's world or after it."""
+"""Pending orders: an order to leave a round applies before and after the round's world."""
 
 from gangline.elastic.agent.wanted import Wanted
 
 
-def test_a_restart_that_comes_before_its_world_is_kept():
+def test_restart_order_before_its_world_is_retained():
     wanted = Wanted()
     wanted.leave(3, "a node is lost")
-    assert wanted.notice(None) is None  # it is in no round that could be left
+    assert wanted.notice(None) is None  # there is no round to leave
     assert wanted.notice(2).reason == wanted.notice(3).reason == "a node is lost"
 
 
-def test_a_newer_world_stands():
+def test_newer_world_is_not_left():
     wanted = Wanted()
     wanted.leave(3, "")
     assert wanted.notice(4) is None
@@ -19,7 +19,7 @@ def test_a_newer_world_stands():
     assert not wanted.notice(3).stops
 
 
-def test_the_end_is_wanted_in_any_round():
+def test_stop_applies_to_any_round():
     wanted = Wanted()
     wanted.end("suspended")
     wanted.leave(9, "")

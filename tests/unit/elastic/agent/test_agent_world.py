@@ -1,21 +1,22 @@
-"""A world of one node: where its store is."""
+"""The store of a world of a single node."""
 
 import socket
 
 import pytest
 
-from gangline.elastic.agent.world import STORE_PORTS, OneNode, PortsTakenError, free_port
+from gangline.elastic.agent.rendezvous import OneNode
+from gangline.elastic.agent.world import STORE_PORTS, PortsTakenError, free_port
 
 
-async def test_a_port_that_the_user_wants_and_another_program_has_is_refused() -> None:
+async def test_taken_master_port_is_refused() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(PortsTakenError, match=f"--master-port {port}: somebody listens"):
+        with pytest.raises(PortsTakenError, match=f"--master-port {port}: another process listens"):
             await OneNode(1, "127.0.0.1", port).join()
     assert (await OneNode(1, "127.0.0.1", port).join()).store_port == port
 
 
-async def test_connections_that_have_ended_take_no_port() -> None:
+async def test_lingering_connections_do_not_take_the_port() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         with socket.create_connection(("127.0.0.1", port)) as client:

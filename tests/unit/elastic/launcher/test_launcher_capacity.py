@@ -1,4 +1,4 @@
-"""How many workers a machine can hold, by what its kernel says."""
+"""Limits of the number of workers, from the kernel's files."""
 
 import resource
 from pathlib import Path
@@ -36,7 +36,7 @@ def test_interpreters_need_memory(machine):
     assert f"there are {MEMORY_MIB} MiB of memory" in found.reason
 
 
-def test_of_other_programs_that_is_not_known(machine):
+def test_memory_limit_applies_to_python_only(machine):
     found = limit(machine, is_python=False)
     assert (found.most, found.reason) == (FILES, "the launcher may open 5000 files (ulimit -n)")
 
@@ -57,6 +57,6 @@ def test_a_container_has_a_limit_of_its_own(machine, name):
     assert limit(machine).most == MEMORY_MIB // 2
 
 
-def test_where_nothing_is_limited_the_kernels_numbers_are_left(machine, monkeypatch):
+def test_without_limits_kernel_maxima_apply(machine, monkeypatch):
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
     assert limit(machine, is_python=False, is_root=False).most == 32768

@@ -1,4 +1,4 @@
-"""Which scripts may begin in an interpreter that has imported PyTorch already."""
+"""Scripts that may start in an interpreter with PyTorch imported."""
 
 import pytest
 
@@ -35,5 +35,5 @@ from gangline.elastic.launcher.early import imports_torch_first
         pytest.param("\0", False, id="no text"),
     ],
 )
-def test_a_script_that_imports_pytorch_before_all_else(source: str, may: bool) -> None:
+def test_script_imports_torch_first(source: str, may: bool) -> None:
     assert imports_torch_first(source.encode()) is may

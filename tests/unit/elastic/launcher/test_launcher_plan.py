@@ -1,4 +1,4 @@
-"""From flags and environment to what the agent is told."""
+"""Agent settings from flags and environment."""
 
 import signal
 from pathlib import Path
@@ -57,7 +57,7 @@ def checks(*arguments: str):
     return Checks.of(parse([*arguments, SCRIPT], {}, "run"), 2)
 
 
-def test_the_extent_of_the_node_check_is_settable():
+def test_node_check_limits_are_settable():
     found = checks("--check-matrix-size", "64", "--check-collective-mib", "0.5", "--precheck=1")
     assert found.enabled
     assert found.extent == Extent(matrix_size=64, collective_bytes=1 << 19)
@@ -75,7 +75,7 @@ def test_the_extent_of_the_node_check_is_settable():
         (["--straggler-ratio", "0.5"], "--straggler-ratio 0.5: must be at least 1"),
     ],
 )
-def test_an_extent_that_makes_no_sense_is_refused(arguments, words):
+def test_invalid_node_check_limits_are_refused(arguments, words):
     with pytest.raises(FlagError) as refusal:
         checks(*arguments)
     assert words in str(refusal.value)
@@ -145,7 +145,7 @@ def test_what_cannot_be_honoured_is_refused_with_a_reason(arguments, words):
         ({"GANGLINE_MASTER_ADDR": "m:7", "NODE_RANK": "first"}, "must be a number, not first"),
     ],
 )
-def test_what_a_cluster_says_is_looked_at_too(environment, words):
+def test_variables_of_a_cluster_are_validated(environment, words):
     with pytest.raises(FlagError, match=words):
         meet(**environment)
 
@@ -153,18 +153,18 @@ def test_what_a_cluster_says_is_looked_at_too(environment, words):
 @pytest.mark.parametrize(
     "address", ["node0", "node0:29400", "10.0.0.1:7", "[fd00::1]:7", "fd00::1"]
 )
-def test_places_to_meet_have_the_usual_forms(address):
+def test_endpoints_have_the_usual_forms(address):
     assert meet("--nnodes", "2", "--rdzv-backend=c10d", "--rdzv-endpoint", address).address == (
         address
     )
 
 
-def test_one_node_that_may_take_any_port_needs_nobody():
+def test_single_node_with_port_zero_needs_no_master():
     found = meet("--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0")
     assert (found.address, found.store_host) == (None, "127.0.0.1")
 
 
-def test_one_node_needs_nobody():
+def test_single_node_needs_no_master():
     found = meet("--nnodes", "1")
     assert (found.address, found.store_host, found.store_port) == (None, "127.0.0.1", None)
     assert meet("--master-port", "4711").store_port == 4711
@@ -201,7 +201,7 @@ def test_several_nodes_meet_at_a_master(arguments, environment, address, hosts, 
     assert (found.min_nodes, found.max_nodes) == (2, 4)
 
 
-def test_times_of_the_meeting_are_read_by_both_names():
+def test_rendezvous_timeouts_have_two_names():
     base = ["--nnodes", "2", "--rdzv-endpoint", "a:1", "--rdzv-conf"]
     assert meet(*base, "last_call_timeout=7,timeout=9").last_call_s == 7
     found = meet(*base, "lastcall_timeout=8,join_timeout=10,node_unit=2")
@@ -211,7 +211,7 @@ def test_times_of_the_meeting_are_read_by_both_names():
 @pytest.mark.parametrize(
     ("arguments", "environment", "hosts", "seconds"),
     [
-        pytest.param(["--rdzv-endpoint", "a:1"], {}, False, 60, id="nothing said"),
+        pytest.param(["--rdzv-endpoint", "a:1"], {}, False, 60, id="no timeout given"),
         pytest.param([], {"GANGLINE_MASTER_ADDR": "m:1"}, False, 600, id="a cluster starts it"),
         pytest.param(
             ["--rdzv-endpoint", "a:1", "--rdzv-conf", "join_timeout=3"], {}, False, 3, id="stated"
@@ -265,7 +265,7 @@ def test_devices_are_counted_without_torch(tmp_path: Path):
     assert device_count("ascend-npu", {}, tmp_path) == 1
 
 
-def test_more_workers_than_devices_are_told_and_allowed(tmp_path: Path):
+def test_more_workers_than_devices_give_a_warning(tmp_path: Path):
     for name in ("nvidia0", "nvidia1"):
         (tmp_path / name).touch()
     told = shortage(4, "nvidia.com/gpu", {"CUDA_VISIBLE_DEVICES": "0,1"}, tmp_path)

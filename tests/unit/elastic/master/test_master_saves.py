@@ -4,7 +4,6 @@ import msgspec
 import pytest
 
 from gangline.elastic.agent.account import Book
-from gangline.elastic.agent.world import World
 from gangline.elastic.master.core import Core
 from gangline.elastic.master.inquiries import pace_of, summary_of
 from gangline.elastic.master.metrics import page_of
@@ -59,8 +58,7 @@ def test_what_a_checkpointer_tells_arrives_in_a_heartbeat(tmp_path) -> None:
     teller.became(Saves(4, 0, 2))
     told = read(path, tmp_path / "none")
     assert told.saves == Saves(4, 0, 2)
-    world = World(0, 0, 1, 0, 2, "host", 1)
-    book = Book(world, since=0.0, is_first=True, tells_steps=False)
+    book = Book(1, 0, since=0.0, is_first=True, tells_steps=False)
     saves = book.report([told, read(tmp_path / "none", tmp_path / "none")], 9.0, None).saves
     beat = msg.Heartbeat(node_id=0, saves=saves)
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(beat), type=msg.Heartbeat) == beat

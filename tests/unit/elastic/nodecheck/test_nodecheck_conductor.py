@@ -1,4 +1,4 @@
-"""The conductor of checks: nodes that gather, vanish, come back and repeat themselves."""
+"""Coordinator of checks: nodes that gather, are lost, return and repeat messages."""
 
 import random
 
@@ -46,7 +46,7 @@ def played(
     now: float = 0.0,
     chance: random.Random | None = None,
 ) -> dict[int, CheckVerdict]:
-    """Let nodes talk to the conductor in random order, with repeats, until all have verdicts."""
+    """Deliver messages in random order, with repetitions, until all nodes have verdicts."""
     chance = chance or random.Random(0)
     says: dict[int, CheckWanted | CheckResult] = {one.node_id: one for one in arrivals}
     started = {one.node_id: one for one in arrivals}
@@ -91,7 +91,7 @@ def test_groups_name_members_in_order_and_the_store_of_the_first() -> None:
     assert (group.store_host, group.store_port) == ("10.0.0.1", 1001)
 
 
-def test_enough_nodes_begin_when_nobody_came_for_the_last_call() -> None:
+def test_check_begins_after_last_call_with_the_minimum() -> None:
     conductor = Conductor()
     arrivals = [wanted(n, 4, min_nodes=2, last_call_s=5.0) for n in range(3)]
     conductor.hear(arrivals[0], 0.0)
@@ -126,7 +126,7 @@ def test_a_replaced_node_is_checked_while_the_others_train() -> None:
     assert conductor.deadline is None
 
 
-def test_a_lost_node_holds_nobody_up() -> None:
+def test_lost_node_does_not_delay_the_check() -> None:
     conductor = Conductor()
     arrivals = [wanted(n) for n in range(4)]
     for one in arrivals:
@@ -157,7 +157,7 @@ def test_a_lost_node_holds_nobody_up() -> None:
     assert "did not report" in verdict.faulty[3]
 
 
-def test_who_is_silent_for_too_long_is_lost() -> None:
+def test_silent_node_is_lost_after_timeout() -> None:
     conductor = Conductor(round_limit_s=60.0)
     arrivals = [wanted(n, 3) for n in range(3)]
     for one in arrivals:
@@ -183,14 +183,14 @@ def test_who_is_silent_for_too_long_is_lost() -> None:
     assert not late.passed
 
 
-def test_a_process_that_takes_another_s_place_is_checked_next() -> None:
+def test_replacing_process_is_checked_next() -> None:
     conductor = Conductor()
     arrivals = [wanted(n, 2) for n in range(2)]
     for one in arrivals:
         conductor.hear(one, 0.0)
     conductor.hear(wanted(1, 2, "b", min_nodes=1), 1.0)
     verdicts = played(conductor, [arrivals[0]], {1}, now=1.0)
-    assert verdicts[0].passed, "that its partner went is not held against it"
+    assert verdicts[0].passed, "the loss of its partner is no failure of the node"
     assert conductor.deadline is not None
     conductor.tick(conductor.deadline)
     assert isinstance(conductor.answer(wanted(1, 2, "b")), CheckGroup)
@@ -202,7 +202,7 @@ def test_results_of_another_master_s_check_are_refused() -> None:
         Conductor().hear(said, 0.0)
 
 
-def test_verdicts_are_repeated_to_those_who_ask_again() -> None:
+def test_verdict_is_repeated_on_request() -> None:
     conductor = Conductor()
     arrivals = [wanted(n, 3) for n in range(3)]
     verdicts = played(conductor, arrivals, set())
@@ -228,17 +228,17 @@ def begun(nodes: int) -> tuple[Conductor, list[CheckWanted]]:
         assert isinstance(conductor.answer(one), CheckGroup)
         asked = asking(one, 0)
         conductor.hear(asked, 0.0)
-        assert conductor.answer(asked) is None, "who tests already is not told again"
+        assert conductor.answer(asked) is None, "a node that tests gets no second group"
         assert not conductor.is_in_vain(asked)
     return conductor, arrivals
 
 
-def test_the_partner_of_a_node_that_dies_is_told_at_once_and_paired_anew() -> None:
+def test_partner_of_dead_node_is_notified_and_paired_again() -> None:
     conductor, arrivals = begun(4)
     conductor.lost(3, 1.0)
     in_vain = [conductor.is_in_vain(asking(one, 0)) for one in arrivals]
     assert in_vain == [False, False, True, False]
-    assert not conductor.is_in_vain(arrivals[2]), "only who tests is told"
+    assert not conductor.is_in_vain(arrivals[2]), "only a testing node is notified"
     for one in arrivals[:3]:
         group = CheckGroup(round=0, members=())
         conductor.hear(result(one, group, passed=one.node_id != 2), 1.0)
@@ -268,7 +268,7 @@ def test_of_two_nodes_the_one_that_is_left_is_tested_alone() -> None:
     assert verdict.passed
 
 
-def test_the_partner_of_a_node_that_fails_by_itself_is_told_too() -> None:
+def test_partner_of_locally_failing_node_is_notified() -> None:
     conductor, arrivals = begun(2)
     failed = result(arrivals[0], CheckGroup(round=0, members=()), passed=False)
     conductor.hear(failed, 0.0)
@@ -276,11 +276,11 @@ def test_the_partner_of_a_node_that_fails_by_itself_is_told_too() -> None:
     conductor, arrivals = begun(2)
     conductor.hear(msgspec.structs.replace(failed, local=True), 0.0)
     assert conductor.is_in_vain(asking(arrivals[1], 0))
-    assert not conductor.is_in_vain(asking(arrivals[0], 0)), "it has said what it has to"
+    assert not conductor.is_in_vain(asking(arrivals[0], 0)), "it has reported its result"
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_nodes_that_die_anywhere_hold_nobody_up_and_are_nobodys_fault(seed: int) -> None:
+def test_dying_nodes_delay_no_check_and_no_other_node_is_blamed(seed: int) -> None:
     chance = random.Random(seed)
     nodes = chance.randint(2, 9)
     conductor = Conductor()

@@ -1,4 +1,4 @@
-"""The node check's group testing: no healthy node is blamed, no faulty one is missed."""
+"""Group testing: no healthy node is blamed, no faulty one is missed."""
 
 import itertools
 import random
@@ -19,7 +19,7 @@ def conducted(
     rules: Rules | None = None,
     dying: Mapping[int, int] | None = None,
 ) -> tuple[Verdict, list[Round]]:
-    """Play a check; ``dying`` says of nodes in which round they are lost."""
+    """Simulate a check; ``dying`` maps nodes to the round in which they are lost."""
     rounds: list[Round] = []
     gone: set[int] = set()
     while True:
@@ -70,7 +70,7 @@ def test_every_combination_up_to_eight_nodes_is_judged_right(nodes: int) -> None
 
 
 @pytest.mark.parametrize("nodes", range(1, 9))
-def test_what_fails_within_a_node_is_found_whoever_else_is_faulty(nodes: int) -> None:
+def test_local_failure_is_found_for_any_other_faulty_nodes(nodes: int) -> None:
     for count in range(nodes + 1):
         for faulty in itertools.combinations(range(nodes), count):
             verdict, _ = conducted(nodes, broken(faulty, local=True))
@@ -116,7 +116,7 @@ def test_a_failure_that_does_not_come_again_is_forgiven() -> None:
     assert len(rounds) == 2
 
 
-def test_a_node_that_says_nothing_is_found() -> None:
+def test_silent_node_is_faulty() -> None:
     def silent(groups: tuple[Group, ...]) -> Round:
         return Round(
             groups,
@@ -132,7 +132,7 @@ def test_a_node_that_says_nothing_is_found() -> None:
 
 
 @pytest.mark.parametrize("nodes", range(1, 6))
-def test_whoever_is_lost_in_whichever_round_no_healthy_node_is_blamed(nodes: int) -> None:
+def test_no_healthy_node_is_blamed_for_losses_in_any_round(nodes: int) -> None:
     for states in itertools.product([None, "faulty", 0, 1, 2], repeat=nodes):
         faulty = {node for node, state in enumerate(states) if state == "faulty"}
         dying = {node: state for node, state in enumerate(states) if isinstance(state, int)}
@@ -147,10 +147,10 @@ def test_whoever_is_lost_in_whichever_round_no_healthy_node_is_blamed(nodes: int
             assert not verdict.undecided
 
 
-def test_a_partner_that_has_passed_and_is_lost_is_nobodys_partner_again() -> None:
+def test_lost_proved_node_is_not_a_partner_again() -> None:
     verdict, rounds = conducted(4, broken({3}), dying={0: 1, 1: 1})
     assert (set(verdict.faulty), verdict.undecided) == (set(), (2, 3))
-    assert len(rounds) == 3, "each alone at last"
+    assert len(rounds) == 3, "finally each node alone"
 
 
 @pytest.mark.parametrize("nodes", range(1, 6))
@@ -162,7 +162,7 @@ def test_a_failure_within_a_node_that_does_not_come_again_is_forgiven(nodes: int
     assert (verdict.faulty, verdict.undecided) == ({}, ())
 
 
-def test_a_slow_node_that_then_fails_with_everybody_is_not_tried_for_ever() -> None:
+def test_slow_then_failing_node_is_not_tried_endlessly() -> None:
     def late(node: int, group: Group, number: int) -> Outcome:
         seconds = 1.0 if node == 1 else 0.1
         return Outcome(not number or 1 not in group, compute_s=seconds, collective_s=0.1)

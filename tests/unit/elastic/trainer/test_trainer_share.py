@@ -1,4 +1,4 @@
-"""Sharing out a global batch: all records, once, with weights that add up."""
+"""Splitting a global batch: all records once, with weights that add up."""
 
 import math
 
@@ -25,8 +25,12 @@ def test_shares_cover_the_batch_and_weights_add_up(world: int, more: int, micro:
 
 @pytest.mark.parametrize(
     ("shares", "words"),
-    [((2, 3, 0, 1), "leaves some of 3"), ((4, 2, 2, 1), "rank 2"), ((4, 2, 0, 0), "is none")],
+    [
+        ((2, 3, 0, 1), "leaves some of 3"),
+        ((4, 2, 2, 1), "rank 2"),
+        ((4, 2, 0, 0), "at least one record"),
+    ],
 )
-def test_what_cannot_be_shared_is_refused(shares: tuple[int, int, int, int], words: str) -> None:
+def test_invalid_shares_are_refused(shares: tuple[int, int, int, int], words: str) -> None:
     with pytest.raises(ShareError, match=words):
         Share(*shares)

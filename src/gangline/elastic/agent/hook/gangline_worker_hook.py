@@ -1,8 +1,8 @@
-"""What ``sitecustomize`` beside it does in a worker: learning, warming, waiting, last words.
+"""The part of ``sitecustomize`` that runs in workers and spares: learn, preload, wait.
 
-Loaded by path and dropped from ``sys.modules`` at once. Messages to the agent are lines of JSON on
-a socket that both share. A spare may also lend the agent a child: a fork of itself that does
-something else, and of which nothing is left when the script runs.
+It is loaded by path and removed from ``sys.modules`` afterwards. Messages to the agent are lines of
+JSON on a shared socket. A spare can also fork a child that runs another function; nothing of it
+is left when the script runs.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import json
 import os
 import sys
 
-TYPE_CHECKING = False  # typing is not imported: the script may never need it
+TYPE_CHECKING = False  # the script may not need typing, so it is not imported
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 _SETTLED_S = 1.0
-"""So long no module may have been imported before the list of modules counts as complete."""
+"""The list of modules is complete when no module was imported for this time."""
 _LOOK_EVERY_S = 0.25
 _STEP_SIZE = 8
 _INTEGER = 4
-"""Bytes of a descriptor that is sent."""
+"""Size of a file descriptor in a control message."""
 _PR_SET_PDEATHSIG, _SIGKILL = 1, 9
 
 
@@ -34,7 +34,7 @@ def run(mode: str, descriptor: int) -> None:
         os.environ.update(order["env"])
         mode = "learn" if order["learns"] else "plain"
     if mode == "learn":
-        import _thread  # noqa: PLC0415 - a thread that threading.enumerate() does not show
+        import _thread  # noqa: PLC0415 - threading.enumerate() does not show such a thread
 
         _thread.start_new_thread(_learn, (descriptor,))
     if mode != "learn":
@@ -44,21 +44,21 @@ def run(mode: str, descriptor: int) -> None:
 
 
 class _Orders:
-    """What the agent writes, line by line, and the descriptors that it sends along."""
+    """Orders of the agent, one JSON object a line, and the file descriptors sent with them."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor, self._rest = descriptor, b""
         self.lent: list[int] = []
 
     def read(self) -> Any:
-        import _socket  # noqa: PLC0415 - the script may never need the module around it
+        import _socket  # noqa: PLC0415 - the script may not need socket, which wraps it
 
         channel = _socket.socket(fileno=self.descriptor)
         try:
             while b"\n" not in self._rest:
                 piece, extra, _, _ = channel.recvmsg(1 << 16, _socket.CMSG_SPACE(_INTEGER))
                 if not piece:
-                    os._exit(0)  # the agent is gone, or wants no spare any more
+                    os._exit(0)  # the agent has ended, or needs no spare any more
                 self._rest += piece
                 for _, _, sent in extra:
                     self.lent.append(int.from_bytes(sent[:_INTEGER], sys.byteorder))
@@ -68,7 +68,7 @@ class _Orders:
         return json.loads(line)
 
     def wait(self, descriptor: int) -> bool:
-        """Wait for a descriptor to be readable, or an order to come; return whether one has."""
+        """Wait until a descriptor is readable or an order arrives. Returns True for an order."""
         import select  # noqa: PLC0415
 
         looks = select.poll()
@@ -78,7 +78,7 @@ class _Orders:
 
 
 def _wait_for_order(descriptor: int) -> Any:
-    """Do what the agent wants; return the order to become a worker."""
+    """Execute orders until the one to become a worker; return that one."""
     orders = _Orders(descriptor)
     streams = [os.dup(1), os.dup(2)]
     nothing = os.open(os.devnull, os.O_WRONLY)
@@ -90,18 +90,18 @@ def _wait_for_order(descriptor: int) -> Any:
         elif "child" in order:
             code = _lend_child(orders, order["child"], streams[1])
             _tell(descriptor, {"ended": code})
-    for number, (kept, path) in enumerate(zip(streams, order["streams"], strict=True), start=1):
-        source = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644) if path else kept
+    for number, (original, path) in enumerate(zip(streams, order["streams"], strict=True), start=1):
+        source = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644) if path else original
         os.dup2(source, number)
         os.close(source)
-        if source != kept:
-            os.close(kept)
+        if source != original:
+            os.close(original)
     os.close(nothing)
     return order
 
 
 def _warm(order: Any) -> list[str]:
-    """Import, and have a tiny step trained; return the names that could not be imported."""
+    """Import modules and train a tiny step; return the names that could not be imported."""
     missing = _preload(order["modules"])
     if order["step"] and "torch" in sys.modules:
         _tiny_step(sys.modules["torch"])
@@ -113,19 +113,19 @@ def _tell(descriptor: int, words: dict[str, Any]) -> None:
     try:
         os.write(descriptor, json.dumps(words).encode() + b"\n")
     except OSError:
-        os._exit(0)  # the agent is gone, or wants no spare any more
+        os._exit(0)  # the agent has ended, or needs no spare any more
 
 
 def _lend_child(orders: _Orders, wanted: Any, output: int) -> int:
-    """Have a fork of this process serve the descriptor that was sent; return its exit code.
+    """Run a child on the descriptor that was sent; return its exit code.
 
-    It is killed when the agent has another order for this process.
+    A child is a fork of this process. It is killed when the agent sends another order.
     """
     import warnings  # noqa: PLC0415
 
     channel, parent = orders.lent.pop(0), os.getpid()
     with warnings.catch_warnings():
-        # Libraries of mathematics have threads, and end them themselves before a fork.
+        # Python warns of threads. Those of numerical libraries end themselves before a fork.
         warnings.simplefilter("ignore")
         pid = os.fork()
     if pid == 0:
@@ -140,7 +140,7 @@ def _lend_child(orders: _Orders, wanted: Any, output: int) -> int:
 
 
 def _be_child(wanted: Any, channel: int, output: int, parent: int) -> NoReturn:
-    """Run ``main`` of a module of the agent's, as if the agent had started an interpreter."""
+    """Run ``main`` of a module as if the agent had started a new interpreter."""
     code = 1
     try:
         import contextlib  # noqa: PLC0415
@@ -157,7 +157,7 @@ def _be_child(wanted: Any, channel: int, output: int, parent: int) -> NoReturn:
         os.sched_setaffinity(0, wanted["processors"])
         sys.path[:] = wanted["path"]
         sys.modules.pop("sitecustomize", None)
-        with contextlib.suppress(ImportError):  # there may be none
+        with contextlib.suppress(ImportError):  # the user may have none
             importlib.import_module("sitecustomize")
         importlib.import_module(wanted["module"]).main(channel)
         code = 0
@@ -166,7 +166,7 @@ def _be_child(wanted: Any, channel: int, output: int, parent: int) -> NoReturn:
 
         traceback.print_exc()
     finally:
-        # Nothing that this process has inherited may be cleared away by it.
+        # No exit handler that this process has inherited may run in it.
         os._exit(code)
 
 
@@ -176,7 +176,7 @@ def _preload(modules: list[str]) -> list[str]:
     missing = []
     for name in modules:
         if name not in sys.modules:
-            # Whatever an import raises, the script is the one to meet it, not its spare.
+            # An import may raise anything. The script must see the error, not its spare.
             try:
                 importlib.import_module(name)
             except Exception:
@@ -185,7 +185,7 @@ def _preload(modules: list[str]) -> list[str]:
 
 
 def _tiny_step(torch: Any) -> None:
-    """One step of training on the processor: threads, kernels and caches come to life."""
+    """Train one step on the processor, so that threads, kernels and caches are initialized."""
     state = torch.get_rng_state()
     layer = torch.nn.Linear(_STEP_SIZE, _STEP_SIZE)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
@@ -206,7 +206,7 @@ def _regain_priority(nice: int) -> None:
 
 
 def _learn(descriptor: int) -> None:
-    """Tell the agent what has been imported, once that stops growing."""
+    """Report the imported modules to the agent when no more are imported."""
     import time  # noqa: PLC0415
 
     count, since = 0, time.monotonic()
@@ -222,11 +222,11 @@ def _learn(descriptor: int) -> None:
         with os.fdopen(descriptor, "w") as agent:
             agent.write(line)
     except OSError:
-        return  # the agent is gone
+        return  # the agent has ended
 
 
 def _arrange_stacks() -> None:
-    """Have the stacks of all threads written to a file when the agent sends the signal."""
+    """Write the stacks of all threads to a file when the agent sends the signal."""
     number, _, path = os.environ.pop("GANGLINE_STACKS", "").partition(":")
     if path:
         import faulthandler  # noqa: PLC0415
@@ -236,7 +236,7 @@ def _arrange_stacks() -> None:
 
 
 def _last_words() -> None:
-    """Write an uncaught exception where torch's ``record`` would have written it."""
+    """Write an uncaught exception to the error file, as torch's ``record`` would."""
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     error = getattr(sys, "last_value", None)
     if not path or error is None or os.path.exists(path):
@@ -244,11 +244,11 @@ def _last_words() -> None:
     import time  # noqa: PLC0415
     import traceback  # noqa: PLC0415
 
-    words = traceback.format_exception(type(error), error, error.__traceback__)
-    extra = {"py_callstack": "".join(words), "timestamp": str(int(time.time()))}
+    lines = traceback.format_exception(type(error), error, error.__traceback__)
+    extra = {"py_callstack": "".join(lines), "timestamp": str(int(time.time()))}
     message = {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}
     try:
         with open(path, "w") as file:
             json.dump({"message": message}, file)
     except OSError:
-        return  # nowhere to write: the traceback is on stderr all the same
+        return  # the traceback is on stderr anyway

@@ -1,16 +1,16 @@
-"""Runs inside every Python worker, just before the interpreter turns to the training script.
+"""Runs inside every Python worker, before the interpreter runs the training script.
 
-The agent puts this folder first on ``PYTHONPATH``; ``site`` then imports this file. It undoes every
-trace of itself (environment, ``sys.path``, a site customization of the user's own is run as usual)
-and does one of two things:
+The agent puts this folder first on ``PYTHONPATH``; ``site`` then imports this file. The file
+removes every trace of itself: environment variables and entries of ``sys.path``. A site
+customization of the user is run as usual. Then it does one of two things:
 
-- a worker that starts at once: note what it will import, for the spares to come;
-- a spare: import what the script will import, wait for the agent's order, take over the environment
-  and the streams named there.
+- in a worker that starts immediately, report what it imports, for later spares;
+- in a spare, import what the script will import, wait for the agent's order, then take over the
+  environment and the streams that the order names.
 
-The interpreter goes on to run the script itself, so ``__main__``, ``sys.argv``, tracebacks and the
-rest are not imitated: they are the real ones. Only the standard library is used, nothing of ours
-can be imported here: the interpreter may be another one than the agent's.
+The interpreter itself runs the script, so ``__main__``, ``sys.argv`` and tracebacks are the real
+ones. Only the standard library is used: the interpreter may not be the agent's, so nothing of
+Gangline can be imported here.
 """
 
 import os
@@ -33,7 +33,7 @@ def _main() -> None:
     try:
         hook.run(mode, int(descriptor))
     except BaseException:
-        # What is raised here is printed by ``site``, and the script runs all the same: right for a
+        # ``site`` prints an error raised here and runs the script anyway. That is right for a
         # worker, but a spare that could not wait for its order must not train.
         if mode == "spare":
             os._exit(1)
@@ -52,9 +52,10 @@ def _hide(folder: str) -> None:
 
 
 def _give_way() -> None:
-    """Run the site customization that this file hides; ``site`` expects an error for none."""
+    """Run the user's site customization, or raise ImportError, as ``site`` expects."""
     sys.modules.pop("sitecustomize", None)
-    import sitecustomize  # type: ignore[import-not-found,unused-ignore]  # noqa: F401, PLC0415
+    # By name, as the interpreter does: the user's module is no import of this project.
+    __import__("sitecustomize")
 
 
 if _VARIABLE in os.environ:

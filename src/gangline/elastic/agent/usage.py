@@ -1,0 +1,51 @@
+"""Reported progress of a worker group, and the processors and memory that it uses."""
+
+import os
+import time
+from pathlib import Path
+
+from gangline.elastic.agent.account import Usage
+from gangline.elastic.agent.group import Group
+from gangline.elastic.agent.memory import resident_bytes
+from gangline.elastic.progress import Told, read
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+def told(group: Group) -> list[Told]:
+    """Read the progress files of all workers."""
+    return [read(worker.streams.progress, worker.streams.metrics) for worker in group.workers]
+
+
+def processor_seconds(pid: int) -> float:
+    """Return the processor time that a process has used; 0 if it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+
+
+class Meter:
+    """Measures the resource usage of one attempt's workers and their children."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self._busy_s, self._looked = 0.0, time.monotonic()
+
+    def usage(self) -> Usage:
+        """Return the processors used since the last call, and the memory used now."""
+        pids = [pid for worker in self._group.workers for pid in _family(worker.process.pid)]
+        busy_s, now = sum(map(processor_seconds, pids)), time.monotonic()
+        passed, used = now - self._looked, max(0.0, busy_s - self._busy_s)
+        self._busy_s, self._looked = busy_s, now
+        return Usage(round(used / passed, 3) if passed else 0.0, sum(map(resident_bytes, pids)))
+
+
+def _family(pid: int) -> list[int]:
+    """Return a process and its children, such as data loaders."""
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        children = []  # it has ended, or this kernel lacks the file
+    return [pid, *map(int, children)]

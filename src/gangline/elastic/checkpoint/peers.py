@@ -1,9 +1,9 @@
-"""Savers of a job give each other what lies in their memory, so that a lost node costs no storage.
+"""Replication: savers of a job exchange segments, so that a lost node needs no read from storage.
 
-One TCP connection for each segment: the server sends a nonce, the client a request and a proof
-that it knows the job's token, then whole segments travel as they lie in memory. They are verified,
-entry by entry, before they get their name. The content is not encrypted: it is the network of the
-training.
+There is one TCP connection for each segment. The server sends a nonce; the client sends a request
+with a proof that it knows the job's token; then the complete segment follows. The receiver verifies
+every entry before the segment gets its name. The content is not encrypted: it uses the network of
+the training.
 """
 
 import contextlib
@@ -30,28 +30,26 @@ from gangline.elastic.checkpoint.segment import Segment, create
 
 log = logging.getLogger(__name__)
 TIMEOUT_S = 30.0
-"""Longest silence of a peer."""
+"""Longest pause in a peer's traffic before the connection is given up."""
 _LINE = 4096
 _ARRIVING = "arriving-"
-"""How the names of segments begin that are not whole yet."""
+"""Prefix of the names of segments that are not complete yet."""
 
 
 class Request(msgspec.Struct, frozen=True):
-    """What a client wants of the segment of ``rank`` at ``step``."""
+    """Request for the segment of ``rank`` at ``step``."""
 
     verb: Literal["get", "put"]
     rank: int
     step: int
     plan: str
     bytes: int = 0
-    """How long the segment is that follows a ``put``."""
+    """Length of the segment that follows a ``put``."""
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What the server says to it."""
-
     bytes: int = 0
-    """How long the segment is that follows, after a ``get``."""
+    """Length of the segment that follows, after a ``get``."""
     refusal: str = ""
 
 
@@ -60,7 +58,7 @@ def _proof(token: str, nonce: bytes, body: bytes) -> bytes:
 
 
 class PeerServer(socketserver.ThreadingTCPServer):
-    """Gives and takes segments of one home; the operating system picks the first port."""
+    """Serves and receives segments of one job's folder, on any free port."""
 
     daemon_threads = True
     allow_reuse_address = True
@@ -74,19 +72,18 @@ class PeerServer(socketserver.ThreadingTCPServer):
 
     @property
     def port(self) -> int:
-        """Where it listens."""
         port: int = self.server_address[1]
         return port
 
     def start(self) -> None:
-        """Serve in a thread of its own, and tell the port to those who share the home."""
+        """Serve in a thread, and publish the port to the processes of this node."""
         threading.Thread(target=self.serve_forever, name="peers", daemon=True).start()
         fresh = self.home / "port.new"
         fresh.write_text(str(self.port))
         fresh.rename(self.home / "port")
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A peer that goes away is no news worth a trace."""
+        """Log the failure of one request; the server continues."""
         log.warning("a peer's request failed", extra={"peer": str(client_address)}, exc_info=True)
 
 
@@ -139,7 +136,7 @@ class _Handler(socketserver.StreamRequestHandler):
 
 @contextlib.contextmanager
 def locked(held: Held) -> Iterator[Segment | None]:
-    """The segment, held against being overwritten; ``None`` when it was already."""
+    """Yield the segment under its shared lock; ``None`` if it was overwritten already."""
     segment = Segment(held.path)
     try:
         with segment.reading() as free:
@@ -154,11 +151,11 @@ def _send(connection: socket.socket, segment: Segment, size: int) -> None:
 
 
 def receive(stream: Stream, home: Path, request: Request) -> None:
-    """Take a segment in as this node's copy of a rank.
+    """Receive a segment as this node's copy of a rank.
 
     Raises:
-        CorruptError: what came is not what was asked for, or damaged.
-        MemoryShortError: shared memory has no room for it.
+        CorruptError: the content is damaged or not what was requested.
+        MemoryShortError: shared memory is too small for it.
         OSError: the connection broke.
     """
     arriving = home / f"{_ARRIVING}{os.getpid()}-{threading.get_ident()}.seg"
@@ -172,7 +169,7 @@ def receive(stream: Stream, home: Path, request: Request) -> None:
 
 
 def clear_abandoned(home: Path) -> None:
-    """Give back the memory of what processes that were killed had begun to take in."""
+    """Remove segments that killed processes had begun to receive."""
     for path in home.glob(f"{_ARRIVING}*"):
         hold = Hold(path)
         if hold.take(exclusive=True):
@@ -181,10 +178,10 @@ def clear_abandoned(home: Path) -> None:
 
 
 def verify(segment: Segment, arrived: Arrived, request: Request) -> None:
-    """See that a segment is what was asked for, and came as it was sealed.
+    """Check that a segment is the requested one and matches its checksums.
 
     Raises:
-        CorruptError: it is not.
+        CorruptError: it is not, or does not.
     """
     header, layout = arrived.header, arrived.layout
     if (header.step, layout.plan, layout.rank) != (request.step, request.plan, request.rank):
@@ -204,7 +201,7 @@ def _asking(address: str, token: str, request: Request) -> Iterator[socket.socke
 
 
 def _line(connection: socket.socket) -> bytes:
-    """A line, read byte by byte so that nothing of what follows is taken."""
+    """Read a line byte by byte, so that no byte of the following segment is consumed."""
     line = bytearray()
     while not line.endswith(b"\n"):
         byte = connection.recv(1)
@@ -222,11 +219,11 @@ def _answer_of(connection: socket.socket) -> Answer:
 
 
 def fetch(home: Path, address: str, token: str, request: Request) -> None:
-    """Copy a segment from a peer's memory into this home.
+    """Copy a segment from a peer's memory into this job's folder.
 
     Raises:
-        CorruptError: the peer does not have it, or what came is damaged.
-        MemoryShortError: shared memory has no room for it.
+        CorruptError: the peer does not have it, or the content is damaged.
+        MemoryShortError: shared memory is too small for it.
         OSError: the peer cannot be reached.
     """
     with _asking(address, token, request) as connection:
@@ -244,7 +241,7 @@ class Replicator:
         """The generation of each rank that the peer has."""
 
     def send(self, settings: Settings) -> int:
-        """Send what is new and held on this node alone; returns how many segments went."""
+        """Send new saves that only this node holds; return the number of segments sent."""
         newest: dict[int, Held] = {}
         for held in pending.survey(self.home) if settings.peer else []:
             known = newest.get(held.rank)

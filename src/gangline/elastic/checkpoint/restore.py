@@ -1,4 +1,4 @@
-"""Restoring: all ranks look at what there is, agree on a step, load it, and agree that they did."""
+"""Restoring: all ranks list what exists, agree on a step, load it, and agree that all succeeded."""
 
 import logging
 from collections.abc import Sequence
@@ -33,16 +33,16 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What was restored."""
+    """The result of a restore."""
 
     step: int
     state: dict[str, Any]
     source: Literal["memory", "peer", "storage"]
-    """Where this rank had it from."""
+    """Where this rank read it from."""
 
 
 class Restorer:
-    """What there is to restore, seen by all ranks."""
+    """The steps that can be restored, as seen by all ranks."""
 
     def __init__(
         self,
@@ -58,14 +58,14 @@ class Restorer:
         self.found: list[Holding] = sorted({one for view in views for one in view})
         self.target: Target | None = None
         self.foreign: str | None = None
-        """Whose checkpoints are in the folder when there are none of ours."""
+        """Format of foreign checkpoints in the folder if it has none of ours."""
         self.fetched = False
 
     def load(self, state: dict[str, Any] | None, step: int | None) -> Loaded | None:
         """Load the best candidate that all ranks can load.
 
         Raises:
-            CheckpointError: there are candidates but none of them could be loaded.
+            CheckpointError: there are candidates, but none could be loaded.
             ForeignFolderError: there are none, but checkpoints of another format.
         """
         reasons: list[str] = []
@@ -86,7 +86,7 @@ class Restorer:
         return None
 
     def _stored(self) -> list[int]:
-        """The steps in storage as rank 0 sees them."""
+        """Return the steps in storage as rank 0 sees them."""
         problem, steps, kind = "", list[int](), None
         try:
             self.target = open_target(self.settings.target, self.settings.options)
@@ -149,7 +149,7 @@ class Restorer:
         return MemorySource(mine, bring, self._mapped)
 
     def _likeliest(self, candidate: Candidate) -> int:
-        """The rank whose part this rank needs most likely: its own, if there was one."""
+        """Return the rank whose part this rank most likely needs: its own, if it exists."""
         there = sorted(
             one.rank for one in self.found if (one.step, one.plan) == candidate and one.address
         )
@@ -165,10 +165,10 @@ class Restorer:
         ]
 
     def _fetch(self, candidate: Candidate, rank: int) -> Held:
-        """Have from another node the part of ``rank``, or of one that holds the same.
+        """Fetch the part of ``rank``, or of a rank that holds the same entries, from another node.
 
         Raises:
-            CorruptError: nobody has it, or it came damaged.
+            CorruptError: no node has it, or it arrived damaged.
         """
         there = [one for one in self.found if (one.step, one.plan) == candidate and one.address]
         for one in sorted(there, key=lambda one: (one.rank != rank, one.rank)):
@@ -193,7 +193,9 @@ class Restorer:
         raise CorruptError(f"rank {rank}'s part is in no memory that can be reached")
 
     def _forget_newer(self, step: int) -> None:
-        """Saves newer than the step that training goes on from belong to a past that is no more."""
+        """Invalidate saves that are newer than the restored step: training will compute those steps
+        again.
+        """
         for held in pending.survey(self.home):
             if held.step > step:
                 segment = Segment(held.path)
@@ -204,7 +206,7 @@ class Restorer:
 
 
 def owner_of(metadata: Metadata, key: Key) -> int:
-    """The rank that owns a value, as the names of files tell."""
+    """Return the rank that owns a value, from the name of its file."""
     index = MetadataIndex(*key)
     try:
         return int(metadata.storage_data[index].relative_path.split("_")[2])
@@ -213,7 +215,9 @@ def owner_of(metadata: Metadata, key: Key) -> int:
 
 
 def _newest_of_each(held: Sequence[Held]) -> list[Held]:
-    """One save for each step, plan and rank: a rank's own before a copy, the newest of its own."""
+    """Return one save for each step, plan and rank: a rank's own before a copy, the newest of its
+    own.
+    """
     best: dict[tuple[int, str, int], Held] = {}
     for one in held:
         key = (one.step, one.layout.plan, one.rank)

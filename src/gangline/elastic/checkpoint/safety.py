@@ -1,7 +1,7 @@
-"""Reading what was pickled without running anybody's code.
+"""Unpickles without running code from the file.
 
-PyTorch's own reader unpickles ``.metadata`` and values freely. Here only the classes that such
-files consist of are known; any other name in a pickle is an error, wherever it comes from.
+PyTorch's own reader unpickles ``.metadata`` and values without restriction. Here only the classes
+that such files consist of are known; any other name in a pickle is an error.
 """
 
 import pickle
@@ -41,7 +41,7 @@ _BUILTINS = {"set", "frozenset", "complex", "slice", "bytearray"}
 
 class _MetadataUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        """Give the classes that metadata consists of, and no other."""
+        """Return a class that metadata consists of; refuse any other."""
         if module == "torch" and isinstance(found := getattr(torch, name, None), torch.dtype):
             return found
         if module == "builtins" and name in _BUILTINS:
@@ -55,7 +55,7 @@ def read_metadata(stream: IO[bytes]) -> Metadata:
     """Read a ``.metadata`` file.
 
     Raises:
-        CorruptError: it is damaged, or names anything that metadata do not consist of.
+        CorruptError: it is damaged, or names a class that does not belong in metadata.
     """
     try:
         found = _MetadataUnpickler(stream).load()
@@ -69,7 +69,7 @@ def read_metadata(stream: IO[bytes]) -> Metadata:
 
 
 def _data_classes() -> list[Callable[..., Any] | tuple[Callable[..., Any], str]]:
-    """What is data and no code, but not on PyTorch's list: NumPy's arrays and scalars."""
+    """Return classes that hold only data and are not on PyTorch's list: NumPy's arrays and scalars."""
     multiarray: Any = import_module("numpy._core.multiarray")
     kinds = [type(numpy.dtype(letter)) for letter in "?bBhHiIlLqQefdFD"]
     return [
@@ -86,12 +86,14 @@ def _data_classes() -> list[Callable[..., Any] | tuple[Callable[..., Any], str]]
 
 
 _loading = threading.Lock()
-"""PyTorch's list of what may be loaded is one for all threads, and what leaves it is gone also if
-the script had put it there."""
+"""PyTorch's list of allowed classes is global for all threads. Leaving ``safe_globals`` removes
+names
+from it even if the training script had added them.
+"""
 
 
 def safe_load(stream: IO[bytes]) -> Any:
-    """Load a value with PyTorch's restricted unpickler, which also knows arrays of NumPy.
+    """Load a value with PyTorch's restricted unpickler, extended by NumPy's arrays.
 
     Raises:
         pickle.UnpicklingError: loading it would need code.

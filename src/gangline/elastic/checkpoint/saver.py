@@ -1,9 +1,10 @@
-"""The process that takes checkpoints from memory to storage, and outlives the training processes.
+"""The saver: a process that writes checkpoints from memory to storage and outlives training
+processes.
 
-One for each job on each node, whoever starts it: the agent, or the first ``Checkpointer``. It is
-woken by words over a socket but decides by what lies in memory, so it may be killed and started
-again at any time. When a training process dies it writes the newest complete save to storage; when
-all are gone for good it takes the memory away and ends.
+There is one for each job on each node, started by the agent or the first ``Checkpointer``. Messages
+over a socket only wake it; it decides from the content of shared memory, so it may be killed and
+started again at any time. When a training process dies, it writes the newest complete save to
+storage. When the job is over, it frees the memory and ends.
 
     python -m gangline.elastic.checkpoint.saver HOME
 """
@@ -28,29 +29,31 @@ from gangline.elastic.checkpoint.writing import Writer
 
 log = logging.getLogger(__name__)
 LOOK_S = 1.0
-"""How often it looks without being woken: other nodes' parts appear without a word."""
+"""Seconds between polls without a message: parts of other nodes appear without one."""
 LONGEST_WAIT_S = 30.0
-"""Longest pause before a write that failed is tried again."""
+"""Longest pause before a failed write is retried."""
 
 
 class Saver:
-    """The state of a saver: who is connected, what was asked, when all were gone."""
+    """State of the saver: its connections, requests, and the time since the last process left."""
 
     def __init__(self, home: Path, settings: Settings) -> None:
         self.home, self.settings = home, settings
         self.loop = asyncio.get_running_loop()
         self.clients: dict[asyncio.StreamWriter, bool] = {}
-        """Connections, and whether a training process introduced itself there."""
+        """Connections; the value says whether a training process has introduced itself."""
         self.wake, self.sealing = asyncio.Event(), asyncio.Event()
         self.wake.set()
         self.deaths = 0
-        """Training processes that died and whose saves nobody has rescued yet."""
+        """Crashed training processes whose newest save has not been written yet."""
         self.flushers: list[asyncio.StreamWriter] = []
         self.seen_any = False
         self.fallen: set[int] = set()
-        """Ranks that died and have not come back."""
+        """Ranks that crashed and have not come back."""
         self.newest: dict[int, asyncio.StreamWriter] = {}
-        """The last connection of each rank: who comes back may be heard before the old one ends."""
+        """The newest connection of each rank. A restarted process may connect before the old
+        connection ends.
+        """
         self.alone_since = time.monotonic()
         self.ending = False
         self.replicator = Replicator(home)
@@ -64,7 +67,6 @@ class Saver:
             client.write(words.encode(outcome))
 
     async def serve(self, reader: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
-        """Listen to one connection until it ends."""
         rank: int | None = None
         said_bye = False
         self.clients[client] = False
@@ -98,7 +100,7 @@ class Saver:
         self.wake.set()
 
     async def write_for_ever(self) -> None:
-        """Write and commit until there is nobody left to write for."""
+        """Write and commit until the job is over."""
         while not await self._finished():
             pause = LOOK_S
             if self.writer.troubles:
@@ -125,7 +127,7 @@ class Saver:
                 client.write(words.encode(Flushed(step)))
 
     async def seal_for_ever(self) -> None:
-        """Give each new save its checksums, soon after it was taken."""
+        """Compute checksums of each new save soon after it was taken, and replicate it."""
         while True:
             await self.sealing.wait()
             self.sealing.clear()
@@ -150,13 +152,13 @@ class Saver:
         return alone > self.settings.linger_s
 
     def end(self) -> None:
-        """Write the newest save, then end: the node is being taken away."""
+        """Write the newest save, then end: the node is about to be removed."""
         self.ending = True
         self.wake.set()
 
 
 async def run(home: Path, settings: Settings) -> bool:
-    """Serve until the job is over; whether its memory may be taken away."""
+    """Serve until the job is over; return whether its memory may be freed."""
     saver = Saver(home, settings)
     saver.loop.add_signal_handler(signal.SIGTERM, saver.end)
     clear_abandoned(home)
@@ -185,7 +187,7 @@ async def run(home: Path, settings: Settings) -> bool:
 
 
 def main() -> None:
-    """Run for the home that is named, unless another saver does."""
+    """Run for the given folder, unless another saver does."""
     home = Path(sys.argv[1])
     logging.basicConfig(
         filename=home / "saver.log", format="%(asctime)s %(levelname)s %(message)s", level="INFO"

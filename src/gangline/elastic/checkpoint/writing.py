@@ -1,7 +1,8 @@
-"""The saver's hands: writing what is asked for, committing, keeping checksums; all blocking calls.
+"""The uploader of the saver: writes requested saves, commits steps, computes checksums. All calls
+block.
 
-Every call looks at the segments anew. Nothing is remembered that could not be found again, but for
-the commits that wait for other nodes.
+Every call reads the segments again. The only state that shared memory does not have is the list of
+uncommitted steps, and that is rebuilt from storage after a restart of the saver.
 """
 
 import logging
@@ -26,25 +27,25 @@ from gangline.elastic.checkpoint.words import Outcome
 
 log = logging.getLogger(__name__)
 OTHERS_S = 10.0
-"""How long a step waits for the other nodes before an older one is tried as well."""
+"""Time that a step waits for the other nodes before an older one is tried as well."""
 
 
 class Writer:
-    """Writes the saves of one home to its target."""
+    """Writes the saves of one job's folder to its target."""
 
     def __init__(self, home: Path, report: Callable[[Outcome], None]) -> None:
         self.home, self.report = home, report
         self.stop = threading.Event()
         self.waiting: dict[tuple[int, str], int] = {}
-        """Steps and plans that wait for other ranks, and the number of ranks."""
+        """Uncommitted steps and plans that wait for other ranks, with the number of ranks."""
         self.troubles = 0
-        """Attempts that failed, one after the other."""
+        """Number of consecutive failed attempts."""
         self.taken: set[tuple[int, str]] = set()
-        """Steps and plans that another saver was faster to commit: not tried again."""
+        """Steps and plans that another saver committed first; they are not tried again."""
         self._target: tuple[Settings, Target, persist.Pace] | None = None
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="write")
         self._mapped: dict[Path, Segment] = {}
-        """Segments that sums are taken of, again and again."""
+        """Segments that stay mapped for repeated checksums."""
 
     def close(self) -> None:
         """Stop waiting for bandwidth and end the threads."""
@@ -59,9 +60,9 @@ class Writer:
         return self._target[1:]
 
     def _find_unfinished(self, target: Target) -> None:
-        """Take up the commits that an earlier saver left.
+        """Find the uncommitted steps that an earlier saver left.
 
-        What lies in a store under a step's last name may be what another job is making.
+        In an object store a step is written under its final name, so it may belong to another job.
         """
         mine = {held.layout.plan for held in pending.survey(self.home)}
         for _, name in target.unfinished():
@@ -75,7 +76,9 @@ class Writer:
                     self.waiting[note.step, note.plan] = note.world
 
     def take_up(self, settings: Settings, held: Sequence[Held]) -> None:
-        """Find the commits that an earlier saver left, if memory says that there may be any."""
+        """Find the uncommitted steps that an earlier saver left, if memory says that there may be
+        any.
+        """
         if self._target is not None:
             return
         if any(one.own and one.header.wanted and one.written for one in held):
@@ -86,7 +89,7 @@ class Writer:
                 log.warning("storage cannot be looked at", exc_info=error)
 
     def write(self, settings: Settings, wishes: Sequence[Held]) -> bool:
-        """Write these saves; whether all of them are in storage now."""
+        """Write these saves; return whether all of them are in storage now."""
         if not wishes:
             return True
         try:
@@ -118,7 +121,7 @@ class Writer:
         return True
 
     def commit(self, settings: Settings) -> list[int]:
-        """Commit what can be; returns the steps. What waits for others stays waiting."""
+        """Commit complete steps and return them. Steps that wait for other nodes stay uncommitted."""
         done = []
         for (step, plan), world in sorted(self.waiting.items(), reverse=True):
             try:
@@ -142,9 +145,9 @@ class Writer:
         return done
 
     def rescue(self, settings: Settings) -> int | None:
-        """Write the newest save that this node's ranks all hold, and get it committed.
+        """Write the newest save that all ranks of this node hold, and wait for its commit.
 
-        When other nodes do not hold it, the next older one is tried as well.
+        If other nodes do not hold it, the next older one is tried as well.
         """
         for step in pending.common_steps(pending.survey(self.home)):
             held = pending.at_step(pending.survey(self.home), step)
@@ -171,7 +174,7 @@ class Writer:
         return (step, plan) not in self.taken
 
     def _stand_in(self, settings: Settings, step: int, plan: str) -> None:
-        """Write, from copies kept here, the parts of ranks whose nodes are gone."""
+        """Write the parts of ranks on lost nodes, from copies on this node."""
         try:
             target, _ = self._open(settings)
             missing = persist.missing_ranks(target, step, plan, self.waiting[step, plan])
@@ -183,9 +186,9 @@ class Writer:
         self.write(settings, held)
 
     def seal(self) -> int:
-        """Give each complete save its checksums; returns how many were missing.
+        """Compute missing checksums of complete saves; return how many were missing.
 
-        Not for several threads at once.
+        Not thread-safe.
         """
         for path in [path for path, one in self._mapped.items() if not one.is_at(path)]:
             self._mapped.pop(path).close()  # replaced or removed: its memory is needed
@@ -200,7 +203,9 @@ class Writer:
         return count
 
     def _map(self, path: Path) -> Segment:
-        """The segment, mapped once: finding its pages anew costs more than taking the sums."""
+        """Return the segment, mapped once: faulting in its pages again costs more than the
+        checksums.
+        """
         if path not in self._mapped:
             self._mapped[path] = Segment(path)
         return self._mapped[path]

@@ -55,7 +55,7 @@ def pin(segment: Segment, device: torch.device) -> Callable[[], None] | None:
         return None
     address = ctypes.addressof(ctypes.c_char.from_buffer(segment.map))
     runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-    with torch.cuda.device(device):  # else a context on the first GPU would be made for it
+    with torch.cuda.device(device):  # otherwise CUDA creates a context on the first GPU
         refused = int(runtime.cudaHostRegister(address, segment.size, _PORTABLE))
     if refused:
         log.warning(
@@ -120,7 +120,7 @@ class Streams:
             for some in (fleeting, [move for move in ours if lasting(move[1])]):
                 with module.stream(stream):
                     for place, tensor in some:
-                        # PyTorch would conjugate or negate at the place, before the bytes arrive.
+                        # Otherwise PyTorch conjugates the destination before the bytes arrive.
                         place.copy_(tensor.resolve_conj().resolve_neg(), non_blocking=True)
                 if some is fleeting:
                     computing.wait_stream(stream)
@@ -149,8 +149,7 @@ class Updates:
         self._arrivals = arrivals
 
     def theirs(self) -> Callable[[torch.Tensor], bool]:
-        """Return a predicate: the tensor shares memory with a parameter or state of an
-        optimizer."""
+        """Return a predicate: the tensor shares memory with an optimizer's parameter or state."""
         known = {
             tensor.untyped_storage().data_ptr()
             for optimizer in list(self._optimizers)
@@ -181,9 +180,7 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
 
 @functools.cache
 def _module(device: torch.device) -> Any:
-    """Return PyTorch's module for this kind of accelerator; ``None`` for a CPU or if it has no
-    streams.
-    """
+    """Return PyTorch's module for this kind of accelerator; ``None`` for one without streams."""
     if device.type in {"cpu", "meta"}:
         return None
     try:

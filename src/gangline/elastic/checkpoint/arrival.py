@@ -52,7 +52,7 @@ def take_in(stream: Stream, segment: Segment, size: int) -> Arrived:
         try:
             header, layout = _head(incoming)
         except CorruptError:
-            incoming.take(size)  # who sends would hear of a broken connection rather than why
+            incoming.take(size)  # otherwise the sender sees a reset and not the reason
             raise
         sums = _Sums(layout.entries)
         incoming.take(header.part_offset + header.part_bytes, sums.add)
@@ -71,7 +71,7 @@ class _Incoming:
     def take(self, end: int, look: Callable[[memoryview], None] = lambda _: None) -> None:
         """Receive bytes up to ``end``. The writer thread passes each block to ``look``."""
         busy: deque[Future[memoryview]] = deque()
-        end = min(end, self.size)  # which a header may contradict
+        end = min(end, self.size)  # a wrong header may name more
         while self.at < end:
             if not self._free:
                 self._free.append(busy.popleft().result())
@@ -86,7 +86,7 @@ class _Incoming:
         while len(place):
             got = self._stream.readinto(place)
             if not got:
-                raise CorruptError("the peer hung up in the middle of a segment")
+                raise CorruptError("the peer closed the connection in the middle of a segment")
             place = place[got:]
         return length
 
@@ -102,7 +102,7 @@ def _head(incoming: _Incoming) -> tuple[Header, Layout]:
     incoming.take(PAGE)
     header = incoming.segment.header()
     if header is None or header.state is not State.COMPLETE:
-        raise CorruptError("a segment came without a valid header")
+        raise CorruptError("the received segment has no valid header")
     incoming.take(header.part_offset)
     return header, incoming.segment.layout(header)
 

@@ -107,7 +107,7 @@ class Buffers:
         try:
             self.arrive()
         except RuntimeError as error:
-            log.warning("the last save is not whole", exc_info=error)
+            log.warning("the last save is incomplete", exc_info=error)
         self._finisher.shutdown()
         if self._updates is not None:
             self._updates.close()
@@ -169,7 +169,7 @@ class Buffers:
                 segment = self._segment(number)
                 if segment is None or segment.size < size:
                     if self._is_filling(number) or self._slot(number).complete:
-                        continue  # a crash may be restored from it: replaced when its turn comes
+                        continue  # a restart may need it; its next save replaces it
                     try:
                         segment = self._replace(number, size).segment
                     except MemoryShortError as error:
@@ -203,9 +203,7 @@ class Buffers:
         self._background.settle()
 
     def mapped(self, path: Path) -> Segment | None:
-        """Return the mapped segment at ``path`` if it is a buffer of this rank. The ring keeps it
-        open.
-        """
+        """Return the segment at ``path`` if it is a buffer of this rank; the ring owns it."""
         with self._lock:
             number = next((n for n, own in enumerate(self._paths()) if own == path), None)
             if number is None:
@@ -307,7 +305,7 @@ class Buffers:
             opened.segment.unlock()
             opened.filling = False
             if self._updates is not None:
-                self._updates.expect(Arrivals())  # what was on its way may be freed
+                self._updates.expect(Arrivals())  # allows the source tensors to be freed
         self._told(header.step)
 
     def _lock_one(self) -> tuple[list[Slot], Choice] | None:

@@ -59,8 +59,7 @@ class Counts:
     skipped: int = 0
     """Saves that found no free buffer. This happens only with fewer than three buffers."""
     superseded: int = 0
-    """Steps that were to be written to storage, but newer steps replaced them before their upload.
-    """
+    """Steps that newer ones replaced before their upload to storage."""
     blocked_s: float = 0.0
     """Seconds that training has waited for saves."""
     failures: list[str] = field(default_factory=list)
@@ -134,13 +133,11 @@ class Checkpointer:
                 continue
             if homes.job_lives(other):
                 raise FolderInUseError(
-                    f"job {found.job!r} is writing to {self.folder}; {job!r} needs another one"
+                    f"job {found.job!r} is writing to {self.folder}; {job!r} needs another folder"
                 )
 
     def _meet_peers(self, environment: Mapping[str, str]) -> None:
-        """Exchange saver addresses. The next node, in the order of ranks, stores this node's
-        copies.
-        """
+        """Exchange saver addresses. The next node by rank stores this node's copies."""
         host = environment.get("POD_IP") or socket.gethostname()
         port = (self.home / "port").read_text()
         known = self.ranks.gather((self.node, host, port))
@@ -176,7 +173,7 @@ class Checkpointer:
         the memory
         for a restart for ``linger_s`` seconds.
         """
-        self.buffers.close()  # which may have to tell the saver of a last save
+        self.buffers.close()  # may report a last save, so before the saver client
         if finished:
             self.link.farewell()
         self.link.close()
@@ -199,14 +196,14 @@ class Checkpointer:
             MemoryShortError: the buffers of some node's ranks do not fit into its shared memory;
                 all ranks raise.
         """
-        self.buffers.settle()  # before the others look how much is free
+        self.buffers.settle()  # before other ranks measure free memory
         planner = planner_of(expanded(state), self.ranks.rank == 0)
         agreement = self._agree(planner)
         want = want_of(self.node, self.home, *self.buffers.need(agreement))
         wants = self.ranks.gather(want)
         check_room(wants)
-        if (words := tight(wants, self.node)) and self._leads(wants):
-            log.warning("memory for checkpoints is short", extra={"reason": words})
+        if (warning := tight(wants, self.node)) and self._leads(wants):
+            log.warning("memory for checkpoints is short", extra={"reason": warning})
         self.buffers.prepare(agreement)
 
     def _agree(self, planner: DefaultSavePlanner) -> Agreement:
@@ -249,8 +246,9 @@ class Checkpointer:
         self.link.say(SavedWord(step))
 
     def _agreement_for(self, planner: DefaultSavePlanner) -> tuple[Agreement, dict[int, bytes]]:
-        """Return the layout for this state and its pickled values. A change on any rank needs a new
-        agreement.
+        """Return the layout for this state and its pickled values.
+
+        If the state of any rank has changed its structure, all ranks agree again.
         """
         known, small = self.agreement, dict[int, bytes]()
         changed = known is None or known.signature != signature_of(planner)
@@ -310,9 +308,7 @@ class Checkpointer:
         return not self._asked
 
     def _look(self) -> None:
-        """Read the committed steps: another node's saver may have committed, or this node's was
-        killed.
-        """
+        """Read the committed steps, in case no saver reported them to this process."""
         try:
             newest = max(
                 committed_steps(open_target(self.folder, self.settings.options)), default=-1
@@ -348,23 +344,21 @@ class Checkpointer:
         self.buffers.accelerator = accelerator_of(plain)
         restorer = Restorer(self.ranks, self.home, self.node, self.settings, self.buffers.mapped)
         for skipped, reason in sorted(torn(restorer.found).items(), reverse=True):
-            log.warning("a step in memory is not whole", extra={"step": skipped, "reason": reason})
+            log.warning("a step in memory is incomplete", extra={"step": skipped, "reason": reason})
         loaded = restorer.load(plain, step)
         if state is not None:
             if loaded is not None:
                 give_back(state, loaded.state)
             if self.ranks.any(loaded is None or not self._goes_on(restorer, loaded.step)):
                 self.prepare(state)
-            else:  # the memory is had; on the layout the first save agrees
+            else:  # memory is allocated; the first save agrees on the layout
                 self.buffers.reuse()
         if loaded is not None:
             self._teller.holds(loaded.step)
         return loaded
 
     def _goes_on(self, restorer: Restorer, step: int) -> bool:
-        """True if a process of this rank saved ``step`` with the same world size, and all its
-        buffers exist.
-        """
+        """True if this rank saved ``step`` with this world size, and all its buffers exist."""
         return self.buffers.all_there() and any(
             one.own and (one.rank, one.step) == (self.ranks.rank, step)
             for one in restorer.held
@@ -378,7 +372,7 @@ def lookup_of(planner: DefaultSavePlanner, agreement: Agreement) -> Lookup:
     def find(number: int) -> object:
         index = agreement.items[number].index
         value = planner.state_dict[index.fqn]
-        # A plain tensor is one entry; PyTorch's own search would ask what shards it has.
+        # A plain tensor is one entry; PyTorch's own lookup would search its shards.
         return value if type(value) is torch.Tensor else planner.lookup_object(index)
 
     return find

@@ -58,15 +58,14 @@ def candidates(found: Sequence[Holding], stored: Sequence[int]) -> list[Candidat
 def torn(found: Sequence[Holding]) -> dict[int, str]:
     """Return the incomplete steps in memory, each with the reason."""
     return {
-        step: f"of ranks {' or '.join(map(str, missing))} nothing is left in memory"
+        step: f"memory has no part of rank {' or '.join(map(str, missing))}"
         for step, plan in _steps(found)
         if (missing := lacks(found, step, plan))
     }
 
 
 def lacks(found: Sequence[Holding], step: int, plan: str) -> tuple[int, ...]:
-    """Return a set of ranks of which one is needed and none is held; empty if the step is
-    complete."""
+    """Return a set of ranks of which a restore needs one and none is held; empty if complete."""
     here = [one for one in found if (one.step, one.plan) == (step, plan)]
     present = {one.rank for one in here}
     for ranks in here[0].holders if here else ():

@@ -48,8 +48,7 @@ _DATA = {
     "deepspeed.utils.tensor_fragment": ("fragment_address",),
     "deepspeed.runtime.fp16.loss_scaler": ("LossScaler", "DynamicLossScaler"),
 }
-"""DeepSpeed classes in a checkpoint that are neither tensors nor builtin types, and hold only data.
-"""
+"""DeepSpeed classes that occur in a checkpoint and hold only data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +109,7 @@ class FlashEngine:
             ("an optimizer on NVMe", engine.zero_nvme_offload_optimizer()),
         ):
             if there:
-                raise CheckpointError(f"an engine with {what} is saved by DeepSpeed alone")
+                raise CheckpointError(f"only DeepSpeed itself saves an engine with {what}")
         self.engine = engine
         self.checkpointer = Checkpointer(folder, **settings)
         self._random = f"rank-{self.checkpointer.ranks.rank}"
@@ -179,7 +178,7 @@ class FlashEngine:
         if self.engine.zero_optimization() and ranks != now:
             raise CheckpointError(
                 f"step {step} was saved by {ranks} ranks and there are {now}: ZeRO's partitions "
-                "fit no other number; go on with as many, or begin in another folder"
+                "fit no other number; continue with as many, or start in another folder"
             )
 
     def _own_files(self) -> list[str]:
@@ -190,7 +189,7 @@ class FlashEngine:
         return [Path(path).name for path in paths]
 
     def _give(self, files: dict[str, Any]) -> None:
-        """Let the engine load these files. It looks for their names on a disk, so empty files are
+        """Let the engine load these files. It searches a disk for them, so empty ones are
         created.
         """
         with self._storage(_Files(files)), tempfile.TemporaryDirectory() as folder:
@@ -200,7 +199,7 @@ class FlashEngine:
                 Path(name).touch()
             path, _ = self.engine.load_checkpoint(folder, tag=TAG)
         if path is None:
-            raise CheckpointError("DeepSpeed did not take the state that it had given")
+            raise CheckpointError("DeepSpeed did not accept the state that it had saved")
 
     @contextmanager
     def _storage(self, files: _Files) -> Iterator[_Files]:
@@ -228,8 +227,7 @@ def _put_back(tensors: dict[str, torch.Tensor], path: str, _: torch.Tensor) -> t
 
 
 def _with_room(file: Any) -> list[tuple[str, torch.Tensor]]:
-    """Return empty tensors to load into, by the paths of the tensors that were moved out of a
-    file."""
+    """Return empty tensors for those that were moved out of a file, by their paths."""
     found = list[tuple[str, torch.Tensor]]()
 
     def note(path: str, tensor: torch.Tensor) -> torch.Tensor:

@@ -69,7 +69,7 @@ def envelope(dtype: torch.dtype, shape: tuple[int, ...]) -> Envelope:
     """Return the bytes that PyTorch writes around a contiguous tensor of this type and shape."""
     recorder = _Recorder()
     with skip_data():
-        # The file is typed as a binary stream, of which PyTorch uses write, seek and tell.
+        # The parameter's type is a binary stream; PyTorch uses only write, seek and tell.
         torch.save(torch.empty(shape, dtype=dtype), recorder)  # type: ignore[arg-type]
     written = b"".join(recorder.parts)
     before, raw = recorder.gap if recorder.gap else (len(written), 0)
@@ -95,7 +95,7 @@ def is_plain(tensor: torch.Tensor) -> bool:
         and tensor.is_contiguous()
         and not tensor.is_conj()
         and not tensor.is_neg()
-        and tensor.data_ptr() != 0  # it has memory, which FSDP takes away for a while
+        and tensor.data_ptr() != 0  # FSDP frees a tensor's memory for a while
     )
 
 
@@ -107,11 +107,11 @@ def pickled(key: str, value: object) -> bytes:
     """
     buffer = io.BytesIO()
     try:
-        # The zip form has its directory at the end and so does not bear padding; this one does.
+        # The zip format has its directory at the end, so padding is only possible in the old one.
         torch.save(value, buffer, _use_new_zipfile_serialization=False)
     except (pickle.PicklingError, TypeError, AttributeError, RuntimeError) as error:
         raise UnsavableError(
-            f"{key!r} in the state is a {type(value).__name__} that does not pickle ({error}); "
+            f"{key!r} in the state is a {type(value).__name__} that cannot be pickled ({error}); "
             "keep open files, locks and connections out of the state"
         ) from error
     return buffer.getvalue()

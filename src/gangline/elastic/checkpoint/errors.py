@@ -40,5 +40,4 @@ class StorageError(CheckpointError):
 
 
 class StepTakenError(StorageError):
-    """Another saver committed the same step while this one was writing it; it is not tried
-    again."""
+    """Another saver committed the same step while this one was writing it; not retried."""

@@ -63,6 +63,6 @@ def _is_distributed(names: Sequence[str]) -> bool:
 
 def refusal(folder: str, kind: str) -> str:
     return (
-        f"{folder} holds checkpoints {kind}, which are not loaded by themselves: {HINTS[kind]}; "
+        f"{folder} holds checkpoints {kind}, which are not loaded automatically: {HINTS[kind]}; "
         "then give the Checkpointer a folder of its own"
     )

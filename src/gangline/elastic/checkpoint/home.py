@@ -63,9 +63,7 @@ def base_folder(environment: Mapping[str, str]) -> Path:
 
 
 def job_name(environment: Mapping[str, str], target: str) -> str:
-    """Return a name that identifies the job: from the operator or the launcher, else from the
-    target.
-    """
+    """Return the job's name from the operator or the launcher, else one made from the target."""
     parts = [environment.get(name, "") for name in ("ELASTIC_JOB_NAME", "JOB_UID")]
     named = "/".join(part for part in parts if part)
     return named or environment.get("TORCHELASTIC_RUN_ID", "") or f"folder:{target}"

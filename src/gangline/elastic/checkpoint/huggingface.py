@@ -69,7 +69,7 @@ def flash_callback(
             del args, control
             if self.checkpointer is None and (progress := self._seek()):
                 log.warning(
-                    "data begin anew: call train(resume_from_checkpoint=callback.resume(trainer))"
+                    "data restarts: call train(resume_from_checkpoint=callback.resume(trainer))"
                 )
                 state.global_step = json.loads(progress)["global_step"]
             assert self.checkpointer is not None
@@ -80,7 +80,7 @@ def flash_callback(
             self.checkpointer.load(training, self.restored)
             if self._place is not None:
                 self._place.leave()
-                # Records are skipped in the middle of an epoch, at the cost of random numbers.
+                # In the middle of an epoch the trainer skips records, which uses random numbers.
                 self._random = None if float(state.epoch).is_integer() else random_states()
 
         def on_step_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:

@@ -92,18 +92,16 @@ def decode(data: bytes | memoryview) -> Layout:
 
 
 def faults(layout: Layout) -> str | None:
-    """Return what is wrong with a layout, or ``None``. Entries must tile the part and stay inside
-    it.
-    """
+    """Return what is wrong with a layout, or ``None``. Entries must tile the part."""
     at = 0
     for entry in layout.entries:
         if entry.offset != at or entry.length < 0:
-            return f"entry {entry.key!r} does not begin where the one before ends"
+            return f"entry {entry.key!r} does not start where the one before it ends"
         if not 0 <= entry.raw_offset <= entry.raw_offset + entry.raw_length <= entry.archive:
             return f"entry {entry.key!r} has its bytes outside of its archive"
         if entry.archive > entry.length:
             return f"entry {entry.key!r} reaches beyond its end"
         at += entry.length
     if not 0 <= layout.owned <= len(layout.entries):
-        return "more entries are owned than there are"
+        return "the number of owned entries is out of range"
     return None

@@ -72,12 +72,12 @@ def flash_callback(
             """Restore the newest complete step."""
             del pl_module
             if trainer.ckpt_path:
-                raise CheckpointError("give a ckpt_path to fit, or a flash_callback, not both")
+                raise CheckpointError("pass a ckpt_path to fit, or a flash_callback, not both")
             self.checkpointer = Checkpointer(folder, **settings or {})
             loaded = self.checkpointer.load(_state(trainer, others))
             if loaded is not None:
                 self.restored = self._saved = loaded.step
-                # In the middle of an epoch, data are begun anew at the cost of random numbers.
+                # In the middle of an epoch Lightning restarts the data, which uses random numbers.
                 if not trainer.fit_loop.epoch_loop.batch_progress.is_last_batch:
                     self._random = random_states()
 
@@ -110,9 +110,7 @@ def flash_callback(
             self.checkpointer = None
 
         def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
-            """Close the checkpointer of a failed training: the saver writes its newest save to
-            storage.
-            """
+            """Close the checkpointer of a failed training; the saver uploads its newest save."""
             del trainer, pl_module, stage
             if self.checkpointer is not None:
                 self.checkpointer.close(finished=False)

@@ -25,7 +25,7 @@ FAREWELL_S = 5.0
 
 
 def start_saver(home: Path) -> subprocess.Popen[bytes]:
-    """Start a saver in a session of its own, so that it survives the process group of its parent."""
+    """Start a saver in a session of its own, so that it survives its parent's process group."""
     return subprocess.Popen(
         [sys.executable, "-m", "gangline.elastic.checkpoint.saver", str(home)],
         stdin=subprocess.DEVNULL,
@@ -72,7 +72,7 @@ class Link:
     def close(self) -> None:
         self._hang_up()
         if self._started is not None:
-            self._started.poll()  # it lives on; had it ended, this would reap it
+            self._started.poll()  # the saver continues; if it has ended, this reaps it
             self._started.returncode = self._started.returncode or 0
             self._started = None
 
@@ -114,7 +114,7 @@ class Link:
 
     def say(self, word: Word) -> None:
         """Send a message; reconnect if the saver is gone."""
-        with self._speaking:  # a save may become whole in another thread
+        with self._speaking:  # another thread may complete a save
             for _ in range(2):
                 try:
                     if self._socket is not None:
@@ -125,7 +125,7 @@ class Link:
                 self.connect()
 
     def listen(self, timeout_s: float) -> bool:
-        """Process messages of the saver for at most ``timeout_s``; return whether there were any."""
+        """Process messages of the saver for up to ``timeout_s``; return whether there were any."""
         with self._speaking:
             if self._socket is None:
                 self.connect()
@@ -135,7 +135,7 @@ class Link:
             if not select.select([connected], [], [], timeout_s)[0]:
                 return False
             received = connected.recv(1 << 16)
-        except (OSError, ValueError):  # closed by who spoke meanwhile
+        except (OSError, ValueError):  # another thread closed it meanwhile
             received = b""
         if not received:
             with self._speaking:
@@ -152,7 +152,7 @@ class Link:
             case Outcome():
                 if not word.committed:
                     log.warning(
-                        "checkpoint not in storage yet",
+                        "checkpoint is not in storage yet",
                         extra={"step": word.step, "reason": word.reason},
                     )
                 self.outcomes[word.step] = word
@@ -197,15 +197,15 @@ def flush_job(environment: Mapping[str, str], timeout_s: float) -> dict[str, int
     for home in homes_of_job(environment):
         settings = homes.read_settings(home)
         if settings is None:
-            continue  # it ended just now
+            continue  # the saver removed it just now
         link = Link(home)
         try:
-            # Asked again now and then: the saver that was asked may have been about to end.
+            # Repeat the request: the saver that received it may have been about to end.
             while not link.flushed and (left := deadline - time.monotonic()) > 0:
                 link.say(Flush())
                 link.listen(min(left, ASK_AGAIN_S))
         except CheckpointError as error:
-            log.warning("nobody writes the newest save", exc_info=error)
+            log.warning("no saver writes the newest save", exc_info=error)
         finally:
             link.close()
         found[settings.target] = link.flushed[0] if link.flushed else None

@@ -46,7 +46,7 @@ class _Stretch:
     sum: int = 0
 
     def copy(self) -> None:
-        # The sum is of what has arrived: the tensor may be one that others still write to.
+        # The checksum is of the copy: other threads may still write to the tensor.
         self.sum = copy_summed(self.place, self.origin)
 
 
@@ -56,12 +56,10 @@ class Copied:
 
     sums: list[int] | None
     """The checksum of each tensor's bytes. ``None`` while transfers are running, and for large
-    tensors of
-    an accelerator, where computing them would take longer than the copy.
+    tensors of an accelerator, where computing them would take longer than the copy.
     """
     arrivals: Arrivals
-    """Transfers still running on the device; empty unless the caller asked for asynchronous copies.
-    """
+    """Transfers still running on the device; empty unless the copies are asynchronous."""
 
 
 class Copier:
@@ -108,7 +106,7 @@ class Copier:
             [(moves[number][0].tensor, moves[number][1]) for number in far],
             lasting or (lambda _: False),
         )
-        with contextlib.ExitStack() as leaving:  # the memory may be unlocked or gone afterwards
+        with contextlib.ExitStack() as leaving:  # the buffer may be unlocked or unmapped afterwards
             leaving.callback(arrivals.wait)
             helpers = self._help(waiting)
             leaving.callback(wait, helpers)
@@ -149,7 +147,7 @@ def _sums(
     moves: Sequence[Move], short: Sequence[int], stretches: Sequence[_Stretch]
 ) -> list[int] | None:
     """Return the checksum of each tensor: combined from its chunks, or computed now."""
-    sums = [0] * len(moves)  # also that of no bytes
+    sums = [0] * len(moves)  # 0 is the checksum of an empty tensor
     for number in short:
         place, tensor = moves[number]
         if tensor.device.type != "cpu" and tensor.nbytes >= SMALL:

@@ -44,13 +44,14 @@ class Background:
 
 
 def populate(segment: Segment, how: How) -> None:
-    """Fault in all pages of the segment without changing them. A failure only makes the first copy
-    slower.
+    """Fault in all pages of the segment without changing them.
+
+    Failures are ignored: they only make the first copy slower.
     """
     try:
-        anchor = ctypes.c_char.from_buffer(segment.map)  # while it lives the map stays
+        anchor = ctypes.c_char.from_buffer(segment.map)  # keeps the mapping alive
     except (TypeError, ValueError):
-        return  # it was closed meanwhile
+        return  # the mapping was closed meanwhile
     library, begin = ctypes.CDLL(None), ctypes.addressof(anchor)
     for at in range(0, segment.size, _AT_ONCE):
         library.madvise(

@@ -65,7 +65,7 @@ class PeerServer(socketserver.ThreadingTCPServer):
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        try:  # a saver that takes a dead one's place is to be found where that was
+        try:  # a restarted saver must keep the address that its peers know
             super().__init__(("", int((home / "port").read_text())), _Handler)
         except (OSError, ValueError):
             super().__init__(("", 0), _Handler)
@@ -99,7 +99,7 @@ class _Handler(socketserver.StreamRequestHandler):
         if settings is None or not settings.token:
             return
         if not hmac.compare_digest(proof, _proof(settings.token, nonce, body)):
-            self._answer(Answer(refusal="the token is another job's"))
+            self._answer(Answer(refusal="the token belongs to another job"))
             return
         request = msgspec.json.decode(body, type=Request)
         if request.verb == "get":
@@ -129,8 +129,8 @@ class _Handler(socketserver.StreamRequestHandler):
             self._answer(Answer())
         except (CheckpointError, OSError) as error:
             if isinstance(error, MemoryShortError):
-                # Who still sends may hear of a broken connection rather than why.
-                log.warning("no room for a peer's save", extra={"reason": str(error)})
+                # A peer that still sends may see a reset in place of the reply.
+                log.warning("not enough memory for a peer's save", extra={"reason": str(error)})
             self._answer(Answer(refusal=str(error)))
 
 
@@ -163,7 +163,7 @@ def receive(stream: Stream, home: Path, request: Request) -> None:
         leaving.callback(arriving.unlink, missing_ok=True)
         segment = create(arriving, request.bytes, reserve=False)
         leaving.callback(segment.close)
-        with segment.reading():  # so that nobody takes it for abandoned
+        with segment.reading():  # marks it as in use for remove_partial_copies
             verify(segment, take_in(stream, segment, request.bytes), request)
             arriving.rename(homes.copy_path(home, request.rank))
 
@@ -185,9 +185,9 @@ def verify(segment: Segment, arrived: Arrived, request: Request) -> None:
     """
     header, layout = arrived.header, arrived.layout
     if (header.step, layout.plan, layout.rank) != (request.step, request.plan, request.rank):
-        raise CorruptError("another segment came than was asked for")
+        raise CorruptError("the received segment is not the requested one")
     if segment.seal(header, len(layout.entries)) != arrived.sums:
-        raise CorruptError(f"the segment of rank {layout.rank} was damaged on its way")
+        raise CorruptError(f"the segment of rank {layout.rank} was damaged in transfer")
 
 
 @contextlib.contextmanager
@@ -206,7 +206,7 @@ def _line(connection: socket.socket) -> bytes:
     while not line.endswith(b"\n"):
         byte = connection.recv(1)
         if not byte or len(line) > _LINE:
-            raise CorruptError("the peer hung up")
+            raise CorruptError("the peer closed the connection")
         line += byte
     return bytes(line[:-1])
 
@@ -256,8 +256,8 @@ class Replicator:
         request = Request("put", held.rank, held.step, held.layout.plan, size)
         segment = Segment(held.path)
         try:
-            # Not locked, or slow networks would keep saves from finding a free buffer. What is
-            # overwritten on its way the peer refuses, and the newer save follows.
+            # Not locked: a slow network would leave saves without a free buffer. The peer
+            # refuses a segment that is overwritten during the transfer; the newer save follows.
             if not persist.seal_unless_overtaken(segment, held.header, held.layout):
                 return False
             with _asking(settings.peer, settings.token, request) as connection:

@@ -59,7 +59,7 @@ def current_plan(held: Iterable[Held]) -> str | None:
 
 
 def asked_for(held: Sequence[Held]) -> list[Held]:
-    """Return the saves to write to storage: the newest request of each rank that is not there yet."""
+    """Return the saves to write to storage: each rank's newest one that is not there yet."""
     wishes: dict[int, Held] = {}
     for one in held:
         if one.own and one.header.wanted and not one.written:

@@ -47,7 +47,7 @@ class Pace:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def spend(self, size: int) -> None:
-        """Wait until ``size`` more bytes may be written; return immediately once ``stop`` is set."""
+        """Wait until ``size`` more bytes may be written, or until ``stop`` is set."""
         if self.bytes_per_s <= 0:
             return
         with self._lock:
@@ -123,7 +123,7 @@ def write_part(
         target.put(f"{folder}/{METADATA}", blob)
         reach("metadata-written")
     note = Note(layout.plan, header.step, layout.world, part_of(layout, sums), checksum(blob))
-    # Should the machine lose the note with its power, the step is not committed, that is all.
+    # A note lost in a power failure only leaves the step uncommitted, so it needs no fsync.
     target.put(f"{folder}/{note_name(layout.rank)}", msgspec.json.encode(note), durable=False)
     reach("note-written")
 
@@ -160,11 +160,10 @@ def try_commit(target: Target, step: int, plan: str, world: int) -> bool:
             for rank in range(world)
         ]
         if {(note.plan, note.step) for note in notes} != {(plan, step)}:
-            return False  # left over from an earlier run, in a store where a step has one folder
+            return False  # of an earlier run: in an object store all plans share one folder
         target.commit(step, plan, write_manifest(combine(notes)))
     except (FileNotFoundError, msgspec.MsgspecError):
-        # Another node's saver was faster; or a note is not to be read, and then nothing is
-        # committed.
+        # Another node's saver committed first; or a note is unreadable, which forbids a commit.
         return is_committed(target, step, plan)
     reach("committed")
     return True

@@ -72,7 +72,7 @@ def agree(ranks: Ranks, node: str, planner: DefaultSavePlanner) -> Agreement:
     if ranks.rank == 0:
         plans = [plan for _, plan in local_plans]
         try:
-            # The planner changes the lists it is given; the copies need to know the first ones.
+            # The planner modifies the lists it receives, but the copies need the original ones.
             owned, metadata = planner.create_global_plan(
                 [replace(plan, items=list(plan.items)) for plan in plans]
             )
@@ -81,7 +81,7 @@ def agree(ranks: Ranks, node: str, planner: DefaultSavePlanner) -> Agreement:
         except (ValueError, RuntimeError) as error:
             problem = str(error)
     if problem := ranks.share(problem):
-        raise CheckpointError(f"the ranks' states do not make one checkpoint: {problem}")
+        raise CheckpointError(f"the ranks' states do not form one checkpoint: {problem}")
     mine, held = ranks.hand_out(shares)
     items = [*planner.finish_plan(mine).items, *held]
     entries = entries_of(planner, items)
@@ -124,7 +124,7 @@ def _check_values(planner: DefaultSavePlanner) -> None:
     for key, value in planner.state_dict.items():
         if isinstance(value, torch.Tensor):
             if value.layout != torch.strided or value.is_quantized or value.is_meta:
-                raise UnsavableError(f"{key!r} is a tensor that is sparse, quantized or on meta")
+                raise UnsavableError(f"{key!r} is a sparse, quantized or meta tensor")
         else:
             check_loadable(key, value, pickled(key, value))
 
@@ -132,7 +132,7 @@ def _check_values(planner: DefaultSavePlanner) -> None:
 def copies_for_nodes(
     nodes: Sequence[str], wishes: Sequence[SavePlan], owned: Sequence[SavePlan]
 ) -> list[list[WriteItem]]:
-    """Return for each rank the items it stores for its node because their owner is on another node."""
+    """Return for each rank the items it stores because their owner is on another node."""
     at = {item.index: nodes[rank] for rank, plan in enumerate(owned) for item in plan.items}
     load = [sum(map(_weight, plan.items)) for plan in owned]
     askers: dict[tuple[str, MetadataIndex], list[tuple[int, WriteItem]]] = {}

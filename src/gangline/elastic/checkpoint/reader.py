@@ -40,7 +40,8 @@ READERS = max(2, min(4, len(os.sched_getaffinity(0))))
 """Threads that read, verify and copy. Memory does not get faster with more, disks hardly."""
 ROW, LAST_ROW = 1 << 26, 1 << 23
 """Bytes that one of them reads from front to back before it takes the next, at first and at the
-end: the last ones are short, so that no thread reads on alone."""
+end: the last ones are short, so that no thread reads on alone.
+"""
 Wanted = tuple[ReadItem, torch.Tensor]
 """An item to read, and the tensor to read it into."""
 
@@ -220,13 +221,13 @@ def in_rows(
     left = sum(where(one).length for one in wanted)
     least = min(LAST_ROW, -(-left // readers))
     rows: list[list[Wanted]] = []
-    room = 0
+    bytes_left = 0
     for one in sorted(wanted, key=where):
-        if room <= 0:
+        if bytes_left <= 0:
             rows.append([])
-            room = min(ROW, max(least, left // (2 * readers)))
+            bytes_left = min(ROW, max(least, left // (2 * readers)))
         rows[-1].append(one)
-        room -= where(one).length
+        bytes_left -= where(one).length
         left -= where(one).length
     return rows
 

@@ -114,7 +114,7 @@ class Restorer:
         except (CorruptError, OSError, StorageError) as error:
             problem = str(error) or type(error).__name__
         except (ValueError, RuntimeError) as error:
-            fatal = str(error)  # the state does not fit to what was saved: no other step would
+            fatal = str(error)  # the state does not match the checkpoint: no other step would
         finally:
             if source is not None:
                 source.close()
@@ -136,7 +136,7 @@ class Restorer:
     def _source(self, candidate: Candidate) -> Source:
         if candidate.plan is None:
             if self.target is None:
-                raise StorageError(f"{self.settings.target} cannot be used here")
+                raise StorageError(f"{self.settings.target} cannot be opened on this node")
             return StorageSource(self.target, candidate.step)
         mine = self._of(candidate)
 
@@ -154,7 +154,7 @@ class Restorer:
             one.rank for one in self.found if (one.step, one.plan) == candidate and one.address
         )
         if not there:
-            raise CorruptError(f"step {candidate.step} is in no memory that can be reached")
+            raise CorruptError(f"step {candidate.step} is in no reachable memory")
         return self.ranks.rank if self.ranks.rank in there else there[0]
 
     def _of(self, candidate: Candidate) -> list[Held]:
@@ -180,7 +180,7 @@ class Restorer:
             try:
                 fetch(self.home, one.address, self.settings.token, request)
             except (OSError, CheckpointError) as error:
-                log.warning("a peer did not give its memory", extra={"reason": str(error)})
+                log.warning("a peer did not send its copy", extra={"reason": str(error)})
                 continue
             self.fetched = True
             return next(
@@ -190,7 +190,7 @@ class Restorer:
                 and (held.step, held.layout.plan) == candidate
                 and held.rank == one.rank
             )
-        raise CorruptError(f"rank {rank}'s part is in no memory that can be reached")
+        raise CorruptError(f"the part of rank {rank} is in no reachable memory")
 
     def _forget_newer(self, step: int) -> None:
         """Invalidate saves that are newer than the restored step: training will compute those steps

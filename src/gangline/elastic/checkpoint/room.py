@@ -51,8 +51,8 @@ def check_room(wants: Sequence[Want]) -> None:
         more = _more(ours)
         free = min(want.free_bytes for want in ours)
         if more > free:
-            whole = sum(want.bytes for want in ours)
-            of = f" ({whole / 1e6:.0f} MB in all for {len(ours)} ranks)" if len(ours) > 1 else ""
+            total = sum(want.bytes for want in ours)
+            of = f" ({total / 1e6:.0f} MB in all for {len(ours)} ranks)" if len(ours) > 1 else ""
             host = ours[0].node.partition("/")[0]
             raise MemoryShortError(shortage(f"{ours[0].folder} of {host}", more, free, of))
 
@@ -64,8 +64,8 @@ def tight(wants: Sequence[Want], node: str) -> str:
         if more > available:
             return (
                 f"checkpoints need {more / 1e6:.0f} MB more memory, and only {available / 1e6:.0f} "
-                "MB are available: what lies in /dev/shm counts as memory of the container, which "
-                "may be killed for it; give it more, or use fewer buffers"
+                "MB are available: files in /dev/shm count as memory of the container, which may "
+                "be killed for it; raise its memory limit, or use fewer buffers"
             )
     return ""
 

@@ -48,7 +48,7 @@ class _MetadataUnpickler(pickle.Unpickler):
             return getattr(import_module("builtins"), name)
         if _KNOWN.get(name) == module:
             return getattr(import_module(module), name)
-        raise pickle.UnpicklingError(f"{module}.{name} has no place in a checkpoint's metadata")
+        raise pickle.UnpicklingError(f"{module}.{name} is not allowed in a checkpoint's metadata")
 
 
 def read_metadata(stream: IO[bytes]) -> Metadata:
@@ -69,11 +69,11 @@ def read_metadata(stream: IO[bytes]) -> Metadata:
 
 
 def _data_classes() -> list[Callable[..., Any] | tuple[Callable[..., Any], str]]:
-    """Return classes that hold only data and are not on PyTorch's list: NumPy's arrays and scalars."""
+    """Return pure data classes that are not on PyTorch's list: NumPy's arrays and scalars."""
     multiarray: Any = import_module("numpy._core.multiarray")
     kinds = [type(numpy.dtype(letter)) for letter in "?bBhHiIlLqQefdFD"]
     return [
-        bytes,  # an empty one; PyTorch knows how others are pickled
+        bytes,  # for empty bytes; PyTorch knows how others are pickled
         (bytes, "__builtin__.bytes"),
         numpy.ndarray,
         numpy.dtype,

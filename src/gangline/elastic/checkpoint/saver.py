@@ -78,7 +78,7 @@ class Saver:
                         self.clients[client] = self.seen_any = True
                         self.fallen.discard(rank)
                         self.newest[rank] = client
-                        # A process that starts makes what was left by one that died its own.
+                        # A restarted process has written new settings for this job.
                         self.settings = homes.read_settings(self.home) or self.settings
                     case Saved():
                         self.sealing.set()
@@ -87,7 +87,7 @@ class Saver:
                     case Flush():
                         self.flushers.append(client)
                     case _:
-                        log.warning("unknown word", extra={"line": line[:100]})
+                        log.warning("unknown message", extra={"line": line[:100]})
                 self.wake.set()
         del self.clients[client]
         client.close()
@@ -136,7 +136,7 @@ class Saver:
                 await asyncio.to_thread(self.writer.seal)
                 await asyncio.to_thread(self.replicator.send, self.settings)
             except (OSError, CheckpointError) as error:
-                log.warning("a save has no checksums or no copy yet", exc_info=error)
+                log.warning("a save has no checksums or no replica yet", exc_info=error)
 
     async def _finished(self) -> bool:
         if self.ending:
@@ -196,7 +196,7 @@ def main() -> None:
     settings = homes.read_settings(home)
     if settings is None or not hold.take(exclusive=True):
         return
-    os.nice(5)  # training goes first
+    os.nice(5)  # training has priority
     over = asyncio.run(run(home, settings))
     if over and not homes.job_lives(home):
         shutil.rmtree(home, ignore_errors=True)

@@ -47,7 +47,7 @@ class Segment:
         size = os.fstat(self.descriptor).st_size
         if size < records.PAGE:
             os.close(self.descriptor)
-            raise CorruptError(f"{path} is {size} bytes long: no segment is so short")
+            raise CorruptError(f"{path} has {size} bytes, which is too short for a segment")
         self.map = mmap.mmap(self.descriptor, size)
 
     def close(self) -> None:
@@ -210,10 +210,10 @@ def create(path: Path, size: int, reserve: bool = True) -> Segment:
     descriptor = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         if reserve:
-            # A page that cannot be had later would kill the process with SIGBUS.
+            # A page that cannot be allocated on access kills the process with SIGBUS.
             os.posix_fallocate(descriptor, 0, size)
         elif size > free_bytes(path.parent):
-            raise OSError(errno.ENOSPC, "less is free")
+            raise OSError(errno.ENOSPC, "not enough free memory")
         else:
             os.ftruncate(descriptor, size)
         reach("segment-allocated")

@@ -129,7 +129,7 @@ class MemorySource:
             self._segments.append(segment)
         header = segment.header()
         if header != held.header:
-            raise CorruptError(f"{held.path.name} changed while it was looked at")
+            raise CorruptError(f"{held.path.name} changed while it was read")
         sums = segment.seal(header, len(held.layout.entries))
         self.unsealed += sums is None
         part = segment.part(header)
@@ -146,7 +146,7 @@ class MemorySource:
             for held in self._fetch(missing, self.metadata):
                 self._add(held)
         if lost := [key for key in keys if key not in self._entries]:
-            raise CorruptError(f"{len(lost)} values, {lost[0][0]!r} among them, are in no memory")
+            raise CorruptError(f"{len(lost)} values, such as {lost[0][0]!r}, are in no memory")
 
     def where(self, key: Key) -> Where:
         found = self._entries[key]

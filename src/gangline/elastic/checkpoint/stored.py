@@ -66,7 +66,7 @@ class StorageSource:
             self.manifest: Manifest = read_manifest(target.read(f"{self.folder}/{MANIFEST}"))
             blob = target.read(f"{self.folder}/{METADATA}")
         except FileNotFoundError as error:
-            raise CorruptError(f"{self.folder} is not whole: {error}") from error
+            raise CorruptError(f"{self.folder} is incomplete: {error}") from error
         if checksum(blob) != self.manifest.metadata_sum or self.manifest.step != step:
             raise CorruptError(f"{self.folder}/{METADATA} does not belong to the manifest")
         self.metadata = read_metadata(io.BytesIO(blob))
@@ -135,7 +135,7 @@ class _StoredRow:
 
     def raw(self, key: Key) -> memoryview:
         found = self._source.entries[key]
-        # Memory that was used before is much quicker than new one, whose pages have to be had.
+        # Reused memory is much faster than new memory, whose pages must be faulted in.
         data = memoryview(self._source.buffers.take(found.length))[: found.length]
         _fill(self._at(found), data)
         self._compare(key, found, checksum(data))

@@ -43,12 +43,12 @@ class NativeCopy:
         self._copy.argtypes = [pointer, pointer, ctypes.c_size_t, ctypes.c_uint64, ctypes.c_int]
         self.best: int = library.best_way()
         if not self.best:
-            raise OSError(f"{path}: this processor multiplies no polynomials")
+            raise OSError(f"{path}: this processor has no carry-less multiplication")
 
     def copy(self, place: Bytes, origin: Bytes, before: int, way: int | None = None) -> int:
         """Copy like the module's function of the same purpose; the GIL is released meanwhile."""
         if not (place.nbytes == origin.nbytes and place.flags.carray and origin.flags.c_contiguous):
-            raise ValueError("both must be rows of bytes of one length, and the place writable")
+            raise ValueError("both must be contiguous and of one length, and the copy writable")
         total: int = self._copy(
             place.ctypes.data, origin.ctypes.data, place.nbytes, before, way or self.best
         )

@@ -92,7 +92,7 @@ class LocalTarget:
                 yield stream
                 os.fsync(stream.fileno())
             except OSError:
-                whole.unlink(missing_ok=True)  # half a file would keep a full disk full
+                whole.unlink(missing_ok=True)  # a partial file would keep a full disk full
                 raise
 
     def put(self, path: str, data: bytes, durable: bool = True) -> None:
@@ -126,7 +126,7 @@ class LocalTarget:
         _sync_folder(partial)
         reach("commit-manifest")
         if final.exists():
-            self.remove(final.name)  # the same step, saved again after a restart from an older one
+            self.remove(final.name)  # the same step, saved again after a restart from an older step
         partial.rename(final)
         reach("commit-renamed")
         _sync_folder(self.root)
@@ -183,7 +183,7 @@ class RemoteTarget:
                 yield stream
 
     def put(self, path: str, data: bytes, durable: bool = True) -> None:
-        del durable  # stores know no other way
+        del durable  # object stores are always durable
         with self.create(path) as stream:
             stream.write(data)
 
@@ -194,7 +194,7 @@ class RemoteTarget:
     def _plan_at(self, path: str) -> str | None:
         """Return the plan of the manifest at this path; None if it is damaged."""
         with speaking_to(self.root):
-            self.files.invalidate_cache()  # a listing of before may lack it
+            self.files.invalidate_cache()  # a cached listing may lack it
         try:
             return read_manifest(self.read(path)).plan
         except CorruptError:

@@ -104,7 +104,7 @@ def random_states() -> dict[str, Any]:
     name, keys, *rest = tuple(numpy.random.get_state(legacy=True))
     return {
         "python": random.getstate(),
-        # A tensor rather than an array: PyTorch's planner blanks what it does not know.
+        # A tensor rather than an array: PyTorch's planner does not save arrays.
         "numpy": {
             "name": name,
             "keys": torch.from_numpy(numpy.asarray(keys, "int64")),

@@ -99,7 +99,7 @@ class FlashWriter(StorageWriter):
                 row = _write(stream, at, item, planner)
                 at += row[3]
                 results.append(WriteResult(item.index, row[3], _Written(place, row)))
-        if not results:  # that a rank has nothing to write is told by a result without a row
+        if not results:  # a result without a row reports a rank that has nothing to write
             results.append(WriteResult(None, 0, place))  # type: ignore[arg-type]
         done: Future[list[WriteResult]] = Future()
         done.set_result(results)
@@ -127,16 +127,16 @@ class FlashWriter(StorageWriter):
 
 
 def _parts(results: list[list[WriteResult]]) -> tuple[str, list[Part]]:
-    """Return the plan's name and each rank's part of the manifest, from the results of the ranks."""
+    """Return the plan's name and each rank's part of the manifest."""
     rows: dict[int, list[Row]] = {}
     plan = ""
     for one in (one for rank in results for one in rank):
-        told: _Written | _Place = one.storage_data
-        place = told.place if isinstance(told, _Written) else told
+        reported: _Written | _Place = one.storage_data
+        place = reported.place if isinstance(reported, _Written) else reported
         plan = place.plan
         mine = rows.setdefault(place.rank, [])
-        if isinstance(told, _Written):
-            mine.append(told.row)
+        if isinstance(reported, _Written):
+            mine.append(reported.row)
     return plan, [
         Part(rank, sum(row[3] for row in rows[rank]), rows[rank]) for rank in sorted(rows)
     ]
@@ -157,7 +157,7 @@ def _write(stream: IO[bytes], at: int, item: WriteItem, planner: SavePlanner) ->
 
 
 def _pieces(item: WriteItem, planner: SavePlanner) -> tuple[list[memoryview], int, int]:
-    """Return a value's bytes as ``torch.save`` writes them, and start and length of the raw ones."""
+    """Return a value's bytes in ``torch.save`` format, and start and length of the raw ones."""
     value = planner.resolve_data(item)
     if isinstance(value, io.BytesIO):
         return [value.getbuffer()], 0, 0

@@ -86,7 +86,7 @@ class Writer:
                 self._open(settings)
             except (OSError, StorageError) as error:
                 self.troubles += 1
-                log.warning("storage cannot be looked at", exc_info=error)
+                log.warning("storage cannot be read", exc_info=error)
 
     def write(self, settings: Settings, wishes: Sequence[Held]) -> bool:
         """Write these saves; return whether all of them are in storage now."""
@@ -97,7 +97,9 @@ class Writer:
             done = list(self._pool.map(lambda one: self._write_one(target, pace, one), wishes))
         except (OSError, StorageError, CorruptError) as error:
             self.troubles += 1
-            log.warning("checkpoint not written", extra={"step": wishes[0].step}, exc_info=error)
+            log.warning(
+                "checkpoint was not written", extra={"step": wishes[0].step}, exc_info=error
+            )
             self.report(Outcome(wishes[0].step, committed=False, reason=_words(error)))
             return False
         self.troubles = 0
@@ -108,7 +110,7 @@ class Writer:
         try:
             with segment.reading() as free:
                 if not free or segment.header() != wish.header:
-                    return False  # a newer save is taking its place, and will be asked for itself
+                    return False  # a newer save replaces it, and will be requested itself
                 if not persist.is_committed(target, wish.step, wish.layout.plan):
                     persist.write_part(target, segment, wish.header, wish.layout, pace)
                     self.waiting[wish.step, wish.layout.plan] = wish.layout.world
@@ -121,7 +123,7 @@ class Writer:
         return True
 
     def commit(self, settings: Settings) -> list[int]:
-        """Commit complete steps and return them. Steps that wait for other nodes stay uncommitted."""
+        """Commit complete steps and return them. Other steps stay uncommitted."""
         done = []
         for (step, plan), world in sorted(self.waiting.items(), reverse=True):
             try:
@@ -135,7 +137,7 @@ class Writer:
             except StepTakenError as error:
                 del self.waiting[step, plan]
                 self.taken.add((step, plan))
-                log.warning("checkpoint not committed", extra={"step": step}, exc_info=error)
+                log.warning("checkpoint was not committed", extra={"step": step}, exc_info=error)
                 self.report(Outcome(step, committed=False, reason=_words(error)))
             except (OSError, StorageError) as error:
                 self.troubles += 1
@@ -179,7 +181,7 @@ class Writer:
             target, _ = self._open(settings)
             missing = persist.missing_ranks(target, step, plan, self.waiting[step, plan])
         except (OSError, StorageError):
-            return  # the commit that is tried next says so
+            return  # the next commit reports the error
         held = pending.stand_ins(pending.survey(self.home), step, plan, missing)
         for one in held:
             log.warning("writing the part of a lost rank", extra={"rank": one.rank, "step": step})
@@ -191,13 +193,13 @@ class Writer:
         Not thread-safe.
         """
         for path in [path for path, one in self._mapped.items() if not one.is_at(path)]:
-            self._mapped.pop(path).close()  # replaced or removed: its memory is needed
+            self._mapped.pop(path).close()  # replaced or removed: its memory must be freed
         count = 0
         for held in pending.survey(self.home):
             try:
                 segment = self._map(held.path)
             except (FileNotFoundError, CorruptError):
-                continue  # it went while it was looked at
+                continue  # removed since the inventory was taken
             if segment.seal(held.header, len(held.layout.entries)) is None:
                 count += persist.seal_unless_overtaken(segment, held.header, held.layout)
         return count

@@ -1,4 +1,5 @@
-"""The master's flags. Those of DLRover's master are taken too, so that its manifests serve.
+r"""The command line of the master. It accepts the flags of DLRover's master, so that its manifests
+work.
 
     gangline master --job-name train --port 50001 --journal /var/run/train.journal
     python -m gangline.elastic.master --job_name train --namespace ml --platform pyk8s \\
@@ -18,7 +19,8 @@ from gangline.elastic.master.journal import FileJournal, Journal, JournalError, 
 from gangline.elastic.master.settings import MasterSettings
 
 CANNOT_START = 3
-"""Exit code when port or journal are another's: starting again at once will not help."""
+"""Exit code if another process uses the port or the journal: an immediate restart would not help.
+"""
 
 _UPSTREAM_IGNORED = (
     "node_num", "pending_timeout", "pending_fail_strategy", "service_type", "pre_check_ops",
@@ -26,7 +28,9 @@ _UPSTREAM_IGNORED = (
     "xpu_type", "training_elastic_mode", "dynamic_failover_extension", "enable_dashboard",
     "dashboard_port", "task_process_timeout",
 )  # fmt: skip
-"""Flags of DLRover's master: what they set is the operator's, the agent's or nobody's here."""
+"""Flags of DLRover's master that only the operator or the agent needs here, or that have no
+meaning.
+"""
 
 
 def _upstream_flags(command: click.Command) -> click.Command:
@@ -95,7 +99,6 @@ _upstream_flags(master_command)
 
 
 def _place(configmap: str | None, namespace: str) -> tuple[str, str] | None:
-    """Read [NAMESPACE/]NAME."""
     if configmap is None:
         return None
     before, _, name = configmap.rpartition("/")

@@ -1,8 +1,11 @@
-"""What each record does to the master's state. Pure: the time is in the record.
+"""The master's state machine: what each record does to the state. The time is in the record.
 
-``apply`` returns the reply, unless the request is one that may have to wait; then ``answer`` says
-what it would be answered with now, None for not yet. ``topics`` name what may have come true for
-those who wait.
+``apply`` returns the reply, unless the request may have to wait. In that case the reply methods
+return what it would be answered with now; None means not yet. ``topics`` name the long polls that
+may be answerable after a record.
+
+Invariant: the result depends only on the state and the record, so replaying the journal gives the
+same state.
 """
 
 from collections.abc import Callable, Mapping
@@ -34,12 +37,12 @@ _DONE = msg.Done()
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What came of a record."""
+    """The result of a record."""
 
     reply: msg.Reply | None = None
-    """None: the request waits; ask ``answer``."""
+    """None if the request waits; a reply method then has the answer."""
     changed: bool = True
-    """Whether the state is another one now: only then is the record worth writing down."""
+    """True if the state has changed: only then is the record worth journaling."""
     topics: frozenset[str] = frozenset()
 
 
@@ -55,10 +58,10 @@ class Core:
         self.timeline = Timeline(self.state.kept)
         self._tell = self.timeline.tell
         self.beats: dict[int, msg.Heartbeat] = {}
-        """The last of each node; written down nowhere, since the next comes soon."""
+        """The last heartbeat of each node; not journaled, since the next one follows soon."""
 
     def apply(self, record: rec.Record) -> Applied:
-        """Let something happen."""
+        """Apply a record to the state."""
         kept = self.state.kept
         remembers = isinstance(record.what, _ONCE_ONLY) and record.number > 0
         if remembers:
@@ -73,18 +76,18 @@ class Core:
     # Long polls
 
     def join_answer(self, join: msg.Join) -> msg.World | msg.Refused | None:
-        """What a Join would be answered with now."""
+        """Return the present reply to a Join; None if it must wait."""
         return self.rendezvous.answer(join)
 
     def finished_answer(self, wish: msg.Finished) -> msg.Reply | None:
-        """What Finished would be answered with now."""
+        """Return the present reply to Finished; None if it must wait."""
         all_done = self.rendezvous.finished_answer(wish.node_id, wish.round)
         if all_done is None:
             return msg.Refused(reason="RoundOver", message="the world has broken; join again")
         return _DONE if all_done else None
 
     def commands_for(self, node: int, seen: int) -> msg.Commands | None:
-        """The commands that a node has not seen; None if there are none."""
+        """Return the commands that a node has not seen; None if there are none."""
         waiting = self.state.kept.commands.get(node)
         if not waiting:
             return None
@@ -92,14 +95,13 @@ class Core:
         return msg.Commands(commands=fresh) if fresh else None
 
     def values_of(self, keys: tuple[str, ...]) -> msg.Values:
-        """What keys hold."""
         values = self.state.kept.values
         return msg.Values(values=tuple(values.get(key) for key in keys))
 
     # Time
 
     def deadline(self) -> float | None:
-        """When ``Passed`` may change something next."""
+        """Return the next time at which the passage of time may change the state."""
         ends = (self.rendezvous.deadline(), self.state.ledger.deadline)
         return min((end for end in ends if end is not None), default=None)
 
@@ -179,7 +181,7 @@ class Core:
         return Applied(_DONE, changed, topics)
 
     def _shape(self) -> tuple[int, bool, bool, int, int]:
-        """What those who wait for a world wait to change."""
+        """Return the facts whose change may answer requests that wait for a world."""
         state = self.rendezvous.state
         return (
             state.round,
@@ -255,7 +257,7 @@ class Core:
         kept.next_command += 1
 
     def _withdraw_restarts(self, node: int) -> None:
-        """Forget orders to restart that a later one, or the node's coming, has made needless."""
+        """Remove restart commands that a later one, or the node's Join, has made obsolete."""
         commands = self.state.kept.commands
         if waiting := commands.get(node):
             commands[node] = [one for one in waiting if not isinstance(one.what, msg.Restart)]
@@ -347,7 +349,8 @@ _ONCE_ONLY = (
     msg.JobEvent,
     msg.Failure,
 )
-"""Requests that must not be done twice; all others may be, without harm."""
+"""Requests that must not be applied twice. Their replies are stored and sent again on repetition.
+"""
 
 LASTING = (
     msg.KeyValueSet,
@@ -356,8 +359,9 @@ LASTING = (
     msg.KeyValueDelete,
     msg.SendCommand,
 )
-"""What nobody would tell the master again after the loss of its machine. Shards are lent again, and
-nodes join again."""
+"""Requests whose records must survive the loss of the machine, because no client would repeat them.
+Shards are leased again, and nodes join again.
+"""
 
 _APPLIERS: Mapping[type, Callable[[Core, Any, float], Applied]] = {
     msg.Join: Core._join,
@@ -380,4 +384,4 @@ _APPLIERS: Mapping[type, Callable[[Core, Any, float], Applied]] = {
     rec.CommandsSeen: Core._commands_seen,
 }
 CHANGING = frozenset(_APPLIERS)
-"""The types of requests and happenings that ``apply`` takes."""
+"""The types of requests and own records that ``apply`` accepts."""

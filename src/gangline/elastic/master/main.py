@@ -1,4 +1,4 @@
-"""Puts a master together: journal, state, service, server."""
+"""Assembles a master: journal, state, service, server."""
 
 import asyncio
 import logging
@@ -27,11 +27,11 @@ async def run(
     stop: asyncio.Event,
     listening: Callable[[int], None] = lambda port: None,
 ) -> None:
-    """Serve a job until told to stop, or until it is over for the time that is set.
+    """Serve a job until ``stop`` is set, or until the job has been over for the configured time.
 
     Raises:
         JournalError: the journal cannot be used.
-        OSError: the port is taken.
+        OSError: the port is in use.
     """
     try:
         await _serve(settings, secret, journal, stop, listening)
@@ -71,7 +71,7 @@ async def _serve(
 
 
 async def _end(settings: MasterSettings, service: MasterService, stop: asyncio.Event) -> None:
-    """Wait until it is time to go."""
+    """Wait until the master should end."""
     if settings.linger_s is None:
         await stop.wait()
         return
@@ -86,12 +86,12 @@ async def _end(settings: MasterSettings, service: MasterService, stop: asyncio.E
 
 
 def away_s(kept: Kept, at: float, now: Moment) -> float:
-    """Return how long there has been no master.
+    """Return the seconds without a master.
 
     Args:
-        kept: what the journal holds.
-        at: where it ends on the job's clock; 0: it is new.
-        now: this moment.
+        kept: the state from the journal.
+        at: the end of the journal on the job's clock; 0 for a new one.
+        now: the present clock reading.
     """
     if not at:
         return 0.0
@@ -101,7 +101,7 @@ def away_s(kept: Kept, at: float, now: Moment) -> float:
 
 
 def replayed(journal: Journal) -> tuple[Core, float]:
-    """Read the journal: the state, and the time at which it ends (0: it is new).
+    """Replay the journal: return the state, and the time at which it ends (0 for a new one).
 
     Raises:
         JournalError: it cannot be used, or a newer version wrote it.

@@ -1,11 +1,11 @@
-"""The master's numbers as Prometheus reads them. Imported libraries wait until somebody asks."""
+"""The Prometheus metrics of the master."""
 
 from gangline.elastic.master.core import Core
 from gangline.elastic.master.inquiries import pace_of
 
 
 def page_of(core: Core, now: float) -> bytes:
-    """Return the page: numbers only, no content of the job."""
+    """Return the metrics page: numbers only, no content of the job."""
     # Only masters that are scraped pay for the import.
     from prometheus_client import CollectorRegistry, Gauge, generate_latest  # noqa: PLC0415
 

@@ -1,7 +1,10 @@
-"""What the master does with requests: applies them, writes them down, lets some of them wait.
+"""The request loop of the master: applies requests, journals them, and manages long polls.
 
-Between the pure ``core`` and the connections. It keeps no state that matters: what it holds are
-open questions, which clients repeat to the next master, and the times at which nodes were heard of.
+It stands between the pure state machine and the connections. It has no state that must survive the
+process: only open long polls, which clients repeat to the next master, and the liveness of nodes.
+
+Invariant: a record is passed to the group commit before any reply that depends on it, so no client
+ever sees a state that a crash could undo.
 """
 
 import asyncio
@@ -28,7 +31,7 @@ from gangline.elastic.protocol.release import release
 from gangline.elastic.protocol.server import Peer, negotiated
 
 NOTE_EVERY_S = 30.0
-"""How often the account of time is written down; so much of it a killed master forgets."""
+"""Interval at which goodput is journaled; a killed master loses at most this much of it."""
 
 
 class MasterService:
@@ -55,7 +58,7 @@ class MasterService:
     # The life of the process
 
     def start(self, down_s: float) -> None:
-        """Begin: all nodes known get the full time to be heard of again."""
+        """Start: all known nodes get the full timeout to be heard from."""
         self.happened(rec.Started(master=self.name, down_s=down_s, moment=moment()))
         state = self.core.rendezvous.state
         for node in [*state.members, *state.waiting]:
@@ -64,7 +67,7 @@ class MasterService:
             self.is_over.set()
 
     async def run(self) -> None:
-        """Look after nodes that fall silent, and note the account, for ever."""
+        """Check for silent nodes and journal goodput, for ever."""
         noted = self._clock.now()
         while True:
             await asyncio.sleep(min(1.0, self.settings.silence_s / 4))
@@ -75,25 +78,23 @@ class MasterService:
                 noted = self._clock.now()
 
     def note(self) -> None:
-        """Write the account of time down."""
         self.happened(rec.Noted(account=self.core.state.kept.account, moment=moment()))
 
     def snapshot(self) -> bytes:
-        """Return the whole state."""
         return self.core.state.snapshot(self._clock.now())
 
     def summary(self) -> dict[str, str]:
-        """Return what people and other components may read of the job."""
+        """Return the summary of the job for the ConfigMap."""
         return summary_of(self.core, self._clock.now())
 
     def journal_failed(self, error: OSError) -> None:
-        """Tell people that the journal cannot be written."""
+        """Report in the timeline that the journal cannot be written."""
         self.happened(msg.JobEvent(reason="JournalFailed", message=str(error)))
 
     # What the server calls
 
     def welcome(self, peer: Peer, hello: msg.Hello) -> msg.Welcome | msg.Refused:
-        """Take a connection of this job."""
+        """Accept a connection of this job."""
         job = self.settings.job
         if hello.job and job and hello.job != job:
             said = f"this is the master of {job}, not of {hello.job}"
@@ -123,7 +124,7 @@ class MasterService:
             self._send(peer, number, msg.Refused(reason="BadRequest", message=said))
 
     def lost(self, peer: Peer) -> None:
-        """A connection has ended."""
+        """Process the end of a connection."""
         for polls in (self._joins, self._finishing, self._commands):
             polls.drop(peer)
         self._keys.drop(peer)
@@ -144,7 +145,7 @@ class MasterService:
     # Records
 
     def happened(self, what: rec.Happening) -> None:
-        """Apply something that the master found out by itself."""
+        """Apply a record of the master's own."""
         self._apply(what, "", 0)
 
     def _apply(self, what: rec.Happening, client: str, number: int) -> Applied:
@@ -163,7 +164,7 @@ class MasterService:
         self._checks.lost(node)
 
     def _set_alarm(self) -> None:
-        """Be called when time alone changes something."""
+        """Set the timer to the next time that changes the state."""
         deadline = self.core.deadline()
         if self._alarm is not None:
             if deadline == self._alarm_at:
@@ -181,7 +182,7 @@ class MasterService:
         self._set_alarm()
 
     def _book(self) -> None:
-        """Book time under what goes on now."""
+        """Book time in the current phase."""
         account, state = self.core.state.kept.account, self.core.rendezvous.state
         phase = account.phase
         if state.is_broken:
@@ -237,7 +238,7 @@ class MasterService:
         self._send(peer, number, commands or msg.Commands())
 
     def _check_round(self, beat: msg.Heartbeat) -> None:
-        """Notice what the rendezvous does not know: a lost world, a restart in place."""
+        """Detect what the rendezvous does not know: a lost world, a restart in place."""
         adopted = rec.Adopted(node_id=beat.node_id, incarnation=beat.incarnation, round=beat.round)
         self._apply(adopted, "", 0)
         attempt = (beat.round, beat.attempt)
@@ -350,7 +351,6 @@ class MasterService:
         self._send(poll.peer, poll.number, self.core.rendezvous.waiting())
 
     def _saying(self, reply: msg.Reply) -> Callable[[Poll], None]:
-        """Answer with this whose patience has ended."""
         return lambda poll: self._send(poll.peer, poll.number, reply)
 
     # Sending

@@ -57,4 +57,4 @@ def test_a_step_in_whose_save_one_rank_was_killed_gives_way_to_the_one_before(ac
     assert killed == [["returned", None]] * 3
     for act in (one for each in restored for one in each):
         assert (act["step"], act["source"], act["right"]) == (7, "memory", True)
-        assert "of ranks 1 nothing is left in memory" in act["heard"]
+        assert "memory has no part of rank 1" in act["heard"]

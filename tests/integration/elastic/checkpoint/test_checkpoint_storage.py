@@ -120,7 +120,7 @@ def test_a_step_in_a_store_without_its_manifest_does_not_exist(tmp_path: Path) -
         (tmp_path / "step-000000000002" / "gangline.json").unlink()
         assert checkpointer.latest() == 1
         target = open_target(checkpointer.folder)
-        with pytest.raises(CorruptError, match="not whole"):
+        with pytest.raises(CorruptError, match="is incomplete"):
             StorageSource(target, 2)
 
 

@@ -82,7 +82,7 @@ def test_the_newest_step_that_is_whole_comes_first_and_memory_before_storage() -
         Candidate(20, None),
         Candidate(10, None),
     ]
-    assert torn(found) == {30: "of ranks 1 nothing is left in memory"}
+    assert torn(found) == {30: "memory has no part of rank 1"}
 
 
 def test_one_of_those_that_hold_the_same_is_enough() -> None:

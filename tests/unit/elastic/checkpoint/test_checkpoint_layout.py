@@ -95,9 +95,9 @@ class Opened:
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        pytest.param(threading.Lock(), "does not pickle", id="a lock"),
+        pytest.param(threading.Lock(), "cannot be pickled", id="a lock"),
         pytest.param(Opened(), "running its code", id="an object with code"),
-        pytest.param(lambda: 0, "does not pickle", id="a function"),
+        pytest.param(lambda: 0, "cannot be pickled", id="a function"),
         pytest.param(torch.eye(2).to_sparse(), "sparse", id="a sparse tensor"),
     ],
 )

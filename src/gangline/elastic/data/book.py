@@ -50,7 +50,7 @@ class Book:
         self._page.leases = list(self._leases.values())
         return self._page
 
-    # Handing out
+    # Leasing
 
     def take(self, ask: Take, now: float) -> Taken:
         """Lease shards, returned ones first."""
@@ -146,7 +146,7 @@ class Book:
             return cut and last and all(epoch > through_epoch for epoch in self._open)
         return cut and last and not self._open
 
-    # Taking back
+    # Results and lost leases
 
     def report(self, report: Report, now: float) -> bool:
         """Record the results of a worker. Returns whether anything changed."""

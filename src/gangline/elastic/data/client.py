@@ -113,7 +113,7 @@ class ShardingClient:
         self._ended = False
         self._kept: bytes | None = None
         try:
-            # What an earlier process of this name held is not being worked on any more.
+            # End the leases of an earlier process with this name.
             self._tell(Release(self._worker))
             self._register()
         except ShardRefusedError:
@@ -270,7 +270,7 @@ class ShardingClient:
         return tuple(one.progress() for one in due)
 
     def _report(self, report: Report) -> None:
-        # An answer that the data set is unknown loses nothing: what is not booked comes again.
+        # A reply that the data set is unknown is no loss: unreported records are leased again.
         self._source.apply(report)
 
     def _register(self) -> None:

@@ -133,7 +133,7 @@ def check(definition: Definition) -> None:
     if isinstance(definition, Text) and not definition.files:
         raise DatasetError(f"{definition.name}: a text needs at least one file")
     if definition.size == 0 and definition.epochs == 0:
-        raise DatasetError(f"{definition.name}: endless epochs of no records would never end")
+        raise DatasetError(f"{definition.name}: endless epochs need at least one record")
 
 
 class Layout:

@@ -167,7 +167,7 @@ class Ledger:
         if book is None:
             return _unknown(name)
         if not isinstance(book.definition, Stream):
-            return _refused(f"the data set {name} is no stream: its end is given by its definition")
+            return _refused(f"the data set {name} is no stream: its definition fixes its end")
         return book
 
     def _revive(self, event: ev.Revive, now: float) -> Outcome:
@@ -239,4 +239,4 @@ def _compare(in_force: Definition, wanted: Definition) -> Outcome:
 
 def _refuse_newer(version: int) -> None:
     if version > VERSION:
-        raise ValueError(f"it has version {version}, this gangline reads up to {VERSION}")
+        raise ValueError(f"it has version {version}, this release reads up to {VERSION}")

@@ -139,6 +139,6 @@ def source_of(environment: Mapping[str, str] = os.environ) -> ShardSource:
                 "start them with 'gangline run'"
             )
         return LocalSource()
-    # The launcher names the job by its run id, also towards the master.
+    # The launcher uses the run id as the job's name, also for the master.
     job = environment.get("TORCHELASTIC_RUN_ID") or environment.get("ELASTIC_JOB_NAME", "")
     return MasterSource(BlockingClient(address, secret_of(environment, job), ClientName(job=job)))

@@ -72,8 +72,8 @@ class Checks:
         self._moved()
 
     def _expired(self, poll: Poll) -> None:
-        said = Refused(reason="TimedOut", message="others have not come or not reported yet")
-        self._send(poll.peer, poll.number, said)
+        refused = Refused(reason="TimedOut", message="other nodes have not joined or reported yet")
+        self._send(poll.peer, poll.number, refused)
 
     @staticmethod
     def _now() -> float:

@@ -78,7 +78,9 @@ class ClusterJournal:
             return (zlib.decompress(base64.b64decode(self._content)) if self._content else b""), []
         except (ValueError, zlib.error) as error:
             place = f"{self._namespace}/{self._name}"
-            raise JournalError(f"the ConfigMap {place} holds no master's state: {error}") from error
+            raise JournalError(
+                f"the ConfigMap {place} holds no state of a master: {error}"
+            ) from error
 
     def begin(self, snapshot: Callable[[], bytes], summary: Callable[[], dict[str, str]]) -> None:
         self._snapshot, self._summary = snapshot, summary
@@ -109,12 +111,12 @@ class ClusterJournal:
                 await self._write()
                 pause = PAUSE_S
             except Conflict:
-                log.error("another master has taken over", extra={"journal": self._name})
+                log.error("another master has replaced this one", extra={"journal": self._name})
                 self._changed.clear()
                 on_fenced()
                 return
             except ApiError as error:
-                log.warning("the state is not written yet", extra={"reason": str(error)})
+                log.warning("the state could not be written yet", extra={"reason": str(error)})
                 pause = min(pause * 2, LONGEST_PAUSE_S)
 
     async def _write(self) -> None:

@@ -83,7 +83,7 @@ class Core:
         """Return the present reply to Finished; None if it must wait."""
         all_done = self.rendezvous.finished_answer(wish.node_id, wish.round)
         if all_done is None:
-            return msg.Refused(reason="RoundOver", message="the world has broken; join again")
+            return msg.Refused(reason="RoundOver", message="the world is broken; join again")
         return _DONE if all_done else None
 
     def commands_for(self, node: int, seen: int) -> msg.Commands | None:
@@ -133,7 +133,7 @@ class Core:
 
     def _leave(self, leave: msg.Leave, now: float) -> Applied:
         if leave.known_dead is not None:
-            return self._gone(leave.known_dead, leave.reason or "known to be dead", now)
+            return self._gone(leave.known_dead, leave.reason or "reported dead", now)
         before = self._shape()
         changed = self.rendezvous.leave(
             leave.node_id,
@@ -216,19 +216,19 @@ class Core:
             count, size = len(state.world.members), state.world.world_size
             self._tell("WorldFormed", f"round {state.round}: {count} nodes, {size} workers", now)
         if len(state.refusals) > refusals:
-            words = [one.message for one in state.refusals.values() if one.message]
-            if words:
-                self._tell("RendezvousFailed", words[-1], now)
+            messages = [one.message for one in state.refusals.values() if one.message]
+            if messages:
+                self._tell("RendezvousFailed", messages[-1], now)
         if state.is_over and not was_over:
-            self._tell("AllFinished", "all workers have ended well", now)
+            self._tell("AllFinished", "all workers have succeeded", now)
 
-    # Life
+    # Failures, events and commands
 
     def _failure(self, failure: msg.Failure, now: float) -> Applied:
         kept = self.state.kept
         kept.account.failures += 1
-        said = f"{failure.cause} on ranks {list(failure.ranks)}: {failure.action}"
-        self._tell("WorkersFailed", f"{said} {failure.message}", now, failure.node_id)
+        summary = f"{failure.cause} on ranks {list(failure.ranks)}: {failure.action}"
+        self._tell("WorkersFailed", f"{summary} {failure.message}", now, failure.node_id)
         topics: frozenset[str] = frozenset()
         for local_rank in failure.local_ranks:
             topics |= self._release(f"{failure.node_id}/{local_rank}", now)
@@ -301,8 +301,8 @@ class Core:
         try:
             total = int(values.get(wish.key, b"0")) + wish.amount
         except ValueError:
-            said = f"the key {wish.key} does not hold a number"
-            return Applied(msg.Refused(reason="BadRequest", message=said), changed=False)
+            problem = f"the value of the key {wish.key} is not a number"
+            return Applied(msg.Refused(reason="BadRequest", message=problem), changed=False)
         values[wish.key] = str(total).encode()
         return Applied(self.values_of((wish.key,)), topics=frozenset({KEYS}))
 
@@ -323,9 +323,10 @@ class Core:
 
     def _shards(self, wish: msg.ShardEvent, now: float) -> Applied:
         outcome = self.state.ledger.apply(wish.event, now)
-        # Only what comes back, grows or ends can please those who wait; taking cannot.
-        pleases = outcome.changed and not isinstance(wish.event, shard_events.Take)
-        topics = frozenset({SHARDS}) if pleases else frozenset()
+        # Waiting requests can be answered when shards return, or a stream grows or ends, but not
+        # after a request for shards.
+        is_relevant = outcome.changed and not isinstance(wish.event, shard_events.Take)
+        topics = frozenset({SHARDS}) if is_relevant else frozenset()
         return Applied(msg.ShardAnswer(answer=outcome.answer), outcome.changed, topics)
 
     def _release(self, owner: str, now: float) -> frozenset[str]:

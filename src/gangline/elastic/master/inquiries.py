@@ -24,7 +24,7 @@ def answer_to(wish: msg.Request, core: Core, job: str, now: float) -> msg.Reply:
             state = ledger.state(name)
             return _unknown(name) if state is None else msg.DatasetStateKnown(state=state)
         case _:
-            return msg.Refused(reason="BadRequest", message=f"{type(wish).__name__} is no question")
+            return msg.Refused(reason="BadRequest", message=f"{type(wish).__name__} is no query")
 
 
 @dataclass(frozen=True, slots=True)

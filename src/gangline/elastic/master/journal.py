@@ -142,8 +142,8 @@ class FileJournal:
             self._begin()
             return b"", []
         if end < len(content):
-            said = {"journal": str(self._path), "bytes": len(content) - end}
-            log.warning("the journal's end was not whole and is left out", extra=said)
+            details = {"journal": str(self._path), "bytes": len(content) - end}
+            log.warning("the journal's last record is incomplete and was dropped", extra=details)
         os.ftruncate(self._file, end)
         self._size, self._snapshot_size = end, len(entries[0])
         return entries[0], entries[1:]
@@ -168,8 +168,8 @@ class FileJournal:
         if not self._pending:
             return
         chunk = b"".join(self._pending)
-        self._pending = [chunk]  # kept while it is not written
-        # At a place, not at the end: what a full disk has cut short is written over next time.
+        self._pending = [chunk]  # retained until it is written
+        # At a fixed offset, so that the next call overwrites a write that a full disk cut short.
         _write_all(self._file, chunk, self._size)
         self._pending = []
         self._size += len(chunk)
@@ -183,8 +183,8 @@ class FileJournal:
             await asyncio.get_running_loop().run_in_executor(None, os.fdatasync, self._file)
 
     async def shorten(self, snapshot: bytes) -> None:
-        self._pending.clear()  # the snapshot holds them
-        # Not beside the event loop: no record may be written to the old file meanwhile.
+        self._pending.clear()  # the snapshot contains them
+        # Not in another thread: no record may be written to the old file meanwhile.
         self._replace(snapshot)
 
     async def close(self) -> None:

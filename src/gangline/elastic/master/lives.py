@@ -74,7 +74,7 @@ class Lives:
             return
         for node in silent:
             self.forget(node)
-            self._lost(node, f"not heard of for {self._silence_s:g} s")
+            self._lost(node, f"silent for {self._silence_s:g} s")
 
     def _not_back(self, node: int, life: _Life) -> None:
         if self._lives.get(node) is life and life.peer is None:

@@ -57,7 +57,9 @@ async def _serve(
     server = Server(service, secret)
     inherited = settings.listen_descriptor
     port = await server.start(settings.host, settings.port, inherited)
-    log.info("master serves", extra={"job": settings.job, "port": port, "master": service.name})
+    log.info(
+        "the master is serving", extra={"job": settings.job, "port": port, "master": service.name}
+    )
     service.start(down_s)
     listening(port)
     async with asyncio.TaskGroup() as group:
@@ -95,7 +97,7 @@ def away_s(kept: Kept, at: float, now: Moment) -> float:
     """
     if not at:
         return 0.0
-    if kept.moment is None:  # an earlier release wrote it: the clock began as the wall clock did
+    if kept.moment is None:  # an earlier release wrote it, whose job clock started as wall clock
         return max(0.0, now.wall_s - at - kept.down_s)
     return max(0.0, kept.moment.until(now) - (at - kept.moment_at))
 
@@ -114,7 +116,7 @@ def replayed(journal: Journal) -> tuple[Core, float]:
             record = rec.decode(line)
             core.apply(record)
             at = record.at
-        core.timeline.news()  # another master has shown it
+        core.timeline.news()  # an earlier master has published these events
     except (ValueError, msgspec.MsgspecError) as error:
-        raise JournalError(f"the journal cannot be understood: {error}") from error
+        raise JournalError(f"the journal cannot be read: {error}") from error
     return core, at

@@ -55,7 +55,7 @@ class MasterService:
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = 0.0
 
-    # The life of the process
+    # Process lifecycle
 
     def start(self, down_s: float) -> None:
         """Start: all known nodes get the full timeout to be heard from."""
@@ -91,14 +91,14 @@ class MasterService:
         """Report in the timeline that the journal cannot be written."""
         self.happened(msg.JobEvent(reason="JournalFailed", message=str(error)))
 
-    # What the server calls
+    # Called by the server
 
     def welcome(self, peer: Peer, hello: msg.Hello) -> msg.Welcome | msg.Refused:
         """Accept a connection of this job."""
         job = self.settings.job
         if hello.job and job and hello.job != job:
-            said = f"this is the master of {job}, not of {hello.job}"
-            return msg.Refused(reason="WrongJob", message=said)
+            problem = f"this is the master of {job}, not of {hello.job}"
+            return msg.Refused(reason="WrongJob", message=problem)
         if hello.node_id is not None and hello.node_id not in self.core.rendezvous.state.gone:
             self._lives.heard(hello.node_id, peer)
         return msg.Welcome(
@@ -120,8 +120,8 @@ class MasterService:
             assert applied.reply is not None
             self._send(peer, number, applied.reply, is_lasting=isinstance(request, LASTING))
         else:
-            said = f"{type(request).__name__} is not understood here"
-            self._send(peer, number, msg.Refused(reason="BadRequest", message=said))
+            problem = f"{type(request).__name__} is not a request to the master"
+            self._send(peer, number, msg.Refused(reason="BadRequest", message=problem))
 
     def lost(self, peer: Peer) -> None:
         """Process the end of a connection."""
@@ -297,7 +297,7 @@ class MasterService:
         self._book()
         self._send(peer, number, answer_to(wish, self.core, self.settings.job, self._clock.now()))
 
-    # Answers to those who waited
+    # Replies to long polls
 
     def _serve_waiting(self, topics: frozenset[str]) -> None:
         if topic.WORLD in topics:
@@ -345,7 +345,7 @@ class MasterService:
         if poll.peer.is_open:
             self._shard_event(poll.peer, poll.number, poll.request)
 
-    # Patience that has ended
+    # Timeouts of long polls
 
     def _join_expired(self, poll: Poll) -> None:
         self._send(poll.peer, poll.number, self.core.rendezvous.waiting())
@@ -373,8 +373,8 @@ class MasterService:
         return peer.hello.client if peer.hello else ""
 
 
-_OTHERS_WORK = msg.Waiting(message="others have not finished")
-_KEYS_MISSING = msg.Refused(reason="TimedOut", message="the keys have not come")
+_OTHERS_WORK = msg.Waiting(message="other nodes have not finished")
+_KEYS_MISSING = msg.Refused(reason="TimedOut", message="the keys were not set in time")
 _NO_SHARDS = msg.ShardAnswer(answer=shard_events.Taken(shard_events.Supply.WAIT))
 
 _HANDLERS: Mapping[type, Callable[[MasterService, Peer, int, Any], None]] = {

@@ -69,6 +69,6 @@ class MasterState:
         read = msgspec.msgpack.decode(snapshot, type=_Snapshot)
         if read.version > VERSION:
             raise ValueError(
-                f"a newer gangline wrote this state: version {read.version}, not {VERSION}"
+                f"a newer release wrote this state: version {read.version}, not {VERSION}"
             )
         return MasterState(read.kept, Ledger.restored(read.ledger)), read.at

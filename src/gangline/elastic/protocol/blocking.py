@@ -70,8 +70,8 @@ class BlockingClient:
         """Send a request, and require one type of reply; errors as in the asynchronous client."""
         reply = self.call(message, timeout_s=timeout_s)
         if not isinstance(reply, kind):
-            said = f"{type(reply).__name__} came where {kind.__name__} was expected"
-            raise RequestRefusedError(Refused(reason="BadReply", message=said))
+            problem = f"the reply is {type(reply).__name__}, expected {kind.__name__}"
+            raise RequestRefusedError(Refused(reason="BadReply", message=problem))
         return reply
 
     def _call(self, number: int, body: bytes, deadline: float, timeout_s: float) -> Reply:
@@ -107,7 +107,7 @@ class BlockingClient:
             self.close()
             raise RequestRefusedError(reply)
         if not isinstance(reply, Welcome):
-            raise seal.SealError("the master did not welcome us")
+            raise seal.SealError("the master did not answer Hello with Welcome")
 
     def _exchange(self, number: int, body: bytes, deadline: float) -> Reply:
         assert self._socket is not None

@@ -101,7 +101,7 @@ class _Link(asyncio.Protocol):
         return self._transport is not None and self._ends is None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are none of asyncio's class, though they do the same.
+        # uvloop's transports are not instances of asyncio's class, but have its methods.
         self._transport = transport = cast(asyncio.Transport, transport)
         notice_silence(transport.get_extra_info("socket"))
         transport.write(self._mine)
@@ -136,7 +136,7 @@ class _Link(asyncio.Protocol):
     def _guess(self) -> str:
         """Return a likely cause when there was no answer at all."""
         if self._ends is None:
-            return " before it greeted: something else may listen there"
+            return " before the handshake: another program may listen there"
         if not self._has_heard:
             return f" unanswered: {SECRET_VARIABLE}, or the job's name without it, may differ"
         return ""
@@ -205,7 +205,7 @@ class Client:
                 asked.reply.set_exception(
                     MasterUnreachableError(self.address, 0.0, "the client was closed")
                 )
-                asked.reply.exception()  # nobody may wait any more
+                asked.reply.exception()  # the waiting task may be gone; avoids a warning
         self._asked.clear()
 
     @property
@@ -270,8 +270,8 @@ class Client:
         """
         reply = await self.call(message, timeout_s=timeout_s)
         if not isinstance(reply, kind):
-            said = f"{type(reply).__name__} came where {kind.__name__} was expected"
-            raise RequestRefusedError(Refused(reason="BadReply", message=said))
+            problem = f"the reply is {type(reply).__name__}, expected {kind.__name__}"
+            raise RequestRefusedError(Refused(reason="BadReply", message=problem))
         return reply
 
     async def commands(self, wait_s: float = 30.0) -> AsyncIterator[Command]:
@@ -295,7 +295,7 @@ class Client:
                     seen = command.number
                     yield command
 
-    # The connection
+    # Connection
 
     async def _keep(self) -> None:
         """Maintain the connection until the master refuses it permanently."""
@@ -317,18 +317,20 @@ class Client:
                     self._open.clear()
                 link.finish("closed")
             self.tried.set()
-            log.debug("no master", extra={"address": self.address, "reason": self.trouble})
+            log.debug(
+                "the master is unreachable", extra={"address": self.address, "reason": self.trouble}
+            )
             await asyncio.sleep(random.uniform(pause / 2, pause))
             pause = min(pause * 2, LONGEST_PAUSE_S)
         for asked in self._asked.values():
             if not asked.reply.done():
                 asked.reply.set_exception(RequestRefusedError(self._refused))
-                asked.reply.exception()  # nobody may wait any more
+                asked.reply.exception()  # the waiting task may be gone; avoids a warning
 
     def _troubled(self, error: OSError, link: _Link) -> None:
-        late = "the connection could not be made in time"
+        late = "the connection was not established in time"
         if link.is_mute:
-            late = "whoever took the connection did not greet: something else may listen there"
+            late = "no handshake on the connection: another program may listen there"
         self.trouble = str(error) or late
         self.unknown_name = ""
         if isinstance(error, socket.gaierror):
@@ -344,7 +346,7 @@ class Client:
             return
         self._link = link
         link.send(_HELLO_NUMBER, envelope.encode_body(self.name.hello()))
-        # What follows is read by the master only after it has welcomed us.
+        # The master reads the following requests only after it has accepted Hello.
         for number, asked in [*self._asked.items()]:
             link.send(number, asked.body)
 

@@ -58,7 +58,7 @@ def number_of(content: bytes) -> int:
         EnvelopeError: there is none.
     """
     if len(content) < _NUMBER.size:
-        raise EnvelopeError(0, "a message without a number")
+        raise EnvelopeError(0, "the message has no number")
     number: int = _NUMBER.unpack_from(content)[0]
     return number
 

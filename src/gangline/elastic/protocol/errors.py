@@ -16,7 +16,7 @@ class MasterUnreachableError(ProtocolError):
     """The master did not reply within the timeout."""
 
     def __init__(self, address: str, waited_s: float, trouble: str) -> None:
-        super().__init__(f"no answer from the master at {address} for {waited_s:.0f} s: {trouble}")
+        super().__init__(f"no reply from the master at {address} for {waited_s:.0f} s: {trouble}")
         self.address = address
         self.trouble = trouble
         """The error of the last attempt."""
@@ -26,8 +26,8 @@ class RequestRefusedError(ProtocolError):
     """The master refused the request."""
 
     def __init__(self, refused: Refused) -> None:
-        said = f": {refused.message}" if refused.message else ""
-        super().__init__(f"the master refused ({refused.reason}){said}")
+        details = f": {refused.message}" if refused.message else ""
+        super().__init__(f"the master refused ({refused.reason}){details}")
         self.reason = refused.reason
         """One CamelCase word; see the refusal message."""
         self.message = refused.message

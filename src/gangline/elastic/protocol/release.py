@@ -6,7 +6,7 @@ from functools import cache
 @cache
 def release() -> str:
     """Return the version of the installed distribution; empty if there is none."""
-    # Costs some milliseconds to import, and only an end that greets another one needs it.
+    # The import takes some milliseconds, and only a process that connects needs it.
     from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415
 
     try:

@@ -86,9 +86,9 @@ def check_greeting(received: bytes) -> None:
         SealError: it does not use this protocol.
     """
     if received[: len(MAGIC)] != MAGIC:
-        raise SealError("the other end is no part of a gangline job")
+        raise SealError("the other end does not belong to a gangline job")
     if received[len(MAGIC)] != HANDSHAKE_VERSION:
-        raise SealError(f"the other end greets with version {received[len(MAGIC)]}")
+        raise SealError(f"the other end uses handshake version {received[len(MAGIC)]}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ class Opener:
             while len(self._pending) - start >= _LENGTH.size:
                 (length,) = _LENGTH.unpack_from(self._pending, start)
                 if not _TAG_BYTES <= length <= self.limit + _TAG_BYTES:
-                    raise SealError(f"a frame of {length} bytes; the limit is {self.limit}")
+                    raise SealError(f"a frame has {length} bytes; the limit is {self.limit}")
                 end = start + _LENGTH.size + length
                 if len(self._pending) < end:
                     break
@@ -166,4 +166,6 @@ class Opener:
         try:
             return self._cipher.decrypt(nonce, sealed, length)
         except InvalidTag as error:
-            raise SealError("a frame does not open: the secrets differ, or it is forged") from error
+            raise SealError(
+                "a frame fails to decrypt: the secrets differ, or it is forged"
+            ) from error

@@ -62,11 +62,11 @@ class Peer(asyncio.Protocol):
         self.hello: Hello | None = None
         """The client's Hello, once it is accepted."""
 
-    # What the event loop calls
+    # Called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the timeout of the handshake."""
-        # uvloop's transports are none of asyncio's class, though they do the same.
+        # uvloop's transports are not instances of asyncio's class, but have its methods.
         self._transport = transport = cast(asyncio.Transport, transport)
         notice_silence(transport.get_extra_info("socket"))
         transport.set_write_buffer_limits(high=_WRITE_HIGH)
@@ -101,7 +101,7 @@ class Peer(asyncio.Protocol):
             log.warning("connection refused", extra={"peer": self.address, "reason": str(error)})
             self.close()
 
-    # What the service uses
+    # Called by the request handler
 
     @property
     def address(self) -> str:
@@ -130,7 +130,7 @@ class Peer(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    # The steps of a connection
+    # Steps of a connection
 
     def _greet(self, data: bytes) -> bytes:
         """Collect the client's handshake and answer it; return the bytes after it."""
@@ -139,7 +139,7 @@ class Peer(asyncio.Protocol):
             self._serve_page()
             return b""
         if self._received[:4] != seal.MAGIC[: len(self._received)]:
-            raise seal.SealError("the other end is no part of a gangline job")
+            raise seal.SealError("the other end does not belong to a gangline job")
         if len(self._received) < seal.GREETING_BYTES:
             return b""
         theirs = bytes(self._received[: seal.GREETING_BYTES])
@@ -163,7 +163,7 @@ class Peer(asyncio.Protocol):
         elif isinstance(request, Hello):
             self._welcome(number, request)
         else:
-            self.send(number, Refused(reason="BadRequest", message="Hello comes first"))
+            self.send(number, Refused(reason="BadRequest", message="Hello must come first"))
             self.close()
 
     def _welcome(self, number: int, hello: Hello) -> None:
@@ -202,7 +202,7 @@ def refusal(hello: Hello) -> Refused | None:
     older = "agent" if hello.protocol < PROTOCOL_OLDEST else "master"
     return Refused(
         reason="VersionMismatch",
-        message=f"gangline {hello.version or '?'} speaks protocol {hello.oldest} to "
+        message=f"gangline {hello.version or '?'} supports protocol {hello.oldest} to "
         f"{hello.protocol}, this master {PROTOCOL_OLDEST} to {PROTOCOL_VERSION}; "
         f"the {older}'s gangline must be newer",
     )
@@ -255,7 +255,7 @@ class Server:
             peer.abort()
         await asyncio.sleep(0)
 
-    # What peers report
+    # Called by connections
 
     def arrived(self, peer: Peer) -> None:
         """Start the handshake timeout of a new connection."""

@@ -230,7 +230,7 @@ def test_a_name_that_does_not_resolve_is_told_and_given_up_after_the_stated_time
     told = re.findall(r"waiting for the master until [\d:]+: the name (\S+) does not", run.output)
     assert told == ["train-master.invalid"]
     last = run.output.splitlines()[-1]
-    assert "no answer from the master at train-master.invalid:29400 for 1 s" in last
+    assert "no reply from the master at train-master.invalid:29400 for 1 s" in last
     assert "never" not in run.output
     assert "Traceback" not in run.output
 

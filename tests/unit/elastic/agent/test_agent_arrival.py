@@ -32,7 +32,7 @@ async def test_a_name_that_does_not_resolve_is_told_at_once_and_tried_for_the_st
     (told,) = [each for each in caplog.records if each.levelno == logging.WARNING]
     words = f"the name {NOWHERE} does not resolve: "
     assert re.match(rf"waiting for the master until \d\d:\d\d:\d\d: {words}", told.getMessage())
-    expected = f"no answer from the master at {NOWHERE}:29400 for 1 s: {words}"
+    expected = f"no reply from the master at {NOWHERE}:29400 for 1 s: {words}"
     assert str(failure.value).startswith(expected)
 
 

@@ -171,8 +171,12 @@ async def test_a_stranger_is_cut_and_hears_nothing(port: int, parrot: Parrot) ->
 @pytest.mark.parametrize(
     ("said", "told"),
     [
-        pytest.param(b"", "before it greeted: something else may listen there", id="it hangs up"),
-        pytest.param(b"HTTP/1.0 400 " * 9, "no part of a gangline job", id="it speaks HTTP"),
+        pytest.param(
+            b"", "before the handshake: another program may listen there", id="it hangs up"
+        ),
+        pytest.param(
+            b"HTTP/1.0 400 " * 9, "does not belong to a gangline job", id="it speaks HTTP"
+        ),
     ],
 )
 async def test_another_program_at_the_masters_address_is_told(said: bytes, told: str) -> None:
@@ -192,7 +196,9 @@ async def test_one_that_says_nothing_is_told_too(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("gangline.elastic.protocol.client.CONNECT_TIMEOUT_S", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as mute:
         async with Client(f"127.0.0.1:{mute.getsockname()[1]}", SECRET) as client:
-            await in_trouble(client, "did not greet: something else may listen there")
+            await in_trouble(
+                client, "no handshake on the connection: another program may listen there"
+            )
             assert not client.is_connected
 
 
@@ -218,7 +224,7 @@ async def test_versions_that_cannot_speak_are_refused_with_words(port: int) -> N
             return Hello(protocol=99, oldest=98, version="9.9")
 
     async with Client(f"127.0.0.1:{port}", SECRET, FromTheFuture()) as client:
-        with pytest.raises(RequestRefusedError, match=r"9\.9 speaks protocol 98 to 99"):
+        with pytest.raises(RequestRefusedError, match=r"9\.9 supports protocol 98 to 99"):
             await client.call(KeyValueGet(keys=()), timeout_s=PATIENCE_S)
 
 

@@ -132,8 +132,7 @@ class Updates:
     """Finds tensors that only optimizers change, and lets optimizer steps wait for copies of them.
 
     It sees PyTorch optimizers through their step hook. A tensor that no optimizer has registered
-    may be
-    changed by any code at any time.
+    may be changed by any code at any time.
     """
 
     def __init__(self) -> None:

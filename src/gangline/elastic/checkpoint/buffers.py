@@ -312,9 +312,8 @@ class Buffers:
         """Choose a buffer and lock it; return ``None`` if none becomes free within the timeout.
 
         The saver locks a buffer only while it writes checksums, but it may be descheduled
-        meanwhile. With
-        fewer than three buffers the other buffer may be in upload for minutes: then the wait is
-        short.
+        meanwhile. With fewer than three buffers the other buffer may be in upload for minutes: then
+        the wait is short.
         """
         patience_s = _INSTANT_S if self.count >= _ALWAYS_ENOUGH else _SHORT_S
         deadline = time.monotonic() + patience_s

@@ -170,8 +170,7 @@ class Checkpointer:
         upload.
 
         Otherwise, or if the process dies, the saver writes the newest save to storage and retains
-        the memory
-        for a restart for ``linger_s`` seconds.
+        the memory for a restart for ``linger_s`` seconds.
         """
         self.buffers.close()  # may report a last save, so before the saver client
         if finished:
@@ -330,8 +329,7 @@ class Checkpointer:
         none.
 
         Tensors of ``state`` are overwritten in place. Without ``state`` everything that was saved
-        is
-        returned. Incomplete and damaged steps are skipped with a warning that gives the reason.
+        is returned. Incomplete and damaged steps are skipped with a warning that gives the reason.
 
         Raises:
             CheckpointError: checkpoints exist, but none could be loaded.

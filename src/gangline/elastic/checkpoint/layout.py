@@ -1,11 +1,9 @@
 """The layout of one rank's part of a checkpoint: the same bytes in memory and in the file.
 
 A part is a sequence of entries without gaps. The entry of a tensor is what ``torch.save`` writes
-for
-it. The owned entries together are a ``.distcp`` file that plain PyTorch opens, and writing a file
-is
-a copy of memory. Entries after the first ``owned`` are copies of entries that other nodes own: with
-them the memory of one node suffices for a restore. They are not written to storage.
+for it. The owned entries together are a ``.distcp`` file that plain PyTorch opens, and writing a
+file is a copy of memory. Entries after the first ``owned`` are copies of entries that other nodes
+own: with them the memory of one node suffices for a restore. They are not written to storage.
 """
 
 import msgspec

@@ -4,11 +4,10 @@
     trainer.fit(model, data)
 
 It is a callback and not a ``CheckpointIO``, which Lightning calls on its first rank only: here
-every
-rank saves its part. When ``fit`` begins, it restores the newest complete step: model, optimizers,
-schedulers, loops, precision, callbacks and random states. Lightning itself restarts the data of an
-epoch that it resumes in the middle; pass a stateful sampler (``sampler=…``) if the order of data
-matters.
+every rank saves its part. When ``fit`` begins, it restores the newest complete step: model,
+optimizers, schedulers, loops, precision, callbacks and random states. Lightning itself restarts the
+data of an epoch that it resumes in the middle; pass a stateful sampler (``sampler=…``) if the order
+of data matters.
 """
 
 from importlib import import_module

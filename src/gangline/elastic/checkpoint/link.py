@@ -55,8 +55,7 @@ class Link:
         ``FAREWELL_S``.
 
         The saver may be sending at this moment: closing a socket with unread data resets the
-        connection and
-        would lose the last message.
+        connection and would lose the last message.
         """
         self.say(Bye())
         deadline = time.monotonic() + FAREWELL_S

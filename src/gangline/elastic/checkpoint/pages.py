@@ -18,8 +18,7 @@ class How(IntEnum):
     """The kernel's advice (MADV_POPULATE_READ, MADV_POPULATE_WRITE; Linux 5.14 and later).
 
     Existing pages are mapped by a read fault in a third of the time of a write fault, and can be
-    written
-    afterwards. Missing pages are allocated by a write fault in two thirds of the time.
+    written afterwards. Missing pages are allocated by a write fault in two thirds of the time.
     """
 
     FIND = 22

@@ -1,9 +1,8 @@
 """Writes parts from memory to storage with checksums, and commits a step when all parts are there.
 
 Each operation may be killed and repeated. Write order: the file of a part before its note, all
-notes
-before the manifest, the manifest before the rename. So a reader never sees a manifest whose parts
-are incomplete.
+notes before the manifest, the manifest before the rename. So a reader never sees a manifest whose
+parts are incomplete.
 """
 
 import logging
@@ -77,10 +76,8 @@ def seal_unless_overtaken(segment: Segment, header: Header, layout: Layout) -> b
     """Store the checksums without blocking a writer; return whether the save has checksums now.
 
     A writer changes the header before anything else, so checksums that were computed under one
-    header
-    are right. The segment is locked only to write them. Were it locked throughout, then with
-    another
-    buffer in upload no buffer would be free for a save.
+    header are right. The segment is locked only to write them. Were it locked throughout, then with
+    another buffer in upload no buffer would be free for a save.
     """
     if segment.seal(header, len(layout.entries)) is not None:
         return True

@@ -87,8 +87,7 @@ def _data_classes() -> list[Callable[..., Any] | tuple[Callable[..., Any], str]]
 
 _loading = threading.Lock()
 """PyTorch's list of allowed classes is global for all threads. Leaving ``safe_globals`` removes
-names
-from it even if the training script had added them.
+names from it even if the training script had added them.
 """
 
 

@@ -167,8 +167,7 @@ class Segment:
 @lru_cache(maxsize=16)
 def _layout_of(data: bytes) -> Layout:
     """Decode a layout, with a cache: the buffers of a rank have equal layouts as long as the
-    structure of
-    the state stays the same, and the saver reads them every second.
+    structure of the state stays the same, and the saver reads them every second.
     """
     layout = decode(data)
     if wrong := faults(layout):

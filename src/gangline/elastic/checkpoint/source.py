@@ -167,8 +167,7 @@ class MemorySource:
         """Copy the entry from a mapping that stays, or read it from the file.
 
         A file that another rank may truncate meanwhile is read: a short read is an error, whereas
-        access to
-        a truncated mapping would kill the process.
+        access to a truncated mapping would kill the process.
         """
         found = self._entries[key]
         digest = _copied(found, into) if found.is_mapped else _read(found, into)
@@ -246,8 +245,7 @@ def take(fill: Callable[[memoryview], None], extent: Extent, into: memoryview) -
     checksum.
 
     Each block is added to the checksum while it is still in the processor's cache, so that
-    verification
-    needs no second pass over memory.
+    verification needs no second pass over memory.
     """
     _see_length(extent, into)
     around = memoryview(bytearray(extent.length - extent.raw_length))

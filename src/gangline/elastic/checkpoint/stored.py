@@ -116,8 +116,7 @@ class _StoredRow:
     """Reads entries from storage in one thread.
 
     The operating system reads ahead if one open file is read from front to back, and object stores
-    need
-    one request for each opened file.
+    need one request for each opened file.
     """
 
     def __init__(self, source: StorageSource, files: contextlib.ExitStack) -> None:

@@ -1,8 +1,7 @@
 """The checksum of checkpoints: CRC-64/NVME, computed at the speed of the processor's cache.
 
 Checksums of adjacent chunks combine to that of both, so that several threads can process one
-tensor,
-each the chunk that it copies. Object stores of the S3 kind use the same checksum.
+tensor, each the chunk that it copies. Object stores of the S3 kind use the same checksum.
 """
 
 import ctypes

@@ -3,8 +3,7 @@
 A local folder (also NFS) commits by renaming a folder, after all its content is on disk. A store
 without renames commits by writing the manifest last: a step without it does not exist. The manifest
 is written only if none exists (``If-None-Match: *`` in S3, generation 0 in Google's), so that of
-two
-savers which write the same step concurrently only one commits it.
+two savers which write the same step concurrently only one commits it.
 """
 
 import contextlib
@@ -226,8 +225,7 @@ class RemoteTarget:
         """Commit the step by writing its manifest, the last of its objects.
 
         If a manifest exists already, its plan decides: stores report that in different ways, and
-        the reply
-        to an earlier attempt may have been lost after the manifest was written.
+        the reply to an earlier attempt may have been lost after the manifest was written.
 
         Raises:
             StepTakenError: it is of another plan.
@@ -277,8 +275,7 @@ def speaking_to(place: str) -> Iterator[None]:
     """Turn exceptions of a store's client library into ``StorageError``.
 
     They have no common base class (botocore, aiohttp, Google and Azure each have their own), and
-    none of
-    them may end the saver, or a training that could continue without storage.
+    none of them may end the saver, or a training that could continue without storage.
     """
     try:
         yield

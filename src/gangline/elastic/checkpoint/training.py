@@ -35,8 +35,7 @@ class OneValue:
     """Saves the state of an object as a single value.
 
     Use it for states whose names change during training: a checkpoint is restored by the names in
-    the
-    current state, and those of a new object differ from those of a used one.
+    the current state, and those of a new object differ from those of a used one.
     """
 
     def __init__(self, keeper: KeepsState) -> None:

@@ -143,8 +143,7 @@ class ShardingClient:
         """Return the next shard; wait for shards that other processes may give back.
 
         None if there is no more. Also None if this process has shards that it has not reported, and
-        there
-        are no others: finish these, then call again, unless `ended`.
+        there are no others: finish these, then call again, unless `ended`.
         """
         self._request += 1
         ask = Take(self._name, self._worker, self._request, 1, through_epoch)
@@ -209,8 +208,7 @@ class ShardingClient:
         """Return the position of all processes in the data set, to be saved with the model.
 
         Each process must `flush` before one of them calls this. With a barrier in between, the
-        position has
-        exactly the records that the model has seen.
+        position has exactly the records that the model has seen.
         """
         self.flush()
         content = self._source.checkpoint(self._name)

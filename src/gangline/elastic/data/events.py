@@ -29,8 +29,7 @@ class Take(msgspec.Struct, frozen=True, array_like=True, tag="take"):
     worker: Worker
     request: Count = 0
     """Increases with each request of a worker. The last number again is answered with the same
-    shards, so
-    that a lost reply loses none. 0: never the same again.
+    shards, so that a lost reply loses none. 0: never the same again.
     """
     count: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 1
     """Largest number of shards."""

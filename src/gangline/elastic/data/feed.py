@@ -37,8 +37,7 @@ def accounted(batches: Iterable[B], client: ShardingClient) -> Iterator[B]:
     used.
 
     The pipeline is restarted until all records of all epochs are done by any process, so that
-    shards
-    which other processes give back are trained on as well.
+    shards which other processes give back are trained on as well.
     """
     while not client.ended:
         for batch in batches:

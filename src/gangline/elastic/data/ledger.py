@@ -10,8 +10,7 @@ The master passes events to it and journals those that changed something, with t
 The same events at the same times give the same ledger, so a journal is replayed by `apply` and
 compacted by `snapshot`. After a replay apply `Resume()` (and journal it): the new process has
 another clock. Apply `Tick()` when `deadline` has passed. Every event may safely be applied twice,
-if
-takes have request numbers.
+if takes have request numbers.
 """
 
 from collections.abc import Callable, Mapping

@@ -31,8 +31,7 @@ MASTER_VARIABLES = ("GANGLINE_MASTER_ADDR", "DLROVER_MASTER_ADDR", LOCAL_MASTER_
 
 PATIENCE_S = 600.0
 """How long a script waits for an absent master before an error. A master is restarted within
-seconds;
-a script that gives up earlier loses more than it gains.
+seconds; a script that gives up earlier loses more than it gains.
 """
 
 

@@ -1,11 +1,9 @@
 """The job's clock: seconds during which a master has been running, whichever process that was.
 
 It continues where the journal ends, so that a lease or a last call does not expire while there is
-no
-master. The length of that time follows from clock readings in the journal: on one machine, without
-a
-reboot in between, from a monotonic clock; else from wall clocks, the only time that two machines
-share.
+no master. The length of that time follows from clock readings in the journal: on one machine,
+without a reboot in between, from a monotonic clock; else from wall clocks, the only time that two
+machines share.
 """
 
 import time

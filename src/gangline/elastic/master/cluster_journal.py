@@ -2,8 +2,7 @@
 
 Replies do not wait for the API server: agents repeat what a killed master had not written yet. The
 resourceVersion of the object is a fencing token: a master that finds a newer version was replaced
-by
-another one, and ends.
+by another one, and ends.
 """
 
 import asyncio

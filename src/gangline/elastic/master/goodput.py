@@ -1,10 +1,10 @@
 """Goodput: the productive share of a job's wall time, and what the remaining time was spent on.
 
 At each moment the job is in one phase: the phase of the rendezvous while there is no world, else
-the
-phase that the first node reports. Running workers count as training until they report otherwise:
-time up to the first step, waits for checkpoints and hangs are then subtracted from training. Steps
-that are repeated because their result was lost are subtracted too, at the mean time of a step.
+the phase that the first node reports. Running workers count as training until they report
+otherwise: time up to the first step, waits for checkpoints and hangs are then subtracted from
+training. Steps that are repeated because their result was lost are subtracted too, at the mean time
+of a step.
 """
 
 import msgspec

@@ -3,9 +3,8 @@
     MAGIC | length crc32 snapshot | length crc32 record | …          (length 0: no snapshot yet)
 
 Reading stops at a record that a crash has cut off; the records before it are valid. When the
-records
-exceed the snapshot's own size, a new file replaces the old one atomically. The file is locked: two
-masters never write one journal.
+records exceed the snapshot's own size, a new file replaces the old one atomically. The file is
+locked: two masters never write one journal.
 """
 
 import asyncio

@@ -60,8 +60,7 @@ class Lives:
         """Report nodes that have been silent for too long.
 
         If all nodes are silent at the same time, the master itself was cut off or suspended: no
-        node is
-        reported, and every timeout restarts once one of them is heard.
+        node is reported, and every timeout restarts once one of them is heard.
         """
         oldest = _now() - self._silence_s
         silent = [node for node, life in self._lives.items() if life.heard < oldest]

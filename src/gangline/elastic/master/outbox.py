@@ -21,8 +21,7 @@ log = logging.getLogger(__name__)
 RETRY_S = 1.0
 SYNC_EVERY_S = 1.0
 """Interval of syncs that no reply waits for. Not more often: the kernel blocks writes to a file
-while
-it syncs it, which would delay all requests.
+while it syncs it, which would delay all requests.
 """
 
 

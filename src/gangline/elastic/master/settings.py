@@ -19,8 +19,7 @@ class MasterSettings:
     """Interval of heartbeats."""
     silence_s: float = 15.0
     """A node that is silent for this time is dead. A shorter time detects cut-off nodes sooner, but
-    also
-    reports nodes with an overloaded processor or network.
+    also reports nodes with an overloaded processor or network.
     """
     grace_s: float = 2.0
     """A node whose agent's connection broke is dead if it does not reconnect within this time."""

@@ -14,8 +14,7 @@ class CheckWanted(Message):
     """A node takes part in the check -> ``CheckGroup``, or ``CheckVerdict``. A long poll.
 
     ``Refused`` TimedOut after ``wait_s``: ask again. Each message has the parameters, so that a
-    master
-    without its state learns them again.
+    master without its state learns them again.
     """
 
     node_id: int
@@ -41,8 +40,7 @@ class CheckWanted(Message):
     """Test the collective over all healthy nodes at the end, for its speed."""
     testing: int = -1
     """The round that it tests already. If that test is pointless, the reply is ``Refused``
-    PartnerLost, and
-    the node reports a failed test.
+    PartnerLost, and the node reports a failed test.
     """
 
 

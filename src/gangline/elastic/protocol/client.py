@@ -158,8 +158,7 @@ class _Asked:
     body: bytes
     reply: "asyncio.Future[bytes]"
     """The encoded reply: the waiting task decodes it. So a large world that many tasks wait for is
-    decoded
-    by one after the other, and a reply that no task waits for is not decoded.
+    decoded by one after the other, and a reply that no task waits for is not decoded.
     """
 
 

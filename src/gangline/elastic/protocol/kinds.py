@@ -27,8 +27,7 @@ class Hello(Message):
     """
     node_id: int | None = None
     """The node, if the sender is its agent: the node is considered dead if the connection breaks
-    and no
-    other one follows within the grace period. None for worker processes and tools.
+    and no other one follows within the grace period. None for worker processes and tools.
     """
     incarnation: str = ""
     """See ``Join``."""
@@ -60,8 +59,7 @@ class Refused(Message):
 
     reason: str
     """One CamelCase word; stable, for programs: UnknownDataset, UnknownNode, VersionMismatch,
-    WrongJob,
-    RendezvousFailed, Superseded, JobOver, BadRequest, TimedOut, TooLarge.
+    WrongJob, RendezvousFailed, Superseded, JobOver, BadRequest, TimedOut, TooLarge.
     """
     message: str = ""
     """Explanation, for display."""

@@ -92,8 +92,7 @@ class DumpStacks(Message):
 
 class Evict(Message):
     """Leave this machine, because it is faulty or needed. The agent ends, and a replacement is
-    created on
-    another machine.
+    created on another machine.
     """
 
     reason: str

@@ -2,8 +2,7 @@
 
 Each connection has its own keys, one for each direction, derived from the secret and the random
 bytes of both ends (HKDF). Frames are encrypted with ChaCha20-Poly1305; the nonce is the number of
-the
-frame. So a frame that is repeated, omitted, reordered or taken from another connection fails to
+the frame. So a frame that is repeated, omitted, reordered or taken from another connection fails to
 decrypt. A frame is four bytes of length, then the encrypted content; the length is authenticated.
 
     client: MAGIC version random          server: MAGIC version random          then frames

@@ -11,10 +11,8 @@ class Join(Message):
     """A node asks for the next world -> ``World``, ``Waiting`` (ask again) or ``Refused``.
 
     A long poll: the reply comes when the world is formed, and ``Waiting`` after ``wait_s``. Each
-    Join has
-    the parameters of the rendezvous, so that a master without its journal learns them again; those
-    of
-    the first Join apply.
+    Join has the parameters of the rendezvous, so that a master without its journal learns them
+    again; those of the first Join apply.
     """
 
     node_id: int
@@ -23,8 +21,7 @@ class Join(Message):
     """Random identifier of the agent process; a restarted agent has another one."""
     number: int
     """Number of this request for a world by this agent process, from 1. The same number again is
-    the same
-    request (its reply was lost, or ``Waiting``); a higher one leaves the old world.
+    the same request (its reply was lost, or ``Waiting``); a higher one leaves the old world.
     """
     node_rank: int = -1
     """Preferred rank; the node replaces another node with this rank. -1 for none."""
@@ -137,8 +134,7 @@ class Finished(Message):
     """All workers of a node succeeded -> ``Done`` once those of all members have.
 
     A long poll: ``Waiting`` after ``wait_s``, ask again. ``Refused`` RoundOver if the world is
-    broken:
-    join again (a command says so too).
+    broken: join again (a command says so too).
     """
 
     node_id: int

@@ -68,7 +68,7 @@ class _Incoming:
         self._stream, self._writer = stream, writer
         self._free = deque(memoryview(bytearray(BLOCK)) for _ in range(_BLOCKS))
 
-    def take(self, end: int, look: Callable[[memoryview], None] = lambda _: None) -> None:
+    def take(self, end: int, on_block: Callable[[memoryview], None] = lambda _: None) -> None:
         """Receive bytes up to ``end``. The writer thread passes each block to ``look``."""
         busy: deque[Future[memoryview]] = deque()
         end = min(end, self.size)  # a wrong header may name more
@@ -77,7 +77,7 @@ class _Incoming:
                 self._free.append(busy.popleft().result())
             block = self._free.popleft()
             length = self._fill(block[: end - self.at])
-            busy.append(self._writer.submit(self._put, self.at, block, length, look))
+            busy.append(self._writer.submit(self._put, self.at, block, length, on_block))
             self.at += length
         self._free.extend(written.result() for written in busy)
 
@@ -91,9 +91,9 @@ class _Incoming:
         return length
 
     def _put(
-        self, at: int, block: memoryview, length: int, look: Callable[[memoryview], None]
+        self, at: int, block: memoryview, length: int, on_block: Callable[[memoryview], None]
     ) -> memoryview:
-        look(block[:length])
+        on_block(block[:length])
         self.segment.write(at, block[:length])
         return block
 

@@ -150,14 +150,14 @@ class Buffers:
 
     def need(self, agreement: Agreement) -> tuple[int, int]:
         """Return the bytes that all buffers need, and how many of them are allocated already."""
-        header, _ = place(agreement.layout, step=0, generation=0, wanted=False)
-        had = sum(path.stat().st_size for path in self._paths() if path.exists())
-        return header.total_bytes * self.count, had
+        header, _ = place(agreement.layout, step=0, generation=0, for_storage=False)
+        allocated = sum(path.stat().st_size for path in self._paths() if path.exists())
+        return header.total_bytes * self.count, allocated
 
     def prepare(self, agreement: Agreement) -> None:
         """Allocate the memory of all buffers in the background. Saves in them stay valid."""
         self.settle()
-        header, _ = place(agreement.layout, step=0, generation=0, wanted=False)
+        header, _ = place(agreement.layout, step=0, generation=0, for_storage=False)
         self._background.start(self._prepare, header.total_bytes)
 
     def _paths(self) -> list[Path]:
@@ -274,7 +274,7 @@ class Buffers:
             return None
         slots, choice = found
         generation = max(slot.generation for slot in slots) + 1
-        header, data = place(agreement.layout, step=step, generation=generation, wanted=wanted)
+        header, data = place(agreement.layout, step=step, generation=generation, for_storage=wanted)
         opened = self._open.get(choice.number)
         if opened is None or opened.segment.size < header.total_bytes:
             opened = self._replace(choice.number, header.total_bytes)

@@ -198,10 +198,10 @@ class Checkpointer:
         self.buffers.settle()  # before other ranks measure free memory
         planner = planner_of(expanded(state), self.ranks.rank == 0)
         agreement = self._agree(planner)
-        want = want_of(self.node, self.home, *self.buffers.need(agreement))
-        wants = self.ranks.gather(want)
-        check_room(wants)
-        if (warning := tight(wants, self.node)) and self._leads(wants):
+        request = want_of(self.node, self.home, *self.buffers.need(agreement))
+        requests = self.ranks.gather(request)
+        check_room(requests)
+        if (warning := tight(requests, self.node)) and self._leads(requests):
             log.warning("memory for checkpoints is short", extra={"reason": warning})
         self.buffers.prepare(agreement)
 
@@ -211,8 +211,8 @@ class Checkpointer:
         self.agreement = agree(self.ranks, self.node, planner)
         return self.agreement
 
-    def _leads(self, wants: list[Want]) -> bool:
-        return [want.node for want in wants].index(self.node) == self.ranks.rank
+    def _leads(self, requests: list[Want]) -> bool:
+        return [request.node for request in requests].index(self.node) == self.ranks.rank
 
     def save(self, step: int, state: dict[str, Any], level: Level = "memory") -> bool:
         """Save the state; return when it is in memory, or with ``overlap`` while the transfer runs.

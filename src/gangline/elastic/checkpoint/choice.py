@@ -30,7 +30,7 @@ class Candidate(NamedTuple):
     """The plan of a step in memory; ``None`` for storage."""
 
 
-def holdings(node: str, address: str, held: Iterable[Held]) -> list[Holding]:
+def holdings(node: str, address: str, snapshots: Iterable[Held]) -> list[Holding]:
     """Describe the snapshots of a node to the other nodes."""
     return [
         Holding(
@@ -41,15 +41,17 @@ def holdings(node: str, address: str, held: Iterable[Held]) -> list[Holding]:
             address,
             tuple(map(tuple, one.layout.holders)),
         )
-        for one in held
+        for one in snapshots
     ]
 
 
 def candidates(found: Sequence[Holding], stored: Sequence[int]) -> list[Candidate]:
     """Return the steps that can be restored, the best first."""
-    whole = [Candidate(step, plan) for step, plan in _steps(found) if not lacks(found, step, plan)]
+    complete = [
+        Candidate(step, plan) for step, plan in _steps(found) if not lacks(found, step, plan)
+    ]
     return sorted(
-        [*whole, *(Candidate(step, None) for step in stored)],
+        [*complete, *(Candidate(step, None) for step in stored)],
         key=lambda one: (one.step, one.plan is not None, one.plan or ""),
         reverse=True,
     )

@@ -138,8 +138,8 @@ class FlashEngine:
         assert rests is not None
         files = {name: _read(rests.state["files"][name]["rest"]) for name in names}
         tensors = {name: {"tensors": dict(_with_room(file))} for name, file in files.items()}
-        whole = {"files": tensors, "random": {self._random: random_states()}}
-        loaded = load(whole, found.step)
+        state = {"files": tensors, "random": {self._random: random_states()}}
+        loaded = load(state, found.step)
         assert loaded is not None
         for name, file in files.items():
             filled = loaded.state["files"][name]["tensors"]

@@ -79,8 +79,8 @@ def unpack_header(data: bytes | memoryview) -> Header | None:
     body = bytes(data[: _HEADER.size])
     if _SUM.unpack_from(data, _HEADER.size)[0] != checksum(body) or not body.startswith(MAGIC):
         return None
-    _, state, wanted, *rest = _HEADER.unpack(body)
-    return Header(State(state), bool(wanted), *rest)
+    _, state, for_storage, *rest = _HEADER.unpack(body)
+    return Header(State(state), bool(for_storage), *rest)
 
 
 def pack_mark(generation: int, persisted: bool) -> bytes:

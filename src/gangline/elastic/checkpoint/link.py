@@ -111,13 +111,13 @@ class Link:
         self._socket, self._unread = fresh, b""
         return True
 
-    def say(self, word: Word) -> None:
+    def say(self, message: Word) -> None:
         """Send a message; reconnect if the saver is gone."""
         with self._speaking:  # another thread may complete a save
             for _ in range(2):
                 try:
                     if self._socket is not None:
-                        self._socket.sendall(words.encode(word))
+                        self._socket.sendall(words.encode(message))
                         return
                 except OSError:
                     self._hang_up()
@@ -146,17 +146,17 @@ class Link:
             self._take(words.decode(line))
         return True
 
-    def _take(self, word: Word | None) -> None:
-        match word:
+    def _take(self, message: Word | None) -> None:
+        match message:
             case Outcome():
-                if not word.committed:
+                if not message.committed:
                     log.warning(
                         "checkpoint is not in storage yet",
-                        extra={"step": word.step, "reason": word.reason},
+                        extra={"step": message.step, "reason": message.reason},
                     )
-                self.outcomes[word.step] = word
+                self.outcomes[message.step] = message
             case Flushed():
-                self.flushed.append(word.step)
+                self.flushed.append(message.step)
             case _:
                 pass
 

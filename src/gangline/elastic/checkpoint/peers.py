@@ -111,15 +111,15 @@ class _Handler(socketserver.StreamRequestHandler):
         self.wfile.write(msgspec.json.encode(answer) + b"\n")
 
     def _give(self, request: Request) -> None:
-        wanted = (request.step, request.plan, request.rank)
-        for held in pending.survey(self.server.home):
-            if (held.step, held.layout.plan, held.rank) != wanted:
+        requested = (request.step, request.plan, request.rank)
+        for snapshot in pending.survey(self.server.home):
+            if (snapshot.step, snapshot.layout.plan, snapshot.rank) != requested:
                 continue
-            with locked(held) as segment:
+            with locked(snapshot) as segment:
                 if segment is not None:
-                    persist.seal(segment, held.header, held.layout)
-                    self._answer(Answer(bytes=held.header.total_bytes))
-                    _send(self.connection, segment, held.header.total_bytes)
+                    persist.seal(segment, snapshot.header, snapshot.layout)
+                    self._answer(Answer(bytes=snapshot.header.total_bytes))
+                    _send(self.connection, segment, snapshot.header.total_bytes)
                     return
         self._answer(Answer(refusal=f"step {request.step} of rank {request.rank} is not here"))
 
@@ -135,12 +135,12 @@ class _Handler(socketserver.StreamRequestHandler):
 
 
 @contextlib.contextmanager
-def locked(held: Held) -> Iterator[Segment | None]:
+def locked(snapshot: Held) -> Iterator[Segment | None]:
     """Yield the segment under its shared lock; ``None`` if it was overwritten already."""
-    segment = Segment(held.path)
+    segment = Segment(snapshot.path)
     try:
         with segment.reading() as free:
-            yield segment if free and segment.header() == held.header else None
+            yield segment if free and segment.header() == snapshot.header else None
     finally:
         segment.close()
 
@@ -243,31 +243,35 @@ class Replicator:
     def send(self, settings: Settings) -> int:
         """Send new saves that only this node holds; return the number of segments sent."""
         newest: dict[int, Held] = {}
-        for held in pending.survey(self.home) if settings.peer else []:
-            known = newest.get(held.rank)
-            if held.own and (known is None or held.header.generation > known.header.generation):
-                newest[held.rank] = held
-        return sum(self._send(settings, held) for held in newest.values() if held.layout.alone)
+        for snapshot in pending.survey(self.home) if settings.peer else []:
+            known = newest.get(snapshot.rank)
+            if snapshot.own and (
+                known is None or snapshot.header.generation > known.header.generation
+            ):
+                newest[snapshot.rank] = snapshot
+        return sum(
+            self._send(settings, snapshot) for snapshot in newest.values() if snapshot.layout.alone
+        )
 
-    def _send(self, settings: Settings, held: Held) -> bool:
-        if self._sent.get(held.rank) == held.header.generation:
+    def _send(self, settings: Settings, snapshot: Held) -> bool:
+        if self._sent.get(snapshot.rank) == snapshot.header.generation:
             return False
-        size = held.header.total_bytes
-        request = Request("put", held.rank, held.step, held.layout.plan, size)
-        segment = Segment(held.path)
+        size = snapshot.header.total_bytes
+        request = Request("put", snapshot.rank, snapshot.step, snapshot.layout.plan, size)
+        segment = Segment(snapshot.path)
         try:
             # Not locked: a slow network would leave saves without a free buffer. The peer
             # refuses a segment that is overwritten during the transfer; the newer save follows.
-            if not persist.seal_unless_overtaken(segment, held.header, held.layout):
+            if not persist.seal_unless_overtaken(segment, snapshot.header, snapshot.layout):
                 return False
             with _asking(settings.peer, settings.token, request) as connection:
                 _send(connection, segment, size)
                 _answer_of(connection)
         except (OSError, CorruptError) as error:
-            level = logging.WARNING if segment.header() == held.header else logging.DEBUG
+            level = logging.WARNING if segment.header() == snapshot.header else logging.DEBUG
             log.log(level, "no copy at the peer", extra={"peer": settings.peer}, exc_info=error)
             return False
         finally:
             segment.close()
-        self._sent[held.rank] = held.header.generation
+        self._sent[snapshot.rank] = snapshot.header.generation
         return True

@@ -34,7 +34,7 @@ class Held:
 
 def survey(home: Path) -> list[Held]:
     """Return all complete saves of a job's folder. Damaged ones are left out."""
-    found = []
+    snapshots = []
     for _, slot, path in homes.segments(home):
         try:
             segment = Segment(path)
@@ -44,51 +44,55 @@ def survey(home: Path) -> list[Held]:
             header = segment.header()
             if header is not None and header.state is State.COMPLETE:
                 written = segment.persisted(header.generation)
-                found.append(Held(path, slot is not None, header, segment.layout(header), written))
+                snapshots.append(
+                    Held(path, slot is not None, header, segment.layout(header), written)
+                )
         except CorruptError:
             continue
         finally:
             segment.close()
-    return found
+    return snapshots
 
 
-def current_plan(held: Iterable[Held]) -> str | None:
+def current_plan(snapshots: Iterable[Held]) -> str | None:
     """Return the plan of the newest save."""
-    newest = max(held, key=lambda one: (one.header.saved_at, one.step), default=None)
+    newest = max(snapshots, key=lambda one: (one.header.saved_at, one.step), default=None)
     return newest.layout.plan if newest else None
 
 
-def asked_for(held: Sequence[Held]) -> list[Held]:
+def asked_for(snapshots: Sequence[Held]) -> list[Held]:
     """Return the saves to write to storage: each rank's newest one that is not there yet."""
-    wishes: dict[int, Held] = {}
-    for one in held:
+    requested: dict[int, Held] = {}
+    for one in snapshots:
         if one.own and one.header.wanted and not one.written:
-            known = wishes.get(one.rank)
+            known = requested.get(one.rank)
             if known is None or one.header.generation > known.header.generation:
-                wishes[one.rank] = one
-    return [wishes[rank] for rank in sorted(wishes)]
+                requested[one.rank] = one
+    return [requested[rank] for rank in sorted(requested)]
 
 
-def common_steps(held: Sequence[Held]) -> list[int]:
+def common_steps(snapshots: Sequence[Held]) -> list[int]:
     """Return the steps of the newest plan that all ranks of this node hold, the newest first."""
-    plan = current_plan(one for one in held if one.own)
+    plan = current_plan(one for one in snapshots if one.own)
     steps: dict[int, set[int]] = {}
-    for one in held:
+    for one in snapshots:
         if one.own and one.layout.plan == plan:
             steps.setdefault(one.rank, set()).add(one.step)
     return sorted(set.intersection(*steps.values()), reverse=True) if steps else []
 
 
-def at_step(held: Sequence[Held], step: int) -> list[Held]:
+def at_step(snapshots: Sequence[Held], step: int) -> list[Held]:
     """Return the ranks' own saves of a step in the newest plan."""
-    plan = current_plan(one for one in held if one.own)
-    return [one for one in held if one.own and one.layout.plan == plan and one.step == step]
+    plan = current_plan(one for one in snapshots if one.own)
+    return [one for one in snapshots if one.own and one.layout.plan == plan and one.step == step]
 
 
-def stand_ins(held: Sequence[Held], step: int, plan: str, missing: Sequence[int]) -> list[Held]:
+def stand_ins(
+    snapshots: Sequence[Held], step: int, plan: str, missing: Sequence[int]
+) -> list[Held]:
     """Return copies that can be written in place of lost ranks."""
     return [
         one
-        for one in held
+        for one in snapshots
         if not one.own and one.step == step and one.layout.plan == plan and one.rank in missing
     ]

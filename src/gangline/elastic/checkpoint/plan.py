@@ -82,10 +82,10 @@ def agree(ranks: Ranks, node: str, planner: DefaultSavePlanner) -> Agreement:
             problem = str(error)
     if problem := ranks.share(problem):
         raise CheckpointError(f"the ranks' states do not form one checkpoint: {problem}")
-    mine, held = ranks.hand_out(shares)
-    items = [*planner.finish_plan(mine).items, *held]
+    own_plan, node_copies = ranks.hand_out(shares)
+    items = [*planner.finish_plan(own_plan).items, *node_copies]
     entries = entries_of(planner, items)
-    parts = ranks.gather((entries, len(mine.items)))
+    parts = ranks.gather((entries, len(own_plan.items)))
     blob = b""
     if metadata is not None:
         metadata.storage_data = storage_data(parts)
@@ -97,7 +97,7 @@ def agree(ranks: Ranks, node: str, planner: DefaultSavePlanner) -> Agreement:
         ranks.rank,
         ranks.world,
         entries,
-        len(mine.items),
+        len(own_plan.items),
         blob,
         holders,
         is_alone(ranks.rank, holders, [where for where, _ in local_plans]),
@@ -130,22 +130,22 @@ def _check_values(planner: DefaultSavePlanner) -> None:
 
 
 def copies_for_nodes(
-    nodes: Sequence[str], wishes: Sequence[SavePlan], owned: Sequence[SavePlan]
+    nodes: Sequence[str], local_plans: Sequence[SavePlan], owned: Sequence[SavePlan]
 ) -> list[list[WriteItem]]:
     """Return for each rank the items it stores because their owner is on another node."""
     at = {item.index: nodes[rank] for rank, plan in enumerate(owned) for item in plan.items}
     load = [sum(map(_weight, plan.items)) for plan in owned]
-    askers: dict[tuple[str, MetadataIndex], list[tuple[int, WriteItem]]] = {}
-    for rank, plan in enumerate(wishes):
+    candidates: dict[tuple[str, MetadataIndex], list[tuple[int, WriteItem]]] = {}
+    for rank, plan in enumerate(local_plans):
         for item in plan.items:
             if at[item.index] != nodes[rank]:
-                askers.setdefault((nodes[rank], item.index), []).append((rank, item))
-    kept: list[list[WriteItem]] = [[] for _ in nodes]
-    for wanting in askers.values():
-        rank, item = min(wanting, key=lambda pair: (load[pair[0]], pair[0]))
+                candidates.setdefault((nodes[rank], item.index), []).append((rank, item))
+    copies: list[list[WriteItem]] = [[] for _ in nodes]
+    for ranked_items in candidates.values():
+        rank, item = min(ranked_items, key=lambda pair: (load[pair[0]], pair[0]))
         load[rank] += _weight(item)
-        kept[rank].append(item)
-    return kept
+        copies[rank].append(item)
+    return copies
 
 
 def _weight(item: WriteItem) -> int:

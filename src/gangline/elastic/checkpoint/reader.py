@@ -180,8 +180,8 @@ class FlashReader(StorageReader):
         done.set_result(None)
         return done
 
-    def _where(self, wanted: Wanted) -> Where:
-        return self.source.where(key_of(wanted[0].storage_index))
+    def _where(self, read: Wanted) -> Where:
+        return self.source.where(key_of(read[0].storage_index))
 
     def _load_bytes(self, plan: LoadPlan, planner: LoadPlanner) -> None:
         with self.source.row() as row:
@@ -215,14 +215,14 @@ class FlashReader(StorageReader):
 
 
 def in_rows(
-    wanted: Sequence[Wanted], where: Callable[[Wanted], Where], readers: int
+    reads: Sequence[Wanted], where: Callable[[Wanted], Where], readers: int
 ) -> list[list[Wanted]]:
     """Split the reads into runs of adjacent entries, which the readers take from a common queue."""
-    left = sum(where(one).length for one in wanted)
+    left = sum(where(one).length for one in reads)
     least = min(LAST_ROW, -(-left // readers))
     rows: list[list[Wanted]] = []
     bytes_left = 0
-    for one in sorted(wanted, key=where):
+    for one in sorted(reads, key=where):
         if bytes_left <= 0:
             rows.append([])
             bytes_left = min(ROW, max(least, left // (2 * readers)))

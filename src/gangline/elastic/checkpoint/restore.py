@@ -54,8 +54,8 @@ class Restorer:
     ) -> None:
         self.ranks, self.home, self.settings, self._mapped = ranks, home, settings, mapped
         self.held = _newest_of_each(pending.survey(home))
-        views = ranks.gather(holdings(node, settings.address, self.held))
-        self.found: list[Holding] = sorted({one for view in views for one in view})
+        holder_lists = ranks.gather(holdings(node, settings.address, self.held))
+        self.found: list[Holding] = sorted({one for view in holder_lists for one in view})
         self.target: Target | None = None
         self.foreign: str | None = None
         """Format of foreign checkpoints in the folder if it has none of ours."""
@@ -140,13 +140,13 @@ class Restorer:
             return StorageSource(self.target, candidate.step)
         mine = self._of(candidate)
 
-        def bring(keys: Sequence[Key], metadata: Metadata) -> list[Held]:
+        def fetch_parts(keys: Sequence[Key], metadata: Metadata) -> list[Held]:
             owners = {owner_of(metadata, key) for key in keys}
             return [self._fetch(candidate, owner) for owner in sorted(owners)]
 
         if not mine:
             mine = [self._fetch(candidate, self._likeliest(candidate))]
-        return MemorySource(mine, bring, self._mapped)
+        return MemorySource(mine, fetch_parts, self._mapped)
 
     def _likeliest(self, candidate: Candidate) -> int:
         """Return the rank whose part this rank most likely needs: its own, if it exists."""
@@ -184,11 +184,11 @@ class Restorer:
                 continue
             self.fetched = True
             return next(
-                held
-                for held in pending.survey(self.home)
-                if not held.own
-                and (held.step, held.layout.plan) == candidate
-                and held.rank == one.rank
+                snapshot
+                for snapshot in pending.survey(self.home)
+                if not snapshot.own
+                and (snapshot.step, snapshot.layout.plan) == candidate
+                and snapshot.rank == one.rank
             )
         raise CorruptError(f"the part of rank {rank} is in no reachable memory")
 
@@ -196,11 +196,11 @@ class Restorer:
         """Invalidate saves that are newer than the restored step: training will compute those steps
         again.
         """
-        for held in pending.survey(self.home):
-            if held.step > step:
-                segment = Segment(held.path)
-                if segment.header() == held.header and segment.try_lock(exclusive=True):
-                    segment.put_header(replace(held.header, state=State.CORRUPT))
+        for snapshot in pending.survey(self.home):
+            if snapshot.step > step:
+                segment = Segment(snapshot.path)
+                if segment.header() == snapshot.header and segment.try_lock(exclusive=True):
+                    segment.put_header(replace(snapshot.header, state=State.CORRUPT))
                     segment.unlock()
                 segment.close()
 
@@ -214,12 +214,12 @@ def owner_of(metadata: Metadata, key: Key) -> int:
         raise CorruptError(f"{key[0]!r} is not in the checkpoint's metadata") from error
 
 
-def _newest_of_each(held: Sequence[Held]) -> list[Held]:
+def _newest_of_each(snapshots: Sequence[Held]) -> list[Held]:
     """Return one save for each step, plan and rank: a rank's own before a copy, the newest of its
     own.
     """
     best: dict[tuple[int, str, int], Held] = {}
-    for one in held:
+    for one in snapshots:
         key = (one.step, one.layout.plan, one.rank)
         known = best.get(key)
         if known is None or (one.own, one.header.generation) > (known.own, known.header.generation):

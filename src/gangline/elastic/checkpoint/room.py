@@ -31,9 +31,9 @@ class Want(msgspec.Struct, frozen=True):
     """Bytes that this container, or else the machine, can still allocate."""
 
 
-def want_of(node: str, folder: Path, size: int, had: int) -> Want:
+def want_of(node: str, folder: Path, size: int, allocated: int) -> Want:
     """Describe what this rank needs; call it while no rank of the node allocates."""
-    return Want(node, str(folder), size, had, free_bytes(folder), memory().available_bytes)
+    return Want(node, str(folder), size, allocated, free_bytes(folder), memory().available_bytes)
 
 
 def free_bytes(folder: Path) -> int:
@@ -41,26 +41,26 @@ def free_bytes(folder: Path) -> int:
     return status.f_bavail * status.f_frsize
 
 
-def check_room(wants: Sequence[Want]) -> None:
+def check_room(requests: Sequence[Want]) -> None:
     """Check that each node has the memory that its ranks need; all ranks get the same result.
 
     Raises:
         MemoryShortError: some node does not.
     """
-    for ours in _nodes(wants):
+    for ours in _nodes(requests):
         more = _more(ours)
-        free = min(want.free_bytes for want in ours)
+        free = min(request.free_bytes for request in ours)
         if more > free:
-            total = sum(want.bytes for want in ours)
+            total = sum(request.bytes for request in ours)
             of = f" ({total / 1e6:.0f} MB in all for {len(ours)} ranks)" if len(ours) > 1 else ""
             host = ours[0].node.partition("/")[0]
             raise MemoryShortError(shortage(f"{ours[0].folder} of {host}", more, free, of))
 
 
-def tight(wants: Sequence[Want], node: str) -> str:
+def tight(requests: Sequence[Want], node: str) -> str:
     """Return a warning if the buffers fit, but memory for them is short; else an empty string."""
-    for ours in _nodes(want for want in wants if want.node == node):
-        more, available = _more(ours), min(want.available_bytes for want in ours)
+    for ours in _nodes(request for request in requests if request.node == node):
+        more, available = _more(ours), min(request.available_bytes for request in ours)
         if more > available:
             return (
                 f"checkpoints need {more / 1e6:.0f} MB more memory, and only {available / 1e6:.0f} "
@@ -70,15 +70,15 @@ def tight(wants: Sequence[Want], node: str) -> str:
     return ""
 
 
-def _nodes(wants: Iterable[Want]) -> list[list[Want]]:
+def _nodes(requests: Iterable[Want]) -> list[list[Want]]:
     nodes: dict[str, list[Want]] = {}
-    for want in wants:
-        nodes.setdefault(want.node, []).append(want)
+    for request in requests:
+        nodes.setdefault(request.node, []).append(request)
     return list(nodes.values())
 
 
-def _more(wants: Sequence[Want]) -> int:
-    return sum(max(0, want.bytes - want.had_bytes) for want in wants)
+def _more(requests: Sequence[Want]) -> int:
+    return sum(max(0, request.bytes - request.had_bytes) for request in requests)
 
 
 def shortage(where: str, more: int, free: int, of: str = "") -> str:

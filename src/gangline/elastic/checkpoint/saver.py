@@ -68,7 +68,7 @@ class Saver:
 
     async def serve(self, reader: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
         rank: int | None = None
-        said_bye = False
+        has_finished = False
         self.clients[client] = False
         with contextlib.suppress(ConnectionError):
             while line := await reader.readline():
@@ -83,7 +83,7 @@ class Saver:
                     case Saved():
                         self.sealing.set()
                     case Bye():
-                        said_bye = True
+                        has_finished = True
                     case Flush():
                         self.flushers.append(client)
                     case _:
@@ -93,7 +93,7 @@ class Saver:
         client.close()
         if rank is not None:
             self.alone_since = time.monotonic()
-            if not said_bye:
+            if not has_finished:
                 self.deaths += 1
                 if self.newest[rank] is client:
                     self.fallen.add(rank)
@@ -112,9 +112,9 @@ class Saver:
 
     async def _round(self) -> None:
         rescue = self.deaths > 0 or self.ending or bool(self.flushers)
-        held = await asyncio.to_thread(pending.survey, self.home)
-        await asyncio.to_thread(self.writer.take_up, self.settings, held)
-        await asyncio.to_thread(self.writer.write, self.settings, pending.asked_for(held))
+        snapshots = await asyncio.to_thread(pending.survey, self.home)
+        await asyncio.to_thread(self.writer.take_up, self.settings, snapshots)
+        await asyncio.to_thread(self.writer.write, self.settings, pending.asked_for(snapshots))
         await asyncio.to_thread(self.writer.commit, self.settings)
         if rescue:
             await asyncio.to_thread(clear_abandoned, self.home)
@@ -146,8 +146,8 @@ class Saver:
             return False
         alone = time.monotonic() - self.alone_since
         if self.seen_any and not self.fallen and not self.writer.waiting and not self.deaths:
-            held = await asyncio.to_thread(pending.survey, self.home)
-            if not pending.asked_for(held):
+            snapshots = await asyncio.to_thread(pending.survey, self.home)
+            if not pending.asked_for(snapshots):
                 return True
         return alone > self.settings.linger_s
 

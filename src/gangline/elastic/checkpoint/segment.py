@@ -175,7 +175,7 @@ def _layout_of(data: bytes) -> Layout:
     return layout
 
 
-def place(layout: Layout, *, step: int, generation: int, wanted: bool) -> tuple[Header, bytes]:
+def place(layout: Layout, *, step: int, generation: int, for_storage: bool) -> tuple[Header, bytes]:
     """Plan a segment: return the header at the start of a save, and the encoded layout."""
     data = encode(layout)
     seal_offset = aligned(records.PAGE + len(data))
@@ -183,7 +183,7 @@ def place(layout: Layout, *, step: int, generation: int, wanted: bool) -> tuple[
     total = aligned(part_offset + layout.part_bytes, records.PAGE)
     header = Header(
         State.WRITING,
-        wanted,
+        for_storage,
         step,
         generation,
         len(data),

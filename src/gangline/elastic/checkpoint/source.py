@@ -103,7 +103,7 @@ class MemorySource:
 
     def __init__(
         self,
-        held: Sequence[Held],
+        snapshots: Sequence[Held],
         fetch: Fetch | None = None,
         mapped: Mapped | None = None,
     ) -> None:
@@ -117,23 +117,23 @@ class MemorySource:
         self._fetch, self._mapped = fetch, mapped
         self.unsealed = 0
         """Number of segments whose checksums had not been computed yet."""
-        for one in held:
+        for one in snapshots:
             self._add(one)
-        self.step = held[0].step
-        self.metadata = read_metadata(io.BytesIO(held[0].layout.metadata))
+        self.step = snapshots[0].step
+        self.metadata = read_metadata(io.BytesIO(snapshots[0].layout.metadata))
 
-    def _add(self, held: Held) -> None:
-        known_here = self._mapped(held.path) if self._mapped else None
-        segment = known_here or Segment(held.path)
+    def _add(self, snapshot: Held) -> None:
+        known_here = self._mapped(snapshot.path) if self._mapped else None
+        segment = known_here or Segment(snapshot.path)
         if known_here is None:
             self._segments.append(segment)
         header = segment.header()
-        if header != held.header:
-            raise CorruptError(f"{held.path.name} changed while it was read")
-        sums = segment.seal(header, len(held.layout.entries))
+        if header != snapshot.header:
+            raise CorruptError(f"{snapshot.path.name} changed while it was read")
+        sums = segment.seal(header, len(snapshot.layout.entries))
         self.unsealed += sums is None
         part = segment.part(header)
-        for number, entry in enumerate(held.layout.entries):
+        for number, entry in enumerate(snapshot.layout.entries):
             known = sums[number] if sums else None
             self._entries[entry.key, entry.chunk] = _InMemory(
                 segment, header.part_offset, part, entry, known, known_here is not None
@@ -143,8 +143,8 @@ class MemorySource:
         """Fetch missing entries from other nodes."""
         missing = [key for key in keys if key not in self._entries]
         if missing and self._fetch is not None:
-            for held in self._fetch(missing, self.metadata):
-                self._add(held)
+            for snapshot in self._fetch(missing, self.metadata):
+                self._add(snapshot)
         if lost := [key for key in keys if key not in self._entries]:
             raise CorruptError(f"{len(lost)} values, such as {lost[0][0]!r}, are in no memory")
 
@@ -158,10 +158,10 @@ class MemorySource:
     def raw(self, key: Key) -> memoryview:
         found = self._entries[key]
         entry = found.entry
-        whole = found.part[entry.offset : entry.offset + entry.length]
-        if found.sum is not None and checksum(whole) != found.sum:
+        entry_bytes = found.part[entry.offset : entry.offset + entry.length]
+        if found.sum is not None and checksum(entry_bytes) != found.sum:
             raise CorruptError(f"{entry.key!r} in {found.segment.path.name} has a wrong checksum")
-        return whole[entry.raw_offset : entry.raw_offset + (entry.raw_length or entry.length)]
+        return entry_bytes[entry.raw_offset : entry.raw_offset + (entry.raw_length or entry.length)]
 
     def copy(self, key: Key, into: memoryview) -> None:
         """Copy the entry from a mapping that stays, or read it from the file.
@@ -190,17 +190,17 @@ def _copied(found: _InMemory, into: memoryview) -> int:
     """Copy the tensor's bytes from the mapping; return the checksum of the complete entry."""
     entry = found.entry
     _see_length(entry, into)
-    whole = found.part[entry.offset : entry.offset + entry.length]
+    entry_bytes = found.part[entry.offset : entry.offset + entry.length]
     end = entry.raw_offset + entry.raw_length
     place = numpy.frombuffer(into, numpy.uint8)
-    origin = numpy.frombuffer(whole[entry.raw_offset : end], numpy.uint8)
-    total = checksum(whole[: entry.raw_offset])
+    origin = numpy.frombuffer(entry_bytes[entry.raw_offset : end], numpy.uint8)
+    total = checksum(entry_bytes[: entry.raw_offset])
     for at in range(0, len(into), STRETCH):
         if not found.segment.is_whole():
             raise _cut_short(found)
         stretch = slice(at, at + STRETCH)
         total = copy_summed(place[stretch], origin[stretch], total)
-    return checksum(whole[end:], total)
+    return checksum(entry_bytes[end:], total)
 
 
 def _read(found: _InMemory, into: memoryview) -> int:

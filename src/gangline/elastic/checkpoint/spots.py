@@ -37,20 +37,24 @@ def spots_of(segment: Segment, header: Header, agreement: Agreement) -> list[Spo
     part = segment.part(header)
     spots = []
     for entry, item in zip(agreement.layout.entries, agreement.items, strict=True):
-        whole = part[entry.offset : entry.offset + entry.length]
+        entry_bytes = part[entry.offset : entry.offset + entry.length]
         if item.tensor_data is None:
-            spots.append(Spot(whole, None, 0, whole[:0]))
+            spots.append(Spot(entry_bytes, None, 0, entry_bytes[:0]))
             continue
         dtype = item.tensor_data.properties.dtype
         shape = tuple(item.tensor_data.chunk.sizes)
         around = envelope(dtype, shape)
         end = entry.raw_offset + entry.raw_length
-        before, raw, after = whole[: entry.raw_offset], whole[entry.raw_offset : end], whole[end:]
+        before, raw, after = (
+            entry_bytes[: entry.raw_offset],
+            entry_bytes[entry.raw_offset : end],
+            entry_bytes[end:],
+        )
         before[:] = around.before
         after[:] = around.after.ljust(len(after), b"\0")
         tensor = tensor_at(part, entry, dtype, shape)
         place = Place(tensor, raw) if tensor is not None else None
-        spots.append(Spot(whole, place, checksum(before), after))
+        spots.append(Spot(entry_bytes, place, checksum(before), after))
     return spots
 
 

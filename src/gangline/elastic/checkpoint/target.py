@@ -84,14 +84,14 @@ class LocalTarget:
 
     @contextlib.contextmanager
     def create(self, path: str) -> Iterator[IO[bytes]]:
-        whole = self.root / path
-        whole.parent.mkdir(parents=True, exist_ok=True)
-        with open(whole, "wb", buffering=0) as stream:
+        full_path = self.root / path
+        full_path.parent.mkdir(parents=True, exist_ok=True)
+        with open(full_path, "wb", buffering=0) as stream:
             try:
                 yield stream
                 os.fsync(stream.fileno())
             except OSError:
-                whole.unlink(missing_ok=True)  # a partial file would keep a full disk full
+                full_path.unlink(missing_ok=True)  # a partial file would keep a full disk full
                 raise
 
     def put(self, path: str, data: bytes, durable: bool = True) -> None:

@@ -117,8 +117,10 @@ def random_states() -> dict[str, Any]:
 def set_random_states(states: dict[str, Any]) -> None:
     """Restore the result of ``random_states``."""
     random.setstate(states["python"])
-    kept = states["numpy"]
-    numpy.random.set_state((kept["name"], kept["keys"].numpy().astype("uint32"), *kept["rest"]))
+    numpy_state = states["numpy"]
+    numpy.random.set_state(
+        (numpy_state["name"], numpy_state["keys"].numpy().astype("uint32"), *numpy_state["rest"])
+    )
     torch.set_rng_state(states["torch"])
     if states["cuda"] and torch.cuda.is_available():
         torch.cuda.set_rng_state_all(states["cuda"])

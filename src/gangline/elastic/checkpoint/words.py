@@ -49,8 +49,8 @@ Word = Hello | Saved | Bye | Flush | Flushed | Outcome
 _decoder: msgspec.json.Decoder[Word] = msgspec.json.Decoder(Word)
 
 
-def encode(word: Word) -> bytes:
-    return msgspec.json.encode(word) + b"\n"
+def encode(message: Word) -> bytes:
+    return msgspec.json.encode(message) + b"\n"
 
 
 def decode(line: bytes) -> Word | None:

@@ -64,7 +64,7 @@ class Writer:
 
         In an object store a step is written under its final name, so it may belong to another job.
         """
-        mine = {held.layout.plan for held in pending.survey(self.home)}
+        mine = {snapshot.layout.plan for snapshot in pending.survey(self.home)}
         for _, name in target.unfinished():
             notes = [one for one in target.names(name) if one.startswith("rank-")]
             for one in notes[:1]:
@@ -75,48 +75,48 @@ class Writer:
                 if partial_of(name) or note.plan in mine:
                     self.waiting[note.step, note.plan] = note.world
 
-    def take_up(self, settings: Settings, held: Sequence[Held]) -> None:
+    def take_up(self, settings: Settings, snapshots: Sequence[Held]) -> None:
         """Find the uncommitted steps that an earlier saver left, if memory says that there may be
         any.
         """
         if self._target is not None:
             return
-        if any(one.own and one.header.wanted and one.written for one in held):
+        if any(one.own and one.header.wanted and one.written for one in snapshots):
             try:
                 self._open(settings)
             except (OSError, StorageError) as error:
                 self.troubles += 1
                 log.warning("storage cannot be read", exc_info=error)
 
-    def write(self, settings: Settings, wishes: Sequence[Held]) -> bool:
+    def write(self, settings: Settings, snapshots: Sequence[Held]) -> bool:
         """Write these saves; return whether all of them are in storage now."""
-        if not wishes:
+        if not snapshots:
             return True
         try:
             target, pace = self._open(settings)
-            done = list(self._pool.map(lambda one: self._write_one(target, pace, one), wishes))
+            done = list(self._pool.map(lambda one: self._write_one(target, pace, one), snapshots))
         except (OSError, StorageError, CorruptError) as error:
             self.troubles += 1
             log.warning(
-                "checkpoint was not written", extra={"step": wishes[0].step}, exc_info=error
+                "checkpoint was not written", extra={"step": snapshots[0].step}, exc_info=error
             )
-            self.report(Outcome(wishes[0].step, committed=False, reason=_words(error)))
+            self.report(Outcome(snapshots[0].step, committed=False, reason=_words(error)))
             return False
         self.troubles = 0
         return all(done)
 
-    def _write_one(self, target: Target, pace: persist.Pace, wish: Held) -> bool:
-        segment = Segment(wish.path)
+    def _write_one(self, target: Target, pace: persist.Pace, snapshot: Held) -> bool:
+        segment = Segment(snapshot.path)
         try:
             with segment.reading() as free:
-                if not free or segment.header() != wish.header:
+                if not free or segment.header() != snapshot.header:
                     return False  # a newer save replaces it, and will be requested itself
-                if not persist.is_committed(target, wish.step, wish.layout.plan):
-                    persist.write_part(target, segment, wish.header, wish.layout, pace)
-                    self.waiting[wish.step, wish.layout.plan] = wish.layout.world
-                segment.mark_persisted(wish.header.generation)
+                if not persist.is_committed(target, snapshot.step, snapshot.layout.plan):
+                    persist.write_part(target, segment, snapshot.header, snapshot.layout, pace)
+                    self.waiting[snapshot.step, snapshot.layout.plan] = snapshot.layout.world
+                segment.mark_persisted(snapshot.header.generation)
         except CorruptError:
-            segment.put_header(replace(wish.header, state=State.CORRUPT))
+            segment.put_header(replace(snapshot.header, state=State.CORRUPT))
             raise
         finally:
             segment.close()
@@ -152,12 +152,12 @@ class Writer:
         If other nodes do not hold it, the next older one is tried as well.
         """
         for step in pending.common_steps(pending.survey(self.home)):
-            held = pending.at_step(pending.survey(self.home), step)
-            if held and (step, held[0].layout.plan) in self.taken:
+            snapshots = pending.at_step(pending.survey(self.home), step)
+            if snapshots and (step, snapshots[0].layout.plan) in self.taken:
                 continue
-            if not self.write(settings, held):
+            if not self.write(settings, snapshots):
                 return None
-            if self._committed_in_time(settings, step, held[0].layout.plan):
+            if self._committed_in_time(settings, step, snapshots[0].layout.plan):
                 return step
         return None
 
@@ -182,10 +182,10 @@ class Writer:
             missing = persist.missing_ranks(target, step, plan, self.waiting[step, plan])
         except (OSError, StorageError):
             return  # the next commit reports the error
-        held = pending.stand_ins(pending.survey(self.home), step, plan, missing)
-        for one in held:
+        snapshots = pending.stand_ins(pending.survey(self.home), step, plan, missing)
+        for one in snapshots:
             log.warning("writing the part of a lost rank", extra={"rank": one.rank, "step": step})
-        self.write(settings, held)
+        self.write(settings, snapshots)
 
     def seal(self) -> int:
         """Compute missing checksums of complete saves; return how many were missing.
@@ -195,13 +195,13 @@ class Writer:
         for path in [path for path, one in self._mapped.items() if not one.is_at(path)]:
             self._mapped.pop(path).close()  # replaced or removed: its memory must be freed
         count = 0
-        for held in pending.survey(self.home):
+        for snapshot in pending.survey(self.home):
             try:
-                segment = self._map(held.path)
+                segment = self._map(snapshot.path)
             except (FileNotFoundError, CorruptError):
                 continue  # removed since the inventory was taken
-            if segment.seal(held.header, len(held.layout.entries)) is None:
-                count += persist.seal_unless_overtaken(segment, held.header, held.layout)
+            if segment.seal(snapshot.header, len(snapshot.layout.entries)) is None:
+                count += persist.seal_unless_overtaken(segment, snapshot.header, snapshot.layout)
         return count
 
     def _map(self, path: Path) -> Segment:

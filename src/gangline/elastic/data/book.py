@@ -52,25 +52,28 @@ class Book:
 
     # Leasing
 
-    def take(self, ask: Take, now: float) -> Taken:
+    def take(self, request: Take, now: float) -> Taken:
         """Lease shards, returned ones first."""
-        if ask.request and (again := self._repeated(ask)):
+        if request.request and (again := self._repeated(request)):
             return again
         shards: list[Shard] = []
-        while len(shards) < ask.count:
-            piece = self._next_piece(ask.through_epoch)
+        while len(shards) < request.count:
+            piece = self._next_piece(request.through_epoch)
             if piece is None:
                 break
-            shards.append(self._lease(piece, ask.worker, now))
+            shards.append(self._lease(piece, request.worker, now))
         if not shards:
-            return Taken(self._why_none(ask.worker, ask.through_epoch))
-        if ask.request:
-            self._page.answers[ask.worker] = (ask.request, [shard.lease for shard in shards])
+            return Taken(self._why_none(request.worker, request.through_epoch))
+        if request.request:
+            self._page.answers[request.worker] = (
+                request.request,
+                [shard.lease for shard in shards],
+            )
         return Taken(Supply.GIVEN, tuple(shards))
 
-    def _repeated(self, ask: Take) -> Taken | None:
-        request, leases = self._page.answers.get(ask.worker, (0, []))
-        if request != ask.request:
+    def _repeated(self, event: Take) -> Taken | None:
+        request, leases = self._page.answers.get(event.worker, (0, []))
+        if request != event.request:
             return None
         shards = [self._leases[one].shard() for one in leases if one in self._leases]
         return Taken(Supply.GIVEN, tuple(shards)) if shards else None

@@ -146,9 +146,9 @@ class ShardingClient:
         there are no others: finish these, then call again, unless `ended`.
         """
         self._request += 1
-        ask = Take(self._name, self._worker, self._request, 1, through_epoch)
+        request = Take(self._name, self._worker, self._request, 1, through_epoch)
         while True:
-            taken = self._source.apply(ask, WAIT_S)
+            taken = self._source.apply(request, WAIT_S)
             if not isinstance(taken, Taken):
                 raise ShardRefusedError(f"asked for shards, got {taken}")
             if taken.supply is Supply.GIVEN:

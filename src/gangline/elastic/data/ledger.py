@@ -109,16 +109,16 @@ class Ledger:
         return msgspec.msgpack.encode(_Checkpoint(VERSION, book.checkpoint()))
 
     def _register(self, event: ev.Register, now: float) -> Outcome:
-        wanted = event.definition
-        book = self._books.get(wanted.name)
+        definition = event.definition
+        book = self._books.get(definition.name)
         if book is not None:
-            return _compare(book.definition, wanted)
+            return _compare(book.definition, definition)
         try:
-            check(wanted)
+            check(definition)
         except DatasetError as error:
             return _refused(str(error))
-        self._books[wanted.name] = Book(Page(wanted))
-        return Outcome(ev.Accepted(wanted), changed=True)
+        self._books[definition.name] = Book(Page(definition))
+        return Outcome(ev.Accepted(definition), changed=True)
 
     def _take(self, event: ev.Take, now: float) -> Outcome:
         book = self._books.get(event.dataset)
@@ -177,12 +177,12 @@ class Ledger:
 
     def _restore(self, event: ev.Restore, now: float) -> Outcome:
         try:
-            kept = msgspec.msgpack.decode(event.checkpoint, type=_Checkpoint)
-            _refuse_newer(kept.version)
-            check(kept.page.definition)
+            saved = msgspec.msgpack.decode(event.checkpoint, type=_Checkpoint)
+            _refuse_newer(saved.version)
+            check(saved.page.definition)
         except ValueError as error:
             return _refused(f"the checkpoint of a data set cannot be read: {error}")
-        page = kept.page
+        page = saved.page
         before = self._books.get(page.definition.name)
         if before is not None:
             compared = _compare(before.definition, page.definition)
@@ -219,19 +219,19 @@ def _unknown(dataset: str) -> Outcome:
     return _refused(f"there is no data set {dataset}; register it first")
 
 
-def _compare(in_force: Definition, wanted: Definition) -> Outcome:
+def _compare(in_force: Definition, definition: Definition) -> Outcome:
     """Accept an equal definition; refuse another one and name the differences."""
-    if wanted == in_force:
+    if definition == in_force:
         return Outcome(ev.Accepted(in_force), changed=False)
-    if type(wanted) is not type(in_force):
+    if type(definition) is not type(in_force):
         return _refused(
             f"the data set {in_force.name} is registered as {type(in_force).__name__.lower()}, "
-            f"not as {type(wanted).__name__.lower()}"
+            f"not as {type(definition).__name__.lower()}"
         )
     differing = [
-        f"{field}={getattr(in_force, field)!r}, not {getattr(wanted, field)!r}"
+        f"{field}={getattr(in_force, field)!r}, not {getattr(definition, field)!r}"
         for field in in_force.__struct_fields__
-        if getattr(in_force, field) != getattr(wanted, field)
+        if getattr(in_force, field) != getattr(definition, field)
     ]
     return _refused(f"the data set {in_force.name} is registered with {'; '.join(differing)}")
 

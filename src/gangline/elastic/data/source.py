@@ -96,21 +96,21 @@ class MasterSource:
         self._client = client
 
     def apply(self, event: Event, wait_s: float = 0.0) -> Answer:
-        wish = ShardEvent(event=event, wait_s=wait_s)
-        return self._client.ask(wish, ShardAnswer, timeout_s=PATIENCE_S + wait_s).answer
+        request = ShardEvent(event=event, wait_s=wait_s)
+        return self._client.ask(request, ShardAnswer, timeout_s=PATIENCE_S + wait_s).answer
 
     def checkpoint(self, dataset: str) -> bytes | None:
-        wish = ShardCheckpointWanted(dataset=dataset)
+        request = ShardCheckpointWanted(dataset=dataset)
         try:
-            return self._client.ask(wish, ShardCheckpoint, timeout_s=PATIENCE_S).content
+            return self._client.ask(request, ShardCheckpoint, timeout_s=PATIENCE_S).content
         except RequestRefusedError as error:
             _raise_unless_unknown(error)
             return None
 
     def state(self, dataset: str) -> DatasetState | None:
-        wish = DatasetStateWanted(dataset=dataset)
+        request = DatasetStateWanted(dataset=dataset)
         try:
-            return self._client.ask(wish, DatasetStateKnown, timeout_s=PATIENCE_S).state
+            return self._client.ask(request, DatasetStateKnown, timeout_s=PATIENCE_S).state
         except RequestRefusedError as error:
             _raise_unless_unknown(error)
             return None

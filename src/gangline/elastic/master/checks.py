@@ -22,16 +22,16 @@ class Checks:
         self._polls: Polls[int] = Polls(self._expired)
         self._alarm: asyncio.TimerHandle | None = None
 
-    def ask(self, peer: Peer, number: int, wish: CheckWanted | CheckResult) -> None:
+    def ask(self, peer: Peer, number: int, request: CheckWanted | CheckResult) -> None:
         """Process a node's arrival or result, and answer now or later."""
         try:
-            self._conductor.hear(wish, self._now())
+            self._conductor.hear(request, self._now())
         except UnknownCheckError as error:
             self._send(peer, number, Refused(reason="UnknownNode", message=str(error)))
             return
-        answer = self._answer(wish)
+        answer = self._answer(request)
         if answer is None:
-            self._polls.add(wish.node_id, Poll(peer, number, wish), wish.wait_s)
+            self._polls.add(request.node_id, Poll(peer, number, request), request.wait_s)
         else:
             self._send(peer, number, answer)
         self._moved()
@@ -44,10 +44,10 @@ class Checks:
     def drop(self, peer: Peer) -> None:
         self._polls.drop(peer)
 
-    def _answer(self, wish: CheckWanted | CheckResult) -> Reply | None:
-        if self._conductor.is_in_vain(wish):
+    def _answer(self, request: CheckWanted | CheckResult) -> Reply | None:
+        if self._conductor.is_in_vain(request):
             return Refused(reason=PARTNER_LOST, message="a node of the group is gone")
-        return self._conductor.answer(wish)
+        return self._conductor.answer(request)
 
     def _moved(self) -> None:
         """Answer requests that can be answered, and set the timer to the coordinator's next

@@ -90,9 +90,9 @@ def master_command(
     logging.basicConfig(
         level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    kept: Journal = FileJournal(journal) if journal is not None else NoJournal()
-    wanted = MasterSettings(**settings)  # type: ignore[arg-type]
-    sys.exit(_run(wanted, kept, _place(journal_configmap, namespace), port_file))
+    store: Journal = FileJournal(journal) if journal is not None else NoJournal()
+    configuration = MasterSettings(**settings)  # type: ignore[arg-type]
+    sys.exit(_run(configuration, store, _place(journal_configmap, namespace), port_file))
 
 
 _upstream_flags(master_command)

@@ -79,9 +79,9 @@ class Core:
         """Return the present reply to a Join; None if it must wait."""
         return self.rendezvous.answer(join)
 
-    def finished_answer(self, wish: msg.Finished) -> msg.Reply | None:
+    def finished_answer(self, request: msg.Finished) -> msg.Reply | None:
         """Return the present reply to Finished; None if it must wait."""
-        all_done = self.rendezvous.finished_answer(wish.node_id, wish.round)
+        all_done = self.rendezvous.finished_answer(request.node_id, request.round)
         if all_done is None:
             return msg.Refused(reason="RoundOver", message="the world is broken; join again")
         return _DONE if all_done else None
@@ -126,9 +126,9 @@ class Core:
         topics = self._release(str(join.node_id), now) | self._after_rendezvous(before, now)
         return Applied(topics=topics)
 
-    def _finished(self, wish: msg.Finished, now: float) -> Applied:
+    def _finished(self, request: msg.Finished, now: float) -> Applied:
         before = self._shape()
-        changed = self.rendezvous.finish(wish.node_id, wish.incarnation, wish.round)
+        changed = self.rendezvous.finish(request.node_id, request.incarnation, request.round)
         return Applied(changed=changed, topics=self._after_rendezvous(before, now))
 
     def _leave(self, leave: msg.Leave, now: float) -> Applied:
@@ -238,10 +238,10 @@ class Core:
         self._tell(event.reason, event.message, now, event.node_id)
         return Applied(_DONE)
 
-    def _send_command(self, wish: msg.SendCommand, now: float) -> Applied:
+    def _send_command(self, request: msg.SendCommand, now: float) -> Applied:
         state = self.rendezvous.state
-        nodes = wish.nodes or tuple(sorted(state.members.keys() | state.waiting.keys()))
-        what = wish.what
+        nodes = request.nodes or tuple(sorted(state.members.keys() | state.waiting.keys()))
+        what = request.what
         if isinstance(what, msg.RunCheck):
             what = msgspec.structs.replace(what, nodes=nodes)
         for node in nodes:
@@ -262,12 +262,12 @@ class Core:
         if waiting := commands.get(node):
             commands[node] = [one for one in waiting if not isinstance(one.what, msg.Restart)]
 
-    def _commands_seen(self, note: rec.CommandsSeen, now: float) -> Applied:
+    def _commands_seen(self, seen: rec.CommandsSeen, now: float) -> Applied:
         del now
         kept = self.state.kept
-        left = [one for one in kept.commands.get(note.node_id, []) if one.number > note.seen]
-        kept.commands[note.node_id] = left
-        kept.next_command = max(kept.next_command, note.seen + 1)
+        left = [one for one in kept.commands.get(seen.node_id, []) if one.number > seen.seen]
+        kept.commands[seen.node_id] = left
+        kept.next_command = max(kept.next_command, seen.seen + 1)
         return Applied(_DONE)
 
     def _started(self, started: rec.Started, now: float) -> Applied:
@@ -290,42 +290,42 @@ class Core:
 
     # Keys
 
-    def _set(self, wish: msg.KeyValueSet, now: float) -> Applied:
+    def _set(self, request: msg.KeyValueSet, now: float) -> Applied:
         del now
-        self.state.kept.values[wish.key] = wish.value
+        self.state.kept.values[request.key] = request.value
         return Applied(_DONE, topics=frozenset({KEYS}))
 
-    def _add(self, wish: msg.KeyValueAdd, now: float) -> Applied:
+    def _add(self, request: msg.KeyValueAdd, now: float) -> Applied:
         del now
         values = self.state.kept.values
         try:
-            total = int(values.get(wish.key, b"0")) + wish.amount
+            total = int(values.get(request.key, b"0")) + request.amount
         except ValueError:
-            problem = f"the value of the key {wish.key} is not a number"
+            problem = f"the value of the key {request.key} is not a number"
             return Applied(msg.Refused(reason="BadRequest", message=problem), changed=False)
-        values[wish.key] = str(total).encode()
-        return Applied(self.values_of((wish.key,)), topics=frozenset({KEYS}))
+        values[request.key] = str(total).encode()
+        return Applied(self.values_of((request.key,)), topics=frozenset({KEYS}))
 
-    def _compare_set(self, wish: msg.KeyValueCompareSet, now: float) -> Applied:
+    def _compare_set(self, request: msg.KeyValueCompareSet, now: float) -> Applied:
         del now
         values = self.state.kept.values
-        if values.get(wish.key) != wish.expected:
-            return Applied(self.values_of((wish.key,)), changed=False)
-        values[wish.key] = wish.value
-        return Applied(self.values_of((wish.key,)), topics=frozenset({KEYS}))
+        if values.get(request.key) != request.expected:
+            return Applied(self.values_of((request.key,)), changed=False)
+        values[request.key] = request.value
+        return Applied(self.values_of((request.key,)), topics=frozenset({KEYS}))
 
-    def _delete(self, wish: msg.KeyValueDelete, now: float) -> Applied:
+    def _delete(self, request: msg.KeyValueDelete, now: float) -> Applied:
         del now
-        changed = self.state.kept.values.pop(wish.key, None) is not None
+        changed = self.state.kept.values.pop(request.key, None) is not None
         return Applied(_DONE, changed)
 
     # Shards
 
-    def _shards(self, wish: msg.ShardEvent, now: float) -> Applied:
-        outcome = self.state.ledger.apply(wish.event, now)
+    def _shards(self, request: msg.ShardEvent, now: float) -> Applied:
+        outcome = self.state.ledger.apply(request.event, now)
         # Waiting requests can be answered when shards return, or a stream grows or ends, but not
         # after a request for shards.
-        is_relevant = outcome.changed and not isinstance(wish.event, shard_events.Take)
+        is_relevant = outcome.changed and not isinstance(request.event, shard_events.Take)
         topics = frozenset({SHARDS}) if is_relevant else frozenset()
         return Applied(msg.ShardAnswer(answer=outcome.answer), outcome.changed, topics)
 

@@ -7,10 +7,10 @@ from gangline.elastic.progress import Saves
 from gangline.elastic.protocol import messages as msg
 
 
-def answer_to(wish: msg.Request, core: Core, job: str, now: float) -> msg.Reply:
+def answer_to(request: msg.Request, core: Core, job: str, now: float) -> msg.Reply:
     """Answer a request about keys, shards, goodput or the job."""
     ledger = core.state.ledger
-    match wish:
+    match request:
         case msg.KeyValueGet(keys=keys):
             return core.values_of(keys)
         case msg.GoodputWanted():
@@ -24,7 +24,7 @@ def answer_to(wish: msg.Request, core: Core, job: str, now: float) -> msg.Reply:
             state = ledger.state(name)
             return _unknown(name) if state is None else msg.DatasetStateKnown(state=state)
         case _:
-            return msg.Refused(reason="BadRequest", message=f"{type(wish).__name__} is no query")
+            return msg.Refused(reason="BadRequest", message=f"{type(request).__name__} is no query")
 
 
 @dataclass(frozen=True, slots=True)

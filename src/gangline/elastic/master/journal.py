@@ -234,10 +234,10 @@ class FileJournal:
         self._file, self._size, self._snapshot_size = file, len(content), len(snapshot)
 
 
-def _write_all(file: int, content: bytes, place: int) -> None:
+def _write_all(file: int, content: bytes, offset: int) -> None:
     written = 0
     while written < len(content):
-        written += os.pwrite(file, content[written:], place + written)
+        written += os.pwrite(file, content[written:], offset + written)
 
 
 def _entry(content: bytes) -> bytes:

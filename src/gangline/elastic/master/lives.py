@@ -64,10 +64,10 @@ class Lives:
         """
         oldest = _now() - self._silence_s
         silent = [node for node, life in self._lives.items() if life.heard < oldest]
-        heard_nobody, self._hears_nobody = self._hears_nobody, len(silent) == len(self._lives)
+        all_were_silent, self._hears_nobody = self._hears_nobody, len(silent) == len(self._lives)
         if self._hears_nobody:
             return
-        if heard_nobody:
+        if all_were_silent:
             for life in self._lives.values():
                 life.heard = _now()
             return

@@ -87,7 +87,7 @@ async def _end(settings: MasterSettings, service: MasterService, stop: asyncio.E
             wait.cancel()
 
 
-def away_s(kept: Kept, at: float, now: Moment) -> float:
+def away_s(state: Kept, at: float, now: Moment) -> float:
     """Return the seconds without a master.
 
     Args:
@@ -97,9 +97,9 @@ def away_s(kept: Kept, at: float, now: Moment) -> float:
     """
     if not at:
         return 0.0
-    if kept.moment is None:  # an earlier release wrote it, whose job clock started as wall clock
-        return max(0.0, now.wall_s - at - kept.down_s)
-    return max(0.0, kept.moment.until(now) - (at - kept.moment_at))
+    if state.moment is None:  # an earlier release wrote it, whose job clock started as wall clock
+        return max(0.0, now.wall_s - at - state.down_s)
+    return max(0.0, state.moment.until(now) - (at - state.moment_at))
 
 
 def replayed(journal: Journal) -> tuple[Core, float]:

@@ -205,11 +205,11 @@ class MasterService:
             self._send_world(peer, number, answer)
         self._book()
 
-    def _finished(self, peer: Peer, number: int, wish: msg.Finished) -> None:
-        self._apply(wish, self._client(peer), number)
-        answer = self.core.finished_answer(wish)
+    def _finished(self, peer: Peer, number: int, request: msg.Finished) -> None:
+        self._apply(request, self._client(peer), number)
+        answer = self.core.finished_answer(request)
         if answer is None:
-            self._finishing.add(wish.node_id, Poll(peer, number, wish), wish.wait_s)
+            self._finishing.add(request.node_id, Poll(peer, number, request), request.wait_s)
         else:
             self._send(peer, number, answer)
 
@@ -247,18 +247,18 @@ class MasterService:
                 rec.RestartedInPlace(node_id=beat.node_id, round=beat.round, attempt=beat.attempt)
             )
 
-    def _check(self, peer: Peer, number: int, wish: msg.CheckWanted | msg.CheckResult) -> None:
-        self._lives.heard(wish.node_id, peer)
-        self._checks.ask(peer, number, wish)
+    def _check(self, peer: Peer, number: int, request: msg.CheckWanted | msg.CheckResult) -> None:
+        self._lives.heard(request.node_id, peer)
+        self._checks.ask(peer, number, request)
 
-    def _get_commands(self, peer: Peer, number: int, wish: msg.GetCommands) -> None:
-        self._lives.heard(wish.node_id, peer)
-        self._check_seen(wish.node_id, wish.seen)
-        commands = self.core.commands_for(wish.node_id, wish.seen)
+    def _get_commands(self, peer: Peer, number: int, request: msg.GetCommands) -> None:
+        self._lives.heard(request.node_id, peer)
+        self._check_seen(request.node_id, request.seen)
+        commands = self.core.commands_for(request.node_id, request.seen)
         if commands is not None:
             self._send(peer, number, commands)
         else:
-            self._commands.add(wish.node_id, Poll(peer, number, wish), wish.wait_s)
+            self._commands.add(request.node_id, Poll(peer, number, request), request.wait_s)
 
     def _check_seen(self, node: int, seen: int) -> None:
         kept = self.core.state.kept
@@ -266,22 +266,22 @@ class MasterService:
         if seen >= kept.next_command or (known and known[0].number <= seen):
             self.happened(rec.CommandsSeen(node_id=node, seen=seen))
 
-    def _wait_for_keys(self, peer: Peer, number: int, wish: msg.KeyValueWait) -> None:
-        missing = self._first_missing(wish)
+    def _wait_for_keys(self, peer: Peer, number: int, request: msg.KeyValueWait) -> None:
+        missing = self._first_missing(request)
         if missing is None:
-            self._send(peer, number, self.core.values_of(wish.keys))
+            self._send(peer, number, self.core.values_of(request.keys))
         else:
-            self._keys.add(missing, Poll(peer, number, wish), wish.wait_s)
+            self._keys.add(missing, Poll(peer, number, request), request.wait_s)
 
-    def _first_missing(self, wish: msg.KeyValueWait) -> str | None:
+    def _first_missing(self, request: msg.KeyValueWait) -> str | None:
         values = self.core.state.kept.values
-        return next((key for key in wish.keys if key not in values), None)
+        return next((key for key in request.keys if key not in values), None)
 
-    def _shard_event(self, peer: Peer, number: int, wish: msg.ShardEvent) -> None:
-        reply = self._apply(wish, self._client(peer), number).reply
-        event = wish.event
+    def _shard_event(self, peer: Peer, number: int, request: msg.ShardEvent) -> None:
+        reply = self._apply(request, self._client(peer), number).reply
+        event = request.event
         waits = (
-            wish.wait_s > 0
+            request.wait_s > 0
             and isinstance(event, shard_events.Take)
             and isinstance(reply, msg.ShardAnswer)
             and isinstance(reply.answer, shard_events.Taken)
@@ -289,13 +289,15 @@ class MasterService:
         )
         assert reply is not None
         if waits and isinstance(event, shard_events.Take):
-            self._shards.add(event.dataset, Poll(peer, number, wish), wish.wait_s)
+            self._shards.add(event.dataset, Poll(peer, number, request), request.wait_s)
         else:
             self._send(peer, number, reply)
 
-    def _inquiry(self, peer: Peer, number: int, wish: msg.Request) -> None:
+    def _inquiry(self, peer: Peer, number: int, request: msg.Request) -> None:
         self._book()
-        self._send(peer, number, answer_to(wish, self.core, self.settings.job, self._clock.now()))
+        self._send(
+            peer, number, answer_to(request, self.core, self.settings.job, self._clock.now())
+        )
 
     # Replies to long polls
 

@@ -282,13 +282,13 @@ class Client:
         assert self.name.node_id is not None, "commands are for the agent of a node"
         seen = 0
         while True:
-            wish = GetCommands(
+            request = GetCommands(
                 node_id=self.name.node_id,
                 incarnation=self.name.incarnation,
                 seen=seen,
                 wait_s=wait_s,
             )
-            reply = await self.ask(wish, Commands, timeout_s=None)
+            reply = await self.ask(request, Commands, timeout_s=None)
             for command in reply.commands:
                 if command.number > seen:
                     seen = command.number

@@ -107,7 +107,7 @@ class MemorySource:
         fetch: Fetch | None = None,
         mapped: Mapped | None = None,
     ) -> None:
-        """Open ``held``, saves of one step and plan; segments that are ``mapped`` are reused.
+        """Open ``snapshots``, saves of one step and plan; segments that are ``mapped`` are reused.
 
         Raises:
             CorruptError: the metadata is damaged.

@@ -91,7 +91,7 @@ def away_s(state: Kept, at: float, now: Moment) -> float:
     """Return the seconds without a master.
 
     Args:
-        kept: the state from the journal.
+        state: the persistent state from the journal.
         at: the end of the journal on the job's clock; 0 for a new one.
         now: the present clock reading.
     """

@@ -1,8 +1,9 @@
-"""Flash checkpoints: saving costs a copy of memory, restoring less, and nothing torn is ever
+"""Flash checkpoints: a save costs training one copy of memory, and an incomplete step is never
 loaded.
 
-``Checkpointer`` is what training scripts use. Importing this package does not import torch; the
-saver and the agent need none.
+``Checkpointer`` is the API for training scripts. A save goes to shared memory; the saver, a process
+of its own on each node, writes it to storage. Importing this package does not import torch, because
+the saver and the agent work without it.
 """
 
 from importlib import import_module
@@ -52,7 +53,7 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import what needs torch when it is asked for."""
+    """Import the names that need torch on first use."""
     if name in _LAZY:
         return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
     raise AttributeError(name)

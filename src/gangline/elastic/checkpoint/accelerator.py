@@ -1,8 +1,8 @@
-"""Copies from accelerators: into pinned memory, on streams beside those that training computes on.
+"""Copies from accelerators into pinned memory, on streams beside the one that training computes on.
 
-Everything goes through PyTorch's device modules (``torch.cuda``, ``torch.xpu``, …), which share
-names. Memory is pinned for CUDA and ROCm, as PyTorch's own checkpoints pin it; others copy to it as
-it is.
+All calls go through PyTorch's device modules (``torch.cuda``, ``torch.xpu``, …), which share names.
+Memory is pinned for CUDA and ROCm, as PyTorch's own checkpoints do it. Other accelerators copy to
+unpinned memory.
 """
 
 import ctypes
@@ -27,12 +27,12 @@ class _Event(Protocol):
 
 
 def is_far(tensor: torch.Tensor) -> bool:
-    """Whether the tensor is in the memory of an accelerator that has streams."""
+    """True if the tensor is in the memory of an accelerator that has streams."""
     return _module(tensor.device) is not None
 
 
 def accelerator_of(value: object) -> torch.device | None:
-    """The accelerator that the first such tensor in nested dictionaries and lists is on."""
+    """Return the device of the first accelerator tensor in nested dictionaries and lists."""
     if isinstance(value, torch.Tensor):
         return value.device if is_far(value) else None
     if isinstance(value, Mapping):
@@ -43,17 +43,19 @@ def accelerator_of(value: object) -> torch.device | None:
 
 
 def pin(segment: Segment, device: torch.device) -> Callable[[], None] | None:
-    """Have a GPU write straight into the segment; returns what undoes it.
+    """Pin the segment so that a GPU writes straight into it; return the function that unpins it.
 
-    ``None`` where there is nothing to pin, or the driver refuses: copies then go through the
-    driver's own memory, and take longer. For threads that compute nothing: CUDA keeps a refusal
-    for the thread, and PyTorch would take it for that of the next kernel.
+    Returns ``None`` where there is nothing to pin, or where the driver refuses: copies then go
+    through
+    the driver's own memory and take longer. Call it only from threads that compute nothing: CUDA
+    keeps
+    the error for the thread, and PyTorch would attribute it to the next kernel.
     """
     if device.type != "cuda":
         return None
     address = ctypes.addressof(ctypes.c_char.from_buffer(segment.map))
     runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-    with torch.cuda.device(device):  # else a context on the first GPU would be made for it
+    with torch.cuda.device(device):  # otherwise CUDA creates a context on the first GPU
         refused = int(runtime.cudaHostRegister(address, segment.size, _PORTABLE))
     if refused:
         log.warning(
@@ -65,35 +67,32 @@ def pin(segment: Segment, device: torch.device) -> Callable[[], None] | None:
 
 
 class Arrivals:
-    """Copies that are on their way from accelerators."""
+    """Copies from accelerators that have not completed yet."""
 
     def __init__(self) -> None:
         self._ends: dict[torch.device, _Event] = {}
         self._held: list[torch.Tensor] = []
-        """The origins, which nobody may free meanwhile."""
+        """Source tensors, which must not be freed before their copies are complete."""
 
     def __bool__(self) -> bool:
         return bool(self._ends)
 
     def add(self, device: torch.device, end: _Event, origins: Iterable[torch.Tensor]) -> None:
-        """Copies of ``origins`` have arrived once ``end`` has happened."""
+        """Register copies of ``origins``, complete once ``end`` has happened."""
         self._ends[device] = end
         self._held.extend(origins)
 
     def wait(self) -> None:
-        """Wait until all have arrived."""
         for end in self._ends.values():
             end.synchronize()
 
     def hold_back(self) -> None:
-        """Have what is computed from now on begin after the copies; returns at once."""
+        """Let computation that is queued from now on start after the copies; return immediately."""
         for device, end in self._ends.items():
             _module(device).current_stream(device).wait_event(end)
 
 
 class Streams:
-    """A stream for each accelerator."""
-
     def __init__(self) -> None:
         self._streams: dict[torch.device, Any] = {}
 
@@ -102,9 +101,9 @@ class Streams:
         moves: Sequence[tuple[torch.Tensor, torch.Tensor]],
         lasting: Callable[[torch.Tensor], bool],
     ) -> Arrivals:
-        """Begin to copy each second tensor to the first, once what is being computed is done.
+        """Start to copy each second tensor to the first, after the computation queued so far.
 
-        What is computed next waits for those tensors that are not ``lasting``.
+        Later computation waits for the copies of tensors that may change, not for stable ones.
         """
         arrivals = Arrivals()
         by_device: dict[torch.device, list[tuple[torch.Tensor, torch.Tensor]]] = {}
@@ -121,7 +120,7 @@ class Streams:
             for some in (fleeting, [move for move in ours if lasting(move[1])]):
                 with module.stream(stream):
                     for place, tensor in some:
-                        # PyTorch would conjugate or negate at the place, before the bytes arrive.
+                        # Otherwise PyTorch conjugates the destination before the bytes arrive.
                         place.copy_(tensor.resolve_conj().resolve_neg(), non_blocking=True)
                 if some is fleeting:
                     computing.wait_stream(stream)
@@ -130,10 +129,10 @@ class Streams:
 
 
 class Updates:
-    """Knows what only optimizers change, and has their steps wait for copies of it.
+    """Finds tensors that only optimizers change, and lets optimizer steps wait for copies of them.
 
-    Optimizers are those of PyTorch, whose steps tell; what they have not said to be theirs counts
-    as changed by anybody at any time.
+    It sees PyTorch optimizers through their step hook. A tensor that no optimizer has registered
+    may be changed by any code at any time.
     """
 
     def __init__(self) -> None:
@@ -142,15 +141,14 @@ class Updates:
         self._hook = register_optimizer_step_pre_hook(self._before_step)
 
     def close(self) -> None:
-        """Let optimizers be."""
         self._hook.remove()
 
     def expect(self, arrivals: Arrivals) -> None:
-        """Have steps wait for these, and no more for those before."""
+        """Let optimizer steps wait for these copies in place of the earlier ones."""
         self._arrivals = arrivals
 
     def theirs(self) -> Callable[[torch.Tensor], bool]:
-        """Whether a tensor shares its memory with a parameter or state of an optimizer."""
+        """Return a predicate: the tensor shares memory with an optimizer's parameter or state."""
         known = {
             tensor.untyped_storage().data_ptr()
             for optimizer in list(self._optimizers)
@@ -175,13 +173,13 @@ def _tensors_of(optimizer: Optimizer) -> Iterable[torch.Tensor]:
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
-    """The part of a distributed tensor that is here."""
+    """Return the part of a distributed tensor that is on this rank."""
     return getattr(tensor, "_local_tensor", tensor)
 
 
 @functools.cache
 def _module(device: torch.device) -> Any:
-    """What PyTorch has for a kind of accelerator; ``None`` for others, or if it has no streams."""
+    """Return PyTorch's module for this kind of accelerator; ``None`` for one without streams."""
     if device.type in {"cpu", "meta"}:
         return None
     try:

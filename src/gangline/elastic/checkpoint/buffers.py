@@ -1,11 +1,14 @@
-"""A rank's buffers in shared memory: choosing one, copying the state into it, and nothing more.
+"""The ring of snapshot buffers of one rank: choose a buffer and copy the state into it.
 
-The copy is the only thing that training waits for. Pages are had beforehand (``prepare``), and
-pinned for a GPU; views of the tensors' places are made once for each buffer. Checksums come with
-the copy, but for large tensors of a device, of which the saver takes them right after it.
+Training waits only for the copy. Pages are allocated beforehand (``prepare``) and pinned for a GPU,
+and tensor views of the buffer are created once. Checksums are computed during the copy, except for
+large tensors of a device: the saver computes those right after the save.
 
-With ``overlap`` training does not wait for copies from accelerators either: a save is completed in
-the background when they have arrived, before which the optimizer changes nothing.
+With ``overlap`` training does not wait for copies from accelerators either. A background thread
+completes the save when they have arrived; until then the optimizer step waits.
+
+Invariant: a buffer is locked exclusively from before its header says WRITING until its header says
+COMPLETE. The newest complete buffer is never overwritten.
 """
 
 import contextlib
@@ -34,15 +37,15 @@ from gangline.elastic.checkpoint.spots import Spot, spots_of
 
 log = logging.getLogger(__name__)
 _ALWAYS_ENOUGH = 3
-"""With so many buffers one is always free, but for an instant."""
+"""With this number of buffers one is free at all times, except for short moments."""
 _INSTANT_S, _SHORT_S = 0.5, 0.02
 """How long to wait for a free buffer where there will be one, and where there may not."""
 Lookup = Callable[[int], object]
-"""Gives the value of the layout's n-th entry."""
+"""Returns the value of the n-th entry of the layout."""
 
 
 class OutgrownError(Exception):
-    """A pickled value no longer fits into its place: the ranks must agree anew."""
+    """A pickled value no longer fits into its entry: the ranks must agree on a new layout."""
 
 
 @dataclass(slots=True)
@@ -54,12 +57,12 @@ class _Open:
     spots: list[Spot] = field(default_factory=list)
     unpin: Callable[[], None] | None = None
     filling: bool = False
-    """Whether an accelerator still writes to it."""
+    """True while an accelerator still writes to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """Where a save went."""
+    """The buffer that received a save."""
 
     number: int
     generation: int
@@ -67,7 +70,7 @@ class Saved:
 
 
 class Buffers:
-    """The buffers of one rank."""
+    """The snapshot buffers of one rank."""
 
     def __init__(
         self,
@@ -77,10 +80,18 @@ class Buffers:
         overlap: bool = False,
         told: Callable[[int], None] = lambda step: None,
     ) -> None:
-        """``told`` is called with the step of a save that is whole, maybe in another thread."""
+        """Create the ring without buffers; they are opened or created when needed.
+
+        Args:
+            home: the job's folder in shared memory.
+            rank: the rank whose state is saved.
+            count: the number of buffers.
+            overlap: do not wait for copies from accelerators.
+            told: called with the step of each complete save, possibly in another thread.
+        """
         self.home, self.rank, self.count, self._told = home, rank, count, told
         self.accelerator: torch.device | None = None
-        """The one that saves come from."""
+        """The device that saves are copied from; None for the CPU."""
         self._updates = Updates() if overlap else None
         self._finisher = ThreadPoolExecutor(1, thread_name_prefix="gangline-checkpoint-arrivals")
         self._arriving: Future[None] | None = None
@@ -91,12 +102,12 @@ class Buffers:
         self._copier = Copier()
 
     def close(self) -> None:
-        """Unmap everything; the segments stay."""
+        """Unmap all buffers; the files stay."""
         self.settle()
         try:
             self.arrive()
         except RuntimeError as error:
-            log.warning("the last save is not whole", exc_info=error)
+            log.warning("the last save is incomplete", exc_info=error)
         self._finisher.shutdown()
         if self._updates is not None:
             self._updates.close()
@@ -105,7 +116,6 @@ class Buffers:
             self._drop(number)
 
     def slots(self) -> list[Slot]:
-        """What is in the buffers."""
         return [self._slot(number) for number in range(self.count)]
 
     def _slot(self, number: int) -> Slot:
@@ -139,15 +149,15 @@ class Buffers:
             opened.segment.close()
 
     def need(self, agreement: Agreement) -> tuple[int, int]:
-        """How many bytes all buffers take, and how many of them are had already."""
-        header, _ = place(agreement.layout, step=0, generation=0, wanted=False)
-        had = sum(path.stat().st_size for path in self._paths() if path.exists())
-        return header.total_bytes * self.count, had
+        """Return the bytes that all buffers need, and how many of them are allocated already."""
+        header, _ = place(agreement.layout, step=0, generation=0, for_storage=False)
+        allocated = sum(path.stat().st_size for path in self._paths() if path.exists())
+        return header.total_bytes * self.count, allocated
 
     def prepare(self, agreement: Agreement) -> None:
-        """Have the memory of all buffers, in the background; values in them are kept."""
+        """Allocate the memory of all buffers in the background. Saves in them stay valid."""
         self.settle()
-        header, _ = place(agreement.layout, step=0, generation=0, wanted=False)
+        header, _ = place(agreement.layout, step=0, generation=0, for_storage=False)
         self._background.start(self._prepare, header.total_bytes)
 
     def _paths(self) -> list[Path]:
@@ -159,7 +169,7 @@ class Buffers:
                 segment = self._segment(number)
                 if segment is None or segment.size < size:
                     if self._is_filling(number) or self._slot(number).complete:
-                        continue  # a crash may be restored from it: replaced when its turn comes
+                        continue  # a restart may need it; its next save replaces it
                     try:
                         segment = self._replace(number, size).segment
                     except MemoryShortError as error:
@@ -173,28 +183,27 @@ class Buffers:
         return number in self._open and self._open[number].filling
 
     def _pin(self, number: int) -> None:
-        """Pin a buffer for the accelerator, once."""
         with self._lock:
             opened = self._open.get(number)
             if opened is not None and opened.unpin is None and self.accelerator is not None:
                 opened.unpin = pin(opened.segment, self.accelerator)
 
     def arrive(self) -> None:
-        """Wait for what the last save began.
+        """Wait for the transfers of the last save.
 
         Raises:
-            RuntimeError: the accelerator failed; the save is not whole.
+            RuntimeError: the accelerator failed; the save is incomplete.
         """
         arriving, self._arriving = self._arriving, None
         if arriving is not None:
             arriving.result()
 
     def settle(self) -> None:
-        """Wait for the memory that is being had."""
+        """Wait for allocations that run in the background."""
         self._background.settle()
 
     def mapped(self, path: Path) -> Segment | None:
-        """The segment at ``path``, if it is one of this rank's. It stays the buffers' own."""
+        """Return the segment at ``path`` if it is a buffer of this rank; the ring owns it."""
         with self._lock:
             number = next((n for n, own in enumerate(self._paths()) if own == path), None)
             if number is None:
@@ -205,11 +214,11 @@ class Buffers:
         return segment
 
     def all_there(self) -> bool:
-        """Whether every buffer has its memory, as an earlier process left it."""
+        """True if the file of every buffer exists, as an earlier process left it."""
         return all(path.exists() for path in self._paths())
 
     def reuse(self) -> None:
-        """Have the pages of all buffers that are there, in the background."""
+        """Fault in the pages of all existing buffers, in the background."""
         self.settle()
         self._background.start(self._reuse)
 
@@ -235,7 +244,14 @@ class Buffers:
         step: int,
         wanted: bool,
     ) -> Saved | None:
-        """Copy the state, with what ``pickle`` gave, into a buffer; ``None`` when none is free.
+        """Copy the state into a buffer; return ``None`` if no buffer is free.
+
+        Args:
+            agreement: the layout that all ranks agreed on.
+            lookup: returns the value of an entry.
+            small: the pickled values by entry number, from ``pickle_values``.
+            step: the training step.
+            wanted: the saver shall write this save to storage.
 
         Raises:
             MemoryShortError: shared memory is full.
@@ -258,7 +274,7 @@ class Buffers:
             return None
         slots, choice = found
         generation = max(slot.generation for slot in slots) + 1
-        header, data = place(agreement.layout, step=step, generation=generation, wanted=wanted)
+        header, data = place(agreement.layout, step=step, generation=generation, for_storage=wanted)
         opened = self._open.get(choice.number)
         if opened is None or opened.segment.size < header.total_bytes:
             opened = self._replace(choice.number, header.total_bytes)
@@ -289,14 +305,15 @@ class Buffers:
             opened.segment.unlock()
             opened.filling = False
             if self._updates is not None:
-                self._updates.expect(Arrivals())  # what was on its way may be freed
+                self._updates.expect(Arrivals())  # allows the source tensors to be freed
         self._told(header.step)
 
     def _lock_one(self) -> tuple[list[Slot], Choice] | None:
-        """Choose a buffer and lock it; ``None`` when all are needed for longer than an instant.
+        """Choose a buffer and lock it; return ``None`` if none becomes free within the timeout.
 
-        The saver locks one for as long as noting its sums takes, and may be put off the processor
-        meanwhile. Where no third buffer is, the other may be on its way to storage for minutes.
+        The saver locks a buffer only while it writes checksums, but it may be descheduled
+        meanwhile. With fewer than three buffers the other buffer may be in upload for minutes: then
+        the wait is short.
         """
         patience_s = _INSTANT_S if self.count >= _ALWAYS_ENOUGH else _SHORT_S
         deadline = time.monotonic() + patience_s
@@ -311,11 +328,11 @@ class Buffers:
             time.sleep(0.001)
 
     def pickle(self, agreement: Agreement, lookup: Lookup) -> dict[int, bytes]:
-        """The values that are no tensors; those that did not change since are not pickled again.
+        """Pickle the values that are no tensors; unchanged simple values are not pickled again.
 
         Raises:
-            OutgrownError: one needs more room than was agreed.
-            UnsavableError: one does not pickle.
+            OutgrownError: a value needs more bytes than its entry has.
+            UnsavableError: a value cannot be pickled.
         """
         found = {}
         for number, entry in enumerate(agreement.layout.entries):
@@ -342,7 +359,7 @@ class Buffers:
         lookup: Lookup,
         small: dict[int, bytes],
     ) -> Copied:
-        """Copy the state; its sums are those of the entries."""
+        """Copy the state; return the checksums of the entries."""
         if opened.plan != agreement.layout.plan or not opened.spots:
             opened.spots = spots_of(opened.segment, header, agreement)
             opened.plan = agreement.layout.plan
@@ -366,7 +383,6 @@ class Buffers:
 
 
 def _complete(segment: Segment, header: Header, sums: list[int] | None) -> None:
-    """Say that the save is whole."""
     reach("save-copied")
     if sums is not None:
         segment.put_seal(header, sums)

@@ -1,16 +1,16 @@
-"""``Checkpointer``: what a training script uses.
+"""``Checkpointer``: the checkpoint API for training scripts.
 
     checkpointer = Checkpointer("s3://bucket/run", keep=3)
-    loaded = checkpointer.load(state)                 # newest step that is whole, or None
+    loaded = checkpointer.load(state)                 # the newest complete step, or None
     for step in range(loaded.step + 1 if loaded else 1, …):
         …
-        checkpointer.save(step, state)                                # to memory: a copy, no more
-        if step % 500 == 0: checkpointer.save(step, state, "storage")  # and on to storage, behind
-        it
+        checkpointer.save(step, state)                # to memory: one copy
+        if step % 500 == 0:
+            checkpointer.save(step, state, "storage") # also to storage, in the background
     checkpointer.close()
 
-All ranks call the same methods in the same order. ``state`` is a dictionary, nested as you like, of
-tensors, ``DTensor``, numbers, strings, and of objects with ``state_dict`` and ``load_state_dict``.
+All ranks call the same methods in the same order. ``state`` is a nested dictionary of tensors,
+``DTensor``, numbers, strings, and objects with ``state_dict`` and ``load_state_dict``.
 """
 
 import logging
@@ -53,21 +53,21 @@ Level = Literal["memory", "storage"]
 
 @dataclass(slots=True)
 class Counts:
-    """What happened so far in this process; for metrics."""
+    """Counters of saves in this process, for metrics."""
 
     saves: int = 0
     skipped: int = 0
-    """Saves that found no free buffer. Only with fewer than three buffers."""
+    """Saves that found no free buffer. This happens only with fewer than three buffers."""
     superseded: int = 0
-    """Steps that were to go to storage but were overtaken by newer ones before their turn."""
+    """Steps that newer ones replaced before their upload to storage."""
     blocked_s: float = 0.0
-    """Time that training has waited for saves."""
+    """Seconds that training has waited for saves."""
     failures: list[str] = field(default_factory=list)
-    """Reasons why storage did not take a step."""
+    """Reasons why steps were not written to storage."""
 
 
 class Checkpointer:
-    """Saves the state of all ranks to memory, at the cost of a copy, and behind it to storage."""
+    """Saves the state of all ranks to shared memory, and in the background to storage."""
 
     def __init__(
         self,
@@ -80,18 +80,24 @@ class Checkpointer:
         environment: Mapping[str, str] = os.environ,
         **settings: Any,
     ) -> None:
-        """Join the other ranks; nothing is read or written yet but the job's folder in memory.
+        """Join the other ranks and create the job's folder in shared memory. Storage is not touched
+        yet.
 
-        ``folder`` is a path or a URL that fsspec knows. ``buffers`` of the state's size are kept in
-        shared memory for each rank; three never skip a save. ``interval`` is what ``due`` goes by:
-        a number of steps, or ``"auto"``. With ``replicas`` each node's saves are copied to the
-        memory of the next node, where they are not there anyway. With ``overlap`` a save returns
-        while an accelerator still sends, and the next optimizer's step waits for it: nothing else
-        may change the optimizers' tensors. The other settings are those of ``home.Settings``: keep,
-        keep_every, bandwidth, linger_s, options.
+        Args:
+            folder: a path, or a URL that fsspec can open.
+            buffers: number of snapshots of the state that each rank has in shared memory. With
+                three, no save is ever skipped.
+            interval: what ``due`` uses: a number of steps, or ``"auto"``.
+            replicas: copy each node's saves to the memory of the next node, unless it has them
+                anyway.
+            overlap: return from ``save`` while an accelerator still sends. The next optimizer step
+                waits for it, and nothing else may change the tensors of the optimizer.
+            environment: environment variables of the job.
+            settings: further fields of ``SaverSettings``: keep, keep_every, bandwidth, linger_s,
+                options.
 
         Raises:
-            FolderInUseError: another job that lives writes into the folder.
+            FolderInUseError: another running job writes into the folder.
         """
         self.folder = str(folder)
         if "://" not in self.folder:
@@ -120,18 +126,18 @@ class Checkpointer:
         self._teller = SaveTeller(environment)
 
     def _claim(self, job: str) -> None:
-        """See that no other job of this machine writes to the same folder."""
+        """Check that no other job of this machine writes to the same folder."""
         for other in self.home.parent.glob(f"gangline-{os.getuid()}-*"):
             found = homes.read_settings(other)
             if other == self.home or found is None or found.target != self.folder:
                 continue
             if homes.job_lives(other):
                 raise FolderInUseError(
-                    f"job {found.job!r} is writing to {self.folder}; {job!r} needs another one"
+                    f"job {found.job!r} is writing to {self.folder}; {job!r} needs another folder"
                 )
 
     def _meet_peers(self, environment: Mapping[str, str]) -> None:
-        """Tell this node's saver who keeps its copies: the next node, in the order of ranks."""
+        """Exchange saver addresses. The next node by rank stores this node's copies."""
         host = environment.get("POD_IP") or socket.gethostname()
         port = (self.home / "port").read_text()
         known = self.ranks.gather((self.node, host, port))
@@ -160,12 +166,13 @@ class Checkpointer:
         self.close(finished=kind is None)
 
     def close(self, finished: bool = True) -> None:
-        """Let go. When the training has ``finished``, its memory is freed once storage has all.
+        """Release all resources. If training has ``finished``, its memory is freed after the last
+        upload.
 
-        Without it, or when the process just dies, the newest save is written to storage, and the
-        memory is kept for a restart (``linger_s``).
+        Otherwise, or if the process dies, the saver writes the newest save to storage and retains
+        the memory for a restart for ``linger_s`` seconds.
         """
-        self.buffers.close()  # which may have to tell the saver of a last save
+        self.buffers.close()  # may report a last save, so before the saver client
         if finished:
             self.link.farewell()
         self.link.close()
@@ -173,51 +180,51 @@ class Checkpointer:
         self.ranks.close()
 
     def due(self, step: int) -> bool:
-        """Whether to save after this step; the same answer on all ranks."""
+        """Return whether to save after this step; all ranks get the same answer."""
         if self.interval == "auto":
             return self.ranks.share(self.pace.due(time.monotonic()))
         return step % self.interval == 0
 
     def prepare(self, state: dict[str, Any]) -> None:
-        """Agree on the layout and have the memory, so that the first save is as quick as the
-        others.
+        """Agree on the layout and allocate memory, so that the first save takes no longer than
+        later ones.
 
-        ``load`` does it too. All ranks call it together.
+        ``load`` does this too. All ranks call it together.
 
         Raises:
             MemoryShortError: the buffers of some node's ranks do not fit into its shared memory;
                 all ranks raise.
         """
-        self.buffers.settle()  # before the others look how much is free
+        self.buffers.settle()  # before other ranks measure free memory
         planner = planner_of(expanded(state), self.ranks.rank == 0)
         agreement = self._agree(planner)
-        want = want_of(self.node, self.home, *self.buffers.need(agreement))
-        wants = self.ranks.gather(want)
-        check_room(wants)
-        if (words := tight(wants, self.node)) and self._leads(wants):
-            log.warning("memory for checkpoints is short", extra={"reason": words})
+        request = want_of(self.node, self.home, *self.buffers.need(agreement))
+        requests = self.ranks.gather(request)
+        check_room(requests)
+        if (warning := tight(requests, self.node)) and self._leads(requests):
+            log.warning("memory for checkpoints is short", extra={"reason": warning})
         self.buffers.prepare(agreement)
 
     def _agree(self, planner: DefaultSavePlanner) -> Agreement:
-        """Agree with the other ranks on the layout, and find what the state is on."""
+        """Agree with the other ranks on a layout, and find the device of the state."""
         self.buffers.accelerator = accelerator_of(planner.state_dict)
         self.agreement = agree(self.ranks, self.node, planner)
         return self.agreement
 
-    def _leads(self, wants: list[Want]) -> bool:
-        """Whether this rank is its node's first, and so speaks for it."""
-        return [want.node for want in wants].index(self.node) == self.ranks.rank
+    def _leads(self, requests: list[Want]) -> bool:
+        return [request.node for request in requests].index(self.node) == self.ranks.rank
 
     def save(self, step: int, state: dict[str, Any], level: Level = "memory") -> bool:
-        """Save the state; returns when it is in memory, or with ``overlap`` on its way there. False
-        when it was skipped for lack of buffers.
+        """Save the state; return when it is in memory, or with ``overlap`` while the transfer runs.
 
-        With ``"storage"`` the saver then writes it to the folder; see ``wait``.
+        Returns False if the save was skipped because no buffer was free. With ``"storage"`` the
+        saver then
+        writes the step to the folder; ``wait`` waits for that.
 
         Raises:
             MemoryShortError: the state does not fit into shared memory.
-            UnsavableError: a value does not pickle, or would need code to load.
-            RuntimeError: an accelerator failed; with ``overlap`` maybe in the save before.
+            UnsavableError: a value cannot be pickled, or loading it would run code.
+            RuntimeError: an accelerator failed; with ``overlap`` possibly during the previous save.
         """
         begin = time.monotonic()
         planner = planner_of(expanded(state), self.ranks.rank == 0)
@@ -233,12 +240,15 @@ class Checkpointer:
         return saved is not None
 
     def _is_whole(self, step: int) -> None:
-        """A save is whole, with ``overlap`` maybe after it has returned."""
+        """Report a complete save; with ``overlap`` this may happen after ``save`` returned."""
         self._teller.holds(step)
         self.link.say(SavedWord(step))
 
     def _agreement_for(self, planner: DefaultSavePlanner) -> tuple[Agreement, dict[int, bytes]]:
-        """The agreement that fits the state, made anew when it changed on any rank."""
+        """Return the layout for this state and its pickled values.
+
+        If the state of any rank has changed its structure, all ranks agree again.
+        """
         known, small = self.agreement, dict[int, bytes]()
         changed = known is None or known.signature != signature_of(planner)
         if known is not None and not changed:
@@ -270,7 +280,7 @@ class Checkpointer:
             )
 
     def _hear(self) -> None:
-        """Take in what the saver reported, without waiting."""
+        """Process reports of the saver without waiting."""
         while self.link.listen(0):
             pass
         for step, outcome in list(self.link.outcomes.items()):
@@ -283,9 +293,9 @@ class Checkpointer:
         self._teller.became(Saves(counts.skipped, counts.superseded, len(counts.failures)))
 
     def wait(self, timeout_s: float = 1800.0) -> bool:
-        """Wait until every step that was to go to storage is there; whether it is.
+        """Wait until storage has every step that was saved to it; return whether it has.
 
-        Steps that were overtaken by newer ones are not waited for.
+        Steps that newer ones replaced before their upload are not waited for.
         """
         deadline = time.monotonic() + timeout_s
         self.buffers.arrive()
@@ -297,7 +307,7 @@ class Checkpointer:
         return not self._asked
 
     def _look(self) -> None:
-        """Look into the folder: another node's saver may have committed, or ours been killed."""
+        """Read the committed steps, in case no saver reported them to this process."""
         try:
             newest = max(
                 committed_steps(open_target(self.folder, self.settings.options)), default=-1
@@ -307,23 +317,24 @@ class Checkpointer:
         self._asked = {step for step in self._asked if step > newest}
 
     def latest(self) -> int | None:
-        """The newest step in storage.
+        """Return the newest step in storage; None if there is none.
 
         Raises:
-            OSError, StorageError: it cannot be reached.
+            OSError, StorageError: storage cannot be reached.
         """
         return max(committed_steps(open_target(self.folder, self.settings.options)), default=None)
 
     def load(self, state: dict[str, Any] | None = None, step: int | None = None) -> Loaded | None:
-        """Restore the newest step that is whole on all ranks, or ``step``; ``None`` when there is
+        """Restore the newest step that is complete on all ranks, or ``step``; None if there is
         none.
 
-        Tensors of ``state`` are overwritten in place; without ``state`` everything that was saved
-        is returned. What is torn or damaged is skipped, with a warning that says why.
+        Tensors of ``state`` are overwritten in place. Without ``state`` everything that was saved
+        is returned. Incomplete and damaged steps are skipped with a warning that gives the reason.
 
         Raises:
-            CheckpointError: checkpoints exist but none could be loaded.
-            ForeignFolderError: there are none, but checkpoints of another format; it says which.
+            CheckpointError: checkpoints exist, but none could be loaded.
+            ForeignFolderError: the folder holds only checkpoints of another format; the message
+                names it.
         """
         self.buffers.settle()
         self.buffers.arrive()
@@ -331,21 +342,21 @@ class Checkpointer:
         self.buffers.accelerator = accelerator_of(plain)
         restorer = Restorer(self.ranks, self.home, self.node, self.settings, self.buffers.mapped)
         for skipped, reason in sorted(torn(restorer.found).items(), reverse=True):
-            log.warning("a step in memory is not whole", extra={"step": skipped, "reason": reason})
+            log.warning("a step in memory is incomplete", extra={"step": skipped, "reason": reason})
         loaded = restorer.load(plain, step)
         if state is not None:
             if loaded is not None:
                 give_back(state, loaded.state)
             if self.ranks.any(loaded is None or not self._goes_on(restorer, loaded.step)):
                 self.prepare(state)
-            else:  # the memory is had; on the layout the first save agrees
+            else:  # memory is allocated; the first save agrees on the layout
                 self.buffers.reuse()
         if loaded is not None:
             self._teller.holds(loaded.step)
         return loaded
 
     def _goes_on(self, restorer: Restorer, step: int) -> bool:
-        """Whether this rank goes on where one like it has saved ``step``, with all its buffers."""
+        """True if this rank saved ``step`` with this world size, and all its buffers exist."""
         return self.buffers.all_there() and any(
             one.own and (one.rank, one.step) == (self.ranks.rank, step)
             for one in restorer.held
@@ -354,19 +365,19 @@ class Checkpointer:
 
 
 def lookup_of(planner: DefaultSavePlanner, agreement: Agreement) -> Lookup:
-    """Finds the value of an entry in the planner's state."""
+    """Return a function that finds the value of an entry in the planner's state."""
 
     def find(number: int) -> object:
         index = agreement.items[number].index
         value = planner.state_dict[index.fqn]
-        # A plain tensor is one entry; PyTorch's own search would ask what shards it has.
+        # A plain tensor is one entry; PyTorch's own lookup would search its shards.
         return value if type(value) is torch.Tensor else planner.lookup_object(index)
 
     return find
 
 
 def expanded(state: dict[str, Any]) -> dict[str, Any]:
-    """The state with objects that keep one replaced by theirs."""
+    """Replace objects of the state by their state dictionaries."""
     return {
         key: value.state_dict() if isinstance(value, Stateful) else value
         for key, value in state.items()
@@ -374,7 +385,7 @@ def expanded(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def give_back(state: dict[str, Any], loaded: dict[str, Any]) -> None:
-    """Put what was loaded into the objects and values of ``state``."""
+    """Put the loaded values into the objects and values of ``state``."""
     for key, value in state.items():
         if key not in loaded:
             raise CheckpointError(f"{key!r} is not in the checkpoint")

@@ -1,7 +1,7 @@
-"""Which step to restore: the newest that is whole, the same on all ranks. A pure choice.
+"""Selects the step to restore: the newest complete one, the same on all ranks.
 
-Memory comes before storage at the same step. A step in memory counts as whole when of everything
-that was saved somebody still holds it, be it in another node's memory.
+At the same step memory is preferred to storage. A step in memory is complete if every part has at
+least one holder, on any node.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,27 +11,27 @@ from gangline.elastic.checkpoint.pending import Held
 
 
 class Holding(NamedTuple):
-    """One rank's part of a step in some node's memory, as nodes tell each other."""
+    """One rank's part of a step in the memory of some node, as nodes report it to each other."""
 
     step: int
     plan: str
     rank: int
     node: str
     address: str
-    """Where the node's saver gives it away; empty when it does not."""
+    """Address at which the node's saver serves it; empty if it does not."""
     holders: tuple[tuple[int, ...], ...]
 
 
 class Candidate(NamedTuple):
-    """A step that can be restored, and from where."""
+    """A step that can be restored, and where it is."""
 
     step: int
     plan: str | None
-    """The plan of a step in memory; ``None`` is storage."""
+    """The plan of a step in memory; ``None`` for storage."""
 
 
-def holdings(node: str, address: str, held: Iterable[Held]) -> list[Holding]:
-    """What a node holds."""
+def holdings(node: str, address: str, snapshots: Iterable[Held]) -> list[Holding]:
+    """Describe the snapshots of a node to the other nodes."""
     return [
         Holding(
             one.step,
@@ -41,31 +41,33 @@ def holdings(node: str, address: str, held: Iterable[Held]) -> list[Holding]:
             address,
             tuple(map(tuple, one.layout.holders)),
         )
-        for one in held
+        for one in snapshots
     ]
 
 
 def candidates(found: Sequence[Holding], stored: Sequence[int]) -> list[Candidate]:
-    """What can be restored, the best first."""
-    whole = [Candidate(step, plan) for step, plan in _steps(found) if not lacks(found, step, plan)]
+    """Return the steps that can be restored, the best first."""
+    complete = [
+        Candidate(step, plan) for step, plan in _steps(found) if not lacks(found, step, plan)
+    ]
     return sorted(
-        [*whole, *(Candidate(step, None) for step in stored)],
+        [*complete, *(Candidate(step, None) for step in stored)],
         key=lambda one: (one.step, one.plan is not None, one.plan or ""),
         reverse=True,
     )
 
 
 def torn(found: Sequence[Holding]) -> dict[int, str]:
-    """The steps in memory that are not whole, and why."""
+    """Return the incomplete steps in memory, each with the reason."""
     return {
-        step: f"of ranks {' or '.join(map(str, missing))} nothing is left in memory"
+        step: f"memory has no part of rank {' or '.join(map(str, missing))}"
         for step, plan in _steps(found)
         if (missing := lacks(found, step, plan))
     }
 
 
 def lacks(found: Sequence[Holding], step: int, plan: str) -> tuple[int, ...]:
-    """A set of ranks of which one would be needed and none is there; empty when all is well."""
+    """Return a set of ranks of which a restore needs one and none is held; empty if complete."""
     here = [one for one in found if (one.step, one.plan) == (step, plan)]
     present = {one.rank for one in here}
     for ranks in here[0].holders if here else ():

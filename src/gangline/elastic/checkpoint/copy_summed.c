@@ -1,9 +1,9 @@
-/* Copies memory past the processor's caches and takes its checksum (CRC-64/NVME) on the way.
+/* Copies memory around the processor's caches and computes its checksum (CRC-64/NVME) meanwhile.
  *
- * An ordinary copy also reads the place that it is about to overwrite, and takes the caches away
- * from the training. Here each byte is read once, summed up in a register and written around the
+ * An ordinary copy also reads the destination before it overwrites it, and evicts the training's
+ * data from the caches. Here each byte is read once, added in a register and written around the
  * caches ("non-temporal"). Built where the package is installed, if there is a C compiler
- * (tools/build_native.py); without it sums.py does the same, slower.
+ * (tools/build_native.py); without it checksum.py does the same, more slowly.
  *
  * The sum follows Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ
  * Instruction" (Intel, 2009): a multiplication without carries moves what has been read D bits
@@ -17,8 +17,8 @@
 #include <string.h>
 
 #define POLYNOMIAL 0x9a6c9329ac4bc9b5ull /* CRC-64/NVME, reflected */
-#define AHEAD 4096 /* bytes: the processor looks ahead by itself, but not into the next page */
-#define LINE 64    /* bytes of a line of the caches, which is written whole or not past them */
+#define AHEAD 4096 /* bytes: the processor prefetches by itself, but not into the next page */
+#define LINE 64    /* bytes of a line of the caches, which must be written completely to bypass them */
 
 enum way { NARROW = 1, WIDE = 2 };
 enum { NARROW_BYTES = 128, WIDE_BYTES = 256 }; /* what one turn copies */
@@ -48,7 +48,7 @@ __attribute__((constructor)) static void make_tables(void)
     wide_move[1] = power(8 * WIDE_BYTES - 1);
 }
 
-/* The sum of bytes behind what has the sum before; neither of them inverted. */
+/* The checksum of bytes appended to others with the checksum before; neither is inverted. */
 static uint64_t sum_bytes(uint64_t before, const uint8_t *bytes, size_t length)
 {
     while (length--)
@@ -60,8 +60,8 @@ static uint64_t sum_bytes(uint64_t before, const uint8_t *bytes, size_t length)
  * congruent to all that they have read, and short enough for the table. The sum before joins the
  * first bytes that are read, once.
  *
- * ONCE keeps the compiler from reading a value again: the tensor may be one that others write to,
- * and the sum has to be of what arrives. */
+ * ONCE keeps the compiler from reading a value again: other threads may write to the tensor,
+ * and the checksum must be that of the copy. */
 #define ONCE(value, kind) __asm__("" : "+" kind(value))
 
 __attribute__((target("sse4.1,pclmul"))) static uint64_t
@@ -116,7 +116,7 @@ copy_wide(uint8_t *place, const uint8_t *origin, size_t length, uint64_t before)
     return sum_bytes(0, left, sizeof left);
 }
 
-/* The best way that this processor knows; 0 when it knows neither. */
+/* The best variant that this processor supports; 0 if it supports none. */
 int best_way(void)
 {
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("vpclmulqdq"))
@@ -126,8 +126,8 @@ int best_way(void)
     return 0;
 }
 
-/* Copy length bytes between two places that do not overlap; returns the sum of what has arrived,
- * behind what has the sum before. */
+/* Copy length bytes between two areas that do not overlap; return the checksum of the copy,
+ * appended to bytes with the checksum before. */
 uint64_t copy_summed(uint8_t *place, const uint8_t *origin, size_t length, uint64_t before, int way)
 {
     uint64_t sum = ~before;
@@ -142,7 +142,7 @@ uint64_t copy_summed(uint8_t *place, const uint8_t *origin, size_t length, uint6
         uint8_t *to = place + head;
         const uint8_t *from = origin + head;
         sum = way == WIDE ? copy_wide(to, from, body, sum) : copy_narrow(to, from, body, sum);
-        _mm_sfence(); /* who is told of it next finds it written */
+        _mm_sfence(); /* makes the copy visible to other threads */
     }
     size_t done = head + body;
     memcpy(place + done, origin + done, length - done);

@@ -1,17 +1,17 @@
-"""Flash checkpoints for DeepSpeed's engine, with ZeRO and without.
+"""Flash checkpoints for DeepSpeed's engine, with and without ZeRO.
 
     engine, *_ = deepspeed.initialize(model=model, config=config, …)
     flash = FlashEngine(engine, "s3://bucket/run")
-    restored = flash.load()                    # the newest step that is whole, or None
+    restored = flash.load()                    # the newest complete step, or None
     while engine.global_steps < steps:
         …
         flash.save("storage" if engine.global_steps % 500 == 0 else "memory")
     flash.close()
 
-DeepSpeed itself says what it keeps: its own ``save_checkpoint`` and ``load_checkpoint`` are called,
-on a storage that takes what would become its files. In a checkpoint each of these is its tensors,
-by their paths, and one value for all the rest; a rank reads what is its own. Random states are kept
-too. ZeRO's partitions fit no other number of ranks, here as in DeepSpeed.
+DeepSpeed's own ``save_checkpoint`` and ``load_checkpoint`` are called, with a storage object that
+receives the files they would write. In a checkpoint each file is a set of tensors, by their paths,
+and one pickled value for the rest; a rank reads only its own files. Random states are saved too.
+ZeRO's partitions fit no other number of ranks, here as in DeepSpeed.
 """
 
 import io
@@ -35,81 +35,73 @@ from gangline.elastic.checkpoint.training import random_states, set_random_state
 
 TAG = "flash"
 _MARKS = set("/[]'\"")
-"""What has a meaning in the path of a tensor."""
+"""Characters with a meaning in the path of a tensor."""
 _IDLE = (
     "_create_checkpoint_file",
     "_create_zero_checkpoint_files",
     "_copy_recovery_script",
     "_checkpoint_tag_validation",
 )
-"""What an engine need not do where there are no folders, and one tag for all."""
+"""Methods of the engine that only handle folders and tags, which this storage does not have."""
 _DATA = {
     "deepspeed.runtime.zero.config": ("ZeroStageEnum",),
     "deepspeed.utils.tensor_fragment": ("fragment_address",),
     "deepspeed.runtime.fp16.loss_scaler": ("LossScaler", "DynamicLossScaler"),
 }
-"""What DeepSpeed keeps that is neither a tensor nor of Python's own kinds: numbers with names."""
+"""DeepSpeed classes that occur in a checkpoint and hold only data."""
 
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What training goes on from."""
+    """The state that training continues from."""
 
     step: int
     client_state: dict[str, Any]
-    """What rank 0 gave to ``save`` under this name."""
+    """The ``client_state`` that rank 0 passed to ``save``."""
 
 
 @dataclass(slots=True)
 class _Files:
-    """In place of DeepSpeed's storage: keeps what it is given, and gives it back."""
+    """Replaces DeepSpeed's storage: stores files in a dictionary and returns them."""
 
     kept: dict[str, Any] = field(default_factory=dict)
 
-    def create(self, info: object) -> None:
-        """A checkpoint begins."""
+    def create(self, info: object) -> None: ...
 
-    def makedirs(self, path: str, exist_ok: bool = False) -> None:
-        """There are no folders."""
+    def makedirs(self, path: str, exist_ok: bool = False) -> None: ...
 
     def save(self, state_dict: Any, path: str) -> None:
-        """Keep a file."""
         self.kept[Path(path).name] = state_dict
 
     def load(self, path: str, map_location: object = None) -> Any:
-        """Give a file back."""
         del map_location
         return self.kept[Path(path).name]
 
     def commit(self, info: object) -> bool:
-        """A checkpoint ends."""
         del info
         return True
 
     def is_data_parallel_writer(self, dp_rank: int) -> bool:
-        """Whether this rank saves what all have."""
         return dp_rank == 0
 
     def is_decoupled(self) -> bool:
-        """Whether files are written later."""
         return False
 
     def preserves_storage_sharing(self) -> bool:
-        """Whether a view is saved with all it is a view of; DeepSpeed copies the model then."""
+        """False: DeepSpeed then copies views, so that a view is saved without its base tensor."""
         return False
 
-    def cleanup(self) -> None:
-        """Nothing is left behind."""
+    def cleanup(self) -> None: ...
 
 
 class FlashEngine:
-    """Saves and restores what a DeepSpeed engine keeps. All ranks call the same methods."""
+    """Saves and restores the state of a DeepSpeed engine. All ranks call the same methods."""
 
     def __init__(self, engine: Any, folder: str | os.PathLike[str], **settings: Any) -> None:
-        """``settings`` are those of ``Checkpointer``.
+        """Wrap the engine; ``settings`` are those of ``Checkpointer``.
 
         Raises:
-            CheckpointError: the engine keeps files of its own, which nobody else can save.
+            CheckpointError: the engine writes files of its own that only DeepSpeed can save.
         """
         for what, there in (
             ("experts (MoE)", engine.has_moe_layers),
@@ -117,24 +109,24 @@ class FlashEngine:
             ("an optimizer on NVMe", engine.zero_nvme_offload_optimizer()),
         ):
             if there:
-                raise CheckpointError(f"an engine with {what} is saved by DeepSpeed alone")
+                raise CheckpointError(f"only DeepSpeed itself saves an engine with {what}")
         self.engine = engine
         self.checkpointer = Checkpointer(folder, **settings)
         self._random = f"rank-{self.checkpointer.ranks.rank}"
 
     def save(self, level: Level = "memory", client_state: dict[str, Any] | None = None) -> bool:
-        """Save under the number of the engine's steps; as ``Checkpointer.save``.
+        """Save under the engine's step number; see ``Checkpointer.save``.
 
         Raises:
-            UnsavableError: DeepSpeed or ``client_state`` keep what would need code to load.
+            UnsavableError: DeepSpeed or ``client_state`` contain a value that needs code to load.
         """
         return self.checkpointer.save(self.engine.global_steps, self._state(client_state), level)
 
     def load(self) -> Restored | None:
-        """Restore the newest step that is whole; ``None`` when there is none.
+        """Restore the newest complete step; return None if there is none.
 
         Raises:
-            CheckpointError: none could be loaded, or not into this engine.
+            CheckpointError: no step could be loaded, or it does not fit this engine.
         """
         load = self.checkpointer.load
         if (found := load({"ranks": 0, "client": b""})) is None:
@@ -146,8 +138,8 @@ class FlashEngine:
         assert rests is not None
         files = {name: _read(rests.state["files"][name]["rest"]) for name in names}
         tensors = {name: {"tensors": dict(_with_room(file))} for name, file in files.items()}
-        whole = {"files": tensors, "random": {self._random: random_states()}}
-        loaded = load(whole, found.step)
+        state = {"files": tensors, "random": {self._random: random_states()}}
+        loaded = load(state, found.step)
         assert loaded is not None
         for name, file in files.items():
             filled = loaded.state["files"][name]["tensors"]
@@ -158,15 +150,15 @@ class FlashEngine:
         return Restored(found.step, _read(found.state["client"]))
 
     def wait(self, timeout_s: float = 1800.0) -> bool:
-        """Wait until what was to go to storage is there; whether it is."""
+        """Wait until storage has every step that was saved to it; return whether it has."""
         return self.checkpointer.wait(timeout_s)
 
     def close(self, finished: bool = True) -> None:
-        """Let go; as ``Checkpointer.close``."""
+        """Release all resources; see ``Checkpointer.close``."""
         self.checkpointer.close(finished)
 
     def _state(self, client_state: dict[str, Any] | None) -> dict[str, Any]:
-        """All that is to be saved; tensors in it are the engine's own, not copies."""
+        """Return everything to be saved; its tensors are the engine's own, not copies."""
         with self._storage(_Files()) as storage:
             self.engine.save_checkpoint("/", tag=TAG, save_latest=False)
         files = dict[str, Any]()
@@ -186,18 +178,20 @@ class FlashEngine:
         if self.engine.zero_optimization() and ranks != now:
             raise CheckpointError(
                 f"step {step} was saved by {ranks} ranks and there are {now}: ZeRO's partitions "
-                "fit no other number; go on with as many, or begin in another folder"
+                "fit no other number; continue with as many, or start in another folder"
             )
 
     def _own_files(self) -> list[str]:
-        """The names under which DeepSpeed will ask this rank for its state."""
+        """Return the file names under which DeepSpeed will read this rank's state."""
         paths = [self.engine._get_ckpt_name("/", TAG)]
         if self.engine.zero_optimization():
             paths.append(self.engine._get_zero_ckpt_name("/", TAG))
         return [Path(path).name for path in paths]
 
     def _give(self, files: dict[str, Any]) -> None:
-        """Have the engine load these; it looks on a disk which of them there are."""
+        """Let the engine load these files. It searches a disk for them, so empty ones are
+        created.
+        """
         with self._storage(_Files(files)), tempfile.TemporaryDirectory() as folder:
             for rank in range(self.engine.mp_world_size):
                 name = self.engine._get_ckpt_name(folder, TAG, mp_placeholder=f"{rank:02d}")
@@ -205,11 +199,11 @@ class FlashEngine:
                 Path(name).touch()
             path, _ = self.engine.load_checkpoint(folder, tag=TAG)
         if path is None:
-            raise CheckpointError("DeepSpeed did not take the state that it had given")
+            raise CheckpointError("DeepSpeed did not accept the state that it had saved")
 
     @contextmanager
     def _storage(self, files: _Files) -> Iterator[_Files]:
-        """Let the engine save to ``files`` and load from there, without making folders."""
+        """Let the engine save to ``files`` and load from there, without creating folders."""
         own = self.engine.checkpoint_engine
         try:
             self.engine.checkpoint_engine = files
@@ -223,7 +217,7 @@ class FlashEngine:
 
 
 def _leave_out(tensors: dict[str, torch.Tensor], path: str, tensor: torch.Tensor) -> torch.Tensor:
-    """Take a tensor out of a file; what stays in its place has no memory."""
+    """Move a tensor out of a file; return a placeholder without memory."""
     tensors[path] = tensor.detach()
     return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
 
@@ -233,7 +227,7 @@ def _put_back(tensors: dict[str, torch.Tensor], path: str, _: torch.Tensor) -> t
 
 
 def _with_room(file: Any) -> list[tuple[str, torch.Tensor]]:
-    """The tensors that were left out of a file, by their paths, with memory to be filled."""
+    """Return empty tensors for those that were moved out of a file, by their paths."""
     found = list[tuple[str, torch.Tensor]]()
 
     def note(path: str, tensor: torch.Tensor) -> torch.Tensor:
@@ -245,7 +239,7 @@ def _with_room(file: Any) -> list[tuple[str, torch.Tensor]]:
 
 
 def _mapped(value: Any, change: Callable[[str, torch.Tensor], torch.Tensor], path: str = "") -> Any:
-    """A copy of nested dictionaries and lists with all tensors changed."""
+    """Copy nested dictionaries and lists, with all tensors replaced by ``change``."""
     if isinstance(value, torch.Tensor):
         return change(path, value)
     if isinstance(value, dict):
@@ -258,7 +252,7 @@ def _mapped(value: Any, change: Callable[[str, torch.Tensor], torch.Tensor], pat
 
 
 def _step(key: object) -> str:
-    """One step of a path, such that no two paths are the same."""
+    """Return one step of a path, such that no two paths are equal."""
     if not isinstance(key, str):
         return f"[{key!r}]"
     return f"/{key!r}" if _MARKS & set(key) else f"/{key}"

@@ -1,10 +1,10 @@
-"""The names that DLRover's scripts use, so that they port by changing an import.
+"""Class names of DLRover's checkpoint API, so that its scripts port by changing an import.
 
     from gangline.elastic.checkpoint.dlrover import DdpCheckpointer, StorageType
 
-Checkpoints are written in Gangline's layout, which plain PyTorch opens; a folder of DLRover's own
-is refused with words on how to read it. ``path`` arguments are accepted and not looked at: a step
-has its place.
+Checkpoints are written in Gangline's layout, which plain PyTorch opens. A folder in DLRover's own
+format is refused with a message that explains how to read it. ``path`` arguments are accepted and
+ignored: the folder of a step is fixed.
 """
 
 import os
@@ -15,14 +15,14 @@ from gangline.elastic.checkpoint.checkpointer import Checkpointer
 
 
 class StorageType(Enum):
-    """Where a save goes."""
+    """Where a save is written to."""
 
     MEMORY = auto()
     DISK = auto()
 
 
 class DdpCheckpointer:
-    """Saves and loads states that are the same on all ranks."""
+    """Saves and loads states that are equal on all ranks."""
 
     def __init__(
         self,
@@ -33,9 +33,11 @@ class DdpCheckpointer:
         save_timeout: float = 600,
         replica_count: int = 0,
     ) -> None:
-        """Arguments after the folder are DLRover's; only ``save_timeout`` still means something.
+        """Create the checkpointer. Of DLRover's arguments only ``save_timeout`` still has an
+        effect.
 
-        Who writes what follows from the states; copies at peers are made where they are of use.
+        Which rank writes what follows from the states. Copies on peers are made where they are
+        useful.
         """
         del local_shard_num, global_shard_num, comm_backend, replica_count
         self.save_timeout = save_timeout
@@ -48,30 +50,30 @@ class DdpCheckpointer:
         path: str = "",
         storage_type: StorageType = StorageType.DISK,
     ) -> None:
-        """Save to memory, and on to storage for ``DISK``."""
+        """Save to memory, and with ``DISK`` also to storage."""
         del path
         level = "storage" if storage_type is StorageType.DISK else "memory"
         self.checkpointer.save(step, state_dict, level)  # type: ignore[arg-type]
 
     def load_checkpoint(self, resume_path: str = "") -> dict[str, Any]:
-        """The newest state that is whole, or an empty dictionary."""
+        """Return the newest complete state, or an empty dictionary."""
         del resume_path
         loaded = self.checkpointer.load()
         return loaded.state if loaded else {}
 
     def wait_latest_checkpoint(self, timeout: float = 1800) -> bool:
-        """Wait until what was to go to storage is there."""
+        """Wait until storage has every step that was saved to it; return whether it has."""
         return self.checkpointer.wait(timeout)
 
     def close(self) -> None:
-        """The training is over: free the memory."""
+        """End the training: free the memory after the last upload."""
         self.checkpointer.close()
 
 
 class FsdpShardCheckpointer(DdpCheckpointer):
-    """Saves and loads sharded states, of ``DTensor`` as FSDP2 makes them; they reshard."""
+    """Saves and loads sharded states of ``DTensor``, as FSDP2 creates them; they reshard."""
 
     def load_sharded(self, state_dict: dict[str, Any]) -> int:
-        """Load into ``state_dict`` in place; the step, or -1 when there is no checkpoint."""
+        """Load into ``state_dict`` in place; return the step, or -1 if there is no checkpoint."""
         loaded = self.checkpointer.load(state_dict)
         return loaded.step if loaded else -1

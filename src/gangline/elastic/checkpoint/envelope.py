@@ -1,8 +1,7 @@
-"""What ``torch.save`` puts around a tensor's bytes, found out once for each shape, without the
-bytes.
+"""The bytes that ``torch.save`` writes around a tensor, computed once for each shape.
 
-PyTorch's own reader expects each entry of a ``.distcp`` file to be a whole ``torch.save`` archive.
-So an entry is laid out as one, and only its middle, the raw bytes, changes from save to save.
+PyTorch's reader expects each entry of a ``.distcp`` file to be a complete ``torch.save`` archive.
+An entry has that form; from save to save only its middle, the raw bytes, changes.
 """
 
 import io
@@ -17,12 +16,12 @@ from gangline.elastic.checkpoint.errors import UnsavableError
 from gangline.elastic.checkpoint.safety import safe_load
 
 HEADROOM = 1.25
-"""Pickled values may grow by this factor before ranks have to agree on a new layout."""
+"""Pickled values may grow by this factor before the ranks have to agree on a new layout."""
 
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """What is before and after the raw bytes of a tensor."""
+    """The bytes of an archive before and after the raw bytes of its tensor."""
 
     before: bytes
     raw_length: int
@@ -30,19 +29,18 @@ class Envelope:
 
     @property
     def length(self) -> int:
-        """Bytes of the whole archive."""
         return len(self.before) + self.raw_length + len(self.after)
 
 
 class _Recorder(io.RawIOBase):
-    """A file that keeps what is written and remembers where bytes were left out."""
+    """A write-only file that records its content and the position of bytes that were left out."""
 
     def __init__(self) -> None:
         super().__init__()
         self.parts: list[bytes] = []
         self.at = 0
         self.gap: tuple[int, int] | None = None
-        """How many bytes come before the gap, and its length."""
+        """Offset and length of the gap."""
 
     def writable(self) -> bool:
         return True
@@ -68,10 +66,10 @@ class _Recorder(io.RawIOBase):
 
 @lru_cache(maxsize=4096)
 def envelope(dtype: torch.dtype, shape: tuple[int, ...]) -> Envelope:
-    """What PyTorch would write around a contiguous tensor of this kind."""
+    """Return the bytes that PyTorch writes around a contiguous tensor of this type and shape."""
     recorder = _Recorder()
     with skip_data():
-        # The file is typed as a binary stream, of which PyTorch uses write, seek and tell.
+        # The parameter's type is a binary stream; PyTorch uses only write, seek and tell.
         torch.save(torch.empty(shape, dtype=dtype), recorder)  # type: ignore[arg-type]
     written = b"".join(recorder.parts)
     before, raw = recorder.gap if recorder.gap else (len(written), 0)
@@ -79,17 +77,17 @@ def envelope(dtype: torch.dtype, shape: tuple[int, ...]) -> Envelope:
 
 
 def bytes_of(tensor: torch.Tensor) -> memoryview:
-    """The bytes of a contiguous tensor on the CPU, where they lie.
+    """Return the memory of a contiguous CPU tensor, without a copy.
 
-    One of a single element counts as contiguous whatever its stride, but has no view as bytes then;
-    so the stride is said anew.
+    A tensor of one element counts as contiguous whatever its stride, but then cannot be viewed as
+    bytes; so the stride is set again.
     """
     flat = tensor.as_strided((tensor.numel(),), (1,))
     return flat.view(torch.uint8).numpy().data
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether the tensor's value is what lies in the CPU's memory, one element after the other."""
+    """True if the tensor's value is its CPU memory, one element after the other."""
     return (
         type(tensor) in {torch.Tensor, torch.nn.Parameter}
         and tensor.device.type == "cpu"
@@ -97,30 +95,30 @@ def is_plain(tensor: torch.Tensor) -> bool:
         and tensor.is_contiguous()
         and not tensor.is_conj()
         and not tensor.is_neg()
-        and tensor.data_ptr() != 0  # it has memory, which FSDP takes away for a while
+        and tensor.data_ptr() != 0  # FSDP frees a tensor's memory for a while
     )
 
 
 def pickled(key: str, value: object) -> bytes:
-    """The bytes of a value that is no tensor, in the form that may be followed by padding.
+    """Pickle a value that is no tensor, in a form that may be followed by padding.
 
     Raises:
-        UnsavableError: it does not pickle, or loading it would need code that is not allowed.
+        UnsavableError: it cannot be pickled, or loading it would need code that is not allowed.
     """
     buffer = io.BytesIO()
     try:
-        # The zip form has its directory at the end and so does not bear padding; this one does.
+        # The zip format has its directory at the end, so padding is only possible in the old one.
         torch.save(value, buffer, _use_new_zipfile_serialization=False)
     except (pickle.PicklingError, TypeError, AttributeError, RuntimeError) as error:
         raise UnsavableError(
-            f"{key!r} in the state is a {type(value).__name__} that does not pickle ({error}); "
+            f"{key!r} in the state is a {type(value).__name__} that cannot be pickled ({error}); "
             "keep open files, locks and connections out of the state"
         ) from error
     return buffer.getvalue()
 
 
 def check_loadable(key: str, value: object, data: bytes) -> None:
-    """Refuse at save what could not be loaded later.
+    """Refuse a value at save time that could not be loaded later.
 
     Raises:
         UnsavableError: loading would run code of a class.
@@ -136,5 +134,5 @@ def check_loadable(key: str, value: object, data: bytes) -> None:
 
 
 def capacity(size: int) -> int:
-    """Room for a pickled value of ``size`` bytes that may grow."""
+    """Return the bytes to reserve for a pickled value of ``size`` bytes that may grow."""
     return int(size * HEADROOM) + 128

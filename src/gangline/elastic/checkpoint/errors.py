@@ -1,11 +1,11 @@
-"""What can go wrong with a checkpoint.
+"""Errors of checkpoints.
 
 CheckpointError
 ├── MemoryShortError      the state does not fit into shared memory
-├── UnsavableError        a value does not pickle, or would need code to load
-├── CorruptError          checksums, sizes or structure are not what was written
+├── UnsavableError        a value cannot be pickled, or would need code to load
+├── CorruptError          checksums, sizes or structure differ from what was written
 ├── ForeignFolderError    the folder holds another format
-├── FolderInUseError      another job that lives writes into the folder
+├── FolderInUseError      another running job writes into the folder
 └── StorageError          the target cannot be written or read
     └── StepTakenError    another saver committed the step meanwhile
 """
@@ -16,15 +16,15 @@ class CheckpointError(Exception):
 
 
 class MemoryShortError(CheckpointError):
-    """The state does not fit into shared memory; the message says what would help."""
+    """The state does not fit into shared memory; the message names remedies."""
 
 
 class UnsavableError(CheckpointError):
-    """A value of the state does not pickle, or could not be loaded without running its code."""
+    """A value of the state cannot be pickled, or could not be loaded without running its code."""
 
 
 class CorruptError(CheckpointError):
-    """Bytes are not those that were written. Nothing of it may be used."""
+    """The bytes differ from those that were written. None of them may be used."""
 
 
 class ForeignFolderError(CheckpointError):
@@ -32,7 +32,7 @@ class ForeignFolderError(CheckpointError):
 
 
 class FolderInUseError(CheckpointError):
-    """Another job, which lives, writes into the folder."""
+    """Another running job writes into the folder."""
 
 
 class StorageError(CheckpointError):
@@ -40,4 +40,4 @@ class StorageError(CheckpointError):
 
 
 class StepTakenError(StorageError):
-    """Another saver committed the same step while this one was writing it; trying is over."""
+    """Another saver committed the same step while this one was writing it; not retried."""

@@ -1,9 +1,8 @@
-"""Named instants at which a test may kill the process, so that every gap between two writes is
-tried.
+"""Named points at which a test kills the process, to test a crash between any two writes.
 
 ``GANGLINE_FAILPOINT`` is ``NAME:N`` (die when NAME is reached for the Nth time) or ``*:N`` (die at
-the Nth point, whatever its name). Unset, a point costs one comparison. A process that dies so adds
-the point's name to the file that ``GANGLINE_FAILPOINT_RECORD`` names, so that a test can tell.
+the Nth point of any name). If it is unset, a point costs one comparison. The dying process appends
+the point's name to the file in ``GANGLINE_FAILPOINT_RECORD``, so that a test can check it.
 """
 
 import os
@@ -22,14 +21,14 @@ def _armed() -> tuple[str, int] | None:
 
 
 def arm(wish: str) -> None:
-    """Have this process die at ``wish``, counted from now; for tests that fork."""
+    """Let this process die at ``wish``, counted from now; for tests that fork."""
     os.environ[VARIABLE] = wish
     _reached.clear()
     _armed.cache_clear()
 
 
 def reach(name: str) -> None:
-    """Pass the instant ``name``: kill this process when it is the one that was asked for."""
+    """Kill this process if the failpoint ``name`` is armed and its count is reached."""
     armed = _armed()
     if armed is None or armed[0] not in {name, "*"}:
         return

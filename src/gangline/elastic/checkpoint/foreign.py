@@ -1,7 +1,7 @@
-"""Telling a folder of somebody else's checkpoints from an empty one.
+"""Detects folders with checkpoints of other programs.
 
-A training that finds none of our steps would begin anew. Where the folder holds checkpoints of
-another format that is most likely a mistake, so it is refused, with words on what they are.
+A training that finds no step of ours would start from scratch. A folder with checkpoints of another
+format is then most likely a mistake: it is refused, with a message that explains how to load them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from gangline.elastic.checkpoint.manifest import METADATA, partial_of, step_of
 from gangline.elastic.checkpoint.target import Target
 
 _LOOKED_INTO = 50
-"""Entries of the folder that are looked into at most: a store may hold many."""
+"""Largest number of entries of the folder that are listed, because a store may hold many."""
 _SAVED = (".pt", ".pth", ".ckpt", ".bin", ".safetensors")
 _TRACKERS = {
     "dlrover_latest.txt": "of DLRover",
@@ -28,7 +28,7 @@ HINTS = {
 
 
 def look(target: Target) -> dict[str, list[str]]:
-    """What is in the folder (under ``""``) and in those of its entries that may be folders."""
+    """List the folder (under ``""``) and those of its entries that may be folders."""
     top = target.names("")
     found = {"": top}
     for name in [one for one in top if not one.endswith(_SAVED)][:_LOOKED_INTO]:
@@ -40,9 +40,9 @@ def look(target: Target) -> dict[str, list[str]]:
 
 
 def format_of(names: Mapping[str, Sequence[str]]) -> str | None:
-    """Whose checkpoints these are, a key of ``HINTS``; ``None`` when nobody else's.
+    """Return the foreign format, a key of ``HINTS``; ``None`` for our own or no checkpoints.
 
-    ``names`` is what ``look`` gives. A folder with a step of ours, be it unfinished, is ours.
+    ``names`` is the result of the listing. A folder with a step of ours, even unfinished, is ours.
     """
     top = names[""]
     if any(step_of(name) is not None or partial_of(name) for name in top):
@@ -62,8 +62,7 @@ def _is_distributed(names: Sequence[str]) -> bool:
 
 
 def refusal(folder: str, kind: str) -> str:
-    """What to tell people about a folder of this kind."""
     return (
-        f"{folder} holds checkpoints {kind}, which are not loaded by themselves: {HINTS[kind]}; "
+        f"{folder} holds checkpoints {kind}, which are not loaded automatically: {HINTS[kind]}; "
         "then give the Checkpointer a folder of its own"
     )

@@ -1,4 +1,4 @@
-"""The ranks that take checkpoints together: over a process group, or one process alone."""
+"""The ranks that save together: a process group, or one process alone."""
 
 import socket
 from pathlib import Path
@@ -13,7 +13,8 @@ T = TypeVar("T")
 class Ranks:
     """All ranks of the job, with the few collectives that checkpoints need.
 
-    They run on a gloo group of their own, so that they never wait in line with the training's.
+    The collectives run on a gloo group of their own, so that they never queue behind those of
+    training.
     """
 
     def __init__(self) -> None:
@@ -25,13 +26,12 @@ class Ranks:
             self.group = dist.new_group(backend="gloo")
 
     def close(self) -> None:
-        """Give the group back."""
         if self.group is not None and dist.is_initialized():
             dist.destroy_process_group(self.group)
         self.group = None
 
     def gather(self, value: T) -> list[T]:
-        """Everybody's value, on every rank."""
+        """Return the values of all ranks, on every rank."""
         if self.group is None:
             return [value]
         found: list[T | None] = [None] * self.world
@@ -39,7 +39,7 @@ class Ranks:
         return found  # type: ignore[return-value]
 
     def share(self, value: T) -> T:
-        """Rank 0's value, on every rank."""
+        """Return the value of rank 0, on every rank."""
         if self.group is None:
             return value
         box = [value]
@@ -47,7 +47,7 @@ class Ranks:
         return box[0]
 
     def hand_out(self, values: list[T] | None) -> T:
-        """Each rank's own of rank 0's values."""
+        """Send to each rank its own element of rank 0's list."""
         if self.group is None:
             assert values is not None
             return values[0]
@@ -56,7 +56,7 @@ class Ranks:
         return box[0]  # type: ignore[return-value]
 
     def any(self, claim: bool) -> bool:
-        """Whether the claim is true on any rank."""
+        """Return whether the claim is true on any rank."""
         if self.group is None:
             return claim
         flag = torch.tensor([int(claim)])
@@ -65,7 +65,7 @@ class Ranks:
 
 
 def node_name(memory: Path) -> str:
-    """What tells machines apart, or rather their shared memories."""
+    """Return a name that is unique for one shared memory: host, boot and folder."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     identity = boot.read_text().strip() if boot.exists() else ""
     return f"{socket.gethostname()}/{identity}/{memory}"

@@ -1,7 +1,7 @@
-"""The records at the start of a segment: what is in it, whether it may be used, and its checksums.
+"""Records at the start of a segment: its content, its state and its checksums.
 
-Each record carries its own checksum, so that one that was half written when its writer was killed
-counts as absent. The header is written last in a save: before it, there is no checkpoint.
+Each record carries its own checksum, so that a record which was half written at a crash counts as
+absent. A save writes the header last: before that, the segment holds no checkpoint.
 """
 
 import struct
@@ -13,9 +13,9 @@ from gangline.elastic.checkpoint.sums import checksum
 
 MAGIC = b"GANGLCK2"
 PAGE = 4096
-"""The header's and the mark's place; the layout follows at this offset."""
+"""Size of the area for header and mark; the layout follows at this offset."""
 MARK_OFFSET = 1024
-"""Where the mark lies: written by the saver, not by the worker."""
+"""Offset of the mark, which the saver writes; the worker writes the header."""
 _HEADER = struct.Struct("<8sIIqQQQQQQQd")
 _MARK = struct.Struct("<8sQI4x")
 _SEAL = struct.Struct("<QQ")
@@ -28,19 +28,19 @@ class State(IntEnum):
     WRITING = 1
     COMPLETE = 2
     CORRUPT = 3
-    """It was found damaged; kept from use until it is written anew."""
+    """The content was found damaged, and is not used before the next save overwrites it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a segment holds."""
+    """Description of a segment's content."""
 
     state: State
     wanted: bool
-    """Whether it is to be written to storage."""
+    """True if the saver shall write it to storage."""
     step: int
     generation: int
-    """Counts the saves of this rank, over all of its segments."""
+    """Number of this save of this rank, counted over all its segments."""
     layout_bytes: int
     layout_sum: int
     seal_offset: int
@@ -48,11 +48,10 @@ class Header:
     part_bytes: int
     total_bytes: int
     saved_at: float
-    """Seconds since the epoch on the writer's clock; for people only."""
+    """Seconds since the epoch on the writer's clock, for display only."""
 
 
 def pack_header(header: Header) -> bytes:
-    """The header's bytes, with their checksum."""
     body = _HEADER.pack(
         MAGIC,
         header.state,
@@ -74,18 +73,17 @@ HEADER_BYTES = _HEADER.size + _SUM.size
 
 
 def unpack_header(data: bytes | memoryview) -> Header | None:
-    """Read a header; ``None`` when there is none or it is damaged."""
+    """Read a header; return ``None`` if there is none or it is damaged."""
     if len(data) < HEADER_BYTES:
         return None
     body = bytes(data[: _HEADER.size])
     if _SUM.unpack_from(data, _HEADER.size)[0] != checksum(body) or not body.startswith(MAGIC):
         return None
-    _, state, wanted, *rest = _HEADER.unpack(body)
-    return Header(State(state), bool(wanted), *rest)
+    _, state, for_storage, *rest = _HEADER.unpack(body)
+    return Header(State(state), bool(for_storage), *rest)
 
 
 def pack_mark(generation: int, persisted: bool) -> bytes:
-    """The mark's bytes: whether the save of ``generation`` has been written to storage."""
     body = _MARK.pack(MAGIC, generation, persisted)
     return body + _SUM.pack(checksum(body))
 
@@ -94,7 +92,7 @@ MARK_BYTES = _MARK.size + _SUM.size
 
 
 def persisted(data: bytes | memoryview, generation: int) -> bool:
-    """Whether the mark says that the save of ``generation`` is in storage."""
+    """Return whether the mark says that the save of ``generation`` is in storage."""
     body = bytes(data[: _MARK.size])
     if len(data) < MARK_BYTES or _SUM.unpack_from(data, _MARK.size)[0] != checksum(body):
         return False
@@ -103,18 +101,16 @@ def persisted(data: bytes | memoryview, generation: int) -> bool:
 
 
 def seal_bytes(entries: int) -> int:
-    """How long the seal of so many entries is."""
     return _SEAL.size + entries * _SUM.size + _SUM.size
 
 
 def pack_seal(generation: int, sums: Sequence[int]) -> bytes:
-    """The seal's bytes: the checksum of each entry of the save of ``generation``."""
     body = _SEAL.pack(generation, len(sums)) + struct.pack(f"<{len(sums)}Q", *sums)
     return body + _SUM.pack(checksum(body))
 
 
 def unpack_seal(data: bytes | memoryview, generation: int, entries: int) -> list[int] | None:
-    """Read the checksums of the save of ``generation``; ``None`` when it is not sealed."""
+    """Read the checksums of the save of ``generation``; return ``None`` if there are none."""
     size = seal_bytes(entries)
     body = bytes(data[: size - _SUM.size])
     if len(data) < size or _SUM.unpack_from(data, len(body))[0] != checksum(body):

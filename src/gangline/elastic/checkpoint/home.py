@@ -1,16 +1,16 @@
-"""The folder in shared memory that belongs to one job on one node, and who may take it away.
+"""The folder in shared memory of one job on one node, and the locks that protect it.
 
     /dev/shm/gangline-UID-KEY/
-        settings.json      what the saver needs to know; written by the training process
-        saver.lock         held by the saver that lives
-        saver.sock         where training processes speak to it
-        port               where other nodes' savers speak to it
-        job.lock           held, shared, by each training process that lives
-        r00003-s1.seg      rank 3's second buffer
-        copy-r00007.seg    what was copied from another node
+        settings.json      settings of the saver; written by the training process
+        saver.lock         locked by the running saver
+        saver.sock         where training processes connect to the saver
+        port               where savers of other nodes connect to it
+        job.lock           locked, shared, by each running training process
+        r00003-s1.seg      second buffer of rank 3
+        copy-r00007.seg    copy from another node
 
-A folder nobody holds a lock of belongs to a dead job: the next checkpointer on the machine removes
-it.
+Invariant: a folder without any locked file belongs to a dead job. The next checkpointer on the
+machine removes it after ten minutes.
 """
 
 import contextlib
@@ -27,64 +27,63 @@ import msgspec
 
 SHARED_MEMORY = Path("/dev/shm")
 MEMORY_VARIABLE = "GANGLINE_CHECKPOINT_MEMORY"
-"""Environment variable that names another folder than /dev/shm; it should be in memory."""
+"""Environment variable that names a folder in place of /dev/shm; it should be in memory."""
 ABANDONED_AFTER_S = 600.0
-"""A folder without any holder is left alone this long, for restarts that take their time."""
+"""A folder without any lock is retained this long, because restarts take time."""
 _SEGMENT = re.compile(r"^(?:r(?P<rank>\d+)-s(?P<slot>\d+)|copy-r(?P<copy>\d+))\.seg$")
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """What a saver needs to know of its job."""
+    """Settings of a job's saver."""
 
     target: str
     """Folder or URL that checkpoints are written to."""
     job: str
     keep: int = 3
-    """How many of the newest checkpoints stay in storage; 0 keeps all."""
+    """Number of newest checkpoints to retain in storage; 0 retains all."""
     keep_every: int = 0
-    """Steps that are multiples of it stay for ever; 0 is none."""
+    """Multiples of this step are retained for ever; 0 means none."""
     bandwidth: float = 0.0
-    """Bytes per second to storage at most, for this node; 0 is without limit."""
+    """Limit in bytes per second to storage, for this node; 0 means no limit."""
     linger_s: float = 120.0
-    """How long the memory of a job whose processes are gone waits for a restart."""
+    """Seconds that the memory of a job without processes is retained for a restart."""
     options: dict[str, str] = {}
-    """What fsspec is told about the target: endpoint, profile, …"""
+    """Options for fsspec: endpoint, profile, …"""
     token: str = ""
-    """Secret of the job's savers among themselves; made anew for each run."""
+    """Secret shared by the job's savers; new for each run."""
     address: str = ""
-    """``host:port`` at which other nodes reach this node's saver; empty when there are none."""
+    """``host:port`` at which other nodes reach this node's saver; empty if there are none."""
     peer: str = ""
-    """``host:port`` of the saver that keeps this node's copies; empty for none."""
+    """``host:port`` of the saver that stores this node's copies; empty for none."""
 
 
 def base_folder(environment: Mapping[str, str]) -> Path:
-    """Where shared memory is."""
+    """Return the folder for shared memory."""
     return Path(environment.get(MEMORY_VARIABLE) or SHARED_MEMORY)
 
 
 def job_name(environment: Mapping[str, str], target: str) -> str:
-    """What tells jobs apart: the name that the operator gave, or else the folder."""
+    """Return the job's name from the operator or the launcher, else one made from the target."""
     parts = [environment.get(name, "") for name in ("ELASTIC_JOB_NAME", "JOB_UID")]
     named = "/".join(part for part in parts if part)
     return named or environment.get("TORCHELASTIC_RUN_ID", "") or f"folder:{target}"
 
 
 def home_of(base: Path, job: str, target: str) -> Path:
-    """The job's folder: one for each job and target, as a job may write to several."""
+    """Return the folder of one job and target; a job may write to several targets."""
     digest = hashlib.sha256(f"{job}\0{target}".encode()).hexdigest()[:16]
     return base / f"gangline-{os.getuid()}-{digest}"
 
 
 def segment_path(home: Path, rank: int, slot: int) -> Path:
-    """A buffer of a rank."""
     return home / f"r{rank:05d}-s{slot}.seg"
 
 
 @contextlib.contextmanager
 def socket_address(home: Path) -> Iterator[str]:
-    """Where training processes speak to the saver, as a name that is short enough for a socket.
+    """Yield the address of the saver's socket in a form that is short enough for a Unix socket.
 
-    Linux takes 107 bytes, and the folder's own name may be longer.
+    Linux allows 107 bytes, and the path of the folder may be longer.
     """
     folder = os.open(home, os.O_PATH | os.O_DIRECTORY)
     try:
@@ -94,12 +93,11 @@ def socket_address(home: Path) -> Iterator[str]:
 
 
 def copy_path(home: Path, rank: int) -> Path:
-    """A copy of another node's rank."""
     return home / f"copy-r{rank:05d}.seg"
 
 
 def segments(home: Path) -> list[tuple[int, int | None, Path]]:
-    """Rank, buffer number (``None`` for copies) and path of each segment that is there."""
+    """Return rank, buffer number (``None`` for copies) and path of each existing segment."""
     found = []
     for path in sorted(home.glob("*.seg")):
         match = _SEGMENT.match(path.name)
@@ -112,7 +110,7 @@ def segments(home: Path) -> list[tuple[int, int | None, Path]]:
 
 
 def write_settings(home: Path, settings: Settings) -> None:
-    """Put the settings there at once."""
+    """Replace the settings atomically."""
     fresh = home / f"settings.{os.getpid()}.new"
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with open(descriptor, "wb") as stream:
@@ -121,7 +119,7 @@ def write_settings(home: Path, settings: Settings) -> None:
 
 
 def read_settings(home: Path) -> Settings | None:
-    """The settings, or ``None`` while there are none."""
+    """Return the settings, or ``None`` if there are none yet."""
     try:
         return msgspec.json.decode((home / "settings.json").read_bytes(), type=Settings)
     except (FileNotFoundError, msgspec.MsgspecError):
@@ -129,13 +127,13 @@ def read_settings(home: Path) -> Settings | None:
 
 
 class Hold:
-    """A lock on a file of the home, that ends with the process."""
+    """A lock on a file of the job's folder; the kernel releases it when the process ends."""
 
     def __init__(self, path: Path) -> None:
         self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def take(self, exclusive: bool) -> bool:
-        """Take it if nobody is in the way."""
+        """Lock the file if no conflicting lock exists; return whether it is locked."""
         try:
             fcntl.flock(
                 self.descriptor, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB
@@ -145,21 +143,19 @@ class Hold:
         return True
 
     def close(self) -> None:
-        """Give it back."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
 
 
 def open_home(base: Path, job: str, target: str) -> Path:
-    """Make the job's folder if it is not there."""
     home = home_of(base, job, target)
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     return home
 
 
 def job_lives(home: Path) -> bool:
-    """Whether any training process of the job holds its lock."""
+    """Return whether any training process of the job is running, by its lock."""
     with _probe(home / "job.lock") as free:
         return not free
 
@@ -177,7 +173,7 @@ def _probe(path: Path) -> Iterator[bool]:
 
 
 def reclaim(base: Path, now: float, but: Path | None = None) -> list[Path]:
-    """Remove the homes of this user's dead jobs; returns those removed."""
+    """Remove the folders of this user's dead jobs; return the removed ones."""
     removed = []
     for home in base.glob(f"gangline-{os.getuid()}-*"):
         if home == but or not home.is_dir():
@@ -199,5 +195,4 @@ def _touched(home: Path) -> float:
 
 
 def wall_clock() -> float:
-    """Seconds since the epoch, as file times are."""
     return time.time()

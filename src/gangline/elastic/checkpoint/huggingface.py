@@ -4,10 +4,10 @@
     trainer = Trainer(model, arguments, train_dataset=…, callbacks=[flash])
     trainer.train(resume_from_checkpoint=flash.resume(trainer))
 
-Restored are model, optimizer, scheduler, random states and the trainer's own progress. ``resume``
-tells the trainer where it was, so that it goes on in the right epoch and skips the records that it
-has seen (unless ``ignore_data_skip`` says otherwise). What other callbacks count, as the patience
-of early stopping, begins anew.
+It restores model, optimizer, scheduler, random states and the trainer's own progress. ``resume``
+gives the trainer its position, so that it continues in the right epoch and skips the records it has
+seen (unless ``ignore_data_skip`` is set). State of other callbacks, such as the patience of early
+stopping, is not restored.
 """
 
 import dataclasses
@@ -28,9 +28,9 @@ log = logging.getLogger(__name__)
 def flash_callback(
     folder: str, *, memory_every: int = 10, storage_every: int = 500, **settings: Any
 ) -> Any:
-    """A ``TrainerCallback`` that saves to memory and to storage every so many steps.
+    """Return a ``TrainerCallback`` that saves to memory and to storage at fixed intervals of steps.
 
-    Its ``resume(trainer)`` is what ``trainer.train`` is to be told as ``resume_from_checkpoint``.
+    Pass the result of its ``resume(trainer)`` to ``trainer.train`` as ``resume_from_checkpoint``.
     ``settings`` are those of ``Checkpointer``.
 
     Raises:
@@ -39,7 +39,7 @@ def flash_callback(
     base: Any = import_module("transformers").TrainerCallback
 
     class FlashCallback(base):  # type: ignore[misc]
-        """Saves as training goes; keeps nothing of the trainer but while it is called."""
+        """Saves during training; it holds no reference to the trainer between calls."""
 
         def __init__(self) -> None:
             self.checkpointer: Checkpointer | None = None
@@ -48,7 +48,7 @@ def flash_callback(
             self._random: dict[str, Any] | None = None
 
         def resume(self, trainer: Any) -> str | None:
-            """Find the newest step that is whole; what the trainer is to resume from, if any."""
+            """Find the newest complete step; return the folder to resume from, or None."""
             progress = self._seek()
             if progress is None:
                 return None
@@ -56,7 +56,7 @@ def flash_callback(
             return self._place.folder
 
         def _seek(self) -> str | None:
-            """The trainer's own state in the newest step that is whole."""
+            """Return the trainer's own state from the newest complete step."""
             self.checkpointer = Checkpointer(folder, **settings)
             loaded = self.checkpointer.load({"trainer": ""})
             if loaded is None:
@@ -65,11 +65,11 @@ def flash_callback(
             return str(loaded.state["trainer"])
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
-            """Restore what the trainer left to us."""
+            """Restore model, optimizer, scheduler and random states."""
             del args, control
             if self.checkpointer is None and (progress := self._seek()):
                 log.warning(
-                    "data begin anew: call train(resume_from_checkpoint=callback.resume(trainer))"
+                    "data restarts: call train(resume_from_checkpoint=callback.resume(trainer))"
                 )
                 state.global_step = json.loads(progress)["global_step"]
             assert self.checkpointer is not None
@@ -80,18 +80,18 @@ def flash_callback(
             self.checkpointer.load(training, self.restored)
             if self._place is not None:
                 self._place.leave()
-                # Records are skipped in the middle of an epoch, at the cost of random numbers.
+                # In the middle of an epoch the trainer skips records, which uses random numbers.
                 self._random = None if float(state.epoch).is_integer() else random_states()
 
         def on_step_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
-            """Undo what skipping records did to the random states."""
+            """Restore the random states that skipping records has changed."""
             del args, state, control, parts
             if self._random is not None:
                 set_random_states(self._random)
                 self._random = None
 
         def on_step_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
-            """Save when it is time."""
+            """Save if a save is due."""
             del args, control
             if state.global_step % storage_every == 0:
                 self._save(state, parts, "storage")
@@ -103,7 +103,7 @@ def flash_callback(
             self.checkpointer.save(state.global_step, _whole(state, parts), level)
 
         def on_train_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
-            """Write the last state to storage and let go."""
+            """Write the last state to storage and close the checkpointer."""
             del args, control
             assert self.checkpointer is not None
             self._save(state, parts, "storage")
@@ -115,9 +115,9 @@ def flash_callback(
 
 
 class _Place:
-    """A folder that tells a trainer how far it was, and holds nothing else.
+    """A folder from which the trainer reads its position; it holds no weights.
 
-    The trainer would insist on weights in it; it is kept from looking for them.
+    The trainer would insist on weights in it, so its method that loads them is replaced.
     """
 
     def __init__(self, trainer: Any, progress: str) -> None:
@@ -127,7 +127,7 @@ class _Place:
         trainer._load_from_checkpoint = lambda *_, **__: None
 
     def leave(self) -> None:
-        """Have the trainer as it was."""
+        """Restore the trainer's method and remove the folder."""
         del self.trainer._load_from_checkpoint
         shutil.rmtree(self.folder)
 

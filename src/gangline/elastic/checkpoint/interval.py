@@ -1,5 +1,4 @@
-"""How often to save: the interval that loses least, for what a save costs and how often things
-fail.
+"""The save interval that loses least time, from the cost of a save and the rate of failures.
 
 Saving every ``t`` seconds costs ``save_s / t`` of the time; a failure costs half an interval on
 average. J. W. Young, "A first order approximation to the optimum checkpoint interval", CACM 17(9),
@@ -13,11 +12,11 @@ from dataclasses import dataclass
 
 PRIOR_FAILURES = 1.0
 PRIOR_S = 6 * 3600.0
-"""Before anything failed: one failure in six hours. What is observed takes over as hours pass."""
+"""Assumed before any failure: one failure in six hours. Observations replace it as hours pass."""
 
 
 def daly(save_s: float, between_failures_s: float) -> float:
-    """The best time between two saves, in seconds.
+    """Return the best time between two saves, in seconds.
 
     Raises:
         ValueError: a time is not positive.
@@ -31,36 +30,35 @@ def daly(save_s: float, between_failures_s: float) -> float:
 
 
 def lost_share(interval_s: float, save_s: float, between_failures_s: float) -> float:
-    """The share of time that is lost to saves and to work that is done again, to first order."""
+    """Return the share of time lost to saves and to repeated work, to first order."""
     return save_s / interval_s + (interval_s + save_s) / (2 * between_failures_s)
 
 
 @dataclass(slots=True)
 class AutoInterval:
-    """Keeps what was observed and says when the next save is due."""
+    """Records observations and decides when the next save is due."""
 
     failures: int = 0
-    """How often the job was restarted."""
+    """Number of restarts of the job."""
     observed_s: float = 0.0
-    """How long it has been running, restarts included."""
+    """Seconds of training so far, restarts included."""
     save_s: float = 0.05
-    """What a save costs the training; a running mean."""
+    """Seconds that a save blocks training; a running mean."""
     last_save_at: float | None = None
 
     def between_failures_s(self) -> float:
-        """Expected seconds from one failure to the next."""
+        """Return the expected seconds from one failure to the next."""
         return (PRIOR_S + self.observed_s) / (PRIOR_FAILURES + self.failures)
 
     def interval_s(self) -> float:
-        """The best time between saves, as far as is known."""
+        """Return the best known interval between saves, in seconds."""
         return daly(max(self.save_s, 1e-4), self.between_failures_s())
 
     def due(self, now: float) -> bool:
-        """Whether it is time to save, on a monotonic clock."""
+        """Return whether to save now; ``now`` is a monotonic clock."""
         return self.last_save_at is None or now - self.last_save_at >= self.interval_s()
 
     def saved(self, now: float, took_s: float) -> None:
-        """Note that a save was taken."""
         self.save_s += 0.3 * (took_s - self.save_s)
         if self.last_save_at is not None:
             self.observed_s += max(0.0, now - self.last_save_at)

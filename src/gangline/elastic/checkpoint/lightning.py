@@ -3,11 +3,11 @@
     trainer = Trainer(callbacks=[flash_callback("s3://bucket/run", memory_every=10)], …)
     trainer.fit(model, data)
 
-A callback and no ``CheckpointIO``, which Lightning asks on its first rank alone: here every rank
-saves its part. It restores the newest step that is whole when ``fit`` begins: model, optimizers,
-schedulers, loops, precision, callbacks and random states. Lightning itself begins an epoch's data
-anew when it goes on in its middle; hand in a sampler that keeps its place (``sampler=…``) if the
-order of data matters.
+It is a callback and not a ``CheckpointIO``, which Lightning calls on its first rank only: here
+every rank saves its part. When ``fit`` begins, it restores the newest complete step: model,
+optimizers, schedulers, loops, precision, callbacks and random states. Lightning itself restarts the
+data of an epoch that it resumes in the middle; pass a stateful sampler (``sampler=…``) if the order
+of data matters.
 """
 
 from importlib import import_module
@@ -25,7 +25,7 @@ from gangline.elastic.checkpoint.training import (
 
 
 class _Callbacks:
-    """What the other callbacks keep: the best score so far, when to stop early, …"""
+    """State of the other callbacks, such as the best score so far."""
 
     def __init__(self, trainer: Any) -> None:
         self.callbacks = {one.state_key: one for one in trainer.callbacks}
@@ -48,9 +48,10 @@ def flash_callback(
     settings: dict[str, Any] | None = None,
     **others: KeepsState,
 ) -> Any:
-    """A ``Callback`` that saves to memory and to storage every so many optimizer steps.
+    """Return a ``Callback`` that saves to memory and to storage at fixed intervals of optimizer
+    steps.
 
-    ``settings`` are those of ``Checkpointer``; ``others`` are kept as well, under their names.
+    ``settings`` are those of ``Checkpointer``; ``others`` are saved as well, under their names.
 
     Raises:
         ImportError: ``lightning`` is not installed.
@@ -58,35 +59,35 @@ def flash_callback(
     base: Any = import_module("lightning.pytorch").Callback
 
     class FlashCallback(base):  # type: ignore[misc]
-        """Saves as training goes."""
+        """Saves during training."""
 
         checkpointer: Checkpointer | None = None
         restored: int | None = None
-        """The step that training went on from."""
+        """The step that training continued from."""
         _saved = 0
         _random: dict[str, Any] | None = None
 
         def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-            """Restore the newest step that is whole."""
+            """Restore the newest complete step."""
             del pl_module
             if trainer.ckpt_path:
-                raise CheckpointError("give a ckpt_path to fit, or a flash_callback, not both")
+                raise CheckpointError("pass a ckpt_path to fit, or a flash_callback, not both")
             self.checkpointer = Checkpointer(folder, **settings or {})
             loaded = self.checkpointer.load(_state(trainer, others))
             if loaded is not None:
                 self.restored = self._saved = loaded.step
-                # In the middle of an epoch, data are begun anew at the cost of random numbers.
+                # In the middle of an epoch Lightning restarts the data, which uses random numbers.
                 if not trainer.fit_loop.epoch_loop.batch_progress.is_last_batch:
                     self._random = random_states()
 
         def on_train_batch_start(self, *_: Any) -> None:
-            """Undo what beginning the data anew did to the random states."""
+            """Restore the random states that restarting the data has changed."""
             if self._random is not None:
                 set_random_states(self._random)
                 self._random = None
 
         def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
-            """Save when it is time; a step may consist of several batches."""
+            """Save if a save is due; a step may consist of several batches."""
             step = trainer.global_step
             if step != self._saved and step % storage_every == 0:
                 self._save(trainer, "storage")
@@ -99,7 +100,7 @@ def flash_callback(
             self.checkpointer.save(self._saved, _state(trainer, others), level)
 
         def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-            """Write the last state to storage and let go."""
+            """Write the last state to storage and close the checkpointer."""
             del pl_module
             assert self.checkpointer is not None
             self._save(trainer, "storage")
@@ -108,7 +109,7 @@ def flash_callback(
             self.checkpointer = None
 
         def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
-            """Let go of a training that failed: its newest save is written to storage."""
+            """Close the checkpointer of a failed training; the saver uploads its newest save."""
             del trainer, pl_module, stage
             if self.checkpointer is not None:
                 self.checkpointer.close(finished=False)

@@ -1,4 +1,4 @@
-"""A process's line to the saver of its node; starts the saver when none lives."""
+"""The connection of a process to the saver of its node; it starts the saver if none is running."""
 
 import contextlib
 import logging
@@ -19,13 +19,13 @@ from gangline.elastic.checkpoint.words import Bye, Flush, Flushed, Outcome, Word
 
 log = logging.getLogger(__name__)
 START_S = 30.0
-"""How long a saver may take to answer after it was started."""
+"""Time for a started saver to answer."""
 ASK_AGAIN_S = 5.0
 FAREWELL_S = 5.0
 
 
 def start_saver(home: Path) -> subprocess.Popen[bytes]:
-    """Start a saver for a home, in a session of its own so that it survives its parent's group."""
+    """Start a saver in a session of its own, so that it survives its parent's process group."""
     return subprocess.Popen(
         [sys.executable, "-m", "gangline.elastic.checkpoint.saver", str(home)],
         stdin=subprocess.DEVNULL,
@@ -38,12 +38,12 @@ def start_saver(home: Path) -> subprocess.Popen[bytes]:
 
 
 class Link:
-    """The connection. It comes back by itself when the saver was killed."""
+    """Connection to the saver, which reconnects after the saver was killed."""
 
     def __init__(self, home: Path, introduction: Word | None = None) -> None:
         self.home, self.introduction = home, introduction
         self.outcomes: dict[int, Outcome] = {}
-        """What the saver said last of each step."""
+        """The last outcome that the saver reported, by step."""
         self.flushed: list[int | None] = []
         self._socket: socket.socket | None = None
         self._unread = b""
@@ -51,10 +51,11 @@ class Link:
         self._started: subprocess.Popen[bytes] | None = None
 
     def farewell(self) -> None:
-        """Say that the training has finished, and wait a moment until the saver has heard it.
+        """Report that training has finished, and wait until the saver has read it, at most
+        ``FAREWELL_S``.
 
-        It may be speaking just then: a socket closed before it has hung up too breaks, and what
-        was said last is lost with it.
+        The saver may be sending at this moment: closing a socket with unread data resets the
+        connection and would lose the last message.
         """
         self.say(Bye())
         deadline = time.monotonic() + FAREWELL_S
@@ -68,10 +69,9 @@ class Link:
                     break
 
     def close(self) -> None:
-        """Hang up."""
         self._hang_up()
         if self._started is not None:
-            self._started.poll()  # it lives on; had it ended, this would reap it
+            self._started.poll()  # the saver continues; if it has ended, this reaps it
             self._started.returncode = self._started.returncode or 0
             self._started = None
 
@@ -81,7 +81,7 @@ class Link:
             self._socket = None
 
     def connect(self) -> None:
-        """Reach the saver, starting it if there is none.
+        """Connect to the saver, and start it if none is running.
 
         Raises:
             CheckpointError: it does not answer.
@@ -111,20 +111,20 @@ class Link:
         self._socket, self._unread = fresh, b""
         return True
 
-    def say(self, word: Word) -> None:
-        """Tell the saver; connect again when it is gone."""
-        with self._speaking:  # a save may become whole in another thread
+    def say(self, message: Word) -> None:
+        """Send a message; reconnect if the saver is gone."""
+        with self._speaking:  # another thread may complete a save
             for _ in range(2):
                 try:
                     if self._socket is not None:
-                        self._socket.sendall(words.encode(word))
+                        self._socket.sendall(words.encode(message))
                         return
                 except OSError:
                     self._hang_up()
                 self.connect()
 
     def listen(self, timeout_s: float) -> bool:
-        """Take in what the saver says, for at most so long; whether it said anything."""
+        """Process messages of the saver for up to ``timeout_s``; return whether there were any."""
         with self._speaking:
             if self._socket is None:
                 self.connect()
@@ -134,7 +134,7 @@ class Link:
             if not select.select([connected], [], [], timeout_s)[0]:
                 return False
             received = connected.recv(1 << 16)
-        except (OSError, ValueError):  # closed by who spoke meanwhile
+        except (OSError, ValueError):  # another thread closed it meanwhile
             received = b""
         if not received:
             with self._speaking:
@@ -146,17 +146,17 @@ class Link:
             self._take(words.decode(line))
         return True
 
-    def _take(self, word: Word | None) -> None:
-        match word:
+    def _take(self, message: Word | None) -> None:
+        match message:
             case Outcome():
-                if not word.committed:
+                if not message.committed:
                     log.warning(
-                        "checkpoint not in storage yet",
-                        extra={"step": word.step, "reason": word.reason},
+                        "checkpoint is not in storage yet",
+                        extra={"step": message.step, "reason": message.reason},
                     )
-                self.outcomes[word.step] = word
+                self.outcomes[message.step] = message
             case Flushed():
-                self.flushed.append(word.step)
+                self.flushed.append(message.step)
             case _:
                 pass
 
@@ -172,7 +172,9 @@ def _saver_lives(home: Path) -> bool:
 
 
 def homes_of_job(environment: Mapping[str, str]) -> list[Path]:
-    """The memory of this environment's job on this machine; a job may write to several folders."""
+    """Return the shared-memory folders of this environment's job; a job may write to several
+    targets.
+    """
     job = homes.job_name(environment, "")
     found = homes.base_folder(environment).glob(f"gangline-{os.getuid()}-*")
     return [
@@ -183,25 +185,26 @@ def homes_of_job(environment: Mapping[str, str]) -> list[Path]:
 
 
 def flush_job(environment: Mapping[str, str], timeout_s: float) -> dict[str, int | None]:
-    """Write the newest complete save of this node to storage, for agents that are told to end.
+    """Write the newest complete save of this node to storage, for agents that must end.
 
-    Returns for each folder the step that is in storage now, ``None`` where none could be written in
-    time. Works after the training processes have died.
+    Returns for each target the step that is in storage now, ``None`` if none was written in time.
+    It
+    works after the training processes have died.
     """
     deadline = time.monotonic() + timeout_s
     found: dict[str, int | None] = {}
     for home in homes_of_job(environment):
         settings = homes.read_settings(home)
         if settings is None:
-            continue  # it ended just now
+            continue  # the saver removed it just now
         link = Link(home)
         try:
-            # Asked again now and then: the saver that was asked may have been about to end.
+            # Repeat the request: the saver that received it may have been about to end.
             while not link.flushed and (left := deadline - time.monotonic()) > 0:
                 link.say(Flush())
                 link.listen(min(left, ASK_AGAIN_S))
         except CheckpointError as error:
-            log.warning("nobody writes the newest save", exc_info=error)
+            log.warning("no saver writes the newest save", exc_info=error)
         finally:
             link.close()
         found[settings.target] = link.flushed[0] if link.flushed else None

@@ -1,13 +1,13 @@
-"""What a checkpoint in storage says of itself: the files, their sizes, the checksum of each entry.
+"""The manifest of a checkpoint in storage: its files, their sizes, and the checksum of each entry.
 
     FOLDER/step-000000000120/
-        __0_0.distcp …         one for each rank, as PyTorch's own writer names them
-        .metadata              PyTorch's; the folder opens with plain ``dcp.load``
+        __0_0.distcp …         one for each rank, named as by PyTorch's own writer
+        .metadata              PyTorch's; plain ``dcp.load`` opens the folder
         gangline.json          the manifest; without it the step does not exist
-    FOLDER/.partial-000000000120-PLAN/   a step on its way; renamed when all ranks are there
+    FOLDER/.partial-000000000120-PLAN/   an unfinished step; renamed when all parts are written
 
-Each rank that has written its part puts a note beside it. Whoever sees the notes of all ranks
-writes the manifest and commits; it does not matter who, nor if two do.
+Each rank writes its part and then a note beside it. Any saver that sees the notes of all ranks
+writes the manifest and commits. Several savers may do so concurrently.
 """
 
 import re
@@ -22,27 +22,26 @@ from gangline.elastic.checkpoint.sums import checksum
 MANIFEST = "gangline.json"
 METADATA = ".metadata"
 FORMAT = 2
-"""1 had other checksums."""
+"""Format 1 used other checksums."""
 _STEP = re.compile(r"^step-(\d{12,})$")
 _PARTIAL = re.compile(r"^\.partial-(\d{12,})-([0-9a-f]{32})$")
 
 
 class Part(msgspec.Struct, frozen=True):
-    """One rank's file."""
+    """The file of one rank."""
 
     rank: int
     bytes: int
     entries: list[tuple[str, tuple[int, ...] | None, int, int, int, int, int]]
-    """Key, chunk, offset, length, start and length of the raw bytes, checksum."""
+    """Rows of key, chunk, offset, length, start and length of the raw bytes, checksum."""
 
     @property
     def file(self) -> str:
-        """Its name."""
         return part_name(self.rank)
 
 
 class Note(msgspec.Struct, frozen=True):
-    """What a rank leaves beside its file when all of it is on the disk."""
+    """What a rank writes beside its file once the file is on disk."""
 
     plan: str
     step: int
@@ -52,7 +51,7 @@ class Note(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """The whole checkpoint."""
+    """Description of a complete checkpoint."""
 
     step: int
     plan: str
@@ -60,12 +59,12 @@ class Manifest(msgspec.Struct, frozen=True):
     parts: list[Part]
     metadata_sum: int
     sum: int = 0
-    """Checksum of the manifest's own text with this field zero."""
+    """Checksum of the manifest's text with this field set to zero."""
     format: int = FORMAT
 
 
 def part_of(layout: Layout, sums: list[int]) -> Part:
-    """Describe the file of a rank whose owned entries have these checksums."""
+    """Describe the file of a rank from the checksums of its owned entries."""
     owned = layout.entries[: layout.owned]
     rows = [
         (e.key, e.chunk, e.offset, e.length, e.raw_offset, e.raw_length, value)
@@ -75,34 +74,33 @@ def part_of(layout: Layout, sums: list[int]) -> Part:
 
 
 def note_name(rank: int) -> str:
-    """The file of a rank's note."""
     return f"rank-{rank:05d}.json"
 
 
 def step_name(step: int) -> str:
-    """The folder of a committed step."""
+    """Return the folder name of a committed step."""
     return f"step-{step:012d}"
 
 
 def partial_name(step: int, plan: str) -> str:
-    """The folder of a step on its way."""
+    """Return the folder name of an unfinished step."""
     return f".partial-{step:012d}-{plan}"
 
 
 def step_of(name: str) -> int | None:
-    """The step of a committed folder's name."""
+    """Return the step of a committed folder's name; ``None`` for other names."""
     match = _STEP.match(name)
     return int(match[1]) if match else None
 
 
 def partial_of(name: str) -> tuple[int, str] | None:
-    """Step and plan of the name of a folder on its way."""
+    """Return step and plan of an unfinished folder's name; ``None`` for other names."""
     match = _PARTIAL.match(name)
     return (int(match[1]), match[2]) if match else None
 
 
 def combine(notes: Iterable[Note]) -> Manifest:
-    """The manifest of a step all of whose ranks left a note."""
+    """Return the manifest of a step from the notes of all its ranks."""
     ordered = sorted(notes, key=lambda note: note.part.rank)
     first = ordered[0]
     return Manifest(
@@ -111,7 +109,6 @@ def combine(notes: Iterable[Note]) -> Manifest:
 
 
 def write_manifest(manifest: Manifest) -> bytes:
-    """The manifest's bytes, with their checksum inside."""
     return msgspec.json.encode(msgspec.structs.replace(manifest, sum=checksum(_text(manifest))))
 
 

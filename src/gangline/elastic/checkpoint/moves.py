@@ -1,8 +1,9 @@
-"""Copies tensors to their places in shared memory, and sums up what it copies.
+"""Copies tensors to their destinations in shared memory and computes checksums of the copies.
 
-Long rows of bytes are copied by several threads and summed up on the way, which costs a fraction of
-what reading them again later would. What is not plain bytes, or too small to be worth several
-threads, PyTorch copies; what is in an accelerator comes on a stream of its own meanwhile.
+Long tensors are copied by several threads, which compute the checksums on the way: a second pass
+over the memory would cost several times as much. PyTorch copies tensors that are not plain bytes or
+are too short for several threads. Tensors in an accelerator arrive on a stream of their own
+meanwhile.
 """
 
 import contextlib
@@ -19,56 +20,56 @@ from gangline.elastic.checkpoint.envelope import bytes_of, is_plain
 from gangline.elastic.checkpoint.sums import STRETCH, Bytes, checksum, copy_summed, joined
 
 SMALL = 1 << 18
-"""Below so many bytes the threads would rather wait for each other than copy."""
+"""Below this size, synchronising threads costs more than the copy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a tensor goes: the same memory as a tensor and as bytes."""
+    """Destination of a tensor: the same memory as a tensor and as bytes."""
 
     tensor: torch.Tensor
     raw: memoryview
 
 
 Move = tuple[Place, torch.Tensor]
-"""A place, and the tensor to copy there."""
+"""A destination and the tensor to copy there."""
 
 
 @dataclass(slots=True)
 class _Stretch:
-    """A part of a long tensor, copied by one thread."""
+    """A part of a long tensor that one thread copies."""
 
     number: int
-    """Which of the tensors it belongs to."""
+    """Index of the tensor."""
     place: Bytes
     origin: Bytes
     sum: int = 0
 
     def copy(self) -> None:
-        # The sum is of what has arrived: the tensor may be one that others still write to.
+        # The checksum is of the copy: other threads may still write to the tensor.
         self.sum = copy_summed(self.place, self.origin)
 
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """What a copy came to."""
+    """Result of a copy."""
 
     sums: list[int] | None
-    """The checksum of each tensor's bytes; ``None`` where summing up would take longer than copying
-    did, for large tensors of an accelerator, or where some are still on their way."""
+    """The checksum of each tensor's bytes. ``None`` while transfers are running, and for large
+    tensors of an accelerator, where computing them would take longer than the copy.
+    """
     arrivals: Arrivals
-    """These; none, unless they were asked for."""
+    """Transfers still running on the device; empty unless the copies are asynchronous."""
 
 
 class Copier:
-    """Copies, with as many threads as PyTorch computes with; they live until ``close``."""
+    """Copies with as many threads as PyTorch computes with; the threads live until ``close``."""
 
     def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
         self._streams = Streams()
 
     def close(self) -> None:
-        """End the threads."""
         if self._pool is not None:
             self._pool.shutdown()
             self._pool = None
@@ -79,10 +80,16 @@ class Copier:
         half: Callable[[], None],
         lasting: Callable[[torch.Tensor], bool] | None = None,
     ) -> Copied:
-        """Copy each tensor to its place; calls ``half`` once, when part of it is done.
+        """Copy each tensor to its destination.
 
-        With ``lasting``, does not wait for what an accelerator sends: tensors of which it says so
-        must not change until they have arrived, and computing on the accelerator waits for others.
+        Args:
+            moves: destinations and tensors.
+            half: called once, when part of the copy is done.
+            lasting: return without waiting for accelerators. Tensors for which it returns true must
+                not change until their transfers are complete; computation on the accelerator waits
+                for
+                the
+                others.
         """
         stretches = [
             stretch
@@ -99,7 +106,7 @@ class Copier:
             [(moves[number][0].tensor, moves[number][1]) for number in far],
             lasting or (lambda _: False),
         )
-        with contextlib.ExitStack() as leaving:  # the memory may be unlocked or gone afterwards
+        with contextlib.ExitStack() as leaving:  # the buffer may be unlocked or unmapped afterwards
             leaving.callback(arrivals.wait)
             helpers = self._help(waiting)
             leaving.callback(wait, helpers)
@@ -118,7 +125,6 @@ class Copier:
         return Copied(_sums(moves, short, stretches), Arrivals())
 
     def _help(self, waiting: deque[_Stretch]) -> list[Future[None]]:
-        """Have other threads copy too, if there is enough to copy."""
         count = min(torch.get_num_threads(), len(waiting)) - 1
         if count < 1:
             return []
@@ -128,7 +134,7 @@ class Copier:
 
 
 def _work_off(waiting: deque[_Stretch]) -> None:
-    """Copy one after the other, until other threads have taken the last."""
+    """Copy one chunk after the other until none is left."""
     while True:
         try:
             stretch = waiting.popleft()
@@ -140,8 +146,8 @@ def _work_off(waiting: deque[_Stretch]) -> None:
 def _sums(
     moves: Sequence[Move], short: Sequence[int], stretches: Sequence[_Stretch]
 ) -> list[int] | None:
-    """The sum of each tensor: those of its stretches joined, or taken now."""
-    sums = [0] * len(moves)  # also that of no bytes
+    """Return the checksum of each tensor: combined from its chunks, or computed now."""
+    sums = [0] * len(moves)  # 0 is the checksum of an empty tensor
     for number in short:
         place, tensor = moves[number]
         if tensor.device.type != "cpu" and tensor.nbytes >= SMALL:
@@ -153,7 +159,7 @@ def _sums(
 
 
 def _is_long(place: torch.Tensor, tensor: torch.Tensor) -> bool:
-    """Whether the tensor's bytes can be copied as they lie, and are worth several threads."""
+    """True if the tensor's bytes can be copied as they are, and justify several threads."""
     return (
         tensor.nbytes == place.nbytes >= SMALL and tensor.dtype == place.dtype and is_plain(tensor)
     )

@@ -1,4 +1,7 @@
-"""Has the pages of shared memory in the background, so that copies need not wait for them."""
+"""Pre-faults shared-memory pages in a background thread (MADV_POPULATE).
+
+The first save then does not pay for page faults.
+"""
 
 import ctypes
 import threading
@@ -8,14 +11,14 @@ from enum import IntEnum
 from gangline.elastic.checkpoint.segment import Segment
 
 _AT_ONCE = 1 << 22
-"""Bytes whose pages are had in one go; nothing else can be mapped meanwhile."""
+"""Bytes per call of madvise, which blocks all other mappings of the process."""
 
 
 class How(IntEnum):
     """The kernel's advice (MADV_POPULATE_READ, MADV_POPULATE_WRITE; Linux 5.14 and later).
 
-    Pages that are there already are found by reading in a third of the time that writing takes,
-    and can be written to all the same; those that are not are had by writing in two thirds.
+    Existing pages are mapped by a read fault in a third of the time of a write fault, and can be
+    written afterwards. Missing pages are allocated by a write fault in two thirds of the time.
     """
 
     FIND = 22
@@ -23,13 +26,10 @@ class How(IntEnum):
 
 
 class Background:
-    """Threads that have pages."""
-
     def __init__(self) -> None:
         self._threads: list[threading.Thread] = []
 
     def start(self, work: Callable[..., None], *values: object) -> None:
-        """Have ``work`` done."""
         thread = threading.Thread(
             target=work, args=values, name="gangline-checkpoint-memory", daemon=True
         )
@@ -37,17 +37,20 @@ class Background:
         self._threads.append(thread)
 
     def settle(self) -> None:
-        """Wait until all is done."""
+        """Wait for all tasks."""
         while self._threads:
             self._threads.pop().join()
 
 
 def populate(segment: Segment, how: How) -> None:
-    """Have all pages of the segment without changing them; slower first copies are all it saves."""
+    """Fault in all pages of the segment without changing them.
+
+    Failures are ignored: they only make the first copy slower.
+    """
     try:
-        anchor = ctypes.c_char.from_buffer(segment.map)  # while it lives the map stays
+        anchor = ctypes.c_char.from_buffer(segment.map)  # keeps the mapping alive
     except (TypeError, ValueError):
-        return  # it was closed meanwhile
+        return  # the mapping was closed meanwhile
     library, begin = ctypes.CDLL(None), ctypes.addressof(anchor)
     for at in range(0, segment.size, _AT_ONCE):
         library.madvise(

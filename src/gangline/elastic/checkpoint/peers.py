@@ -1,9 +1,9 @@
-"""Savers of a job give each other what lies in their memory, so that a lost node costs no storage.
+"""Replication: savers of a job exchange segments, so that a lost node needs no read from storage.
 
-One TCP connection for each segment: the server sends a nonce, the client a request and a proof
-that it knows the job's token, then whole segments travel as they lie in memory. They are verified,
-entry by entry, before they get their name. The content is not encrypted: it is the network of the
-training.
+There is one TCP connection for each segment. The server sends a nonce; the client sends a request
+with a proof that it knows the job's token; then the complete segment follows. The receiver verifies
+every entry before the segment gets its name. The content is not encrypted: it uses the network of
+the training.
 """
 
 import contextlib
@@ -30,28 +30,26 @@ from gangline.elastic.checkpoint.segment import Segment, create
 
 log = logging.getLogger(__name__)
 TIMEOUT_S = 30.0
-"""Longest silence of a peer."""
+"""Longest pause in a peer's traffic before the connection is given up."""
 _LINE = 4096
 _ARRIVING = "arriving-"
-"""How the names of segments begin that are not whole yet."""
+"""Prefix of the names of segments that are not complete yet."""
 
 
 class Request(msgspec.Struct, frozen=True):
-    """What a client wants of the segment of ``rank`` at ``step``."""
+    """Request for the segment of ``rank`` at ``step``."""
 
     verb: Literal["get", "put"]
     rank: int
     step: int
     plan: str
     bytes: int = 0
-    """How long the segment is that follows a ``put``."""
+    """Length of the segment that follows a ``put``."""
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What the server says to it."""
-
     bytes: int = 0
-    """How long the segment is that follows, after a ``get``."""
+    """Length of the segment that follows, after a ``get``."""
     refusal: str = ""
 
 
@@ -60,33 +58,32 @@ def _proof(token: str, nonce: bytes, body: bytes) -> bytes:
 
 
 class PeerServer(socketserver.ThreadingTCPServer):
-    """Gives and takes segments of one home; the operating system picks the first port."""
+    """Serves and receives segments of one job's folder, on any free port."""
 
     daemon_threads = True
     allow_reuse_address = True
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        try:  # a saver that takes a dead one's place is to be found where that was
+        try:  # a restarted saver must keep the address that its peers know
             super().__init__(("", int((home / "port").read_text())), _Handler)
         except (OSError, ValueError):
             super().__init__(("", 0), _Handler)
 
     @property
     def port(self) -> int:
-        """Where it listens."""
         port: int = self.server_address[1]
         return port
 
     def start(self) -> None:
-        """Serve in a thread of its own, and tell the port to those who share the home."""
+        """Serve in a thread, and publish the port to the processes of this node."""
         threading.Thread(target=self.serve_forever, name="peers", daemon=True).start()
         fresh = self.home / "port.new"
         fresh.write_text(str(self.port))
         fresh.rename(self.home / "port")
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A peer that goes away is no news worth a trace."""
+        """Log the failure of one request; the server continues."""
         log.warning("a peer's request failed", extra={"peer": str(client_address)}, exc_info=True)
 
 
@@ -102,7 +99,7 @@ class _Handler(socketserver.StreamRequestHandler):
         if settings is None or not settings.token:
             return
         if not hmac.compare_digest(proof, _proof(settings.token, nonce, body)):
-            self._answer(Answer(refusal="the token is another job's"))
+            self._answer(Answer(refusal="the token belongs to another job"))
             return
         request = msgspec.json.decode(body, type=Request)
         if request.verb == "get":
@@ -114,15 +111,15 @@ class _Handler(socketserver.StreamRequestHandler):
         self.wfile.write(msgspec.json.encode(answer) + b"\n")
 
     def _give(self, request: Request) -> None:
-        wanted = (request.step, request.plan, request.rank)
-        for held in pending.survey(self.server.home):
-            if (held.step, held.layout.plan, held.rank) != wanted:
+        requested = (request.step, request.plan, request.rank)
+        for snapshot in pending.survey(self.server.home):
+            if (snapshot.step, snapshot.layout.plan, snapshot.rank) != requested:
                 continue
-            with locked(held) as segment:
+            with locked(snapshot) as segment:
                 if segment is not None:
-                    persist.seal(segment, held.header, held.layout)
-                    self._answer(Answer(bytes=held.header.total_bytes))
-                    _send(self.connection, segment, held.header.total_bytes)
+                    persist.seal(segment, snapshot.header, snapshot.layout)
+                    self._answer(Answer(bytes=snapshot.header.total_bytes))
+                    _send(self.connection, segment, snapshot.header.total_bytes)
                     return
         self._answer(Answer(refusal=f"step {request.step} of rank {request.rank} is not here"))
 
@@ -132,18 +129,18 @@ class _Handler(socketserver.StreamRequestHandler):
             self._answer(Answer())
         except (CheckpointError, OSError) as error:
             if isinstance(error, MemoryShortError):
-                # Who still sends may hear of a broken connection rather than why.
-                log.warning("no room for a peer's save", extra={"reason": str(error)})
+                # A peer that still sends may see a reset in place of the reply.
+                log.warning("not enough memory for a peer's save", extra={"reason": str(error)})
             self._answer(Answer(refusal=str(error)))
 
 
 @contextlib.contextmanager
-def locked(held: Held) -> Iterator[Segment | None]:
-    """The segment, held against being overwritten; ``None`` when it was already."""
-    segment = Segment(held.path)
+def locked(snapshot: Held) -> Iterator[Segment | None]:
+    """Yield the segment under its shared lock; ``None`` if it was overwritten already."""
+    segment = Segment(snapshot.path)
     try:
         with segment.reading() as free:
-            yield segment if free and segment.header() == held.header else None
+            yield segment if free and segment.header() == snapshot.header else None
     finally:
         segment.close()
 
@@ -154,11 +151,11 @@ def _send(connection: socket.socket, segment: Segment, size: int) -> None:
 
 
 def receive(stream: Stream, home: Path, request: Request) -> None:
-    """Take a segment in as this node's copy of a rank.
+    """Receive a segment as this node's copy of a rank.
 
     Raises:
-        CorruptError: what came is not what was asked for, or damaged.
-        MemoryShortError: shared memory has no room for it.
+        CorruptError: the content is damaged or not what was requested.
+        MemoryShortError: shared memory is too small for it.
         OSError: the connection broke.
     """
     arriving = home / f"{_ARRIVING}{os.getpid()}-{threading.get_ident()}.seg"
@@ -166,13 +163,13 @@ def receive(stream: Stream, home: Path, request: Request) -> None:
         leaving.callback(arriving.unlink, missing_ok=True)
         segment = create(arriving, request.bytes, reserve=False)
         leaving.callback(segment.close)
-        with segment.reading():  # so that nobody takes it for abandoned
+        with segment.reading():  # marks it as in use for remove_partial_copies
             verify(segment, take_in(stream, segment, request.bytes), request)
             arriving.rename(homes.copy_path(home, request.rank))
 
 
 def clear_abandoned(home: Path) -> None:
-    """Give back the memory of what processes that were killed had begun to take in."""
+    """Remove segments that killed processes had begun to receive."""
     for path in home.glob(f"{_ARRIVING}*"):
         hold = Hold(path)
         if hold.take(exclusive=True):
@@ -181,16 +178,16 @@ def clear_abandoned(home: Path) -> None:
 
 
 def verify(segment: Segment, arrived: Arrived, request: Request) -> None:
-    """See that a segment is what was asked for, and came as it was sealed.
+    """Check that a segment is the requested one and matches its checksums.
 
     Raises:
-        CorruptError: it is not.
+        CorruptError: it is not, or does not.
     """
     header, layout = arrived.header, arrived.layout
     if (header.step, layout.plan, layout.rank) != (request.step, request.plan, request.rank):
-        raise CorruptError("another segment came than was asked for")
+        raise CorruptError("the received segment is not the requested one")
     if segment.seal(header, len(layout.entries)) != arrived.sums:
-        raise CorruptError(f"the segment of rank {layout.rank} was damaged on its way")
+        raise CorruptError(f"the segment of rank {layout.rank} was damaged in transfer")
 
 
 @contextlib.contextmanager
@@ -204,12 +201,12 @@ def _asking(address: str, token: str, request: Request) -> Iterator[socket.socke
 
 
 def _line(connection: socket.socket) -> bytes:
-    """A line, read byte by byte so that nothing of what follows is taken."""
+    """Read a line byte by byte, so that no byte of the following segment is consumed."""
     line = bytearray()
     while not line.endswith(b"\n"):
         byte = connection.recv(1)
         if not byte or len(line) > _LINE:
-            raise CorruptError("the peer hung up")
+            raise CorruptError("the peer closed the connection")
         line += byte
     return bytes(line[:-1])
 
@@ -222,11 +219,11 @@ def _answer_of(connection: socket.socket) -> Answer:
 
 
 def fetch(home: Path, address: str, token: str, request: Request) -> None:
-    """Copy a segment from a peer's memory into this home.
+    """Copy a segment from a peer's memory into this job's folder.
 
     Raises:
-        CorruptError: the peer does not have it, or what came is damaged.
-        MemoryShortError: shared memory has no room for it.
+        CorruptError: the peer does not have it, or the content is damaged.
+        MemoryShortError: shared memory is too small for it.
         OSError: the peer cannot be reached.
     """
     with _asking(address, token, request) as connection:
@@ -244,33 +241,37 @@ class Replicator:
         """The generation of each rank that the peer has."""
 
     def send(self, settings: Settings) -> int:
-        """Send what is new and held on this node alone; returns how many segments went."""
+        """Send new saves that only this node holds; return the number of segments sent."""
         newest: dict[int, Held] = {}
-        for held in pending.survey(self.home) if settings.peer else []:
-            known = newest.get(held.rank)
-            if held.own and (known is None or held.header.generation > known.header.generation):
-                newest[held.rank] = held
-        return sum(self._send(settings, held) for held in newest.values() if held.layout.alone)
+        for snapshot in pending.survey(self.home) if settings.peer else []:
+            known = newest.get(snapshot.rank)
+            if snapshot.own and (
+                known is None or snapshot.header.generation > known.header.generation
+            ):
+                newest[snapshot.rank] = snapshot
+        return sum(
+            self._send(settings, snapshot) for snapshot in newest.values() if snapshot.layout.alone
+        )
 
-    def _send(self, settings: Settings, held: Held) -> bool:
-        if self._sent.get(held.rank) == held.header.generation:
+    def _send(self, settings: Settings, snapshot: Held) -> bool:
+        if self._sent.get(snapshot.rank) == snapshot.header.generation:
             return False
-        size = held.header.total_bytes
-        request = Request("put", held.rank, held.step, held.layout.plan, size)
-        segment = Segment(held.path)
+        size = snapshot.header.total_bytes
+        request = Request("put", snapshot.rank, snapshot.step, snapshot.layout.plan, size)
+        segment = Segment(snapshot.path)
         try:
-            # Not locked, or slow networks would keep saves from finding a free buffer. What is
-            # overwritten on its way the peer refuses, and the newer save follows.
-            if not persist.seal_unless_overtaken(segment, held.header, held.layout):
+            # Not locked: a slow network would leave saves without a free buffer. The peer
+            # refuses a segment that is overwritten during the transfer; the newer save follows.
+            if not persist.seal_unless_overtaken(segment, snapshot.header, snapshot.layout):
                 return False
             with _asking(settings.peer, settings.token, request) as connection:
                 _send(connection, segment, size)
                 _answer_of(connection)
         except (OSError, CorruptError) as error:
-            level = logging.WARNING if segment.header() == held.header else logging.DEBUG
+            level = logging.WARNING if segment.header() == snapshot.header else logging.DEBUG
             log.log(level, "no copy at the peer", extra={"peer": settings.peer}, exc_info=error)
             return False
         finally:
             segment.close()
-        self._sent[held.rank] = held.header.generation
+        self._sent[snapshot.rank] = snapshot.header.generation
         return True

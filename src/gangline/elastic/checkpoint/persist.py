@@ -1,7 +1,8 @@
-"""From memory to storage: copy a rank's part with its checksums, commit when all ranks are there.
+"""Writes parts from memory to storage with checksums, and commits a step when all parts are there.
 
-Each step of it may be killed and done again: a part's file is written whole before its note, all
-notes before the manifest, the manifest before the rename.
+Each operation may be killed and repeated. Write order: the file of a part before its note, all
+notes before the manifest, the manifest before the rename. So a reader never sees a manifest whose
+parts are incomplete.
 """
 
 import logging
@@ -32,12 +33,12 @@ from gangline.elastic.checkpoint.target import Target
 
 log = logging.getLogger(__name__)
 CHUNK = 1 << 24
-"""Bytes written at once: small enough for a limit on bandwidth to be even."""
+"""Bytes per write: small enough for an even rate under a bandwidth limit."""
 
 
 @dataclass(slots=True)
 class Pace:
-    """Keeps writers of one node together under so many bytes a second."""
+    """Limits the bytes per second of all writers of one node together."""
 
     bytes_per_s: float
     stop: threading.Event
@@ -45,7 +46,7 @@ class Pace:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def spend(self, size: int) -> None:
-        """Wait until ``size`` more bytes may be written; not at all once told to stop."""
+        """Wait until ``size`` more bytes may be written, or until ``stop`` is set."""
         if self.bytes_per_s <= 0:
             return
         with self._lock:
@@ -56,13 +57,13 @@ class Pace:
 
 
 def sums_of(segment: Segment, header: Header, layout: Layout) -> list[int]:
-    """The checksums of all entries as they are in memory now."""
+    """Return the checksums of all entries as they are in memory now."""
     with segment.part(header) as part:
         return [checksum(part[e.offset : e.offset + e.length]) for e in layout.entries]
 
 
 def seal(segment: Segment, header: Header, layout: Layout) -> list[int]:
-    """The segment's checksums; computed and kept if nobody has yet."""
+    """Return the segment's checksums; compute and store them if they are missing."""
     known = segment.seal(header, len(layout.entries))
     if known is None:
         known = sums_of(segment, header, layout)
@@ -72,11 +73,11 @@ def seal(segment: Segment, header: Header, layout: Layout) -> list[int]:
 
 
 def seal_unless_overtaken(segment: Segment, header: Header, layout: Layout) -> bool:
-    """Seal without keeping a writer away; whether the save is sealed now.
+    """Store the checksums without blocking a writer; return whether the save has checksums now.
 
-    A writer changes the header before anything else, so sums that were taken under one header are
-    right. Only to write them the segment is locked, for no longer than that takes: were it locked
-    throughout, then with another buffer on its way to storage no buffer would be free for a save.
+    A writer changes the header before anything else, so checksums that were computed under one
+    header are right. The segment is locked only to write them. Were it locked throughout, then with
+    another buffer in upload no buffer would be free for a save.
     """
     if segment.seal(header, len(layout.entries)) is not None:
         return True
@@ -95,8 +96,8 @@ def write_part(
     """Write a rank's file and its note.
 
     Raises:
-        OSError: the target did not take it.
-        CorruptError: the memory is not what it was when it was sealed.
+        OSError: the target did not accept it.
+        CorruptError: the memory differs from its checksums.
     """
     folder = target.partial(header.step, layout.plan)
     target.begin(header.step, layout.plan)
@@ -119,13 +120,13 @@ def write_part(
         target.put(f"{folder}/{METADATA}", blob)
         reach("metadata-written")
     note = Note(layout.plan, header.step, layout.world, part_of(layout, sums), checksum(blob))
-    # Should the machine lose the note with its power, the step is not committed, that is all.
+    # A note lost in a power failure only leaves the step uncommitted, so it needs no fsync.
     target.put(f"{folder}/{note_name(layout.rank)}", msgspec.json.encode(note), durable=False)
     reach("note-written")
 
 
 def write_all(stream: object, data: memoryview) -> None:
-    """Write all of it: an unbuffered file may take less than it is given."""
+    """Write all bytes: an unbuffered file may accept fewer than it is given."""
     write = getattr(stream, "write")  # noqa: B009 - streams of fsspec have no common type
     while len(data):
         written = write(data)
@@ -133,17 +134,17 @@ def write_all(stream: object, data: memoryview) -> None:
 
 
 def missing_ranks(target: Target, step: int, plan: str, world: int) -> list[int]:
-    """The ranks whose notes are not there yet."""
+    """Return the ranks whose notes are not there yet."""
     present = set(target.names(target.partial(step, plan)))
     return [rank for rank in range(world) if note_name(rank) not in present]
 
 
 def try_commit(target: Target, step: int, plan: str, world: int) -> bool:
-    """Commit the step if all ranks' parts are there; whether it is committed now.
+    """Commit the step if the parts of all ranks are there; return whether it is committed now.
 
     Raises:
         OSError: the target cannot be read or written.
-        StepTakenError: another plan's was committed meanwhile.
+        StepTakenError: a save of another plan was committed meanwhile.
     """
     if is_committed(target, step, plan):
         return True
@@ -156,18 +157,17 @@ def try_commit(target: Target, step: int, plan: str, world: int) -> bool:
             for rank in range(world)
         ]
         if {(note.plan, note.step) for note in notes} != {(plan, step)}:
-            return False  # left over from an earlier run, in a store where a step has one folder
+            return False  # of an earlier run: in an object store all plans share one folder
         target.commit(step, plan, write_manifest(combine(notes)))
     except (FileNotFoundError, msgspec.MsgspecError):
-        # Another node's saver was faster; or a note is not to be read, and then nothing is
-        # committed.
+        # Another node's saver committed first; or a note is unreadable, which forbids a commit.
         return is_committed(target, step, plan)
     reach("committed")
     return True
 
 
 def is_committed(target: Target, step: int, plan: str) -> bool:
-    """Whether storage holds the step as this plan made it."""
+    """Return whether storage has the step as this plan saved it."""
     try:
         return read_manifest(target.read(f"{step_name(step)}/gangline.json")).plan == plan
     except (FileNotFoundError, CorruptError):
@@ -175,20 +175,22 @@ def is_committed(target: Target, step: int, plan: str) -> bool:
 
 
 def committed_steps(target: Target) -> list[int]:
-    """The steps in storage, the oldest first; whether they are whole shows when they are read."""
+    """Return the steps in storage, the oldest first. Their content is verified only when it is
+    read.
+    """
     steps = [step for name in target.names("") if (step := step_of(name)) is not None]
     return sorted(step for step in steps if "gangline.json" in target.names(step_name(step)))
 
 
 def surplus(steps: list[int], keep: int, keep_every: int) -> list[int]:
-    """The steps that may go: all but the newest ``keep`` and the multiples of ``keep_every``."""
+    """Return the expired steps: all but the newest ``keep`` and the multiples of ``keep_every``."""
     if keep <= 0:
         return []
     return [step for step in sorted(steps)[:-keep] if not (keep_every and step % keep_every == 0)]
 
 
 def tidy(target: Target, keep: int, keep_every: int, newest: int) -> None:
-    """Remove steps that retention lets go, and unfinished ones older than the newest commit."""
+    """Remove expired steps, and unfinished ones older than the newest commit."""
     for step in surplus(committed_steps(target), keep, keep_every):
         target.remove(step_name(step))
         reach("removed")

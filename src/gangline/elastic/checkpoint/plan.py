@@ -1,9 +1,9 @@
-"""All ranks agree who keeps what: PyTorch's planner decides, this lays it out.
+"""All ranks agree on which rank saves what: PyTorch's planner decides, this module lays it out.
 
-The agreement is made once and kept while names, shapes and types stay the same, so that a usual
-save needs no collective but one flag. The planner gives each value to one owner, who writes it to
-storage. On every other node one rank that has the value keeps a copy too, so that a node's own
-memory is enough to restore replicated state from.
+The agreement is reused while names, shapes and types stay the same, so a usual save needs only one
+collective for a flag. The planner gives each value to one owner, which writes it to storage. On
+every other node one rank that has the value stores a copy too: a node's own memory then suffices to
+restore replicated state.
 """
 
 import pickle
@@ -29,7 +29,7 @@ Signature = tuple[tuple[object, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """What this rank keeps."""
+    """The save plan of this rank."""
 
     signature: Signature
     layout: Layout
@@ -38,14 +38,15 @@ class Agreement:
 
 
 def planner_of(state: dict[str, Any], first: bool) -> DefaultSavePlanner:
-    """A planner that knows ``state``."""
     planner = DefaultSavePlanner()
     planner.set_up_planner(state, is_coordinator=first)
     return planner
 
 
 def signature_of(planner: DefaultSavePlanner) -> Signature:
-    """What must stay the same for a layout to stay: names, kinds, shapes, types, placements."""
+    """Return what must not change while a layout is in use: names, kinds, shapes, types,
+    placements.
+    """
     return tuple(_kind(key, value) for key, value in planner.state_dict.items())
 
 
@@ -58,7 +59,7 @@ def _kind(key: str, value: object) -> tuple[object, ...]:
 
 
 def agree(ranks: Ranks, node: str, planner: DefaultSavePlanner) -> Agreement:
-    """Make the agreement; all ranks call it together.
+    """Create the save agreement; all ranks call it together.
 
     Raises:
         UnsavableError: a value of some rank cannot be saved; all ranks raise.
@@ -71,7 +72,7 @@ def agree(ranks: Ranks, node: str, planner: DefaultSavePlanner) -> Agreement:
     if ranks.rank == 0:
         plans = [plan for _, plan in local_plans]
         try:
-            # The planner changes the lists it is given; the copies need to know the first ones.
+            # The planner modifies the lists it receives, but the copies need the original ones.
             owned, metadata = planner.create_global_plan(
                 [replace(plan, items=list(plan.items)) for plan in plans]
             )
@@ -80,11 +81,11 @@ def agree(ranks: Ranks, node: str, planner: DefaultSavePlanner) -> Agreement:
         except (ValueError, RuntimeError) as error:
             problem = str(error)
     if problem := ranks.share(problem):
-        raise CheckpointError(f"the ranks' states do not make one checkpoint: {problem}")
-    mine, held = ranks.hand_out(shares)
-    items = [*planner.finish_plan(mine).items, *held]
+        raise CheckpointError(f"the ranks' states do not form one checkpoint: {problem}")
+    own_plan, node_copies = ranks.hand_out(shares)
+    items = [*planner.finish_plan(own_plan).items, *node_copies]
     entries = entries_of(planner, items)
-    parts = ranks.gather((entries, len(mine.items)))
+    parts = ranks.gather((entries, len(own_plan.items)))
     blob = b""
     if metadata is not None:
         metadata.storage_data = storage_data(parts)
@@ -96,7 +97,7 @@ def agree(ranks: Ranks, node: str, planner: DefaultSavePlanner) -> Agreement:
         ranks.rank,
         ranks.world,
         entries,
-        len(mine.items),
+        len(own_plan.items),
         blob,
         holders,
         is_alone(ranks.rank, holders, [where for where, _ in local_plans]),
@@ -105,7 +106,7 @@ def agree(ranks: Ranks, node: str, planner: DefaultSavePlanner) -> Agreement:
 
 
 def _local_plan(ranks: Ranks, planner: DefaultSavePlanner) -> SavePlan:
-    """This rank's wishes; fails on all ranks when it fails on one."""
+    """Return this rank's plan; if it fails on one rank, it fails on all."""
     problem = None
     plan = SavePlan([])
     try:
@@ -123,28 +124,28 @@ def _check_values(planner: DefaultSavePlanner) -> None:
     for key, value in planner.state_dict.items():
         if isinstance(value, torch.Tensor):
             if value.layout != torch.strided or value.is_quantized or value.is_meta:
-                raise UnsavableError(f"{key!r} is a tensor that is sparse, quantized or on meta")
+                raise UnsavableError(f"{key!r} is a sparse, quantized or meta tensor")
         else:
             check_loadable(key, value, pickled(key, value))
 
 
 def copies_for_nodes(
-    nodes: Sequence[str], wishes: Sequence[SavePlan], owned: Sequence[SavePlan]
+    nodes: Sequence[str], local_plans: Sequence[SavePlan], owned: Sequence[SavePlan]
 ) -> list[list[WriteItem]]:
-    """For each rank the items that it keeps for its node because their owner is elsewhere."""
+    """Return for each rank the items it stores because their owner is on another node."""
     at = {item.index: nodes[rank] for rank, plan in enumerate(owned) for item in plan.items}
     load = [sum(map(_weight, plan.items)) for plan in owned]
-    askers: dict[tuple[str, MetadataIndex], list[tuple[int, WriteItem]]] = {}
-    for rank, plan in enumerate(wishes):
+    candidates: dict[tuple[str, MetadataIndex], list[tuple[int, WriteItem]]] = {}
+    for rank, plan in enumerate(local_plans):
         for item in plan.items:
             if at[item.index] != nodes[rank]:
-                askers.setdefault((nodes[rank], item.index), []).append((rank, item))
-    kept: list[list[WriteItem]] = [[] for _ in nodes]
-    for wanting in askers.values():
-        rank, item = min(wanting, key=lambda pair: (load[pair[0]], pair[0]))
+                candidates.setdefault((nodes[rank], item.index), []).append((rank, item))
+    copies: list[list[WriteItem]] = [[] for _ in nodes]
+    for ranked_items in candidates.values():
+        rank, item = min(ranked_items, key=lambda pair: (load[pair[0]], pair[0]))
         load[rank] += _weight(item)
-        kept[rank].append(item)
-    return kept
+        copies[rank].append(item)
+    return copies
 
 
 def _weight(item: WriteItem) -> int:
@@ -180,12 +181,11 @@ def entries_of(planner: DefaultSavePlanner, items: Sequence[WriteItem]) -> list[
 
 
 def index_of(entry: Entry) -> MetadataIndex:
-    """How PyTorch names the entry."""
     return MetadataIndex(entry.key, entry.chunk)
 
 
 def storage_data(parts: Sequence[tuple[list[Entry], int]]) -> dict[MetadataIndex, _StorageInfo]:
-    """Where in which file PyTorch's reader finds each entry."""
+    """Return the file and the position of each entry, for PyTorch's reader."""
     return {
         index_of(entry): _StorageInfo(part_name(rank), entry.offset, entry.archive)
         for rank, (entries, owned) in enumerate(parts)
@@ -194,7 +194,7 @@ def storage_data(parts: Sequence[tuple[list[Entry], int]]) -> dict[MetadataIndex
 
 
 def holder_sets(parts: Sequence[tuple[list[Entry], int]]) -> list[list[int]]:
-    """The distinct sets of ranks that keep the same thing."""
+    """Return the distinct sets of ranks that hold the same entries."""
     holders: dict[tuple[str, tuple[int, ...] | None], list[int]] = {}
     for rank, (entries, _) in enumerate(parts):
         for entry in entries:
@@ -203,5 +203,5 @@ def holder_sets(parts: Sequence[tuple[list[Entry], int]]) -> list[list[int]]:
 
 
 def is_alone(rank: int, holders: Sequence[Sequence[int]], nodes: Sequence[str]) -> bool:
-    """Whether the rank holds anything that no other node holds."""
+    """True if the rank holds an entry that no other node holds."""
     return any(rank in ranks and len({nodes[one] for one in ranks}) == 1 for ranks in holders)

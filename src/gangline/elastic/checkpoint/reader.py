@@ -1,6 +1,6 @@
-"""PyTorch's side of loading: a planner that runs no code, and a storage reader over a source.
+"""The ``torch.distributed.checkpoint`` side of loading: a safe planner, and a reader over a source.
 
-``FlashReader`` works with plain ``torch.distributed.checkpoint.load`` too; the checkpointer uses it
+``FlashReader`` works with plain ``torch.distributed.checkpoint.load`` too. The checkpointer uses it
 with ``SafePlanner``, which loads pickled values with the restricted unpickler.
 """
 
@@ -37,19 +37,20 @@ from gangline.elastic.checkpoint.target import open_target
 
 _OF_A_RANK = re.compile(r"(^|\.)random\.rank-\d+(\.|$)")
 READERS = max(2, min(4, len(os.sched_getaffinity(0))))
-"""Threads that read, verify and copy; memory is not quicker with more, disks hardly."""
+"""Threads that read, verify and copy. Memory does not get faster with more, disks hardly."""
 ROW, LAST_ROW = 1 << 26, 1 << 23
 """Bytes that one of them reads from front to back before it takes the next, at first and at the
-end: the last ones are short, so that no thread reads on alone."""
+end: the last ones are short, so that no thread reads on alone.
+"""
 Wanted = tuple[ReadItem, torch.Tensor]
-"""What to read, and where to put it."""
+"""An item to read, and the tensor to read it into."""
 
 
 class SafePlanner(DefaultLoadPlanner):
-    """PyTorch's planner for loading in place, but that pickled values run no code."""
+    """PyTorch's planner for loading in place, except that pickled values run no code."""
 
     def create_local_plan(self) -> LoadPlan:
-        """What to read; random states of ranks that were not there are not missed."""
+        """Plan what to read; missing random states of new ranks are ignored."""
         assert self.metadata is not None
         known = self.metadata.state_dict_metadata
         self.state_dict = {
@@ -67,7 +68,7 @@ class SafePlanner(DefaultLoadPlanner):
 
 
 class WholePlanner(SafePlanner):
-    """Loads everything there is into an empty dictionary."""
+    """Loads everything that was saved into an empty dictionary."""
 
     def set_up_planner(
         self,
@@ -75,7 +76,7 @@ class WholePlanner(SafePlanner):
         metadata: Metadata | None = None,
         is_coordinator: bool = False,
     ) -> None:
-        """Fill the dictionary with empty tensors of the shapes that were saved."""
+        """Fill the dictionary with empty tensors of the saved shapes."""
         assert metadata is not None
         paths = metadata.planner_data or {}
         for key, kind in metadata.state_dict_metadata.items():
@@ -87,9 +88,9 @@ class WholePlanner(SafePlanner):
 
 
 def put(state: Any, path: Sequence[str | int], value: object) -> None:
-    """Set a value deep in nested dictionaries and lists, making what is missing on the way.
+    """Set a value in nested dictionaries and lists, creating missing levels.
 
-    PyTorch writes whole numbers that are keys as text; a key that is there as a number is found.
+    PyTorch saves integer keys as text; an existing integer key is found.
     """
     for name, following in pairwise(path):
         at = _existing(state, name)
@@ -124,40 +125,36 @@ class FlashReader(StorageReader):
 
     @classmethod
     def of_step(cls, folder: str, step: int) -> "FlashReader":
-        """A reader of a committed step in a folder or URL."""
+        """Return a reader of a committed step in a folder or URL."""
         return cls(StorageSource(open_target(folder), step))
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """The source was chosen at construction; nothing changes."""
+        """Do nothing: the source was chosen at construction."""
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Any name will do; it is not looked at."""
+        """Accept any name; it is not used."""
         del checkpoint_id
         return True
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """The checkpoint's metadata."""
         return self.source.metadata
 
     def set_up_storage_reader(
         self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
-    ) -> None:
-        """Nothing to set up."""
+    ) -> None: ...
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """The plan as it is."""
         return plan
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """The plans as they are."""
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Read, verify and put into place all that the plan names.
+        """Read, verify and store everything that the plan names.
 
         Raises:
-            CorruptError: something is damaged or missing. Some of the state may be overwritten.
+            CorruptError: something is damaged or missing. Part of the state may be overwritten.
         """
         self.source.obtain([key_of(item.storage_index) for item in plan.items])
         tensors = [
@@ -183,11 +180,10 @@ class FlashReader(StorageReader):
         done.set_result(None)
         return done
 
-    def _where(self, wanted: Wanted) -> Where:
-        return self.source.where(key_of(wanted[0].storage_index))
+    def _where(self, read: Wanted) -> Where:
+        return self.source.where(key_of(read[0].storage_index))
 
     def _load_bytes(self, plan: LoadPlan, planner: LoadPlanner) -> None:
-        """Load the values that are no tensors."""
         with self.source.row() as row:
             for item in plan.items:
                 if item.type is LoadItemType.BYTE_IO:
@@ -203,7 +199,7 @@ class FlashReader(StorageReader):
     def _fill(
         self, row: Row, item: ReadItem, target: torch.Tensor, sizes: dict[Key, torch.Size]
     ) -> None:
-        """Put a tensor, or the part of it that is asked for, into its place."""
+        """Store a tensor, or the requested part of it."""
         key = key_of(item.storage_index)
         if (straight := _straight(item, target, sizes[key], self.source.metadata)) is not None:
             row.copy(key, straight)
@@ -219,19 +215,19 @@ class FlashReader(StorageReader):
 
 
 def in_rows(
-    wanted: Sequence[Wanted], where: Callable[[Wanted], Where], readers: int
+    reads: Sequence[Wanted], where: Callable[[Wanted], Where], readers: int
 ) -> list[list[Wanted]]:
-    """Share out what is wanted: rows that lie one after the other, for all readers to take from."""
-    left = sum(where(one).length for one in wanted)
+    """Split the reads into runs of adjacent entries, which the readers take from a common queue."""
+    left = sum(where(one).length for one in reads)
     least = min(LAST_ROW, -(-left // readers))
     rows: list[list[Wanted]] = []
-    room = 0
-    for one in sorted(wanted, key=where):
-        if room <= 0:
+    bytes_left = 0
+    for one in sorted(reads, key=where):
+        if bytes_left <= 0:
             rows.append([])
-            room = min(ROW, max(least, left // (2 * readers)))
+            bytes_left = min(ROW, max(least, left // (2 * readers)))
         rows[-1].append(one)
-        room -= where(one).length
+        bytes_left -= where(one).length
         left -= where(one).length
     return rows
 
@@ -239,7 +235,7 @@ def in_rows(
 def _straight(
     item: ReadItem, target: torch.Tensor, size: torch.Size, metadata: Metadata
 ) -> memoryview | None:
-    """The target's memory, if the whole chunk can go there as it was saved."""
+    """Return the target's memory if the complete chunk can be read into it directly."""
     kind = metadata.state_dict_metadata[item.storage_index.fqn]
     assert isinstance(kind, TensorStorageMetadata)
     if (
@@ -262,7 +258,7 @@ def _chunk_sizes(metadata: Metadata) -> dict[Key, torch.Size]:
 
 
 def load_into(source: Source, state: dict[str, Any] | None) -> dict[str, Any]:
-    """Load a step in place, or everything there is when no state is given; returns the state.
+    """Load a step in place, or everything that was saved if no state is given; return the state.
 
     Raises:
         CorruptError: something is damaged or missing.

@@ -1,4 +1,4 @@
-"""Restoring: all ranks look at what there is, agree on a step, load it, and agree that they did."""
+"""Restoring: all ranks list what exists, agree on a step, load it, and agree that all succeeded."""
 
 import logging
 from collections.abc import Sequence
@@ -33,16 +33,16 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What was restored."""
+    """The result of a restore."""
 
     step: int
     state: dict[str, Any]
     source: Literal["memory", "peer", "storage"]
-    """Where this rank had it from."""
+    """Where this rank read it from."""
 
 
 class Restorer:
-    """What there is to restore, seen by all ranks."""
+    """The steps that can be restored, as seen by all ranks."""
 
     def __init__(
         self,
@@ -54,18 +54,18 @@ class Restorer:
     ) -> None:
         self.ranks, self.home, self.settings, self._mapped = ranks, home, settings, mapped
         self.held = _newest_of_each(pending.survey(home))
-        views = ranks.gather(holdings(node, settings.address, self.held))
-        self.found: list[Holding] = sorted({one for view in views for one in view})
+        holder_lists = ranks.gather(holdings(node, settings.address, self.held))
+        self.found: list[Holding] = sorted({one for view in holder_lists for one in view})
         self.target: Target | None = None
         self.foreign: str | None = None
-        """Whose checkpoints are in the folder when there are none of ours."""
+        """Format of foreign checkpoints in the folder if it has none of ours."""
         self.fetched = False
 
     def load(self, state: dict[str, Any] | None, step: int | None) -> Loaded | None:
         """Load the best candidate that all ranks can load.
 
         Raises:
-            CheckpointError: there are candidates but none of them could be loaded.
+            CheckpointError: there are candidates, but none could be loaded.
             ForeignFolderError: there are none, but checkpoints of another format.
         """
         reasons: list[str] = []
@@ -86,7 +86,7 @@ class Restorer:
         return None
 
     def _stored(self) -> list[int]:
-        """The steps in storage as rank 0 sees them."""
+        """Return the steps in storage as rank 0 sees them."""
         problem, steps, kind = "", list[int](), None
         try:
             self.target = open_target(self.settings.target, self.settings.options)
@@ -114,7 +114,7 @@ class Restorer:
         except (CorruptError, OSError, StorageError) as error:
             problem = str(error) or type(error).__name__
         except (ValueError, RuntimeError) as error:
-            fatal = str(error)  # the state does not fit to what was saved: no other step would
+            fatal = str(error)  # the state does not match the checkpoint: no other step would
         finally:
             if source is not None:
                 source.close()
@@ -136,25 +136,25 @@ class Restorer:
     def _source(self, candidate: Candidate) -> Source:
         if candidate.plan is None:
             if self.target is None:
-                raise StorageError(f"{self.settings.target} cannot be used here")
+                raise StorageError(f"{self.settings.target} cannot be opened on this node")
             return StorageSource(self.target, candidate.step)
         mine = self._of(candidate)
 
-        def bring(keys: Sequence[Key], metadata: Metadata) -> list[Held]:
+        def fetch_parts(keys: Sequence[Key], metadata: Metadata) -> list[Held]:
             owners = {owner_of(metadata, key) for key in keys}
             return [self._fetch(candidate, owner) for owner in sorted(owners)]
 
         if not mine:
             mine = [self._fetch(candidate, self._likeliest(candidate))]
-        return MemorySource(mine, bring, self._mapped)
+        return MemorySource(mine, fetch_parts, self._mapped)
 
     def _likeliest(self, candidate: Candidate) -> int:
-        """The rank whose part this rank needs most likely: its own, if there was one."""
+        """Return the rank whose part this rank most likely needs: its own, if it exists."""
         there = sorted(
             one.rank for one in self.found if (one.step, one.plan) == candidate and one.address
         )
         if not there:
-            raise CorruptError(f"step {candidate.step} is in no memory that can be reached")
+            raise CorruptError(f"step {candidate.step} is in no reachable memory")
         return self.ranks.rank if self.ranks.rank in there else there[0]
 
     def _of(self, candidate: Candidate) -> list[Held]:
@@ -165,10 +165,10 @@ class Restorer:
         ]
 
     def _fetch(self, candidate: Candidate, rank: int) -> Held:
-        """Have from another node the part of ``rank``, or of one that holds the same.
+        """Fetch the part of ``rank``, or of a rank that holds the same entries, from another node.
 
         Raises:
-            CorruptError: nobody has it, or it came damaged.
+            CorruptError: no node has it, or it arrived damaged.
         """
         there = [one for one in self.found if (one.step, one.plan) == candidate and one.address]
         for one in sorted(there, key=lambda one: (one.rank != rank, one.rank)):
@@ -180,31 +180,33 @@ class Restorer:
             try:
                 fetch(self.home, one.address, self.settings.token, request)
             except (OSError, CheckpointError) as error:
-                log.warning("a peer did not give its memory", extra={"reason": str(error)})
+                log.warning("a peer did not send its copy", extra={"reason": str(error)})
                 continue
             self.fetched = True
             return next(
-                held
-                for held in pending.survey(self.home)
-                if not held.own
-                and (held.step, held.layout.plan) == candidate
-                and held.rank == one.rank
+                snapshot
+                for snapshot in pending.survey(self.home)
+                if not snapshot.own
+                and (snapshot.step, snapshot.layout.plan) == candidate
+                and snapshot.rank == one.rank
             )
-        raise CorruptError(f"rank {rank}'s part is in no memory that can be reached")
+        raise CorruptError(f"the part of rank {rank} is in no reachable memory")
 
     def _forget_newer(self, step: int) -> None:
-        """Saves newer than the step that training goes on from belong to a past that is no more."""
-        for held in pending.survey(self.home):
-            if held.step > step:
-                segment = Segment(held.path)
-                if segment.header() == held.header and segment.try_lock(exclusive=True):
-                    segment.put_header(replace(held.header, state=State.CORRUPT))
+        """Invalidate saves that are newer than the restored step: training will compute those steps
+        again.
+        """
+        for snapshot in pending.survey(self.home):
+            if snapshot.step > step:
+                segment = Segment(snapshot.path)
+                if segment.header() == snapshot.header and segment.try_lock(exclusive=True):
+                    segment.put_header(replace(snapshot.header, state=State.CORRUPT))
                     segment.unlock()
                 segment.close()
 
 
 def owner_of(metadata: Metadata, key: Key) -> int:
-    """The rank that owns a value, as the names of files tell."""
+    """Return the rank that owns a value, from the name of its file."""
     index = MetadataIndex(*key)
     try:
         return int(metadata.storage_data[index].relative_path.split("_")[2])
@@ -212,10 +214,12 @@ def owner_of(metadata: Metadata, key: Key) -> int:
         raise CorruptError(f"{key[0]!r} is not in the checkpoint's metadata") from error
 
 
-def _newest_of_each(held: Sequence[Held]) -> list[Held]:
-    """One save for each step, plan and rank: a rank's own before a copy, the newest of its own."""
+def _newest_of_each(snapshots: Sequence[Held]) -> list[Held]:
+    """Return one save for each step, plan and rank: a rank's own before a copy, the newest of its
+    own.
+    """
     best: dict[tuple[int, str, int], Held] = {}
-    for one in held:
+    for one in snapshots:
         key = (one.step, one.layout.plan, one.rank)
         known = best.get(key)
         if known is None or (one.own, one.header.generation) > (known.own, known.header.generation):

@@ -1,7 +1,7 @@
-"""Reading what was pickled without running anybody's code.
+"""Unpickles without running code from the file.
 
-PyTorch's own reader unpickles ``.metadata`` and values freely. Here only the classes that such
-files consist of are known; any other name in a pickle is an error, wherever it comes from.
+PyTorch's own reader unpickles ``.metadata`` and values without restriction. Here only the classes
+that such files consist of are known; any other name in a pickle is an error.
 """
 
 import pickle
@@ -41,21 +41,21 @@ _BUILTINS = {"set", "frozenset", "complex", "slice", "bytearray"}
 
 class _MetadataUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        """Give the classes that metadata consists of, and no other."""
+        """Return a class that metadata consists of; refuse any other."""
         if module == "torch" and isinstance(found := getattr(torch, name, None), torch.dtype):
             return found
         if module == "builtins" and name in _BUILTINS:
             return getattr(import_module("builtins"), name)
         if _KNOWN.get(name) == module:
             return getattr(import_module(module), name)
-        raise pickle.UnpicklingError(f"{module}.{name} has no place in a checkpoint's metadata")
+        raise pickle.UnpicklingError(f"{module}.{name} is not allowed in a checkpoint's metadata")
 
 
 def read_metadata(stream: IO[bytes]) -> Metadata:
     """Read a ``.metadata`` file.
 
     Raises:
-        CorruptError: it is damaged, or names anything that metadata do not consist of.
+        CorruptError: it is damaged, or names a class that does not belong in metadata.
     """
     try:
         found = _MetadataUnpickler(stream).load()
@@ -69,11 +69,11 @@ def read_metadata(stream: IO[bytes]) -> Metadata:
 
 
 def _data_classes() -> list[Callable[..., Any] | tuple[Callable[..., Any], str]]:
-    """What is data and no code, but not on PyTorch's list: NumPy's arrays and scalars."""
+    """Return pure data classes that are not on PyTorch's list: NumPy's arrays and scalars."""
     multiarray: Any = import_module("numpy._core.multiarray")
     kinds = [type(numpy.dtype(letter)) for letter in "?bBhHiIlLqQefdFD"]
     return [
-        bytes,  # an empty one; PyTorch knows how others are pickled
+        bytes,  # for empty bytes; PyTorch knows how others are pickled
         (bytes, "__builtin__.bytes"),
         numpy.ndarray,
         numpy.dtype,
@@ -86,12 +86,13 @@ def _data_classes() -> list[Callable[..., Any] | tuple[Callable[..., Any], str]]
 
 
 _loading = threading.Lock()
-"""PyTorch's list of what may be loaded is one for all threads, and what leaves it is gone also if
-the script had put it there."""
+"""PyTorch's list of allowed classes is global for all threads. Leaving ``safe_globals`` removes
+names from it even if the training script had added them.
+"""
 
 
 def safe_load(stream: IO[bytes]) -> Any:
-    """Load a value with PyTorch's restricted unpickler, which also knows arrays of NumPy.
+    """Load a value with PyTorch's restricted unpickler, extended by NumPy's arrays.
 
     Raises:
         pickle.UnpicklingError: loading it would need code.

@@ -1,9 +1,10 @@
-"""The process that takes checkpoints from memory to storage, and outlives the training processes.
+"""The saver: a process that writes checkpoints from memory to storage and outlives training
+processes.
 
-One for each job on each node, whoever starts it: the agent, or the first ``Checkpointer``. It is
-woken by words over a socket but decides by what lies in memory, so it may be killed and started
-again at any time. When a training process dies it writes the newest complete save to storage; when
-all are gone for good it takes the memory away and ends.
+There is one for each job on each node, started by the agent or the first ``Checkpointer``. Messages
+over a socket only wake it; it decides from the content of shared memory, so it may be killed and
+started again at any time. When a training process dies, it writes the newest complete save to
+storage. When the job is over, it frees the memory and ends.
 
     python -m gangline.elastic.checkpoint.saver HOME
 """
@@ -28,29 +29,31 @@ from gangline.elastic.checkpoint.writing import Writer
 
 log = logging.getLogger(__name__)
 LOOK_S = 1.0
-"""How often it looks without being woken: other nodes' parts appear without a word."""
+"""Seconds between polls without a message: parts of other nodes appear without one."""
 LONGEST_WAIT_S = 30.0
-"""Longest pause before a write that failed is tried again."""
+"""Longest pause before a failed write is retried."""
 
 
 class Saver:
-    """The state of a saver: who is connected, what was asked, when all were gone."""
+    """State of the saver: its connections, requests, and the time since the last process left."""
 
     def __init__(self, home: Path, settings: Settings) -> None:
         self.home, self.settings = home, settings
         self.loop = asyncio.get_running_loop()
         self.clients: dict[asyncio.StreamWriter, bool] = {}
-        """Connections, and whether a training process introduced itself there."""
+        """Connections; the value says whether a training process has introduced itself."""
         self.wake, self.sealing = asyncio.Event(), asyncio.Event()
         self.wake.set()
         self.deaths = 0
-        """Training processes that died and whose saves nobody has rescued yet."""
+        """Crashed training processes whose newest save has not been written yet."""
         self.flushers: list[asyncio.StreamWriter] = []
         self.seen_any = False
         self.fallen: set[int] = set()
-        """Ranks that died and have not come back."""
+        """Ranks that crashed and have not come back."""
         self.newest: dict[int, asyncio.StreamWriter] = {}
-        """The last connection of each rank: who comes back may be heard before the old one ends."""
+        """The newest connection of each rank. A restarted process may connect before the old
+        connection ends.
+        """
         self.alone_since = time.monotonic()
         self.ending = False
         self.replicator = Replicator(home)
@@ -64,9 +67,8 @@ class Saver:
             client.write(words.encode(outcome))
 
     async def serve(self, reader: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
-        """Listen to one connection until it ends."""
         rank: int | None = None
-        said_bye = False
+        has_finished = False
         self.clients[client] = False
         with contextlib.suppress(ConnectionError):
             while line := await reader.readline():
@@ -76,29 +78,29 @@ class Saver:
                         self.clients[client] = self.seen_any = True
                         self.fallen.discard(rank)
                         self.newest[rank] = client
-                        # A process that starts makes what was left by one that died its own.
+                        # A restarted process has written new settings for this job.
                         self.settings = homes.read_settings(self.home) or self.settings
                     case Saved():
                         self.sealing.set()
                     case Bye():
-                        said_bye = True
+                        has_finished = True
                     case Flush():
                         self.flushers.append(client)
                     case _:
-                        log.warning("unknown word", extra={"line": line[:100]})
+                        log.warning("unknown message", extra={"line": line[:100]})
                 self.wake.set()
         del self.clients[client]
         client.close()
         if rank is not None:
             self.alone_since = time.monotonic()
-            if not said_bye:
+            if not has_finished:
                 self.deaths += 1
                 if self.newest[rank] is client:
                     self.fallen.add(rank)
         self.wake.set()
 
     async def write_for_ever(self) -> None:
-        """Write and commit until there is nobody left to write for."""
+        """Write and commit until the job is over."""
         while not await self._finished():
             pause = LOOK_S
             if self.writer.troubles:
@@ -110,9 +112,9 @@ class Saver:
 
     async def _round(self) -> None:
         rescue = self.deaths > 0 or self.ending or bool(self.flushers)
-        held = await asyncio.to_thread(pending.survey, self.home)
-        await asyncio.to_thread(self.writer.take_up, self.settings, held)
-        await asyncio.to_thread(self.writer.write, self.settings, pending.asked_for(held))
+        snapshots = await asyncio.to_thread(pending.survey, self.home)
+        await asyncio.to_thread(self.writer.take_up, self.settings, snapshots)
+        await asyncio.to_thread(self.writer.write, self.settings, pending.asked_for(snapshots))
         await asyncio.to_thread(self.writer.commit, self.settings)
         if rescue:
             await asyncio.to_thread(clear_abandoned, self.home)
@@ -125,7 +127,7 @@ class Saver:
                 client.write(words.encode(Flushed(step)))
 
     async def seal_for_ever(self) -> None:
-        """Give each new save its checksums, soon after it was taken."""
+        """Compute checksums of each new save soon after it was taken, and replicate it."""
         while True:
             await self.sealing.wait()
             self.sealing.clear()
@@ -134,7 +136,7 @@ class Saver:
                 await asyncio.to_thread(self.writer.seal)
                 await asyncio.to_thread(self.replicator.send, self.settings)
             except (OSError, CheckpointError) as error:
-                log.warning("a save has no checksums or no copy yet", exc_info=error)
+                log.warning("a save has no checksums or no replica yet", exc_info=error)
 
     async def _finished(self) -> bool:
         if self.ending:
@@ -144,19 +146,19 @@ class Saver:
             return False
         alone = time.monotonic() - self.alone_since
         if self.seen_any and not self.fallen and not self.writer.waiting and not self.deaths:
-            held = await asyncio.to_thread(pending.survey, self.home)
-            if not pending.asked_for(held):
+            snapshots = await asyncio.to_thread(pending.survey, self.home)
+            if not pending.asked_for(snapshots):
                 return True
         return alone > self.settings.linger_s
 
     def end(self) -> None:
-        """Write the newest save, then end: the node is being taken away."""
+        """Write the newest save, then end: the node is about to be removed."""
         self.ending = True
         self.wake.set()
 
 
 async def run(home: Path, settings: Settings) -> bool:
-    """Serve until the job is over; whether its memory may be taken away."""
+    """Serve until the job is over; return whether its memory may be freed."""
     saver = Saver(home, settings)
     saver.loop.add_signal_handler(signal.SIGTERM, saver.end)
     clear_abandoned(home)
@@ -185,7 +187,7 @@ async def run(home: Path, settings: Settings) -> bool:
 
 
 def main() -> None:
-    """Run for the home that is named, unless another saver does."""
+    """Run for the given folder, unless another saver does."""
     home = Path(sys.argv[1])
     logging.basicConfig(
         filename=home / "saver.log", format="%(asctime)s %(levelname)s %(message)s", level="INFO"
@@ -194,7 +196,7 @@ def main() -> None:
     settings = homes.read_settings(home)
     if settings is None or not hold.take(exclusive=True):
         return
-    os.nice(5)  # training goes first
+    os.nice(5)  # training has priority
     over = asyncio.run(run(home, settings))
     if over and not homes.job_lives(home):
         shutil.rmtree(home, ignore_errors=True)

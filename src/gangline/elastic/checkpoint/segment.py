@@ -1,10 +1,12 @@
-"""One file in shared memory that holds one save of one rank, and outlives whoever wrote it.
+"""A segment: one file in shared memory with one save of one rank, which outlives its writer.
 
-Writer (a training process) and readers (the saver, a restarted training process) meet only in the
-file. A writer holds the file's lock exclusively while it overwrites; a reader holds it shared
-while it reads; the kernel drops the locks of the dead. Order of a save: header says WRITING, bytes
-are copied, header says COMPLETE. A kill at any instant leaves WRITING, a damaged header, or a
-complete save.
+The writer (a training process) and the readers (the saver, a restarted training process) share
+nothing but the file. A writer locks it exclusively while it overwrites; a reader locks it shared
+while it reads; the kernel releases the locks of dead processes.
+
+Write order of a save: header WRITING, then layout and data, then header COMPLETE. A crash at any
+point leaves WRITING, a damaged header, or a complete save. Readers compare the header before and
+after reading, because a lock protects only the time while it is locked.
 """
 
 import contextlib
@@ -34,10 +36,10 @@ class Segment:
     """A segment that is open in this process. Close it, or leave it to the garbage collector."""
 
     def __init__(self, path: Path) -> None:
-        """Open what lies at ``path``.
+        """Open the file at ``path``.
 
         Raises:
-            FileNotFoundError: there is nothing.
+            FileNotFoundError: it does not exist.
             CorruptError: it is too short to be a segment.
         """
         self.path = path
@@ -45,11 +47,11 @@ class Segment:
         size = os.fstat(self.descriptor).st_size
         if size < records.PAGE:
             os.close(self.descriptor)
-            raise CorruptError(f"{path} is {size} bytes long: no segment is so short")
+            raise CorruptError(f"{path} has {size} bytes, which is too short for a segment")
         self.map = mmap.mmap(self.descriptor, size)
 
     def close(self) -> None:
-        """Let go of the file. Views into it keep the memory until they are gone."""
+        """Close the file. Views into its memory stay valid until they are freed."""
         with contextlib.suppress(BufferError):  # views of tensors are still alive
             self.map.close()
         if self.descriptor >= 0:
@@ -58,28 +60,29 @@ class Segment:
 
     @property
     def size(self) -> int:
-        """Bytes of the whole file as it was opened."""
         return len(self.map)
 
     def is_at(self, path: Path) -> bool:
-        """Whether this is still the file that lies at ``path``."""
+        """Return whether this is still the file at ``path``."""
         with contextlib.suppress(FileNotFoundError):
             return os.path.samestat(os.fstat(self.descriptor), path.stat())
         return False
 
     def is_whole(self) -> bool:
-        """Whether the file is still as long as it was; to read what is gone would be fatal."""
+        """Return whether the file still has its length; reading a truncated mapping would kill the
+        process.
+        """
         return os.fstat(self.descriptor).st_size >= self.size
 
     def header(self) -> Header | None:
-        """What the segment says of itself; ``None`` when nothing valid is written."""
+        """Return the header; ``None`` if no valid one is written."""
         return records.unpack_header(self.map[: records.HEADER_BYTES])
 
     def layout(self, header: Header) -> Layout:
         """Read the layout that belongs to ``header``.
 
         Raises:
-            CorruptError: it is damaged, or the file is shorter than it should be.
+            CorruptError: it is damaged, or the file is shorter than the header says.
         """
         end = header.part_offset + header.part_bytes
         if self.size < max(end, header.total_bytes) or os.fstat(self.descriptor).st_size < end:
@@ -93,38 +96,33 @@ class Segment:
             raise CorruptError(f"the layout in {self.path} cannot be read: {error}") from error
 
     def part(self, header: Header) -> memoryview:
-        """The bytes of the rank's part."""
         return memoryview(self.map)[header.part_offset : header.part_offset + header.part_bytes]
 
     def seal(self, header: Header, entries: int) -> list[int] | None:
-        """The checksums of the entries, or ``None`` while nobody has computed them."""
+        """Return the checksums of the entries, or ``None`` if they have not been computed yet."""
         at = header.seal_offset
         return records.unpack_seal(
             self.map[at : at + records.seal_bytes(entries)], header.generation, entries
         )
 
     def put_seal(self, header: Header, sums: list[int]) -> None:
-        """Keep the checksums of the save that ``header`` describes."""
         os.pwrite(self.descriptor, records.pack_seal(header.generation, sums), header.seal_offset)
 
     def persisted(self, generation: int) -> bool:
-        """Whether the save of ``generation`` is in storage."""
         at = records.MARK_OFFSET
         return records.persisted(self.map[at : at + records.MARK_BYTES], generation)
 
     def mark_persisted(self, generation: int) -> None:
-        """Note that the save of ``generation`` is in storage."""
         os.pwrite(self.descriptor, records.pack_mark(generation, True), records.MARK_OFFSET)
 
     def put_header(self, header: Header) -> None:
-        """Write the header in one call."""
         os.pwrite(self.descriptor, records.pack_header(header), 0)
 
     def write(self, at: int, data: memoryview) -> None:
-        """Put bytes there, where pages may have to be had.
+        """Write bytes, which may need new pages.
 
         Raises:
-            MemoryShortError: there are none left.
+            MemoryShortError: no pages are left.
         """
         while len(data):
             try:
@@ -136,7 +134,7 @@ class Segment:
             at, data = at + done, data[done:]
 
     def begin(self, header: Header, layout: bytes) -> None:
-        """Declare what is there invalid and put the layout of what comes."""
+        """Invalidate the current content, and write the layout of the next save."""
         self.put_header(header)
         reach("save-begun")
         if self.map[records.PAGE : records.PAGE + len(layout)] != layout:
@@ -144,7 +142,7 @@ class Segment:
         reach("save-layout")
 
     def try_lock(self, exclusive: bool) -> bool:
-        """Take the lock if nobody is in the way."""
+        """Lock the file without waiting; return whether it is locked now."""
         kind = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
         try:
             fcntl.flock(self.descriptor, kind | fcntl.LOCK_NB)
@@ -153,12 +151,11 @@ class Segment:
         return True
 
     def unlock(self) -> None:
-        """Give the lock back."""
         fcntl.flock(self.descriptor, fcntl.LOCK_UN)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[bool]:
-        """Hold the shared lock inside the block; says whether it was free."""
+        """Lock the file shared inside the block; yield whether that succeeded."""
         taken = self.try_lock(exclusive=False)
         try:
             yield taken
@@ -169,8 +166,8 @@ class Segment:
 
 @lru_cache(maxsize=16)
 def _layout_of(data: bytes) -> Layout:
-    """Read a layout, once: a rank's buffers have the same one for as long as the state keeps its
-    form, and the saver looks at them every second.
+    """Decode a layout, with a cache: the buffers of a rank have equal layouts as long as the
+    structure of the state stays the same, and the saver reads them every second.
     """
     layout = decode(data)
     if wrong := faults(layout):
@@ -178,15 +175,15 @@ def _layout_of(data: bytes) -> Layout:
     return layout
 
 
-def place(layout: Layout, *, step: int, generation: int, wanted: bool) -> tuple[Header, bytes]:
-    """Lay out a segment: the header of a save that begins, and the layout's bytes."""
+def place(layout: Layout, *, step: int, generation: int, for_storage: bool) -> tuple[Header, bytes]:
+    """Plan a segment: return the header at the start of a save, and the encoded layout."""
     data = encode(layout)
     seal_offset = aligned(records.PAGE + len(data))
     part_offset = aligned(seal_offset + records.seal_bytes(len(layout.entries)), records.PAGE)
     total = aligned(part_offset + layout.part_bytes, records.PAGE)
     header = Header(
         State.WRITING,
-        wanted,
+        for_storage,
         step,
         generation,
         len(data),
@@ -201,21 +198,21 @@ def place(layout: Layout, *, step: int, generation: int, wanted: bool) -> tuple[
 
 
 def create(path: Path, size: int, reserve: bool = True) -> Segment:
-    """Make an empty segment of ``size`` bytes, taking the place of what was there.
+    """Create an empty segment of ``size`` bytes, replacing an existing file.
 
-    Without ``reserve`` it gets its pages as they are written, by ``Segment.write``.
+    Without ``reserve`` pages are allocated as they are written by ``Segment.write``.
 
     Raises:
-        MemoryShortError: shared memory has not so much left.
+        MemoryShortError: shared memory is too small for it.
     """
     fresh = path.with_suffix(".new")
     descriptor = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         if reserve:
-            # A page that cannot be had later would kill the process with SIGBUS.
+            # A page that cannot be allocated on access kills the process with SIGBUS.
             os.posix_fallocate(descriptor, 0, size)
         elif size > free_bytes(path.parent):
-            raise OSError(errno.ENOSPC, "less is free")
+            raise OSError(errno.ENOSPC, "not enough free memory")
         else:
             os.ftruncate(descriptor, size)
         reach("segment-allocated")

@@ -1,7 +1,7 @@
-"""Which buffer the next save goes to: a pure choice.
+"""Chooses the buffer for the next save.
 
-Never the newest complete one (it is what a crash would be restored from), never one that is being
-read. With three buffers one is always left: one may be on its way to storage, one is the newest.
+Never the newest complete one (a crash would be restored from it), and never one that is being read.
+With three buffers one is always free: one may be in upload, one is the newest.
 """
 
 from collections.abc import Sequence
@@ -10,29 +10,29 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A buffer as it was found."""
+    """The state of a buffer."""
 
     number: int
     complete: bool
     generation: int
     step: int
     waiting: bool
-    """It was asked to be written to storage and is not there yet."""
+    """True if it is to be written to storage and is not there yet."""
     locked: bool
-    """The saver is reading it."""
+    """True while the saver reads it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Where the save goes."""
+    """The buffer for a save."""
 
     number: int
     supersedes: int | None
-    """The step that waited for storage and will not get there: newer ones overtook it."""
+    """The step that waited for upload and is overwritten; newer ones replace it."""
 
 
 def choose(slots: Sequence[Slot]) -> Choice | None:
-    """The buffer to overwrite, or ``None`` when each is needed."""
+    """Return the buffer to overwrite, or ``None`` if every buffer is needed."""
     newest = max((slot.generation for slot in slots if slot.complete), default=None)
     free = [
         slot

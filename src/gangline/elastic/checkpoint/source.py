@@ -1,7 +1,7 @@
-"""Where a step is read from: the memory of this node; ``stored`` has storage. Nothing leaves here
-unverified.
+"""Sources of a step to restore: this node's memory here, storage in its own module.
 
-Both give an entry's bytes by the name that PyTorch's planner uses, after comparing their checksum.
+Both return an entry's bytes by the name that PyTorch's planner uses, after comparing the checksum.
+Invariant: no unverified byte is returned.
 """
 
 import contextlib
@@ -27,18 +27,18 @@ Key = tuple[str, tuple[int, ...] | None]
 
 
 def key_of(index: MetadataIndex) -> Key:
-    """How layouts and manifests name what PyTorch names ``index``."""
+    """Return the key that layouts and manifests use for PyTorch's ``index``."""
     return index.fqn, None if index.offset is None else tuple(index.offset)
 
 
 Fetch = Callable[[Sequence[Key], Metadata], Sequence[Held]]
-"""Has parts that hold these keys brought into this node's memory."""
+"""Fetches parts with these keys into this node's memory."""
 Mapped = Callable[[Path], Segment | None]
-"""The segment at a path, if this process keeps it mapped for its own saves."""
+"""Returns the segment at a path if this process has it mapped for its own saves."""
 
 
 class Where(NamedTuple):
-    """Where an entry lies. What is read in this order is read from front to back."""
+    """Location of an entry. Reading in this order reads files from front to back."""
 
     file: str
     offset: int
@@ -46,24 +46,25 @@ class Where(NamedTuple):
 
 
 class Row(Protocol):
-    """What one thread reads, entry by entry."""
+    """Reads entries, one after the other, in one thread."""
 
     def raw(self, key: Key) -> memoryview:
-        """The verified bytes: raw ones of a tensor, or a pickled value with its padding.
+        """Return the verified bytes: raw ones of a tensor, or a pickled value with its padding.
 
         Raises:
-            CorruptError: they are not what was written, or not there.
+            CorruptError: they differ from what was written, or are missing.
         """
 
     def copy(self, key: Key, into: memoryview) -> None:
-        """Put the raw bytes of a tensor into ``into``, verifying them on the way.
+        """Read the raw bytes of a tensor into ``into`` and verify them.
 
         Raises:
-            CorruptError: they are not what was written; what is in ``into`` then is no use.
+            CorruptError: they differ from what was written; the content of ``into`` is then
+                invalid.
         """
 
     def release(self, raw: memoryview) -> None:
-        """Say that what ``raw`` gave is not needed any more."""
+        """Return the memory of ``raw`` to the reader."""
 
 
 class Source(Protocol):
@@ -73,103 +74,100 @@ class Source(Protocol):
     metadata: Metadata
 
     def where(self, key: Key) -> Where:
-        """Where the entry lies."""
+        """Return the location of the entry."""
 
     def row(self) -> contextlib.AbstractContextManager[Row]:
-        """Begin to read; each thread has one of its own."""
+        """Open a reader; each thread needs its own."""
 
     def obtain(self, keys: Sequence[Key]) -> None:
-        """Have what will be read. Raises ``CorruptError`` when something cannot be had."""
+        """Make these entries available. Raises ``CorruptError`` if some cannot be obtained."""
 
     def close(self) -> None:
-        """Let go of files and memory."""
+        """Release files and memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class _InMemory:
     segment: Segment
     offset: int
-    """Where the part begins in the segment."""
+    """Offset of the part in the segment."""
     part: memoryview
     entry: Entry
     sum: int | None
     is_mapped: bool
-    """Whether the part's pages are where they can be copied from."""
+    """True if the part's pages are mapped by this process, so that they can be copied."""
 
 
 class MemorySource:
-    """A step in the segments of this node; what it lacks is fetched from where it is."""
+    """A step in the segments of this node; missing parts are fetched from other nodes."""
 
     def __init__(
         self,
-        held: Sequence[Held],
+        snapshots: Sequence[Held],
         fetch: Fetch | None = None,
         mapped: Mapped | None = None,
     ) -> None:
-        """Open ``held``, saves of one step and plan; what is ``mapped`` is not mapped again.
+        """Open ``snapshots``, saves of one step and plan; segments that are ``mapped`` are reused.
 
         Raises:
-            CorruptError: the metadata are damaged.
+            CorruptError: the metadata is damaged.
         """
         self._segments: list[Segment] = []
         self._entries: dict[Key, _InMemory] = {}
         self._fetch, self._mapped = fetch, mapped
         self.unsealed = 0
-        """Segments whose checksums nobody had computed yet when the save was needed."""
-        for one in held:
+        """Number of segments whose checksums had not been computed yet."""
+        for one in snapshots:
             self._add(one)
-        self.step = held[0].step
-        self.metadata = read_metadata(io.BytesIO(held[0].layout.metadata))
+        self.step = snapshots[0].step
+        self.metadata = read_metadata(io.BytesIO(snapshots[0].layout.metadata))
 
-    def _add(self, held: Held) -> None:
-        known_here = self._mapped(held.path) if self._mapped else None
-        segment = known_here or Segment(held.path)
+    def _add(self, snapshot: Held) -> None:
+        known_here = self._mapped(snapshot.path) if self._mapped else None
+        segment = known_here or Segment(snapshot.path)
         if known_here is None:
             self._segments.append(segment)
         header = segment.header()
-        if header != held.header:
-            raise CorruptError(f"{held.path.name} changed while it was looked at")
-        sums = segment.seal(header, len(held.layout.entries))
+        if header != snapshot.header:
+            raise CorruptError(f"{snapshot.path.name} changed while it was read")
+        sums = segment.seal(header, len(snapshot.layout.entries))
         self.unsealed += sums is None
         part = segment.part(header)
-        for number, entry in enumerate(held.layout.entries):
+        for number, entry in enumerate(snapshot.layout.entries):
             known = sums[number] if sums else None
             self._entries[entry.key, entry.chunk] = _InMemory(
                 segment, header.part_offset, part, entry, known, known_here is not None
             )
 
     def obtain(self, keys: Sequence[Key]) -> None:
-        """Fetch from other nodes what this one does not hold."""
+        """Fetch missing entries from other nodes."""
         missing = [key for key in keys if key not in self._entries]
         if missing and self._fetch is not None:
-            for held in self._fetch(missing, self.metadata):
-                self._add(held)
+            for snapshot in self._fetch(missing, self.metadata):
+                self._add(snapshot)
         if lost := [key for key in keys if key not in self._entries]:
-            raise CorruptError(f"{len(lost)} values, {lost[0][0]!r} among them, are in no memory")
+            raise CorruptError(f"{len(lost)} values, such as {lost[0][0]!r}, are in no memory")
 
     def where(self, key: Key) -> Where:
-        """The segment and the place in it."""
         found = self._entries[key]
         return Where(str(found.segment.path), found.entry.offset, found.entry.length)
 
     def row(self) -> contextlib.AbstractContextManager[Row]:
-        """Itself: nothing is opened to read."""
         return contextlib.nullcontext(self)
 
     def raw(self, key: Key) -> memoryview:
-        """The entry's bytes, where they lie."""
         found = self._entries[key]
         entry = found.entry
-        whole = found.part[entry.offset : entry.offset + entry.length]
-        if found.sum is not None and checksum(whole) != found.sum:
+        entry_bytes = found.part[entry.offset : entry.offset + entry.length]
+        if found.sum is not None and checksum(entry_bytes) != found.sum:
             raise CorruptError(f"{entry.key!r} in {found.segment.path.name} has a wrong checksum")
-        return whole[entry.raw_offset : entry.raw_offset + (entry.raw_length or entry.length)]
+        return entry_bytes[entry.raw_offset : entry.raw_offset + (entry.raw_length or entry.length)]
 
     def copy(self, key: Key, into: memoryview) -> None:
-        """Put the entry where it is needed: copied from a mapping that stays, or read.
+        """Copy the entry from a mapping that stays, or read it from the file.
 
-        A file that another rank may cut short meanwhile is read: that ends in an error, where a
-        mapping would end the process.
+        A file that another rank may truncate meanwhile is read: a short read is an error, whereas
+        access to a truncated mapping would kill the process.
         """
         found = self._entries[key]
         digest = _copied(found, into) if found.is_mapped else _read(found, into)
@@ -178,11 +176,9 @@ class MemorySource:
                 f"{found.entry.key!r} in {found.segment.path.name} has a wrong checksum"
             )
 
-    def release(self, raw: memoryview) -> None:
-        """Nothing to give back: no copy was made."""
+    def release(self, raw: memoryview) -> None: ...
 
     def close(self) -> None:
-        """Unmap the segments."""
         for found in self._entries.values():
             found.part.release()
         self._entries.clear()
@@ -191,24 +187,24 @@ class MemorySource:
 
 
 def _copied(found: _InMemory, into: memoryview) -> int:
-    """Copy the tensor's bytes from the mapping; the checksum of the whole entry."""
+    """Copy the tensor's bytes from the mapping; return the checksum of the complete entry."""
     entry = found.entry
     _see_length(entry, into)
-    whole = found.part[entry.offset : entry.offset + entry.length]
+    entry_bytes = found.part[entry.offset : entry.offset + entry.length]
     end = entry.raw_offset + entry.raw_length
     place = numpy.frombuffer(into, numpy.uint8)
-    origin = numpy.frombuffer(whole[entry.raw_offset : end], numpy.uint8)
-    total = checksum(whole[: entry.raw_offset])
+    origin = numpy.frombuffer(entry_bytes[entry.raw_offset : end], numpy.uint8)
+    total = checksum(entry_bytes[: entry.raw_offset])
     for at in range(0, len(into), STRETCH):
         if not found.segment.is_whole():
             raise _cut_short(found)
         stretch = slice(at, at + STRETCH)
         total = copy_summed(place[stretch], origin[stretch], total)
-    return checksum(whole[end:], total)
+    return checksum(entry_bytes[end:], total)
 
 
 def _read(found: _InMemory, into: memoryview) -> int:
-    """Read the tensor's bytes from the file; the checksum of the whole entry."""
+    """Read the tensor's bytes from the file; return the checksum of the complete entry."""
     at = found.offset + found.entry.offset
 
     def fill(block: memoryview) -> None:
@@ -227,19 +223,16 @@ def _cut_short(found: _InMemory) -> CorruptError:
 
 
 class Extent(Protocol):
-    """How long an entry is, and where in it the tensor's bytes are."""
+    """The length of an entry, and the position of the tensor's bytes in it."""
 
     @property
-    def length(self) -> int:
-        """Bytes of the entry."""
+    def length(self) -> int: ...
 
     @property
-    def raw_offset(self) -> int:
-        """Where in it the tensor's bytes begin."""
+    def raw_offset(self) -> int: ...
 
     @property
-    def raw_length(self) -> int:
-        """Their number."""
+    def raw_length(self) -> int: ...
 
 
 def _see_length(extent: Extent, into: memoryview) -> None:
@@ -248,10 +241,11 @@ def _see_length(extent: Extent, into: memoryview) -> None:
 
 
 def take(fill: Callable[[memoryview], None], extent: Extent, into: memoryview) -> int:
-    """Fill ``into`` with the tensor's bytes of an entry that ``fill`` reads; the whole's checksum.
+    """Read an entry through ``fill`` and its tensor's bytes into ``into``; return the entry's
+    checksum.
 
-    Each block is summed up where it has arrived, while it is still in the processor's cache, so
-    that verifying costs no second walk through memory.
+    Each block is added to the checksum while it is still in the processor's cache, so that
+    verification needs no second pass over memory.
     """
     _see_length(extent, into)
     around = memoryview(bytearray(extent.length - extent.raw_length))
@@ -266,7 +260,6 @@ def take(fill: Callable[[memoryview], None], extent: Extent, into: memoryview) -
 def tensor_of(
     raw: memoryview, metadata: Metadata, index: MetadataIndex, sizes: Mapping[Key, torch.Size]
 ) -> torch.Tensor:
-    """The tensor chunk that consists of these bytes."""
     properties = metadata.state_dict_metadata[index.fqn].properties  # type: ignore[union-attr]
     shape = sizes[key_of(index)]
     if shape.numel() == 0:

@@ -1,4 +1,4 @@
-"""A committed step in storage, read from front to back and verified on the way."""
+"""A committed step in storage, read from front to back and verified while it is read."""
 
 import contextlib
 import io
@@ -32,14 +32,14 @@ class _InFile:
 
 
 class _Buffers:
-    """Memory to read into, used again and again by the threads that read."""
+    """Memory to read into, reused by the reading threads."""
 
     def __init__(self) -> None:
         self._free: list[bytearray] = []
         self._lock = threading.Lock()
 
     def take(self, size: int) -> bytearray:
-        """A buffer of at least ``size`` bytes."""
+        """Return a buffer of at least ``size`` bytes."""
         with self._lock:
             for number, buffer in enumerate(self._free):
                 if len(buffer) >= size:
@@ -47,7 +47,6 @@ class _Buffers:
         return bytearray(size)
 
     def put(self, buffer: bytearray) -> None:
-        """Give one back."""
         with self._lock:
             self._free.append(buffer)
 
@@ -67,7 +66,7 @@ class StorageSource:
             self.manifest: Manifest = read_manifest(target.read(f"{self.folder}/{MANIFEST}"))
             blob = target.read(f"{self.folder}/{METADATA}")
         except FileNotFoundError as error:
-            raise CorruptError(f"{self.folder} is not whole: {error}") from error
+            raise CorruptError(f"{self.folder} is incomplete: {error}") from error
         if checksum(blob) != self.manifest.metadata_sum or self.manifest.step != step:
             raise CorruptError(f"{self.folder}/{METADATA} does not belong to the manifest")
         self.metadata = read_metadata(io.BytesIO(blob))
@@ -79,18 +78,17 @@ class StorageSource:
         }
 
     def obtain(self, keys: Sequence[Key]) -> None:
-        """See that all is there; nothing is read yet."""
+        """Check that the manifest has all entries; nothing is read yet."""
         if lost := [key for key in keys if key not in self.entries]:
             raise CorruptError(f"{lost[0][0]!r} is not in the manifest")
 
     def where(self, key: Key) -> Where:
-        """The file and the place in it."""
         found = self.entries[key]
         return Where(found.file, found.offset, found.length)
 
     @contextlib.contextmanager
     def row(self) -> Iterator[Row]:
-        """Read; a file stays open as long as what is read next lies in it."""
+        """Open a reader; a file stays open while the next entries are in it."""
         try:
             with contextlib.ExitStack() as files:
                 yield _StoredRow(self, files)
@@ -98,10 +96,10 @@ class StorageSource:
             raise CorruptError(f"a file of {self.folder} is missing: {error}") from error
 
     def verify(self) -> None:
-        """Read everything.
+        """Read and verify everything.
 
         Raises:
-            CorruptError: something is not what was written.
+            CorruptError: something differs from what was written.
         """
         for part in self.manifest.parts:
             with self.target.open(f"{self.folder}/{part.file}") as stream:
@@ -111,15 +109,14 @@ class StorageSource:
             for key in self.entries:
                 row.release(row.raw(key))
 
-    def close(self) -> None:
-        """Nothing is kept open."""
+    def close(self) -> None: ...
 
 
 class _StoredRow:
-    """What one thread reads from storage.
+    """Reads entries from storage in one thread.
 
-    The system reads ahead in a file that is read from front to back by the same open file, and
-    stores answer one question for each that is opened.
+    The operating system reads ahead if one open file is read from front to back, and object stores
+    need one request for each opened file.
     """
 
     def __init__(self, source: StorageSource, files: contextlib.ExitStack) -> None:
@@ -136,9 +133,8 @@ class _StoredRow:
         return stream
 
     def raw(self, key: Key) -> memoryview:
-        """Read the entry."""
         found = self._source.entries[key]
-        # Memory that was used before is much quicker than new one, whose pages have to be had.
+        # Reused memory is much faster than new memory, whose pages must be faulted in.
         data = memoryview(self._source.buffers.take(found.length))[: found.length]
         _fill(self._at(found), data)
         self._compare(key, found, checksum(data))
@@ -146,7 +142,6 @@ class _StoredRow:
         return data[found.raw_offset : found.raw_offset + size]
 
     def copy(self, key: Key, into: memoryview) -> None:
-        """Read the entry to where it is needed."""
         found = self._source.entries[key]
         stream = self._at(found)
         digest = take(lambda block: _fill(stream, block), found, into)
@@ -158,13 +153,12 @@ class _StoredRow:
             raise CorruptError(f"{key[0]!r} in {where} has a wrong checksum")
 
     def release(self, raw: memoryview) -> None:
-        """Use the memory again for what is read next."""
         assert isinstance(raw.obj, bytearray)
         self._source.buffers.put(raw.obj)
 
 
 def _fill(stream: object, view: memoryview) -> None:
-    """Read exactly so many bytes; an unbuffered file may give less at a time."""
+    """Fill the view; an unbuffered file may return fewer bytes at a time."""
     read = getattr(stream, "readinto")  # noqa: B009 - streams of fsspec have no common type
     while len(view):
         got = read(view)

@@ -1,7 +1,7 @@
-"""The checksum of checkpoints: CRC-64/NVME, at the speed of the processor's cache.
+"""The checksum of checkpoints: CRC-64/NVME, computed at the speed of the processor's cache.
 
-Sums of neighbouring stretches join to that of the whole, so that several threads can sum up one
-tensor, each the stretch that it is copying. Object stores of the S3 kind know the same sum.
+Checksums of adjacent chunks combine to that of both, so that several threads can process one
+tensor, each the chunk that it copies. Object stores of the S3 kind use the same checksum.
 """
 
 import ctypes
@@ -12,24 +12,27 @@ import numpy.typing
 from awscrt.checksums import combine_crc64nvme, crc64nvme
 
 BLOCK = 1 << 19
-"""Bytes that are copied and then summed up: they stay in a processor's own cache in between."""
+"""Bytes that are copied and then added to the checksum: they stay in a processor's cache in
+between.
+"""
 STRETCH = 1 << 22
-"""Bytes that a thread copies before it looks around: short, so that all threads end at about once.
+"""Bytes that a thread copies before it takes the next chunk: small, so that all threads end
+together.
 """
 Bytes = numpy.typing.NDArray[numpy.uint8]
 
 
 class NativeCopy:
-    """``copy_summed.c``, where it was built for this processor."""
+    """The functions of ``copy_summed.c``, if it was built for this processor."""
 
     WAYS = {1: "narrow", 2: "wide"}
-    """The ways to copy, by the C code's numbers: with registers of 128 and of 512 bits."""
+    """Variants of the C code by number: registers of 128 and of 512 bits."""
 
     def __init__(self, path: Path) -> None:
-        """Load it.
+        """Load the library.
 
         Raises:
-            OSError: it is not there, is made for another machine, or knows no way on this
+            OSError: it does not exist, was built for another machine, or has no variant for this
                 processor.
         """
         library = ctypes.CDLL(str(path))
@@ -39,12 +42,12 @@ class NativeCopy:
         self._copy.argtypes = [pointer, pointer, ctypes.c_size_t, ctypes.c_uint64, ctypes.c_int]
         self.best: int = library.best_way()
         if not self.best:
-            raise OSError(f"{path}: this processor multiplies no polynomials")
+            raise OSError(f"{path}: this processor has no carry-less multiplication")
 
     def copy(self, place: Bytes, origin: Bytes, before: int, way: int | None = None) -> int:
-        """As ``copy_summed``; other threads may run meanwhile."""
+        """Copy like the module's function of the same purpose; the GIL is released meanwhile."""
         if not (place.nbytes == origin.nbytes and place.flags.carray and origin.flags.c_contiguous):
-            raise ValueError("both must be rows of bytes of one length, and the place writable")
+            raise ValueError("both must be contiguous and of one length, and the copy writable")
         total: int = self._copy(
             place.ctypes.data, origin.ctypes.data, place.nbytes, before, way or self.best
         )
@@ -59,24 +62,26 @@ def _native() -> NativeCopy | None:
 
 
 NATIVE = _native()
-"""Copies and sums up in two thirds of an ordinary copy's time; ``None`` where it was not built."""
+"""Takes two thirds of the time of an ordinary copy; ``None`` if it was not built."""
 
 
 def checksum(data: bytes | bytearray | memoryview, before: int = 0) -> int:
-    """The sum of ``data``, or of it behind what has the sum ``before``."""
+    """Return the checksum of ``data``, appended to bytes with the checksum ``before``."""
     total: int = crc64nvme(data, before)
     return total
 
 
 def copy_summed(place: Bytes, origin: Bytes, before: int = 0) -> int:
-    """Copy ``origin``; the sum of what has arrived, behind what has the sum ``before``."""
+    """Copy ``origin``; return the checksum of the copy, appended to bytes with the checksum
+    ``before``.
+    """
     if NATIVE is not None:
         return NATIVE.copy(place, origin, before)
     return copy_in_blocks(place, origin, before)
 
 
 def copy_in_blocks(place: Bytes, origin: Bytes, before: int) -> int:
-    """As ``copy_summed``, without native code."""
+    """Copy and compute the checksum without native code."""
     for at in range(0, len(place), BLOCK):
         block = place[at : at + BLOCK]
         numpy.copyto(block, origin[at : at + BLOCK])
@@ -85,6 +90,6 @@ def copy_in_blocks(place: Bytes, origin: Bytes, before: int) -> int:
 
 
 def joined(first: int, second: int, length: int) -> int:
-    """The sum of two stretches that lie one behind the other, ``length`` that of the second one."""
+    """Return the checksum of two adjacent chunks; ``length`` is that of the second."""
     total: int = combine_crc64nvme(first, second, length)
     return total

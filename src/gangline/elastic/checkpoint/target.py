@@ -1,9 +1,9 @@
-"""Where checkpoints are kept: a folder of this machine, or anything that fsspec reaches.
+"""Where checkpoints are stored: a local folder, or any store that fsspec supports.
 
-A local folder (also NFS) commits by renaming a folder, after everything in it is on the disk. A
-store without renames commits by the manifest, which is put last: a step without it does not exist.
-It is put only where none is (``If-None-Match: *`` in S3, generation 0 in Google's), so that of two
-savers that make the same step at once only one commits it.
+A local folder (also NFS) commits by renaming a folder, after all its content is on disk. A store
+without renames commits by writing the manifest last: a step without it does not exist. The manifest
+is written only if none exists (``If-None-Match: *`` in S3, generation 0 in Google's), so that of
+two savers which write the same step concurrently only one commits it.
 """
 
 import contextlib
@@ -33,71 +33,68 @@ from gangline.elastic.checkpoint.manifest import (
 
 
 class Target(Protocol):
-    """What checkpoints are written to. Paths are relative to it. Failures raise ``OSError``."""
+    """A place for checkpoints. Paths are relative to it. Failures raise ``OSError`` or
+    ``StorageError``.
+    """
 
     def partial(self, step: int, plan: str) -> str:
-        """The folder in which a step is made."""
+        """Return the folder in which a step is written."""
 
     def begin(self, step: int, plan: str) -> None:
-        """Say that the step is going to be made; before the first of its files, by each rank."""
+        """Announce a step; each rank calls it before its first file."""
 
     def create(self, path: str) -> contextlib.AbstractContextManager[IO[bytes]]:
-        """A file to write to, which is on the disk when the block ends."""
+        """Open a file to write to; it is on disk when the block ends."""
 
     def put(self, path: str, data: bytes, durable: bool = True) -> None:
-        """Write a small file at once or not at all; on the disk, if ``durable``, on return."""
+        """Write a small file atomically; with ``durable`` it is on disk on return."""
 
-    def read(self, path: str) -> bytes:
-        """A whole file."""
+    def read(self, path: str) -> bytes: ...
 
-    def open(self, path: str) -> contextlib.AbstractContextManager[IO[bytes]]:
-        """A file to read from."""
+    def open(self, path: str) -> contextlib.AbstractContextManager[IO[bytes]]: ...
 
     def names(self, folder: str) -> list[str]:
-        """What is in a folder; nothing when it does not exist."""
+        """List a folder; empty if it does not exist."""
 
     def unfinished(self) -> list[tuple[int, str]]:
-        """Steps that are not committed, and the folders in which they are made."""
+        """Return the steps that are not committed, and their folders."""
 
     def commit(self, step: int, plan: str, manifest: bytes) -> None:
-        """Make the step exist. A second time is no harm.
+        """Commit the step. Repeating it does no harm.
 
         Raises:
-            StepTakenError: another plan's was committed since ``begin``.
+            StepTakenError: a step of another plan was committed since ``begin``.
         """
 
     def remove(self, folder: str) -> None:
-        """Take away a folder with all that is in it."""
+        """Delete a folder with its content."""
 
 
 class LocalTarget:
-    """A folder of a file system that renames."""
+    """A folder of a file system with renames."""
 
     def __init__(self, folder: str) -> None:
         self.root = Path(folder)
 
     def partial(self, step: int, plan: str) -> str:
-        """The folder in which a step is made."""
         return partial_name(step, plan)
 
     def begin(self, step: int, plan: str) -> None:
-        """Nothing: the same step of another plan stays until this one takes its place."""
+        """Do nothing: the same step of another plan stays until this one replaces it."""
 
     @contextlib.contextmanager
     def create(self, path: str) -> Iterator[IO[bytes]]:
-        """A file to write to, which is on the disk when the block ends."""
-        whole = self.root / path
-        whole.parent.mkdir(parents=True, exist_ok=True)
-        with open(whole, "wb", buffering=0) as stream:
+        full_path = self.root / path
+        full_path.parent.mkdir(parents=True, exist_ok=True)
+        with open(full_path, "wb", buffering=0) as stream:
             try:
                 yield stream
                 os.fsync(stream.fileno())
             except OSError:
-                whole.unlink(missing_ok=True)  # half a file would keep a full disk full
+                full_path.unlink(missing_ok=True)  # a partial file would keep a full disk full
                 raise
 
     def put(self, path: str, data: bytes, durable: bool = True) -> None:
-        """Write a small file at once or not at all; on the disk, if ``durable``, on return."""
         fresh = f"{path}.{os.getpid()}.new"
         if durable:
             with self.create(fresh) as stream:
@@ -108,38 +105,33 @@ class LocalTarget:
         (self.root / fresh).rename(self.root / path)
 
     def read(self, path: str) -> bytes:
-        """A whole file."""
         return (self.root / path).read_bytes()
 
     def open(self, path: str) -> IO[bytes]:
-        """A file to read from."""
         return open(self.root / path, "rb", buffering=0)
 
     def names(self, folder: str) -> list[str]:
-        """What is in a folder; nothing when it does not exist."""
         try:
             return sorted(os.listdir(self.root / folder))
         except FileNotFoundError:
             return []
 
     def unfinished(self) -> list[tuple[int, str]]:
-        """Steps that are not committed, and the folders in which they are made."""
         return [(found[0], name) for name in self.names("") if (found := partial_of(name))]
 
     def commit(self, step: int, plan: str, manifest: bytes) -> None:
-        """Make the step exist. A second time is no harm."""
         partial, final = self.root / partial_name(step, plan), self.root / step_name(step)
         self.put(f"{partial.name}/{MANIFEST}", manifest)
         _sync_folder(partial)
         reach("commit-manifest")
         if final.exists():
-            self.remove(final.name)  # the same step, saved again after a restart from an older one
+            self.remove(final.name)  # the same step, saved again after a restart from an older step
         partial.rename(final)
         reach("commit-renamed")
         _sync_folder(self.root)
 
     def remove(self, folder: str) -> None:
-        """Take away a folder with all that is in it; under another name first, as it takes time."""
+        """Delete a folder; it is renamed first, because deleting takes time."""
         trash = self.root / f".trash-{os.getpid()}-{folder.lstrip('.')}"
         with contextlib.suppress(FileNotFoundError):
             (self.root / folder).rename(trash)
@@ -155,7 +147,9 @@ def _sync_folder(folder: Path) -> None:
 
 
 class RemoteTarget:
-    """A store that fsspec reaches: objects appear whole when closed; nothing is renamed."""
+    """A store that fsspec supports: an object appears complete when it is closed; nothing is
+    renamed.
+    """
 
     def __init__(self, filesystem: Any, root: str) -> None:
         self.files, self.root = filesystem, root.rstrip("/")
@@ -164,14 +158,15 @@ class RemoteTarget:
         return f"{self.root}/{path}" if path else self.root
 
     def partial(self, step: int, plan: str) -> str:
-        """The folder in which a step is made: at once the last one, made valid by its manifest."""
+        """Return the final folder of the step: the manifest makes it valid."""
         del plan
         return step_name(step)
 
     def begin(self, step: int, plan: str) -> None:
-        """Withdraw the same step of another plan, made before a restart from an older one.
+        """Remove the manifest of the same step of another plan, saved before a restart from an
+        older step.
 
-        Its objects are about to be overwritten: it would be damaged, and in the way of this one.
+        Its objects are about to be overwritten: it would be damaged, and would block this commit.
         """
         path = _manifest_path(step)
         with contextlib.suppress(FileNotFoundError):
@@ -181,27 +176,24 @@ class RemoteTarget:
 
     @contextlib.contextmanager
     def create(self, path: str) -> Iterator[IO[bytes]]:
-        """A file to write to, which is there when the block ends."""
         with speaking_to(self.root):
             self.files.makedirs(self._at(path).rpartition("/")[0], exist_ok=True)
             with self.files.open(self._at(path), "wb") as stream:
                 yield stream
 
     def put(self, path: str, data: bytes, durable: bool = True) -> None:
-        """Write a small object."""
-        del durable  # stores know no other way
+        del durable  # object stores are always durable
         with self.create(path) as stream:
             stream.write(data)
 
     def read(self, path: str) -> bytes:
-        """A whole object."""
         with self.open(path) as stream:
             return stream.read()
 
     def _plan_at(self, path: str) -> str | None:
-        """Whose manifest lies there now; nobody's when it is damaged."""
+        """Return the plan of the manifest at this path; None if it is damaged."""
         with speaking_to(self.root):
-            self.files.invalidate_cache()  # a listing of before may lack it
+            self.files.invalidate_cache()  # a cached listing may lack it
         try:
             return read_manifest(self.read(path)).plan
         except CorruptError:
@@ -209,12 +201,10 @@ class RemoteTarget:
 
     @contextlib.contextmanager
     def open(self, path: str) -> Iterator[IO[bytes]]:
-        """An object to read from."""
         with speaking_to(self.root), self.files.open(self._at(path), "rb") as stream:
             yield stream
 
     def names(self, folder: str) -> list[str]:
-        """What is under a prefix."""
         with speaking_to(self.root):
             self.files.invalidate_cache()
             try:
@@ -224,7 +214,7 @@ class RemoteTarget:
         return sorted(str(name).rstrip("/").rpartition("/")[2] for name in found)
 
     def unfinished(self) -> list[tuple[int, str]]:
-        """Steps without a manifest, and where their objects are."""
+        """Return the steps without a manifest, and their folders."""
         return [
             (step, name)
             for name in self.names("")
@@ -232,13 +222,13 @@ class RemoteTarget:
         ]
 
     def commit(self, step: int, plan: str, manifest: bytes) -> None:
-        """Make the step exist by putting its manifest, the last of its objects.
+        """Commit the step by writing its manifest, the last of its objects.
 
-        Where one is already, it decides: stores have several words for that, and an answer may
-        have been lost after the manifest arrived.
+        If a manifest exists already, its plan decides: stores report that in different ways, and
+        the reply to an earlier attempt may have been lost after the manifest was written.
 
         Raises:
-            StepTakenError: it is another plan's.
+            StepTakenError: it is of another plan.
         """
         path = _manifest_path(step)
         try:
@@ -260,7 +250,7 @@ class RemoteTarget:
         reach("commit-manifest")
 
     def remove(self, folder: str) -> None:
-        """Take away what is under a prefix, the manifest first: half a step is no step."""
+        """Delete a prefix, the manifest first: a step without it does not exist."""
         with speaking_to(self.root):
             with contextlib.suppress(FileNotFoundError):
                 self.files.rm(self._at(f"{folder}/{MANIFEST}"))
@@ -273,7 +263,7 @@ def _manifest_path(step: int) -> str:
 
 
 def _knows_no_conditions(error: Exception) -> bool:
-    """Whether a store, or the library that speaks to it, cannot put where nothing is."""
+    """Return whether the store or its client library does not support conditional writes."""
     if isinstance(error, OSError):
         return error.errno == errno.ENOSYS
     cause = error.__cause__
@@ -282,10 +272,10 @@ def _knows_no_conditions(error: Exception) -> bool:
 
 @contextlib.contextmanager
 def speaking_to(place: str) -> Iterator[None]:
-    """Turn what a store's own library raises into ``StorageError``.
+    """Turn exceptions of a store's client library into ``StorageError``.
 
-    Such errors have no common root (those of botocore, aiohttp, Google and Azure are each their
-    own), and none of them may end the saver or a training that could go on without storage.
+    They have no common base class (botocore, aiohttp, Google and Azure each have their own), and
+    none of them may end the saver, or a training that could continue without storage.
     """
     try:
         yield
@@ -296,10 +286,10 @@ def speaking_to(place: str) -> Iterator[None]:
 
 
 def open_target(address: str, options: Mapping[str, str] | None = None) -> Target:
-    """The target that a folder or URL names.
+    """Open the target that a folder or URL names.
 
     Raises:
-        StorageError: the URL's kind needs a package that is not installed, or its store said no.
+        StorageError: the URL's scheme needs a package that is not installed, or the store refused.
         OSError: the store cannot be reached.
     """
     scheme, separator, rest = address.partition("://")

@@ -1,10 +1,10 @@
-"""All that a training needs to go on as if nothing had happened, in one value for a state.
+"""``TrainingState``: everything that training needs to continue, as one value of a state.
 
     state = {"training": TrainingState(model, optimizer, scheduler=scheduler, sampler=sampler)}
 
-Model and optimizer are kept under the names of parameters, as PyTorch's distributed checkpoints
-want them, so that they reshard. Random states belong to a rank; a rank that was not there before
-keeps its own.
+Model and optimizer are saved under the names of parameters, as PyTorch's distributed checkpoints
+require it, so that they reshard. Random states belong to a rank; a rank that did not exist when the
+checkpoint was saved retains its own.
 """
 
 import io
@@ -22,30 +22,30 @@ from gangline.elastic.checkpoint.safety import safe_load
 
 
 class KeepsState(Protocol):
-    """A scheduler, a sampler, a data loader: what has a state to keep."""
+    """An object with state, such as a scheduler, a sampler or a data loader."""
 
     def state_dict(self) -> dict[str, Any]:
-        """The state."""
+        """Return the state."""
 
     def load_state_dict(self, state_dict: dict[str, Any], /) -> Any:
-        """Go on from a state."""
+        """Restore a state."""
 
 
 class OneValue:
-    """Keeps the state of something as a single value.
+    """Saves the state of an object as a single value.
 
-    For states that gain and lose names as training goes: a checkpoint is restored by the names that
-    the state has then, and those of a fresh object are not those of one that was at work.
+    Use it for states whose names change during training: a checkpoint is restored by the names in
+    the current state, and those of a new object differ from those of a used one.
     """
 
     def __init__(self, keeper: KeepsState) -> None:
         self.keeper = keeper
 
     def state_dict(self) -> dict[str, Any]:
-        """The state.
+        """Return the state.
 
         Raises:
-            UnsavableError: it does not pickle, or would need code to load.
+            UnsavableError: it cannot be pickled, or would need code to load.
         """
         name, state = type(self.keeper).__name__, self.keeper.state_dict()
         data = pickled(name, state)
@@ -53,12 +53,12 @@ class OneValue:
         return {"value": data}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a state."""
+        """Restore a state."""
         self.keeper.load_state_dict(safe_load(io.BytesIO(state_dict["value"])))
 
 
 class TrainingState:
-    """Model, optimizer, random states and what else keeps state."""
+    """Model, optimizer, random states and other stateful objects."""
 
     def __init__(
         self,
@@ -66,11 +66,13 @@ class TrainingState:
         optimizer: torch.optim.Optimizer | Iterable[torch.optim.Optimizer],
         **others: KeepsState,
     ) -> None:
-        """``others`` are schedulers, samplers, data shards … under names of your choice."""
+        """Combine them; ``others`` are schedulers, samplers, data shards … under names of your
+        choice.
+        """
         self.model, self.optimizer, self.others = model, optimizer, others
 
     def state_dict(self) -> dict[str, Any]:
-        """The state; tensors in it are the model's own, not copies."""
+        """Return the state; its tensors are the model's own, not copies."""
         model, optimizer = get_state_dict(self.model, self.optimizer)
         return {
             "model": model,
@@ -80,7 +82,7 @@ class TrainingState:
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a state."""
+        """Restore a state."""
         set_state_dict(
             self.model,
             self.optimizer,
@@ -97,11 +99,11 @@ def _rank() -> int:
 
 
 def random_states() -> dict[str, Any]:
-    """The random states of Python, NumPy, PyTorch and its GPUs."""
+    """Return the random states of Python, NumPy, PyTorch and its GPUs."""
     name, keys, *rest = tuple(numpy.random.get_state(legacy=True))
     return {
         "python": random.getstate(),
-        # A tensor rather than an array: PyTorch's planner blanks what it does not know.
+        # A tensor rather than an array: PyTorch's planner does not save arrays.
         "numpy": {
             "name": name,
             "keys": torch.from_numpy(numpy.asarray(keys, "int64")),
@@ -113,10 +115,12 @@ def random_states() -> dict[str, Any]:
 
 
 def set_random_states(states: dict[str, Any]) -> None:
-    """Put them back."""
+    """Restore the result of ``random_states``."""
     random.setstate(states["python"])
-    kept = states["numpy"]
-    numpy.random.set_state((kept["name"], kept["keys"].numpy().astype("uint32"), *kept["rest"]))
+    numpy_state = states["numpy"]
+    numpy.random.set_state(
+        (numpy_state["name"], numpy_state["keys"].numpy().astype("uint32"), *numpy_state["rest"])
+    )
     torch.set_rng_state(states["torch"])
     if states["cuda"] and torch.cuda.is_available():
         torch.cuda.set_rng_state_all(states["cuda"])

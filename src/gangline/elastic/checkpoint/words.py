@@ -1,59 +1,60 @@
-"""What training processes and the saver of their node say to each other: a line of JSON each.
+"""Messages between training processes and the saver of their node: one line of JSON each.
 
-The words only wake and report. What is to be done the saver reads from the segments themselves, so
-a lost word, or a saver that is started anew, loses nothing.
+They only wake the saver and report results. The saver reads its work from the segments themselves,
+so a lost message or a restart of the saver loses nothing.
 """
 
 import msgspec
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
-    """A training process is here. When its connection ends without ``Bye``, it died."""
+    """A training process connects. If the connection ends without a finish message, the process
+    died.
+    """
 
     rank: int
     pid: int
 
 
 class Saved(msgspec.Struct, frozen=True, tag="saved"):
-    """There is a new save in memory."""
+    """A new save is in memory."""
 
     step: int
 
 
 class Bye(msgspec.Struct, frozen=True, tag="bye"):
-    """The training process ends as it should."""
+    """The training process ends as intended."""
 
 
 class Flush(msgspec.Struct, frozen=True, tag="flush"):
-    """Write the newest complete save to storage now; the answer is ``Flushed``."""
+    """Request: write the newest complete save to storage now."""
 
 
 class Flushed(msgspec.Struct, frozen=True, tag="flushed"):
-    """The step that was written, if any."""
+    """Reply to a flush: the step that was written, if any."""
 
     step: int | None
 
 
 class Outcome(msgspec.Struct, frozen=True, tag="outcome"):
-    """What became of a step that was to go to storage."""
+    """Report on a step that was to be written to storage."""
 
     step: int
     committed: bool
     reason: str = ""
-    """Why not, for people; the saver tries again."""
+    """Why it is not committed, for display; the saver tries again."""
 
 
 Word = Hello | Saved | Bye | Flush | Flushed | Outcome
 _decoder: msgspec.json.Decoder[Word] = msgspec.json.Decoder(Word)
 
 
-def encode(word: Word) -> bytes:
-    """The line that says ``word``."""
-    return msgspec.json.encode(word) + b"\n"
+def encode(message: Word) -> bytes:
+    return msgspec.json.encode(message) + b"\n"
 
 
 def decode(line: bytes) -> Word | None:
-    """Read a line; ``None`` when it is none of ours."""
+    """Read a line; return ``None`` if it is no known message."""
     try:
         return _decoder.decode(line)
     except msgspec.MsgspecError:

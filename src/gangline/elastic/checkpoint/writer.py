@@ -1,10 +1,10 @@
-"""PyTorch's side of saving, usable by itself: a storage writer that commits a step at once.
+"""The ``torch.distributed.checkpoint`` side of saving: a storage writer that commits a step.
 
     dcp.save(state, storage_writer=FlashWriter("s3://bucket/run", step))
     dcp.load(state, storage_reader=FlashReader.of_step("s3://bucket/run", step))
 
-The files, sums and commit are those of a ``Checkpointer``, which loads such a step too. There is no
-shared memory in it: ``dcp.save`` returns when the step is in storage.
+Files, checksums and commit are those of a ``Checkpointer``, which loads such a step too. It uses no
+shared memory: ``dcp.save`` returns when the step is in storage.
 """
 
 import io
@@ -34,7 +34,7 @@ Row = tuple[str, tuple[int, ...] | None, int, int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a rank writes: told to it with its plan."""
+    """Where a rank writes; the coordinator sends it with the plan."""
 
     plan: str
     rank: int
@@ -42,14 +42,14 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """What a rank tells of one value."""
+    """What a rank reports about one value."""
 
     place: _Place
     row: Row
 
 
 class FlashWriter(StorageWriter):
-    """Writes one step to a folder, or a URL that fsspec knows, for PyTorch's planners."""
+    """Writes one step to a folder, or to a URL that fsspec supports, for PyTorch's planners."""
 
     def __init__(
         self,
@@ -57,32 +57,30 @@ class FlashWriter(StorageWriter):
         step: int,
         options: Mapping[str, str] | None = None,
     ) -> None:
-        """``options`` are given to fsspec.
+        """Open the target; ``options`` are passed to fsspec.
 
         Raises:
-            StorageError: the URL's kind needs a package that is not installed.
+            StorageError: the URL's scheme needs a package that is not installed.
         """
         super().__init__()
         self.target, self.step = open_target(str(folder), options), step
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """The place was chosen at construction; nothing changes."""
+        """Do nothing: the target was chosen at construction."""
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Any name will do; it is not looked at."""
+        """Accept any name; it is not used."""
         del checkpoint_id
         return True
 
-    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """Nothing to set up."""
+    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None: ...
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """The plan as it is."""
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """Tell each rank its place."""
+        """Give each rank its location."""
         name = uuid.uuid4().hex
         return [replace(plan, storage_data=_Place(name, n)) for n, plan in enumerate(plans)]
 
@@ -90,7 +88,7 @@ class FlashWriter(StorageWriter):
         """Write this rank's file.
 
         Raises:
-            OSError: the target did not take it.
+            OSError: the target did not accept it.
         """
         place: _Place = plan.storage_data
         path = f"{self.target.partial(self.step, place.plan)}/{part_name(place.rank)}"
@@ -101,7 +99,7 @@ class FlashWriter(StorageWriter):
                 row = _write(stream, at, item, planner)
                 at += row[3]
                 results.append(WriteResult(item.index, row[3], _Written(place, row)))
-        if not results:  # that a rank has nothing to write is told by a result without a row
+        if not results:  # a result without a row reports a rank that has nothing to write
             results.append(WriteResult(None, 0, place))  # type: ignore[arg-type]
         done: Future[list[WriteResult]] = Future()
         done.set_result(results)
@@ -111,7 +109,7 @@ class FlashWriter(StorageWriter):
         """Write the metadata and commit the step.
 
         Raises:
-            OSError: the target did not take it.
+            OSError: the target did not accept it.
             StepTakenError: another saver committed the step meanwhile.
         """
         written = [one for rank in results for one in rank if one.index is not None]
@@ -129,23 +127,23 @@ class FlashWriter(StorageWriter):
 
 
 def _parts(results: list[list[WriteResult]]) -> tuple[str, list[Part]]:
-    """The plan's name and each rank's part of the manifest, from what the ranks tell."""
+    """Return the plan's name and each rank's part of the manifest."""
     rows: dict[int, list[Row]] = {}
     plan = ""
     for one in (one for rank in results for one in rank):
-        told: _Written | _Place = one.storage_data
-        place = told.place if isinstance(told, _Written) else told
+        reported: _Written | _Place = one.storage_data
+        place = reported.place if isinstance(reported, _Written) else reported
         plan = place.plan
         mine = rows.setdefault(place.rank, [])
-        if isinstance(told, _Written):
-            mine.append(told.row)
+        if isinstance(reported, _Written):
+            mine.append(reported.row)
     return plan, [
         Part(rank, sum(row[3] for row in rows[rank]), rows[rank]) for rank in sorted(rows)
     ]
 
 
 def _write(stream: IO[bytes], at: int, item: WriteItem, planner: SavePlanner) -> Row:
-    """Write one value; returns its row of the manifest."""
+    """Write one value; return its row of the manifest."""
     pieces, raw_offset, raw_length = _pieces(item, planner)
     total, length = 0, 0
     for piece in pieces:
@@ -159,7 +157,7 @@ def _write(stream: IO[bytes], at: int, item: WriteItem, planner: SavePlanner) ->
 
 
 def _pieces(item: WriteItem, planner: SavePlanner) -> tuple[list[memoryview], int, int]:
-    """A value's bytes as ``torch.save`` would write them; where the raw ones begin, and end."""
+    """Return a value's bytes in ``torch.save`` format, and start and length of the raw ones."""
     value = planner.resolve_data(item)
     if isinstance(value, io.BytesIO):
         return [value.getbuffer()], 0, 0

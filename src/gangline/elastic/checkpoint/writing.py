@@ -1,7 +1,8 @@
-"""The saver's hands: writing what is asked for, committing, keeping checksums; all blocking calls.
+"""The uploader of the saver: writes requested saves, commits steps, computes checksums. All calls
+block.
 
-Every call looks at the segments anew. Nothing is remembered that could not be found again, but for
-the commits that wait for other nodes.
+Every call reads the segments again. The only state that shared memory does not have is the list of
+uncommitted steps, and that is rebuilt from storage after a restart of the saver.
 """
 
 import logging
@@ -26,25 +27,25 @@ from gangline.elastic.checkpoint.words import Outcome
 
 log = logging.getLogger(__name__)
 OTHERS_S = 10.0
-"""How long a step waits for the other nodes before an older one is tried as well."""
+"""Time that a step waits for the other nodes before an older one is tried as well."""
 
 
 class Writer:
-    """Writes the saves of one home to its target."""
+    """Writes the saves of one job's folder to its target."""
 
     def __init__(self, home: Path, report: Callable[[Outcome], None]) -> None:
         self.home, self.report = home, report
         self.stop = threading.Event()
         self.waiting: dict[tuple[int, str], int] = {}
-        """Steps and plans that wait for other ranks, and the number of ranks."""
+        """Uncommitted steps and plans that wait for other ranks, with the number of ranks."""
         self.troubles = 0
-        """Attempts that failed, one after the other."""
+        """Number of consecutive failed attempts."""
         self.taken: set[tuple[int, str]] = set()
-        """Steps and plans that another saver was faster to commit: not tried again."""
+        """Steps and plans that another saver committed first; they are not tried again."""
         self._target: tuple[Settings, Target, persist.Pace] | None = None
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="write")
         self._mapped: dict[Path, Segment] = {}
-        """Segments that sums are taken of, again and again."""
+        """Segments that stay mapped for repeated checksums."""
 
     def close(self) -> None:
         """Stop waiting for bandwidth and end the threads."""
@@ -59,11 +60,11 @@ class Writer:
         return self._target[1:]
 
     def _find_unfinished(self, target: Target) -> None:
-        """Take up the commits that an earlier saver left.
+        """Find the uncommitted steps that an earlier saver left.
 
-        What lies in a store under a step's last name may be what another job is making.
+        In an object store a step is written under its final name, so it may belong to another job.
         """
-        mine = {held.layout.plan for held in pending.survey(self.home)}
+        mine = {snapshot.layout.plan for snapshot in pending.survey(self.home)}
         for _, name in target.unfinished():
             notes = [one for one in target.names(name) if one.startswith("rank-")]
             for one in notes[:1]:
@@ -74,51 +75,55 @@ class Writer:
                 if partial_of(name) or note.plan in mine:
                     self.waiting[note.step, note.plan] = note.world
 
-    def take_up(self, settings: Settings, held: Sequence[Held]) -> None:
-        """Find the commits that an earlier saver left, if memory says that there may be any."""
+    def take_up(self, settings: Settings, snapshots: Sequence[Held]) -> None:
+        """Find the uncommitted steps that an earlier saver left, if memory says that there may be
+        any.
+        """
         if self._target is not None:
             return
-        if any(one.own and one.header.wanted and one.written for one in held):
+        if any(one.own and one.header.wanted and one.written for one in snapshots):
             try:
                 self._open(settings)
             except (OSError, StorageError) as error:
                 self.troubles += 1
-                log.warning("storage cannot be looked at", exc_info=error)
+                log.warning("storage cannot be read", exc_info=error)
 
-    def write(self, settings: Settings, wishes: Sequence[Held]) -> bool:
-        """Write these saves; whether all of them are in storage now."""
-        if not wishes:
+    def write(self, settings: Settings, snapshots: Sequence[Held]) -> bool:
+        """Write these saves; return whether all of them are in storage now."""
+        if not snapshots:
             return True
         try:
             target, pace = self._open(settings)
-            done = list(self._pool.map(lambda one: self._write_one(target, pace, one), wishes))
+            done = list(self._pool.map(lambda one: self._write_one(target, pace, one), snapshots))
         except (OSError, StorageError, CorruptError) as error:
             self.troubles += 1
-            log.warning("checkpoint not written", extra={"step": wishes[0].step}, exc_info=error)
-            self.report(Outcome(wishes[0].step, committed=False, reason=_words(error)))
+            log.warning(
+                "checkpoint was not written", extra={"step": snapshots[0].step}, exc_info=error
+            )
+            self.report(Outcome(snapshots[0].step, committed=False, reason=_words(error)))
             return False
         self.troubles = 0
         return all(done)
 
-    def _write_one(self, target: Target, pace: persist.Pace, wish: Held) -> bool:
-        segment = Segment(wish.path)
+    def _write_one(self, target: Target, pace: persist.Pace, snapshot: Held) -> bool:
+        segment = Segment(snapshot.path)
         try:
             with segment.reading() as free:
-                if not free or segment.header() != wish.header:
-                    return False  # a newer save is taking its place, and will be asked for itself
-                if not persist.is_committed(target, wish.step, wish.layout.plan):
-                    persist.write_part(target, segment, wish.header, wish.layout, pace)
-                    self.waiting[wish.step, wish.layout.plan] = wish.layout.world
-                segment.mark_persisted(wish.header.generation)
+                if not free or segment.header() != snapshot.header:
+                    return False  # a newer save replaces it, and will be requested itself
+                if not persist.is_committed(target, snapshot.step, snapshot.layout.plan):
+                    persist.write_part(target, segment, snapshot.header, snapshot.layout, pace)
+                    self.waiting[snapshot.step, snapshot.layout.plan] = snapshot.layout.world
+                segment.mark_persisted(snapshot.header.generation)
         except CorruptError:
-            segment.put_header(replace(wish.header, state=State.CORRUPT))
+            segment.put_header(replace(snapshot.header, state=State.CORRUPT))
             raise
         finally:
             segment.close()
         return True
 
     def commit(self, settings: Settings) -> list[int]:
-        """Commit what can be; returns the steps. What waits for others stays waiting."""
+        """Commit complete steps and return them. Other steps stay uncommitted."""
         done = []
         for (step, plan), world in sorted(self.waiting.items(), reverse=True):
             try:
@@ -132,7 +137,7 @@ class Writer:
             except StepTakenError as error:
                 del self.waiting[step, plan]
                 self.taken.add((step, plan))
-                log.warning("checkpoint not committed", extra={"step": step}, exc_info=error)
+                log.warning("checkpoint was not committed", extra={"step": step}, exc_info=error)
                 self.report(Outcome(step, committed=False, reason=_words(error)))
             except (OSError, StorageError) as error:
                 self.troubles += 1
@@ -142,17 +147,17 @@ class Writer:
         return done
 
     def rescue(self, settings: Settings) -> int | None:
-        """Write the newest save that this node's ranks all hold, and get it committed.
+        """Write the newest save that all ranks of this node hold, and wait for its commit.
 
-        When other nodes do not hold it, the next older one is tried as well.
+        If other nodes do not hold it, the next older one is tried as well.
         """
         for step in pending.common_steps(pending.survey(self.home)):
-            held = pending.at_step(pending.survey(self.home), step)
-            if held and (step, held[0].layout.plan) in self.taken:
+            snapshots = pending.at_step(pending.survey(self.home), step)
+            if snapshots and (step, snapshots[0].layout.plan) in self.taken:
                 continue
-            if not self.write(settings, held):
+            if not self.write(settings, snapshots):
                 return None
-            if self._committed_in_time(settings, step, held[0].layout.plan):
+            if self._committed_in_time(settings, step, snapshots[0].layout.plan):
                 return step
         return None
 
@@ -171,36 +176,38 @@ class Writer:
         return (step, plan) not in self.taken
 
     def _stand_in(self, settings: Settings, step: int, plan: str) -> None:
-        """Write, from copies kept here, the parts of ranks whose nodes are gone."""
+        """Write the parts of ranks on lost nodes, from copies on this node."""
         try:
             target, _ = self._open(settings)
             missing = persist.missing_ranks(target, step, plan, self.waiting[step, plan])
         except (OSError, StorageError):
-            return  # the commit that is tried next says so
-        held = pending.stand_ins(pending.survey(self.home), step, plan, missing)
-        for one in held:
+            return  # the next commit reports the error
+        snapshots = pending.stand_ins(pending.survey(self.home), step, plan, missing)
+        for one in snapshots:
             log.warning("writing the part of a lost rank", extra={"rank": one.rank, "step": step})
-        self.write(settings, held)
+        self.write(settings, snapshots)
 
     def seal(self) -> int:
-        """Give each complete save its checksums; returns how many were missing.
+        """Compute missing checksums of complete saves; return how many were missing.
 
-        Not for several threads at once.
+        Not thread-safe.
         """
         for path in [path for path, one in self._mapped.items() if not one.is_at(path)]:
-            self._mapped.pop(path).close()  # replaced or removed: its memory is needed
+            self._mapped.pop(path).close()  # replaced or removed: its memory must be freed
         count = 0
-        for held in pending.survey(self.home):
+        for snapshot in pending.survey(self.home):
             try:
-                segment = self._map(held.path)
+                segment = self._map(snapshot.path)
             except (FileNotFoundError, CorruptError):
-                continue  # it went while it was looked at
-            if segment.seal(held.header, len(held.layout.entries)) is None:
-                count += persist.seal_unless_overtaken(segment, held.header, held.layout)
+                continue  # removed since the inventory was taken
+            if segment.seal(snapshot.header, len(snapshot.layout.entries)) is None:
+                count += persist.seal_unless_overtaken(segment, snapshot.header, snapshot.layout)
         return count
 
     def _map(self, path: Path) -> Segment:
-        """The segment, mapped once: finding its pages anew costs more than taking the sums."""
+        """Return the segment, mapped once: faulting in its pages again costs more than the
+        checksums.
+        """
         if path not in self._mapped:
             self._mapped[path] = Segment(path)
         return self._mapped[path]

@@ -1,1 +1,5 @@
-"""Data shards: records of a data set handed out to whoever is there to train on them."""
+"""Data shards: records of data sets are leased to workers, so that each is trained on once.
+
+``client`` is the API for training scripts, ``shard_sampler`` and ``torch_records`` adapt it to
+input pipelines. ``shards`` is the ledger that the master journals.
+"""

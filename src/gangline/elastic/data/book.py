@@ -1,9 +1,10 @@
-"""One data set's book: which shards wait, who holds which, what is done, what was given up.
+"""The shards of one data set: which wait, which are leased to whom, which are done or given up.
 
-A *piece* is what is left of a shard. It waits (fresh ones in the order of the epoch, returned ones
-before them), is leased, and ends done or dead. Whoever finishes a piece first has done it, also
-after the lease ran out; a second worker's report is passed over. So records are counted exactly
-once, and worked on at least once.
+A *piece* is what is left of a shard. It waits (new ones in the order of the epoch, returned ones
+before them), is leased, and ends done or dead. The first worker that finishes a piece counts, also
+after its lease expired; a second report is ignored.
+
+Invariant: each record is counted exactly once, and processed at least once.
 """
 
 from collections import Counter, OrderedDict
@@ -14,7 +15,7 @@ from gangline.elastic.data.events import DatasetState, Report, Supply, Take, Tak
 from gangline.elastic.data.page import Heads, Lease, Page, Piece
 
 KEPT_REASONS = 5
-"""How many of a piece's failures are remembered in words; the newest."""
+"""Number of a piece's newest failure reasons that are stored."""
 
 TIMED_OUT = "not reported in time"
 WORKER_GONE = "its worker was lost"
@@ -42,32 +43,37 @@ class Book:
             }
 
     def page(self) -> Page:
-        """Return all that must be remembered. It shares pieces with the book: encode it at once."""
+        """Return the serializable state. It shares pieces with this object: encode it before the
+        next call.
+        """
         self._page.returned = list(self._returned.values())
         self._page.leases = list(self._leases.values())
         return self._page
 
-    # Handing out
+    # Leasing
 
-    def take(self, ask: Take, now: float) -> Taken:
-        """Hand out shards, those that came back first."""
-        if ask.request and (again := self._repeated(ask)):
+    def take(self, request: Take, now: float) -> Taken:
+        """Lease shards, returned ones first."""
+        if request.request and (again := self._repeated(request)):
             return again
         shards: list[Shard] = []
-        while len(shards) < ask.count:
-            piece = self._next_piece(ask.through_epoch)
+        while len(shards) < request.count:
+            piece = self._next_piece(request.through_epoch)
             if piece is None:
                 break
-            shards.append(self._lease(piece, ask.worker, now))
+            shards.append(self._lease(piece, request.worker, now))
         if not shards:
-            return Taken(self._why_none(ask.worker, ask.through_epoch))
-        if ask.request:
-            self._page.answers[ask.worker] = (ask.request, [shard.lease for shard in shards])
+            return Taken(self._why_none(request.worker, request.through_epoch))
+        if request.request:
+            self._page.answers[request.worker] = (
+                request.request,
+                [shard.lease for shard in shards],
+            )
         return Taken(Supply.GIVEN, tuple(shards))
 
-    def _repeated(self, ask: Take) -> Taken | None:
-        request, leases = self._page.answers.get(ask.worker, (0, []))
-        if request != ask.request:
+    def _repeated(self, event: Take) -> Taken | None:
+        request, leases = self._page.answers.get(event.worker, (0, []))
+        if request != event.request:
             return None
         shards = [self._leases[one].shard() for one in leases if one in self._leases]
         return Taken(Supply.GIVEN, tuple(shards)) if shards else None
@@ -143,10 +149,10 @@ class Book:
             return cut and last and all(epoch > through_epoch for epoch in self._open)
         return cut and last and not self._open
 
-    # Taking back
+    # Results and lost leases
 
     def report(self, report: Report, now: float) -> bool:
-        """Book what a worker did. Returns whether anything changed."""
+        """Record the results of a worker. Returns whether anything changed."""
         changed = False
         for progress in report.progress:
             changed |= self._advance(report.worker, progress.lease, progress.position, now)
@@ -236,7 +242,9 @@ class Book:
             self._returned[piece.key] = piece
 
     def release(self, owner: str) -> bool:
-        """Take back what a worker, or all workers of a node, held. Returns whether it held any."""
+        """Take back the leases of a worker, or of all workers of a node. Returns whether there were
+        any.
+        """
         prefix = owner + "/"
         gone = [worker for worker in self._held if worker == owner or worker.startswith(prefix)]
         for worker in gone:
@@ -247,7 +255,7 @@ class Book:
         return bool(gone)
 
     def expire(self, now: float) -> bool:
-        """Take back what is overdue. Returns whether anything was."""
+        """Take back expired leases. Returns whether there were any."""
         overdue = False
         while self._leases:
             lease = next(iter(self._leases.values()))
@@ -258,42 +266,40 @@ class Book:
         return overdue
 
     def resume(self, now: float) -> None:
-        """Begin all leases anew."""
+        """Restart the time of all leases."""
         for lease in self._leases.values():
             lease.deadline = now + self.definition.lease_s
 
     @property
     def deadline(self) -> float | None:
-        """When the next lease runs out."""
+        """The next time at which a lease expires."""
         return next(iter(self._leases.values())).deadline if self._leases else None
 
     @property
     def next_lease(self) -> int:
-        """A number that no lease has had."""
         return self._page.next_lease
 
     # Streams, dead letters, checkpoints
 
     def extend(self, partition: str, end: int) -> bool:
-        """Let a partition reach further; a new one begins at 0. Returns whether it changed."""
+        """Extend a partition; a new one starts at 0. Returns whether it changed."""
         head = self._page.heads.setdefault(partition, Heads(0, 0))
         changed = end > head.end
         head.end = max(head.end, end)
         return changed
 
     def close(self) -> bool:
-        """Say that a stream will not grow. Returns whether that is news."""
+        """End a stream. Returns whether it was open."""
         changed = not self._page.closed
         self._page.closed = True
         return changed
 
     @property
     def is_closed(self) -> bool:
-        """Whether the stream will not grow."""
         return self._page.closed
 
     def revive(self) -> bool:
-        """Hand dead letters out again. Returns whether there were any."""
+        """Make dead letters available again. Returns whether there were any."""
         letters, self._page.dead = self._page.dead, []
         for one in letters:
             piece = Piece(one.epoch, one.number, one.start, one.end, one.partition)
@@ -302,7 +308,9 @@ class Book:
         return bool(letters)
 
     def checkpoint(self) -> Page:
-        """Return what a training checkpoint must keep: what is not done, whoever holds it."""
+        """Return what a training checkpoint must contain: all pieces that are not done, leased or
+        not.
+        """
         page = self._page
         waiting = [*(lease.piece for lease in self._leases.values()), *self._returned.values()]
         return Page(
@@ -319,7 +327,7 @@ class Book:
         )
 
     def state(self) -> DatasetState:
-        """Say how far it is."""
+        """Return the progress of the data set."""
         page, layout = self._page, self._layout
         fresh = (
             sum(-(-(h.end - h.next) // self.definition.shard_size) for h in page.heads.values())

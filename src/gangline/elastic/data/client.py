@@ -1,4 +1,4 @@
-"""The data client of training scripts: takes shards, reports batches, keeps the position.
+"""The data client of training scripts: takes shards, reports batches, saves the position.
 
     client = ShardingClient("corpus", batch_size=32, dataset_size=1_000_000, shuffle=True)
     while shard := client.fetch_shard():
@@ -6,8 +6,8 @@
             train(batch)
             client.report_batch_done()
 
-Names and parameters are those of DLRover's client where it has them. A script that is killed loses
-nothing: what it did not report goes to others, or to itself when it is back.
+Names and parameters are those of DLRover's client where it has them. A killed script loses nothing:
+shards that it did not report are leased to others, or to itself after its restart.
 """
 
 import base64
@@ -49,31 +49,31 @@ from gangline.elastic.data.events import (
 from gangline.elastic.data.source import ShardSource, source_of
 
 WAIT_S = 30.0
-"""How long the master may hold one question for shards."""
+"""Longest time that the master may delay one reply to a request for shards."""
 
 _TEXT = "text"
 
 
 class ShardRefusedError(Exception):
-    """The master refuses what was asked; the message says why."""
+    """The master refuses the request; the message says why."""
 
 
 class ShardingClient:
-    """One process's access to one data set.
+    """Access of one process to one data set.
 
     Args:
-        dataset_name: names the data set in the job; the same for all processes.
-        batch_size: records of one batch; what `report_batch_done` counts unless told otherwise.
-        num_epochs: how often all records are gone through; 0 without end.
-        dataset_size: how many records there are; not needed with ``definition``.
+        dataset_name: name of the data set in the job; the same for all processes.
+        batch_size: records of one batch; the default of `report_batch_done`.
+        num_epochs: number of passes over all records; 0 without end.
+        dataset_size: number of records; not needed with ``definition``.
         shuffle: shards in a new order in each epoch; records, for ``storage_type`` "text".
         task_type: "training", "evaluation" or "prediction".
         num_minibatches_per_shard: batches of one shard.
         storage_type: "text", or anything else for tables.
         seed: of the order.
         lease_s: see ``Dataset``.
-        definition: the data set in full, instead of the parameters above (files, streams).
-        source: where shards come from; None: the environment says.
+        definition: the complete data set, in place of the parameters above (files, streams).
+        source: where shards come from; None: as the environment says.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 - the parameters that scripts know
@@ -113,7 +113,7 @@ class ShardingClient:
         self._ended = False
         self._kept: bytes | None = None
         try:
-            # What an earlier process of this name held is not being worked on any more.
+            # End the leases of an earlier process with this name.
             self._tell(Release(self._worker))
             self._register()
         except ShardRefusedError:
@@ -127,29 +127,28 @@ class ShardingClient:
         self.close()
 
     def close(self) -> None:
-        """End the connection to the master. Shards that are held go to others in time."""
+        """End the connection to the master. The leases of this process expire in time."""
         self._source.close()
 
     @property
     def dataset_name(self) -> str:
-        """The data set's name."""
         return self._name
 
     @property
     def ended(self) -> bool:
-        """Whether all records of all epochs are done, by whomever."""
+        """True if all records of all epochs are done, by any process."""
         return self._ended
 
     def fetch_shard(self, through_epoch: int | None = None) -> Shard | None:
-        """Return the next shard; wait for those that others may give back.
+        """Return the next shard; wait for shards that other processes may give back.
 
-        None when there is no more. Also when this process still holds shards that it has not
-        reported, and there are no others: finish these, then ask again, unless `ended`.
+        None if there is no more. Also None if this process has shards that it has not reported, and
+        there are no others: finish these, then call again, unless `ended`.
         """
         self._request += 1
-        ask = Take(self._name, self._worker, self._request, 1, through_epoch)
+        request = Take(self._name, self._worker, self._request, 1, through_epoch)
         while True:
-            taken = self._source.apply(ask, WAIT_S)
+            taken = self._source.apply(request, WAIT_S)
             if not isinstance(taken, Taken):
                 raise ShardRefusedError(f"asked for shards, got {taken}")
             if taken.supply is Supply.GIVEN:
@@ -162,13 +161,17 @@ class ShardingClient:
                 return None
 
     def records(self, shard: Shard) -> Iterator[int]:
-        """Return the records of a shard in the order in which they are to be read."""
+        """Return the records of a shard in reading order."""
         return records(self.definition, shard)
 
     def report_batch_done(self, batch_size: int | None = None) -> bool:
-        """Say that so many more records are trained on; those of the oldest shards held.
+        """Report that training has used more records, of the oldest leased shards.
 
-        Returns whether a shard was finished by this.
+        Args:
+            batch_size: the number of records; None for the client's batch size.
+
+        Returns:
+            True if a shard was finished by this.
         """
         left = self.batch_size if batch_size is None else batch_size
         done: list[int] = []
@@ -185,27 +188,27 @@ class ShardingClient:
         return bool(done)
 
     def report_shard_failed(self, reason: str = "") -> None:
-        """Give the oldest shard held back: its records cannot be worked on here."""
+        """Return the oldest leased shard: its records cannot be processed here."""
         if self._open:
             failed = Failed(self._open.popleft().shard.lease, reason[:1000])
             self._report(Report(self._name, self._worker, failed=(failed,)))
 
     def report_all_task_error(self, err_msg: str = "") -> None:
-        """Give all shards held back."""
+        """Return all leased shards."""
         while self._open:
             self.report_shard_failed(err_msg)
 
     def flush(self) -> None:
-        """Report how far into its shards this process is; before a checkpoint is taken."""
+        """Report the progress in all leased shards; call it before a checkpoint."""
         progress = tuple(one.progress() for one in self._open if one.done)
         if progress:
             self._report(Report(self._name, self._worker, progress=progress))
 
     def get_shard_checkpoint(self) -> str:
-        """Return the position of all processes in the data set, to be kept with the model.
+        """Return the position of all processes in the data set, to be saved with the model.
 
-        Each process shall `flush` before one of them asks; with a barrier in between, the records
-        that the model has seen and those of the position are exactly the same.
+        Each process must `flush` before one of them calls this. With a barrier in between, the
+        position has exactly the records that the model has seen.
         """
         self.flush()
         content = self._source.checkpoint(self._name)
@@ -215,7 +218,7 @@ class ShardingClient:
         return base64.b64encode(content).decode()
 
     def restore_shard_from_checkpoint(self, checkpoint: str) -> bool:
-        """Let all processes go on from a position. Of one job, one process shall do so."""
+        """Let all processes continue from a position. One process of a job calls this."""
         self._kept = base64.b64decode(checkpoint)
         self._tell(Restore(self._kept))
         self._open.clear()
@@ -223,39 +226,41 @@ class ShardingClient:
         return True
 
     def reset_dataset(self) -> None:
-        """Begin the data set anew, for all processes."""
+        """Restart the data set, for all processes."""
         self._tell(Forget(self._name))
         self._open.clear()
         self._ended, self._kept = False, None
         self._register()
 
     def state(self) -> DatasetState | None:
-        """Say how far the data set is."""
+        """Return the progress of the data set."""
         return self._source.state(self._name)
 
     def extend(self, partition: str, end: int) -> None:
-        """Say that a stream's partition now reaches to ``end``; whoever fills it should."""
+        """Report that a stream's partition now reaches to ``end``; the producer of the stream
+        should call this.
+        """
         self._tell(Extend(self._name, partition, end))
 
     def close_stream(self) -> None:
-        """Say that the stream will not grow any more: it ends when all is done."""
+        """Report that the stream will not grow any more: it ends when all is done."""
         self._tell(Close(self._name))
 
     def revive(self) -> None:
-        """Have the dead letters handed out once more."""
+        """Make dead letters available again."""
         self._tell(Revive(self._name))
         self._ended = False
 
     def get_total_sample_num(self) -> int:
-        """Return how many records an epoch has; 0 for streams."""
+        """Return the number of records of an epoch; 0 for streams."""
         return 0 if isinstance(self.definition, Stream) else self.definition.size
 
     def get_minibatch_count_per_epoch(self) -> int:
-        """Return how many batches an epoch has for all processes together."""
+        """Return the number of batches of an epoch, for all processes together."""
         return -(-self.get_total_sample_num() // self.batch_size)
 
     def _overdue(self) -> tuple[Progress, ...]:
-        """Renew leases that have lived for a third of their time."""
+        """Renew leases after a third of their time."""
         now = time.monotonic()
         due = [one for one in self._open if now - one.renewed > self.definition.lease_s / 3]
         for one in due:
@@ -263,11 +268,11 @@ class ShardingClient:
         return tuple(one.progress() for one in due)
 
     def _report(self, report: Report) -> None:
-        # An answer that the data set is unknown loses nothing: what is not booked comes again.
+        # A reply that the data set is unknown is no loss: unreported records are leased again.
         self._source.apply(report)
 
     def _register(self) -> None:
-        """Make the data set known; to a master that forgot all, with the last known position."""
+        """Register the data set; with a master that lost its state, at the last known position."""
         if self._kept is not None:
             self._tell(Restore(self._kept))
         else:
@@ -282,12 +287,12 @@ class ShardingClient:
 
 
 class IndexShardingClient(ShardingClient):
-    """Gives single records, for data sets that are read by their number."""
+    """Yields single record numbers, for data sets that are read by number."""
 
     _ahead: Iterator[int] = iter(())
 
     def fetch_sample_index(self) -> int | None:
-        """Return the next record, or None as ``fetch_shard`` does."""
+        """Return the next record, or None like ``fetch_shard``."""
         for record in self._ahead:
             return record
         shard = self.fetch_shard()
@@ -297,37 +302,35 @@ class IndexShardingClient(ShardingClient):
         return next(self._ahead)
 
     def indices(self) -> Iterator[int]:
-        """Give records until there are no more for now (see ``fetch_shard``)."""
+        """Yield records until there are no more at present (see ``fetch_shard``)."""
         while (index := self.fetch_sample_index()) is not None:
             yield index
 
     def clear_shard_queue(self) -> None:
-        """Forget records that were not given yet; after the position was set back."""
+        """Discard records that were not returned yet; call it after the position was reset."""
         self._ahead = iter(())
 
     def restore_shard_from_checkpoint(self, checkpoint: str) -> bool:
-        """Let all processes go on from a position, and forget what was taken before."""
+        """Let all processes continue from a position, and discard records taken before."""
         self.clear_shard_queue()
         return super().restore_shard_from_checkpoint(checkpoint)
 
 
 class _Open:
-    """A shard in hand."""
-
     def __init__(self, shard: Shard, now: float) -> None:
         self.shard, self.renewed = shard, now
         self.done = 0
-        """Records from its start that are trained on."""
+        """Number of records from its start that training has used."""
 
     def progress(self) -> Progress:
-        """Return what is reported about it."""
         return Progress(self.shard.lease, self.shard.start + self.done)
 
 
 def worker_name(environment: Mapping[str, str]) -> str:
-    """Return ``NODE/LOCAL_RANK``: who holds shards, the same after a restart in place.
+    """Return ``NODE/LOCAL_RANK``, the owner of leases; the same after a restart in place.
 
-    The master takes back what ``NODE`` or ``NODE/LOCAL_RANK`` held when it hears of their end.
+    The master takes back the leases of ``NODE`` or ``NODE/LOCAL_RANK`` when it is informed of their
+    end.
     """
     node = environment.get("NODE_ID") or environment.get("GROUP_RANK") or socket.gethostname()
     return f"{node}/{environment.get('LOCAL_RANK', '0')}"

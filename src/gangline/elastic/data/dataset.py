@@ -1,10 +1,11 @@
-"""What a data set is: its records, how they are cut into shards, and how a shard is handed out.
+"""Definitions of data sets: their records, how they are cut into shards, and the order of shards.
 
-Three kinds. A `Table` has records 0 to its size. A `Text` is files of known line counts; its
-records are all lines, numbered through the files. A `Stream` has partitions that grow: its records
-are offsets of a partition. Tables and texts have epochs and a seeded order, streams have neither.
+There are three kinds. A `Table` has records from 0 to its size. A `Text` is a list of files with
+known line counts; its records are all lines, numbered through the files. A `Stream` has partitions
+that grow: its records are offsets of a partition. Tables and texts have epochs and a seeded order,
+streams have neither.
 
-Errors: `DatasetError`, a definition that makes no sense.
+Errors: `DatasetError`, an invalid definition.
 """
 
 from bisect import bisect_right
@@ -19,7 +20,7 @@ import msgspec
 from gangline.elastic.data.order import permuted
 
 MAX_RECORDS = 1 << 53
-"""As many as a JSON number can count."""
+"""The largest integer that a JSON number represents exactly."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_RECORDS)]
 Positive = Annotated[int, msgspec.Meta(ge=1, le=MAX_RECORDS)]
@@ -28,21 +29,21 @@ Path = Annotated[str, msgspec.Meta(max_length=4096)]
 
 
 class DatasetError(ValueError):
-    """The definition of a data set makes no sense; the message says what to change."""
+    """The definition of a data set is invalid; the message says what to change."""
 
 
 class Shuffle(StrEnum):
-    """What of an epoch stands in a new, seeded order."""
+    """What is reordered in each epoch, with a seed."""
 
     NONE = "none"
     SHARDS = "shards"
-    """Shards come in random order, the records of one follow each other: reading stays fast."""
+    """Shards are in random order, the records of one in sequence: reading stays fast."""
     RECORDS = "records"
-    """Every record is drawn from the whole data set."""
+    """Every record is drawn from the complete data set."""
 
 
 class Purpose(StrEnum):
-    """What the records are read for."""
+    """The use of the records."""
 
     TRAINING = "training"
     EVALUATION = "evaluation"
@@ -50,26 +51,30 @@ class Purpose(StrEnum):
 
 
 class Dataset(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What all kinds have in common."""
+    """Common fields of all kinds."""
 
     name: Name
     shard_size: Positive
-    """Records in a shard; the last one of an epoch or a file may have fewer."""
+    """Records of a shard; the last one of an epoch or a file may have fewer."""
     lease_s: Annotated[float, msgspec.Meta(gt=0)] = 1800.0
-    """Seconds after which a shard that was neither reported nor renewed goes to somebody else."""
+    """Seconds after which a shard that was neither reported nor renewed is leased to another
+    worker.
+    """
     max_failures: Positive = 3
-    """How often a shard may be reported as failed before it becomes a dead letter."""
+    """Number of reported failures after which a shard becomes a dead letter."""
     max_losses: Positive = 10
-    """How often its worker may die or stay away. More, because that is rarely the data's doing."""
+    """Number of lost workers after which a shard becomes a dead letter. It is larger than
+    ``max_failures``, because data is rarely the cause.
+    """
     purpose: Purpose = Purpose.TRAINING
 
 
 class Table(Dataset, tag="table", frozen=True, kw_only=True, omit_defaults=True):
-    """Records that can be read by their number."""
+    """Records that can be read by number."""
 
     size: Count
     epochs: Count = 1
-    """How often all records are gone through; 0 means without end."""
+    """Number of passes over all records; 0 means without end."""
     shuffle: Shuffle = Shuffle.NONE
     seed: int = 0
 
@@ -82,17 +87,16 @@ class TextFile(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Text(Dataset, tag="text", frozen=True, kw_only=True, omit_defaults=True):
-    """Lines of files. Unless records are shuffled, no shard reaches over the end of a file."""
+    """Lines of files. Unless records are shuffled, no shard crosses the end of a file."""
 
     files: tuple[TextFile, ...]
     epochs: Count = 1
-    """How often all lines are gone through; 0 means without end."""
+    """Number of passes over all lines; 0 means without end."""
     shuffle: Shuffle = Shuffle.NONE
     seed: int = 0
 
     @property
     def size(self) -> int:
-        """All lines of all files."""
         return sum(file.lines for file in self.files)
 
     def locate(self, record: int) -> tuple[str, int]:
@@ -109,7 +113,7 @@ class Stream(Dataset, tag="stream", frozen=True, kw_only=True, omit_defaults=Tru
     """Partitions that grow while they are read, such as those of a message queue."""
 
     partitions: dict[Name, Count]
-    """The offset at which each partition starts to be read."""
+    """The first offset of each partition."""
 
 
 Finite: TypeAlias = Table | Text
@@ -117,10 +121,10 @@ Definition: TypeAlias = Table | Text | Stream
 
 
 def check(definition: Definition) -> None:
-    """Find what types cannot say.
+    """Check what the types of the fields cannot express.
 
     Raises:
-        DatasetError: the definition makes no sense.
+        DatasetError: the definition is invalid.
     """
     if isinstance(definition, Stream):
         if not definition.partitions:
@@ -129,18 +133,18 @@ def check(definition: Definition) -> None:
     if isinstance(definition, Text) and not definition.files:
         raise DatasetError(f"{definition.name}: a text needs at least one file")
     if definition.size == 0 and definition.epochs == 0:
-        raise DatasetError(f"{definition.name}: endless epochs of no records would never end")
+        raise DatasetError(f"{definition.name}: endless epochs need at least one record")
 
 
 class Layout:
-    """How the records of a table or text are cut, and in which order an epoch takes the shards."""
+    """How the records of a table or text are cut, and the order of shards in an epoch."""
 
     def __init__(self, definition: Finite) -> None:
         self.definition = definition
 
     @cached_property
     def _parts(self) -> list[int]:
-        """Lengths of what shards must not reach over."""
+        """Lengths of the parts that a shard must not cross."""
         definition = self.definition
         if isinstance(definition, Text) and definition.shuffle is not Shuffle.RECORDS:
             return [file.lines for file in definition.files if file.lines]
@@ -157,11 +161,11 @@ class Layout:
 
     @property
     def shards(self) -> int:
-        """How many shards an epoch has."""
+        """Number of shards of an epoch."""
         return self._shards_before[-1]
 
     def number(self, epoch: int, position: int) -> int:
-        """Return which shard is handed out at ``position`` of ``epoch``."""
+        """Return the shard at ``position`` of ``epoch``."""
         if self.definition.shuffle is not Shuffle.SHARDS:
             return position
         return permuted(position, self.shards, self.definition.seed, epoch)
@@ -175,16 +179,16 @@ class Layout:
 
 
 class Shard(msgspec.Struct, frozen=True, array_like=True):
-    """A piece of a data set in somebody's hands."""
+    """A leased shard."""
 
     lease: int
-    """Names this handing out in reports; never used twice in a data set."""
+    """Identifies this lease in reports; never reused in a data set."""
     epoch: int
     number: int
-    """Which shard of the epoch, or of the stream, it is."""
+    """Index of the shard in the epoch or stream."""
     start: int
     end: int
-    """Records [start, end); with shuffled records these are places in the order of the epoch."""
+    """Records [start, end); with shuffled records these are positions in the order of the epoch."""
     partition: str = ""
     """The partition of a stream that the offsets belong to."""
 
@@ -193,7 +197,7 @@ class Shard(msgspec.Struct, frozen=True, array_like=True):
 
 
 def records(definition: Definition, shard: Shard) -> Iterator[int]:
-    """Return the records of a shard in the order in which they are to be read."""
+    """Return the records of a shard in reading order."""
     if isinstance(definition, Stream) or definition.shuffle is not Shuffle.RECORDS:
         return iter(range(shard.start, shard.end))
     size, seed = definition.size, definition.seed

@@ -1,7 +1,7 @@
-"""What may happen to data shards, and what is answered: the words of the ledger and its journal.
+"""Events of data shards and the replies to them: the input of the ledger and of its journal.
 
-Each event is small and self-contained, so that a journal of (event, time) pairs makes the same
-ledger again. Fields are sent as arrays: most events are a few dozen bytes.
+Each event is small and self-contained, so that a journal of (event, time) pairs reproduces the
+ledger. Fields are encoded as arrays: most events take a few dozen bytes.
 """
 
 from enum import StrEnum
@@ -13,46 +13,47 @@ from gangline.elastic.data.dataset import Count, Definition, Name, Purpose, Shar
 
 Reason = Annotated[str, msgspec.Meta(max_length=1000)]
 Worker = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
-"""Who holds shards: ``NODE`` or ``NODE/ANYTHING``; what is before the slash dies together."""
+"""Owner of leases: ``NODE`` or ``NODE/ANYTHING``; all owners of a node die together."""
 
 
 class Register(msgspec.Struct, frozen=True, array_like=True, tag="register"):
-    """Make a data set known. The same definition again changes nothing."""
+    """Register a data set. Repeating the same definition changes nothing."""
 
     definition: Definition
 
 
 class Take(msgspec.Struct, frozen=True, array_like=True, tag="take"):
-    """Ask for shards."""
+    """Request shards."""
 
     dataset: Name
     worker: Worker
     request: Count = 0
-    """Counts up for each worker. The last number again is answered with the same shards, so that
-    a lost reply loses none. 0: never the same again."""
+    """Increases with each request of a worker. The last number again is answered with the same
+    shards, so that a lost reply loses none. 0: never the same again.
+    """
     count: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 1
-    """How many shards at most."""
+    """Largest number of shards."""
     through_epoch: Count | None = None
-    """Give none of a later epoch, and call the end of this one the end."""
+    """Return no shard of a later epoch, and report the end of this one as the end."""
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True):
-    """A shard that could not be worked on."""
+    """A shard that could not be processed."""
 
     lease: int
     reason: Reason = ""
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True):
-    """How far into a shard its worker is."""
+    """The position of a worker in its shard."""
 
     lease: int
     position: Count
-    """Records before this place of the shard's range are done. Never goes back."""
+    """All records of the shard before this position are done. It never decreases."""
 
 
 class Report(msgspec.Struct, frozen=True, array_like=True, tag="report"):
-    """What became of shards. What is not held any more is passed over, so repeats are harmless."""
+    """Results of shards. Unknown leases are ignored, so repeats are harmless."""
 
     dataset: Name
     worker: Worker
@@ -60,25 +61,25 @@ class Report(msgspec.Struct, frozen=True, array_like=True, tag="report"):
     """Leases whose records are all done."""
     failed: tuple[Failed, ...] = ()
     progress: tuple[Progress, ...] = ()
-    """Also renews the leases, as a position equal to the old one does."""
+    """It also renews the leases, even if the position is unchanged."""
 
 
 class Release(msgspec.Struct, frozen=True, array_like=True, tag="release"):
-    """A worker, or all workers of a node, are gone: what they held goes to others."""
+    """A worker, or all workers of a node, are gone: their leases end."""
 
     owner: Worker
 
 
 class Tick(msgspec.Struct, frozen=True, array_like=True, tag="tick"):
-    """Time has passed: overdue shards go to others."""
+    """Time has passed: expired leases end."""
 
 
 class Resume(msgspec.Struct, frozen=True, array_like=True, tag="resume"):
-    """A new process with a clock of its own took over: all leases begin anew."""
+    """A new process with another clock took over: the time of all leases restarts."""
 
 
 class Extend(msgspec.Struct, frozen=True, array_like=True, tag="extend"):
-    """A partition of a stream now reaches to ``end`` (never back)."""
+    """A partition of a stream now reaches to ``end``, which never decreases."""
 
     dataset: Name
     partition: Name
@@ -92,19 +93,19 @@ class Close(msgspec.Struct, frozen=True, array_like=True, tag="close"):
 
 
 class Revive(msgspec.Struct, frozen=True, array_like=True, tag="revive"):
-    """Hand out the dead letters once more."""
+    """Make dead letters available again."""
 
     dataset: Name
 
 
 class Restore(msgspec.Struct, frozen=True, array_like=True, tag="restore"):
-    """Go back to a checkpoint. All leases end; reports about them are passed over from then on."""
+    """Restore a checkpoint. All leases end; later reports about them are ignored."""
 
     checkpoint: bytes
 
 
 class Forget(msgspec.Struct, frozen=True, array_like=True, tag="forget"):
-    """Drop a data set: its name may be defined anew."""
+    """Delete a data set: its name may be registered again."""
 
     dataset: Name
 
@@ -115,36 +116,36 @@ Event: TypeAlias = (
 
 
 class Supply(StrEnum):
-    """What a worker that asked for shards is told."""
+    """The result of a request for shards."""
 
     GIVEN = "given"
-    """Here they are."""
+    """Shards are returned."""
     WAIT = "wait"
-    """None now; others hold some that may come back, or the stream may grow."""
+    """None now; other workers may give some back, or the stream may grow."""
     REPORT_FIRST = "reportFirst"
-    """None now, and the worker itself holds some: it should finish these and ask again."""
+    """None now, and the worker itself has some: it should finish these and ask again."""
     END = "end"
-    """All records are done, or lie among the dead letters."""
+    """All records are done or dead letters."""
     UNKNOWN = "unknown"
-    """No such data set. Not the end of anything: register it, then ask again."""
+    """There is no such data set. This is not an end: register it, then ask again."""
 
 
 class Taken(msgspec.Struct, frozen=True, array_like=True, tag="taken"):
-    """The answer to `Take`."""
+    """The reply to `Take`."""
 
     supply: Supply
     shards: tuple[Shard, ...] = ()
 
 
 class Accepted(msgspec.Struct, frozen=True, array_like=True, tag="accepted"):
-    """The event was understood."""
+    """The event was accepted."""
 
     definition: Definition | None = None
-    """The answer to `Register`: what is in force."""
+    """Only for `Register`: the definition that applies."""
 
 
 class Refused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
-    """The event makes no sense; ``message`` says why."""
+    """The event is invalid; ``message`` says why."""
 
     message: str
 
@@ -164,22 +165,22 @@ class DeadLetter(msgspec.Struct, frozen=True, array_like=True):
 
 
 class DatasetState(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a data set is."""
+    """Progress of a data set."""
 
     name: str
     purpose: Purpose
     epoch: int
-    """The epoch that shards are taken from at present, counted from 0."""
+    """The current epoch, from 0."""
     epochs: int
-    """How many there are; 0 without end, and for streams."""
+    """Number of epochs; 0 without end, and for streams."""
     waiting: int
-    """Shards of this epoch (or of what a stream holds now) in nobody's hands."""
+    """Shards of this epoch (or of the stream's present content) that are not leased."""
     leased: int
-    """Shards in somebody's hands."""
+    """Shards that are leased."""
     done_shards: int
     """Over all epochs. A shard that two workers finished counts once."""
     done_records: int
     dead: tuple[DeadLetter, ...]
     ended: bool
     committed: dict[str, int] = {}
-    """Streams: all records of a partition before this offset are done or dead."""
+    """Streams only: all records of a partition before this offset are done or dead."""

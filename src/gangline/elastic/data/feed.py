@@ -1,8 +1,9 @@
-"""Shards for the input pipelines of frameworks, and the account of batches that came out of them.
+"""Shards for the input pipelines of frameworks, and reporting of the batches that training has
+used.
 
-Pipelines read ahead, in threads and processes. So records are taken at one end, and reported at
-the other: `accounted` goes around the pipeline and reports a batch when the next one is asked for,
-which is when the training step on it is over.
+Pipelines read ahead, in threads and processes. So records are taken at their input and reported at
+their output: a wrapper around the pipeline reports a batch when the next one is requested, which is
+when the training step on it is over.
 
 For PyTorch see also ``torch_feed``. With TensorFlow::
 
@@ -22,7 +23,7 @@ B = TypeVar("B")
 
 
 def records_in(batch: Any) -> int:
-    """Return how many records a batch has: the length of the first array that is found in it."""
+    """Return the number of records of a batch: the length of the first array in it."""
     if isinstance(batch, Mapping):
         return records_in(next(iter(batch.values())))
     if isinstance(batch, tuple) or (isinstance(batch, list) and hasattr(batch[0], "shape")):
@@ -32,10 +33,11 @@ def records_in(batch: Any) -> int:
 
 
 def accounted(batches: Iterable[B], client: ShardingClient) -> Iterator[B]:
-    """Go through a pipeline over ``client``'s records, and report each batch when it is used.
+    """Yield the batches of a pipeline over ``client``'s records, and report each one when it is
+    used.
 
-    Begins the pipeline anew until all records of all epochs are done by whomever, so that shards
-    which others give back are trained on as well.
+    The pipeline is restarted until all records of all epochs are done by any process, so that
+    shards which other processes give back are trained on as well.
     """
     while not client.ended:
         for batch in batches:

@@ -1,16 +1,16 @@
 """The ledger of all data sets of a job: a state machine of events and times, without I/O.
 
-The master feeds it events and journals those that changed something, with their times::
+The master passes events to it and journals those that changed something, with their times::
 
     outcome = ledger.apply(Take("corpus", "node-1/0", request=7, count=4), now)
     if outcome.changed:
         journal.append(msgspec.msgpack.encode((event, now)))
     reply(outcome.answer)
 
-The same events at the same times make the same ledger, so a journal is replayed by `apply` and
-shortened by `snapshot`. After a replay apply `Resume()` (and journal it): the new process has a
-clock of its own. Apply `Tick()` when `deadline` has passed. Every event may safely come twice, if
-takes carry their request numbers.
+The same events at the same times give the same ledger, so a journal is replayed by `apply` and
+compacted by `snapshot`. After a replay apply `Resume()` (and journal it): the new process has
+another clock. Apply `Tick()` when `deadline` has passed. Every event may safely be applied twice,
+if takes have request numbers.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ from gangline.elastic.data.dataset import DatasetError, Definition, Stream, chec
 from gangline.elastic.data.page import Page
 
 VERSION: Final = 1
-"""Of snapshots and checkpoints. A reader refuses what is newer."""
+"""Version of snapshots and checkpoints. A reader refuses a newer one."""
 
 
 class _Snapshot(msgspec.Struct, array_like=True):
@@ -40,22 +40,22 @@ class _Checkpoint(msgspec.Struct, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of an event."""
+    """The result of an event."""
 
     answer: ev.Answer
     changed: bool
-    """Whether the ledger is another one now: only then is the event worth a journal's line."""
+    """True if the ledger has changed: only then is the event worth journaling."""
 
 
 class Ledger:
-    """The books of all data sets by name."""
+    """The shards of all data sets by name."""
 
     def __init__(self) -> None:
         self._books: dict[str, Book] = {}
 
     @classmethod
     def restored(cls, snapshot: bytes) -> Self:
-        """Make a ledger from a `snapshot`.
+        """Create a ledger from a snapshot.
 
         Raises:
             ValueError: it cannot be read, or a newer version wrote it.
@@ -67,39 +67,41 @@ class Ledger:
         return ledger
 
     def snapshot(self) -> bytes:
-        """Return all that must be remembered."""
+        """Return the serialized state."""
         pages = [book.page() for book in self._books.values()]
         return msgspec.msgpack.encode(_Snapshot(VERSION, pages))
 
     def apply(self, event: ev.Event, now: float) -> Outcome:
-        """Let something happen; ``now`` in seconds of a clock that does not go back."""
+        """Apply an event; ``now`` is in seconds of a clock that does not go back."""
         return _APPLIERS[type(event)](self, event, now)
 
     @property
     def deadline(self) -> float | None:
-        """When the next lease runs out."""
+        """The next time at which a lease expires."""
         deadlines = (book.deadline for book in self._books.values())
         return min((one for one in deadlines if one is not None), default=None)
 
     @property
     def ended(self) -> bool:
-        """Whether there are data sets, and all are at their end."""
+        """True if there are data sets, and all have ended."""
         return bool(self._books) and all(book.state().ended for book in self._books.values())
 
     def states(self) -> list[ev.DatasetState]:
-        """Say how far each data set is."""
+        """Return the progress of each data set."""
         return [book.state() for book in self._books.values()]
 
     def state(self, dataset: str) -> ev.DatasetState | None:
-        """Say how far a data set is; None if there is none of this name."""
+        """Return the progress of a data set; None if there is none of this name."""
         book = self._books.get(dataset)
         return book.state() if book else None
 
     def checkpoint(self, dataset: str) -> bytes | None:
-        """Return what is to be kept with a training checkpoint, for `Restore`; None if unknown.
+        """Return the position for a training checkpoint, to be restored by `Restore`; None if
+        unknown.
 
-        All that is not reported as done at this moment will be handed out again after a restore:
-        report progress first, then the records in the checkpoint are counted exactly once.
+        Everything that is not reported as done at this moment is leased again after a restore:
+        report
+        progress first, then the records of the checkpoint are counted exactly once.
         """
         book = self._books.get(dataset)
         if book is None:
@@ -107,16 +109,16 @@ class Ledger:
         return msgspec.msgpack.encode(_Checkpoint(VERSION, book.checkpoint()))
 
     def _register(self, event: ev.Register, now: float) -> Outcome:
-        wanted = event.definition
-        book = self._books.get(wanted.name)
+        definition = event.definition
+        book = self._books.get(definition.name)
         if book is not None:
-            return _compare(book.definition, wanted)
+            return _compare(book.definition, definition)
         try:
-            check(wanted)
+            check(definition)
         except DatasetError as error:
             return _refused(str(error))
-        self._books[wanted.name] = Book(Page(wanted))
-        return Outcome(ev.Accepted(wanted), changed=True)
+        self._books[definition.name] = Book(Page(definition))
+        return Outcome(ev.Accepted(definition), changed=True)
 
     def _take(self, event: ev.Take, now: float) -> Outcome:
         book = self._books.get(event.dataset)
@@ -164,7 +166,7 @@ class Ledger:
         if book is None:
             return _unknown(name)
         if not isinstance(book.definition, Stream):
-            return _refused(f"the data set {name} is no stream: its end is given by its definition")
+            return _refused(f"the data set {name} is no stream: its definition fixes its end")
         return book
 
     def _revive(self, event: ev.Revive, now: float) -> Outcome:
@@ -175,12 +177,12 @@ class Ledger:
 
     def _restore(self, event: ev.Restore, now: float) -> Outcome:
         try:
-            kept = msgspec.msgpack.decode(event.checkpoint, type=_Checkpoint)
-            _refuse_newer(kept.version)
-            check(kept.page.definition)
+            saved = msgspec.msgpack.decode(event.checkpoint, type=_Checkpoint)
+            _refuse_newer(saved.version)
+            check(saved.page.definition)
         except ValueError as error:
             return _refused(f"the checkpoint of a data set cannot be read: {error}")
-        page = kept.page
+        page = saved.page
         before = self._books.get(page.definition.name)
         if before is not None:
             compared = _compare(before.definition, page.definition)
@@ -217,23 +219,23 @@ def _unknown(dataset: str) -> Outcome:
     return _refused(f"there is no data set {dataset}; register it first")
 
 
-def _compare(in_force: Definition, wanted: Definition) -> Outcome:
-    """Accept the same definition again; say what differs in another one."""
-    if wanted == in_force:
+def _compare(in_force: Definition, definition: Definition) -> Outcome:
+    """Accept an equal definition; refuse another one and name the differences."""
+    if definition == in_force:
         return Outcome(ev.Accepted(in_force), changed=False)
-    if type(wanted) is not type(in_force):
+    if type(definition) is not type(in_force):
         return _refused(
             f"the data set {in_force.name} is registered as {type(in_force).__name__.lower()}, "
-            f"not as {type(wanted).__name__.lower()}"
+            f"not as {type(definition).__name__.lower()}"
         )
     differing = [
-        f"{field}={getattr(in_force, field)!r}, not {getattr(wanted, field)!r}"
+        f"{field}={getattr(in_force, field)!r}, not {getattr(definition, field)!r}"
         for field in in_force.__struct_fields__
-        if getattr(in_force, field) != getattr(wanted, field)
+        if getattr(in_force, field) != getattr(definition, field)
     ]
     return _refused(f"the data set {in_force.name} is registered with {'; '.join(differing)}")
 
 
 def _refuse_newer(version: int) -> None:
     if version > VERSION:
-        raise ValueError(f"it has version {version}, this gangline reads up to {VERSION}")
+        raise ValueError(f"it has version {version}, this release reads up to {VERSION}")

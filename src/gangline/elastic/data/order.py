@@ -1,8 +1,9 @@
-"""Seeded order without a list: where the record or shard at a position of an epoch really lies.
+"""A seeded order without a list: the record or shard at a position of an epoch.
 
-A Feistel network over the smallest even power of two that holds all positions, walked until it
-lands inside, is a permutation that needs no memory and no preparation. Master and workers compute
-the same one from seed and epoch, on every Python version, for a billion records as for ten.
+A Feistel network over the smallest even power of two that holds all positions, applied repeatedly
+until the result is in range, is a permutation that needs no memory and no preparation. Master and
+workers compute the same one from seed and epoch, on every Python version, for a billion records as
+for ten.
 """
 
 from functools import lru_cache
@@ -11,11 +12,11 @@ from hashlib import blake2b
 _ROUNDS = 6
 _MASK_64 = (1 << 64) - 1
 _MULTIPLIER = 0xD6E8FEB86659FD93
-"""An odd number whose product spreads every input bit over the upper half of the word."""
+"""An odd number whose product spreads every input bit over the upper half of the result."""
 
 
 def permuted(position: int, size: int, seed: int, epoch: int) -> int:
-    """Return what stands at ``position`` in the order of ``epoch``; both lie in [0, ``size``)."""
+    """Return the element at ``position`` in the order of ``epoch``; both lie in [0, ``size``)."""
     if size < 2:
         return position
     half = ((size - 1).bit_length() + 1) // 2

@@ -1,4 +1,4 @@
-"""What a data set's book remembers, in the form in which it is written down."""
+"""The state of a data set's shards, in its serialized form."""
 
 import msgspec
 
@@ -6,11 +6,11 @@ from gangline.elastic.data.dataset import Definition, Shard
 from gangline.elastic.data.events import DeadLetter
 
 Key = tuple[int, int]
-"""Epoch and number: what a piece stays the same by."""
+"""Epoch and number, which identify a piece."""
 
 
 class Piece(msgspec.Struct, array_like=True):
-    """What is left to do of a shard."""
+    """The unfinished part of a shard."""
 
     epoch: int
     number: int
@@ -23,18 +23,16 @@ class Piece(msgspec.Struct, array_like=True):
 
     @property
     def key(self) -> Key:
-        """What it stays the same by."""
         return self.epoch, self.number
 
     def letter(self) -> DeadLetter:
-        """Return what is written down when it is given up."""
         return DeadLetter(
             self.epoch, self.number, self.start, self.end, self.partition, self.reasons
         )
 
 
 class Lease(msgspec.Struct, array_like=True):
-    """A piece in a worker's hands."""
+    """A piece that is leased to a worker."""
 
     id: int
     worker: str
@@ -42,25 +40,24 @@ class Lease(msgspec.Struct, array_like=True):
     piece: Piece
 
     def shard(self) -> Shard:
-        """Return what its worker gets to see."""
         piece = self.piece
         return Shard(self.id, piece.epoch, piece.number, piece.start, piece.end, piece.partition)
 
 
 class Heads(msgspec.Struct, array_like=True):
-    """How far a stream's partition is cut, and how far it reaches."""
+    """How far a partition of a stream is cut into shards, and how far it reaches."""
 
     next: int
     end: int
 
 
 class Page(msgspec.Struct, array_like=True):
-    """All that a book must remember, as it is written down."""
+    """The serializable state of a data set's shards."""
 
     definition: Definition
     epoch: int = 0
     position: int = 0
-    """The next place of the epoch's order (or the next number of a stream) to be handed out."""
+    """The next position of the epoch's order (or the next number of a stream) to be leased."""
     heads: dict[str, Heads] = {}
     closed: bool = False
     returned: list[Piece] = []
@@ -71,6 +68,6 @@ class Page(msgspec.Struct, array_like=True):
     done_records: int = 0
     next_lease: int = 1
     answers: dict[str, tuple[int, list[int]]] = {}
-    """Each worker's last request, and the leases that it was answered with."""
+    """Each worker's last request, and the leases in its reply."""
     late: dict[int, Key] = {}
-    """Leases that ran out, and the pieces they were for: their workers may finish them yet."""
+    """Expired leases and their pieces: their workers may finish them yet."""

@@ -1,7 +1,7 @@
-"""Where a training script gets its shards from: the job's master, or a ledger in its own process.
+"""Where a training script gets its shards: from the job's master, or a ledger in its own process.
 
-Without a master in the environment the ledger of this process serves a script that is tried out
-alone, and nothing outlives it. Several processes need a master.
+Without a master in the environment the process's own ledger serves a script that runs alone; its
+state does not survive the process. Several processes need a master.
 """
 
 import os
@@ -27,18 +27,19 @@ from gangline.elastic.protocol.shard_messages import (
 from gangline.elastic.variables import LOCAL_MASTER_VARIABLE
 
 MASTER_VARIABLES = ("GANGLINE_MASTER_ADDR", "DLROVER_MASTER_ADDR", LOCAL_MASTER_VARIABLE)
-"""Environment variables that may say host:port of the master; the first that is set counts."""
+"""Environment variables that may hold host:port of the master; the first that is set counts."""
 
 PATIENCE_S = 600.0
-"""How long a master may be away before a script is told so. It is brought back within seconds;
-a script that gave up earlier would lose more than it gains."""
+"""How long a script waits for an absent master before an error. A master is restarted within
+seconds; a script that gives up earlier loses more than it gains.
+"""
 
 
 class ShardSource(Protocol):
-    """Keeps the ledger of shards. Its calls may take long while the master is away."""
+    """Access to a ledger of shards. Its calls may block while the master is absent."""
 
     def apply(self, event: Event, wait_s: float = 0.0) -> Answer:
-        """Let something happen; a `Take` may wait so long while there may be shards later."""
+        """Apply an event; a `Take` may wait for this time while shards may become available."""
         ...
 
     def checkpoint(self, dataset: str) -> bytes | None:
@@ -46,7 +47,7 @@ class ShardSource(Protocol):
         ...
 
     def state(self, dataset: str) -> DatasetState | None:
-        """Say how far a data set is, or None if there is none of this name."""
+        """Return the progress of a data set, or None if there is none of this name."""
         ...
 
     def close(self) -> None:
@@ -62,7 +63,7 @@ class LocalSource:
         self._changed = threading.Condition()
 
     def apply(self, event: Event, wait_s: float = 0.0) -> Answer:
-        """Let something happen; a `Take` waits for other threads to give back or add."""
+        """Apply an event; a `Take` waits for other threads to give back or add shards."""
         until = time.monotonic() + wait_s
         with self._changed:
             while True:
@@ -75,53 +76,46 @@ class LocalSource:
                 self._changed.wait(max(left, 0.001))
 
     def checkpoint(self, dataset: str) -> bytes | None:
-        """Return the position in a data set."""
         with self._changed:
             return self.ledger.checkpoint(dataset)
 
     def state(self, dataset: str) -> DatasetState | None:
-        """Say how far a data set is."""
         with self._changed:
             return self.ledger.state(dataset)
 
-    def close(self) -> None:
-        """Do nothing: there is no connection."""
+    def close(self) -> None: ...
 
 
 class MasterSource:
     """The ledger of the job's master.
 
-    Calls raise ``MasterUnreachableError`` when the master is away for longer than `PATIENCE_S`.
+    Calls raise ``MasterUnreachableError`` if the master is absent for too long.
     """
 
     def __init__(self, client: BlockingClient) -> None:
         self._client = client
 
     def apply(self, event: Event, wait_s: float = 0.0) -> Answer:
-        """Let something happen."""
-        wish = ShardEvent(event=event, wait_s=wait_s)
-        return self._client.ask(wish, ShardAnswer, timeout_s=PATIENCE_S + wait_s).answer
+        request = ShardEvent(event=event, wait_s=wait_s)
+        return self._client.ask(request, ShardAnswer, timeout_s=PATIENCE_S + wait_s).answer
 
     def checkpoint(self, dataset: str) -> bytes | None:
-        """Return the position in a data set."""
-        wish = ShardCheckpointWanted(dataset=dataset)
+        request = ShardCheckpointWanted(dataset=dataset)
         try:
-            return self._client.ask(wish, ShardCheckpoint, timeout_s=PATIENCE_S).content
+            return self._client.ask(request, ShardCheckpoint, timeout_s=PATIENCE_S).content
         except RequestRefusedError as error:
             _raise_unless_unknown(error)
             return None
 
     def state(self, dataset: str) -> DatasetState | None:
-        """Say how far a data set is."""
-        wish = DatasetStateWanted(dataset=dataset)
+        request = DatasetStateWanted(dataset=dataset)
         try:
-            return self._client.ask(wish, DatasetStateKnown, timeout_s=PATIENCE_S).state
+            return self._client.ask(request, DatasetStateKnown, timeout_s=PATIENCE_S).state
         except RequestRefusedError as error:
             _raise_unless_unknown(error)
             return None
 
     def close(self) -> None:
-        """End the connection. The next call makes another."""
         self._client.close()
 
 
@@ -134,7 +128,7 @@ def source_of(environment: Mapping[str, str] = os.environ) -> ShardSource:
     """Return the master that the environment names, else a ledger of this process.
 
     Raises:
-        LookupError: there is no master, but there are other processes to share the data with.
+        LookupError: there is no master, but other processes need the same data.
     """
     address = next((environment[one] for one in MASTER_VARIABLES if environment.get(one)), "")
     if not address:
@@ -144,6 +138,6 @@ def source_of(environment: Mapping[str, str] = os.environ) -> ShardSource:
                 "start them with 'gangline run'"
             )
         return LocalSource()
-    # The launcher names the job by its run id, also towards the master.
+    # The launcher uses the run id as the job's name, also for the master.
     job = environment.get("TORCHELASTIC_RUN_ID") or environment.get("ELASTIC_JOB_NAME", "")
     return MasterSource(BlockingClient(address, secret_of(environment, job), ClientName(job=job)))

@@ -1,13 +1,13 @@
 """PyTorch data sets over shards.
 
-A data set with numbered records stays as it is::
+A data set with numbered records needs only a sampler::
 
     client = IndexShardingClient("images", batch_size=32, dataset_size=len(images), shuffle=True)
     loader = DataLoader(images, batch_sampler=ShardBatchSampler(client), num_workers=4)
     for batch in accounted(loader, client):
         train(batch)
 
-One whose records are read in runs (files, tables, streams) is a `ShardedRecords`.
+A data set whose records are read in sequence (files, tables, streams) is a `ShardedRecords`.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -22,22 +22,22 @@ T = TypeVar("T")
 
 
 class ShardedRecords(IterableDataset[T]):
-    """Reads shard after shard.
+    """An iterable data set that reads shard after shard.
 
     Args:
         client: where shards come from.
-        read: returns the records of a shard, all of them and in order. One that raises leaves the
-            shard in the process's hands: report it with ``client.report_shard_failed``.
+        read: returns the records of a shard, all of them and in order. If it raises, the shard
+            stays leased to the process: report it with ``client.report_shard_failed``.
     """
 
     def __init__(self, client: ShardingClient, read: Callable[[Shard], Iterable[T]]) -> None:
         self._client, self._read = client, read
 
     def __iter__(self) -> Iterator[T]:
-        """Give records until there are no more for now.
+        """Yield records until there are no more at present.
 
         Raises:
-            RuntimeError: in a worker process of a loader, whose shards nobody could account for.
+            RuntimeError: in a worker process of a loader, whose shards could not be reported.
         """
         if get_worker_info() is not None:
             raise RuntimeError(

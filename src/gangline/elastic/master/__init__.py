@@ -1,10 +1,7 @@
-"""The master of one job: rendezvous, shards, keys, commands and the account of time.
+"""The master of one job: rendezvous, data shards, key-value store, commands and goodput.
 
-    state    all that must outlive the process        core     what each record does to it (pure)
-    journal  how records survive                      service  who waits for which answer
-    goodput  where the time went                      main     puts them together
-
-A request that changes something becomes a record; the record is written down, then answered. The
-same records make the same state, so a new master reads them and goes on. Nobody depends on the
-master's being there: agents keep their world, and repeat what was not answered.
+It is a state machine with a write-ahead journal. A request that changes the state becomes a record;
+the record is applied and written down, and only then is the request answered. The same records give
+the same state, so a restarted master replays them and continues. No component depends on a running
+master: agents continue to train, and repeat requests that were not answered.
 """

@@ -1,6 +1,6 @@
-"""Hosts the node check: who waits for partners or for the verdict, and the clock of the conductor.
+"""Hosts the node check: its waiting requests, and the clock of its coordinator.
 
-Nothing of it is written down: after the master's restart nodes begin the check anew.
+Nothing is journaled: after a restart of the master nodes start the check again.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from gangline.elastic.protocol.server import Peer
 
 
 class Checks:
-    """The check of one job's nodes. ``send`` answers a request."""
+    """The node check of one job. ``send`` answers a request."""
 
     def __init__(self, send: Callable[[Peer, int, Reply], None]) -> None:
         self._send = send
@@ -22,36 +22,37 @@ class Checks:
         self._polls: Polls[int] = Polls(self._expired)
         self._alarm: asyncio.TimerHandle | None = None
 
-    def ask(self, peer: Peer, number: int, wish: CheckWanted | CheckResult) -> None:
-        """Take a node's arrival or result, and answer now or later."""
+    def ask(self, peer: Peer, number: int, request: CheckWanted | CheckResult) -> None:
+        """Process a node's arrival or result, and answer now or later."""
         try:
-            self._conductor.hear(wish, self._now())
+            self._conductor.hear(request, self._now())
         except UnknownCheckError as error:
             self._send(peer, number, Refused(reason="UnknownNode", message=str(error)))
             return
-        answer = self._answer(wish)
+        answer = self._answer(request)
         if answer is None:
-            self._polls.add(wish.node_id, Poll(peer, number, wish), wish.wait_s)
+            self._polls.add(request.node_id, Poll(peer, number, request), request.wait_s)
         else:
             self._send(peer, number, answer)
         self._moved()
 
     def lost(self, node: int) -> None:
-        """A node is dead: nobody waits for its result."""
+        """Process the death of a node: no other node waits for its result."""
         self._conductor.lost(node, self._now())
         self._moved()
 
     def drop(self, peer: Peer) -> None:
-        """Forget the requests of a connection that has ended."""
         self._polls.drop(peer)
 
-    def _answer(self, wish: CheckWanted | CheckResult) -> Reply | None:
-        if self._conductor.is_in_vain(wish):
+    def _answer(self, request: CheckWanted | CheckResult) -> Reply | None:
+        if self._conductor.is_in_vain(request):
             return Refused(reason=PARTNER_LOST, message="a node of the group is gone")
-        return self._conductor.answer(wish)
+        return self._conductor.answer(request)
 
     def _moved(self) -> None:
-        """Answer whom there is an answer for, and be called when time alone changes something."""
+        """Answer requests that can be answered, and set the timer to the coordinator's next
+        deadline.
+        """
         for node, poll in self._polls.all():
             assert isinstance(poll.request, CheckWanted | CheckResult)
             answer = self._answer(poll.request)
@@ -71,8 +72,8 @@ class Checks:
         self._moved()
 
     def _expired(self, poll: Poll) -> None:
-        said = Refused(reason="TimedOut", message="others have not come or not reported yet")
-        self._send(poll.peer, poll.number, said)
+        refused = Refused(reason="TimedOut", message="other nodes have not joined or reported yet")
+        self._send(poll.peer, poll.number, refused)
 
     @staticmethod
     def _now() -> float:

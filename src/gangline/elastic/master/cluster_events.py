@@ -1,4 +1,4 @@
-"""The job's timeline as events of the cluster, about the ElasticJob: for ``kubectl describe``."""
+"""The job's timeline as Kubernetes events about the ElasticJob, for ``kubectl describe``."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -14,15 +14,15 @@ _WARNINGS = frozenset(
     {"NodeLost", "WorkersFailed", "RendezvousFailed", "JournalFailed", "CheckpointNotSaved"}
 )
 _UNTOLD = frozenset({"WorldBroken"})
-"""What only says that something else has happened, which is told."""
+"""Reasons that only accompany another event, which is published."""
 
 
 def job_of(environment: Mapping[str, str], namespace: str) -> ObjectReference | None:
-    """Return the ElasticJob whose master this is, by what the operator told it; None: nobody did.
+    """Return the ElasticJob of this master, from the operator's variables; None without them.
 
     Args:
-        environment: the master's.
-        namespace: the job's.
+        environment: the master's environment variables.
+        namespace: the job's namespace.
     """
     name, uid = environment.get("ELASTIC_JOB_NAME"), environment.get("JOB_UID")
     if not name or not uid:
@@ -34,7 +34,7 @@ def job_of(environment: Mapping[str, str], namespace: str) -> ObjectReference | 
 
 
 def show(recorder: EventRecorder, job: ObjectReference, event: JobEvent) -> None:
-    """Tell people, unless the event says nothing by itself."""
+    """Publish the event, unless its reason only accompanies another one."""
     if event.reason in _UNTOLD:
         return
     where = "" if event.node_id is None else f"node {event.node_id}: "

@@ -1,8 +1,8 @@
-"""The journal in a ConfigMap: the whole state, compressed, written a moment after it changed.
+"""The journal in a ConfigMap: the complete state, compressed, written shortly after each change.
 
-Nobody waits for the API server: what a killed master had not written yet, agents say again when
-they come back. The version of the object is the fence: a master that finds that somebody else has
-written is not the job's master any more, and ends.
+Replies do not wait for the API server: agents repeat what a killed master had not written yet. The
+resourceVersion of the object is a fencing token: a master that finds a newer version was replaced
+by another one, and ends.
 """
 
 import asyncio
@@ -30,9 +30,9 @@ log = logging.getLogger(__name__)
 
 COMPONENT = "gangline-master"
 PAUSE_S = 0.5
-"""Changes gather so long before they are written."""
+"""Changes are collected for this time before they are written."""
 LONGEST_PAUSE_S = 5.0
-"""Between tries while the API server does not answer."""
+"""Longest pause between retries while the API server does not answer."""
 LARGEST = 1_000_000
 """Kubernetes refuses ConfigMaps of more than a mebibyte."""
 _KEY = "state"
@@ -51,7 +51,7 @@ _CONFIG_MAPS = Resource(_Stored, "", "v1", "configmaps", "ConfigMap")
 
 
 class ClusterJournal:
-    """A journal in a ConfigMap that exists already; see ``cluster_journal``."""
+    """A journal in an existing ConfigMap; created by the module's context manager."""
 
     resource = _CONFIG_MAPS
     is_slow = False  # replies never wait for it
@@ -65,47 +65,43 @@ class ClusterJournal:
         self._summary: Callable[[], dict[str, str]] = dict
         self._changed = asyncio.Event()
         self.show: Callable[[JobEvent], None] = lambda event: None
-        """Shows people what has happened."""
+        """Publishes an event of the timeline."""
 
     def read(self) -> tuple[bytes, list[bytes]]:
-        """Return what was stored.
+        """Return the stored state, without records.
 
         Raises:
-            JournalError: it is no state of a master.
+            JournalError: the content is no state of a master.
         """
         try:
             return (zlib.decompress(base64.b64decode(self._content)) if self._content else b""), []
         except (ValueError, zlib.error) as error:
             place = f"{self._namespace}/{self._name}"
-            raise JournalError(f"the ConfigMap {place} holds no master's state: {error}") from error
+            raise JournalError(
+                f"the ConfigMap {place} holds no state of a master: {error}"
+            ) from error
 
     def begin(self, snapshot: Callable[[], bytes], summary: Callable[[], dict[str, str]]) -> None:
-        """Say where the state comes from, and what to show of it to people."""
         self._snapshot, self._summary = snapshot, summary
 
     def append(self, record: bytes) -> None:
-        """Note that there is something to write."""
         del record
         self._changed.set()
 
-    def write(self) -> None:
-        """Wait for nothing."""
+    def write(self) -> None: ...
 
-    async def sync(self) -> None:
-        """Wait for nothing."""
+    async def sync(self) -> None: ...
 
     async def shorten(self, snapshot: bytes) -> None:
-        """Wait for nothing: there is only ever a snapshot."""
         del snapshot
 
     async def close(self) -> None:
-        """Write what is left, once."""
         if self._changed.is_set():
             with suppress(ApiError):
                 await self._write()
 
     async def keep(self, on_fenced: Callable[[], None]) -> None:
-        """Write what changes, until another master has written."""
+        """Write changes until another master has written."""
         pause = PAUSE_S
         while True:
             await self._changed.wait()
@@ -114,12 +110,12 @@ class ClusterJournal:
                 await self._write()
                 pause = PAUSE_S
             except Conflict:
-                log.error("another master has taken over", extra={"journal": self._name})
+                log.error("another master has replaced this one", extra={"journal": self._name})
                 self._changed.clear()
                 on_fenced()
                 return
             except ApiError as error:
-                log.warning("the state is not written yet", extra={"reason": str(error)})
+                log.warning("the state could not be written yet", extra={"reason": str(error)})
                 pause = min(pause * 2, LONGEST_PAUSE_S)
 
     async def _write(self) -> None:
@@ -147,7 +143,6 @@ class ClusterJournal:
 
 
 async def _create(client: Client, namespace: str, name: str, content: dict[str, str]) -> _Stored:
-    """Make the ConfigMap."""
     body = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -158,10 +153,10 @@ async def _create(client: Client, namespace: str, name: str, content: dict[str, 
 
 
 async def open_journal(client: Client, namespace: str, name: str) -> ClusterJournal:
-    """Read the ConfigMap, which is made if it is not there.
+    """Read the ConfigMap, creating it if it does not exist.
 
     Raises:
-        JournalError: the API server does not give it; the message says why.
+        JournalError: the API server does not return it; the message says why.
     """
     try:
         try:
@@ -183,16 +178,16 @@ async def cluster_journal(
     on_fenced: Callable[[], None],
     job: ObjectReference | None = None,
 ) -> AsyncIterator[ClusterJournal]:
-    """Open the journal in a ConfigMap, which is made if it is not there.
+    """Open the journal in a ConfigMap, creating it if it does not exist.
 
     Args:
         namespace: the ConfigMap's namespace.
         name: its name.
         on_fenced: called when another master has written: this one must end.
-        job: what events are about; None: there are none.
+        job: the object that events refer to; without it none are published.
 
     Raises:
-        JournalError: the API server does not give it; the message says why.
+        JournalError: the API server does not return it; the message says why.
     """
     async with (
         Client(load_config(), COMPONENT) as client,

@@ -1,4 +1,5 @@
-"""The master's flags. Those of DLRover's master are taken too, so that its manifests serve.
+r"""The command line of the master. It accepts the flags of DLRover's master, so that its manifests
+work.
 
     gangline master --job-name train --port 50001 --journal /var/run/train.journal
     python -m gangline.elastic.master --job_name train --namespace ml --platform pyk8s \\
@@ -18,7 +19,8 @@ from gangline.elastic.master.journal import FileJournal, Journal, JournalError, 
 from gangline.elastic.master.settings import MasterSettings
 
 CANNOT_START = 3
-"""Exit code when port or journal are another's: starting again at once will not help."""
+"""Exit code if another process uses the port or the journal: an immediate restart would not help.
+"""
 
 _UPSTREAM_IGNORED = (
     "node_num", "pending_timeout", "pending_fail_strategy", "service_type", "pre_check_ops",
@@ -26,7 +28,9 @@ _UPSTREAM_IGNORED = (
     "xpu_type", "training_elastic_mode", "dynamic_failover_extension", "enable_dashboard",
     "dashboard_port", "task_process_timeout",
 )  # fmt: skip
-"""Flags of DLRover's master: what they set is the operator's, the agent's or nobody's here."""
+"""Flags of DLRover's master that only the operator or the agent needs here, or that have no
+meaning.
+"""
 
 
 def _upstream_flags(command: click.Command) -> click.Command:
@@ -38,28 +42,28 @@ def _upstream_flags(command: click.Command) -> click.Command:
 
 @click.command("master")
 @click.option("--job-name", "--job_name", "job", envvar="ELASTIC_JOB_NAME", default="",
-              help="The job's name; clients of another one are refused.")  # fmt: skip
+              help="The job's name; clients of another job are refused.")  # fmt: skip
 @click.option("--namespace", envvar="GANGLINE_NAMESPACE", default="default",
-              help="The job's namespace, for a --journal-configmap without one.")  # fmt: skip
+              help="Namespace of a --journal-configmap that names none.")  # fmt: skip
 @click.option("--platform", type=click.Choice(["local", "pyk8s", "k8s"]), default="local",
-              help="Taken for DLRover's sake: the journal says where the master is.")  # fmt: skip
+              help="Accepted for DLRover's manifests; the journal flags decide.")  # fmt: skip
 @click.option("--host", default=None, help="The address to listen on; all by default.")
 @click.option("--port", type=click.IntRange(0, 65535), default=50001, show_default=True,
-              help="0: any free one.")  # fmt: skip
+              help="The port to listen on; 0 for any free one.")  # fmt: skip
 @click.option("--listen-descriptor", type=int, default=None, hidden=True,
-              help="An inherited socket that listens, instead of --port.")  # fmt: skip
+              help="An inherited listening socket, in place of --port.")  # fmt: skip
 @click.option("--journal", type=click.Path(dir_okay=False, path_type=Path), default=None,
-              help="A file that keeps the master's state.")  # fmt: skip
+              help="A file to store the master's state in.")  # fmt: skip
 @click.option("--journal-configmap", metavar="[NAMESPACE/]NAME", default=None,
-              help="A ConfigMap that keeps it, made if it is not there.")  # fmt: skip
+              help="A ConfigMap to store it in; created if missing.")  # fmt: skip
 @click.option("--heartbeat", "heartbeat_s", type=float, default=1.0, show_default=True,
-              help="Seconds between the reports of an agent.")  # fmt: skip
+              help="Seconds between heartbeats of an agent.")  # fmt: skip
 @click.option("--silence", "silence_s", type=float, default=15.0, show_default=True,
-              help="Seconds after which a silent node is dead.")  # fmt: skip
+              help="Seconds after which a silent node counts as dead.")  # fmt: skip
 @click.option("--grace", "grace_s", type=float, default=2.0, show_default=True,
-              help="Seconds that a broken connection may take to come back.")  # fmt: skip
+              help="Seconds that an agent may take to reconnect.")  # fmt: skip
 @click.option("--linger", "linger_s", type=float, default=None,
-              help="End so many seconds after all workers ended well; else never.")  # fmt: skip
+              help="End this many seconds after all workers succeeded; else never.")  # fmt: skip
 @click.option("--metrics/--no-metrics", "serves_metrics", default=True, show_default=True,
               help="Answer GET /metrics on the port.")  # fmt: skip
 @click.option("--port-file", type=click.Path(dir_okay=False, path_type=Path), default=None,
@@ -75,10 +79,10 @@ def master_command(
     log_level: str,
     **settings: object,
 ) -> None:
-    """Run the master of one elastic job: rendezvous, data shards, keys, the account of time.
+    """Run the master of one elastic job: rendezvous, data shards, key-value store, goodput.
 
     The job's secret is read from GANGLINE_JOB_SECRET (hexadecimal digits). Flags of DLRover's
-    master that have no meaning here are taken and ignored.
+    master that have no meaning here are accepted and ignored.
     """
     del platform
     if journal is not None and journal_configmap is not None:
@@ -86,16 +90,15 @@ def master_command(
     logging.basicConfig(
         level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    kept: Journal = FileJournal(journal) if journal is not None else NoJournal()
-    wanted = MasterSettings(**settings)  # type: ignore[arg-type]
-    sys.exit(_run(wanted, kept, _place(journal_configmap, namespace), port_file))
+    store: Journal = FileJournal(journal) if journal is not None else NoJournal()
+    configuration = MasterSettings(**settings)  # type: ignore[arg-type]
+    sys.exit(_run(configuration, store, _place(journal_configmap, namespace), port_file))
 
 
 _upstream_flags(master_command)
 
 
 def _place(configmap: str | None, namespace: str) -> tuple[str, str] | None:
-    """Read [NAMESPACE/]NAME."""
     if configmap is None:
         return None
     before, _, name = configmap.rpartition("/")
@@ -108,7 +111,7 @@ def _run(
     configmap: tuple[str, str] | None,
     port_file: Path | None,
 ) -> int:
-    from gangline.elastic.protocol.seal import secret_of  # noqa: PLC0415 - --help needs it not
+    from gangline.elastic.protocol.seal import secret_of  # noqa: PLC0415 - not needed for --help
 
     try:
         secret = secret_of(os.environ, settings.job)
@@ -116,7 +119,7 @@ def _run(
         raise click.UsageError(str(error)) from error
     if not secret.is_private:
         logging.getLogger(__name__).warning(
-            "GANGLINE_JOB_SECRET is not set: the key follows from the job's name and is no secret"
+            "GANGLINE_JOB_SECRET is not set: the key is derived from the job's name and not secret"
         )
 
     def listening(port: int) -> None:

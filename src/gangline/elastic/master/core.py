@@ -1,8 +1,11 @@
-"""What each record does to the master's state. Pure: the time is in the record.
+"""The master's state machine: what each record does to the state. The time is in the record.
 
-``apply`` returns the reply, unless the request is one that may have to wait; then ``answer`` says
-what it would be answered with now, None for not yet. ``topics`` name what may have come true for
-those who wait.
+``apply`` returns the reply, unless the request may have to wait. In that case the reply methods
+return what it would be answered with now; None means not yet. ``topics`` name the long polls that
+may be answerable after a record.
+
+Invariant: the result depends only on the state and the record, so replaying the journal gives the
+same state.
 """
 
 from collections.abc import Callable, Mapping
@@ -34,12 +37,12 @@ _DONE = msg.Done()
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What came of a record."""
+    """The result of a record."""
 
     reply: msg.Reply | None = None
-    """None: the request waits; ask ``answer``."""
+    """None if the request waits; a reply method then has the answer."""
     changed: bool = True
-    """Whether the state is another one now: only then is the record worth writing down."""
+    """True if the state has changed: only then is the record worth journaling."""
     topics: frozenset[str] = frozenset()
 
 
@@ -55,10 +58,10 @@ class Core:
         self.timeline = Timeline(self.state.kept)
         self._tell = self.timeline.tell
         self.beats: dict[int, msg.Heartbeat] = {}
-        """The last of each node; written down nowhere, since the next comes soon."""
+        """The last heartbeat of each node; not journaled, since the next one follows soon."""
 
     def apply(self, record: rec.Record) -> Applied:
-        """Let something happen."""
+        """Apply a record to the state."""
         kept = self.state.kept
         remembers = isinstance(record.what, _ONCE_ONLY) and record.number > 0
         if remembers:
@@ -73,18 +76,18 @@ class Core:
     # Long polls
 
     def join_answer(self, join: msg.Join) -> msg.World | msg.Refused | None:
-        """What a Join would be answered with now."""
+        """Return the present reply to a Join; None if it must wait."""
         return self.rendezvous.answer(join)
 
-    def finished_answer(self, wish: msg.Finished) -> msg.Reply | None:
-        """What Finished would be answered with now."""
-        all_done = self.rendezvous.finished_answer(wish.node_id, wish.round)
+    def finished_answer(self, request: msg.Finished) -> msg.Reply | None:
+        """Return the present reply to Finished; None if it must wait."""
+        all_done = self.rendezvous.finished_answer(request.node_id, request.round)
         if all_done is None:
-            return msg.Refused(reason="RoundOver", message="the world has broken; join again")
+            return msg.Refused(reason="RoundOver", message="the world is broken; join again")
         return _DONE if all_done else None
 
     def commands_for(self, node: int, seen: int) -> msg.Commands | None:
-        """The commands that a node has not seen; None if there are none."""
+        """Return the commands that a node has not seen; None if there are none."""
         waiting = self.state.kept.commands.get(node)
         if not waiting:
             return None
@@ -92,14 +95,13 @@ class Core:
         return msg.Commands(commands=fresh) if fresh else None
 
     def values_of(self, keys: tuple[str, ...]) -> msg.Values:
-        """What keys hold."""
         values = self.state.kept.values
         return msg.Values(values=tuple(values.get(key) for key in keys))
 
     # Time
 
     def deadline(self) -> float | None:
-        """When ``Passed`` may change something next."""
+        """Return the next time at which the passage of time may change the state."""
         ends = (self.rendezvous.deadline(), self.state.ledger.deadline)
         return min((end for end in ends if end is not None), default=None)
 
@@ -124,14 +126,14 @@ class Core:
         topics = self._release(str(join.node_id), now) | self._after_rendezvous(before, now)
         return Applied(topics=topics)
 
-    def _finished(self, wish: msg.Finished, now: float) -> Applied:
+    def _finished(self, request: msg.Finished, now: float) -> Applied:
         before = self._shape()
-        changed = self.rendezvous.finish(wish.node_id, wish.incarnation, wish.round)
+        changed = self.rendezvous.finish(request.node_id, request.incarnation, request.round)
         return Applied(changed=changed, topics=self._after_rendezvous(before, now))
 
     def _leave(self, leave: msg.Leave, now: float) -> Applied:
         if leave.known_dead is not None:
-            return self._gone(leave.known_dead, leave.reason or "known to be dead", now)
+            return self._gone(leave.known_dead, leave.reason or "reported dead", now)
         before = self._shape()
         changed = self.rendezvous.leave(
             leave.node_id,
@@ -179,7 +181,7 @@ class Core:
         return Applied(_DONE, changed, topics)
 
     def _shape(self) -> tuple[int, bool, bool, int, int]:
-        """What those who wait for a world wait to change."""
+        """Return the facts whose change may answer requests that wait for a world."""
         state = self.rendezvous.state
         return (
             state.round,
@@ -214,19 +216,19 @@ class Core:
             count, size = len(state.world.members), state.world.world_size
             self._tell("WorldFormed", f"round {state.round}: {count} nodes, {size} workers", now)
         if len(state.refusals) > refusals:
-            words = [one.message for one in state.refusals.values() if one.message]
-            if words:
-                self._tell("RendezvousFailed", words[-1], now)
+            messages = [one.message for one in state.refusals.values() if one.message]
+            if messages:
+                self._tell("RendezvousFailed", messages[-1], now)
         if state.is_over and not was_over:
-            self._tell("AllFinished", "all workers have ended well", now)
+            self._tell("AllFinished", "all workers have succeeded", now)
 
-    # Life
+    # Failures, events and commands
 
     def _failure(self, failure: msg.Failure, now: float) -> Applied:
         kept = self.state.kept
         kept.account.failures += 1
-        said = f"{failure.cause} on ranks {list(failure.ranks)}: {failure.action}"
-        self._tell("WorkersFailed", f"{said} {failure.message}", now, failure.node_id)
+        summary = f"{failure.cause} on ranks {list(failure.ranks)}: {failure.action}"
+        self._tell("WorkersFailed", f"{summary} {failure.message}", now, failure.node_id)
         topics: frozenset[str] = frozenset()
         for local_rank in failure.local_ranks:
             topics |= self._release(f"{failure.node_id}/{local_rank}", now)
@@ -236,10 +238,10 @@ class Core:
         self._tell(event.reason, event.message, now, event.node_id)
         return Applied(_DONE)
 
-    def _send_command(self, wish: msg.SendCommand, now: float) -> Applied:
+    def _send_command(self, request: msg.SendCommand, now: float) -> Applied:
         state = self.rendezvous.state
-        nodes = wish.nodes or tuple(sorted(state.members.keys() | state.waiting.keys()))
-        what = wish.what
+        nodes = request.nodes or tuple(sorted(state.members.keys() | state.waiting.keys()))
+        what = request.what
         if isinstance(what, msg.RunCheck):
             what = msgspec.structs.replace(what, nodes=nodes)
         for node in nodes:
@@ -255,17 +257,17 @@ class Core:
         kept.next_command += 1
 
     def _withdraw_restarts(self, node: int) -> None:
-        """Forget orders to restart that a later one, or the node's coming, has made needless."""
+        """Remove restart commands that a later one, or the node's Join, has made obsolete."""
         commands = self.state.kept.commands
         if waiting := commands.get(node):
             commands[node] = [one for one in waiting if not isinstance(one.what, msg.Restart)]
 
-    def _commands_seen(self, note: rec.CommandsSeen, now: float) -> Applied:
+    def _commands_seen(self, seen: rec.CommandsSeen, now: float) -> Applied:
         del now
         kept = self.state.kept
-        left = [one for one in kept.commands.get(note.node_id, []) if one.number > note.seen]
-        kept.commands[note.node_id] = left
-        kept.next_command = max(kept.next_command, note.seen + 1)
+        left = [one for one in kept.commands.get(seen.node_id, []) if one.number > seen.seen]
+        kept.commands[seen.node_id] = left
+        kept.next_command = max(kept.next_command, seen.seen + 1)
         return Applied(_DONE)
 
     def _started(self, started: rec.Started, now: float) -> Applied:
@@ -288,42 +290,43 @@ class Core:
 
     # Keys
 
-    def _set(self, wish: msg.KeyValueSet, now: float) -> Applied:
+    def _set(self, request: msg.KeyValueSet, now: float) -> Applied:
         del now
-        self.state.kept.values[wish.key] = wish.value
+        self.state.kept.values[request.key] = request.value
         return Applied(_DONE, topics=frozenset({KEYS}))
 
-    def _add(self, wish: msg.KeyValueAdd, now: float) -> Applied:
+    def _add(self, request: msg.KeyValueAdd, now: float) -> Applied:
         del now
         values = self.state.kept.values
         try:
-            total = int(values.get(wish.key, b"0")) + wish.amount
+            total = int(values.get(request.key, b"0")) + request.amount
         except ValueError:
-            said = f"the key {wish.key} does not hold a number"
-            return Applied(msg.Refused(reason="BadRequest", message=said), changed=False)
-        values[wish.key] = str(total).encode()
-        return Applied(self.values_of((wish.key,)), topics=frozenset({KEYS}))
+            problem = f"the value of the key {request.key} is not a number"
+            return Applied(msg.Refused(reason="BadRequest", message=problem), changed=False)
+        values[request.key] = str(total).encode()
+        return Applied(self.values_of((request.key,)), topics=frozenset({KEYS}))
 
-    def _compare_set(self, wish: msg.KeyValueCompareSet, now: float) -> Applied:
+    def _compare_set(self, request: msg.KeyValueCompareSet, now: float) -> Applied:
         del now
         values = self.state.kept.values
-        if values.get(wish.key) != wish.expected:
-            return Applied(self.values_of((wish.key,)), changed=False)
-        values[wish.key] = wish.value
-        return Applied(self.values_of((wish.key,)), topics=frozenset({KEYS}))
+        if values.get(request.key) != request.expected:
+            return Applied(self.values_of((request.key,)), changed=False)
+        values[request.key] = request.value
+        return Applied(self.values_of((request.key,)), topics=frozenset({KEYS}))
 
-    def _delete(self, wish: msg.KeyValueDelete, now: float) -> Applied:
+    def _delete(self, request: msg.KeyValueDelete, now: float) -> Applied:
         del now
-        changed = self.state.kept.values.pop(wish.key, None) is not None
+        changed = self.state.kept.values.pop(request.key, None) is not None
         return Applied(_DONE, changed)
 
     # Shards
 
-    def _shards(self, wish: msg.ShardEvent, now: float) -> Applied:
-        outcome = self.state.ledger.apply(wish.event, now)
-        # Only what comes back, grows or ends can please those who wait; taking cannot.
-        pleases = outcome.changed and not isinstance(wish.event, shard_events.Take)
-        topics = frozenset({SHARDS}) if pleases else frozenset()
+    def _shards(self, request: msg.ShardEvent, now: float) -> Applied:
+        outcome = self.state.ledger.apply(request.event, now)
+        # Waiting requests can be answered when shards return, or a stream grows or ends, but not
+        # after a request for shards.
+        is_relevant = outcome.changed and not isinstance(request.event, shard_events.Take)
+        topics = frozenset({SHARDS}) if is_relevant else frozenset()
         return Applied(msg.ShardAnswer(answer=outcome.answer), outcome.changed, topics)
 
     def _release(self, owner: str, now: float) -> frozenset[str]:
@@ -347,7 +350,8 @@ _ONCE_ONLY = (
     msg.JobEvent,
     msg.Failure,
 )
-"""Requests that must not be done twice; all others may be, without harm."""
+"""Requests that must not be applied twice. Their replies are stored and sent again on repetition.
+"""
 
 LASTING = (
     msg.KeyValueSet,
@@ -356,8 +360,9 @@ LASTING = (
     msg.KeyValueDelete,
     msg.SendCommand,
 )
-"""What nobody would tell the master again after the loss of its machine. Shards are lent again, and
-nodes join again."""
+"""Requests whose records must survive the loss of the machine, because no client would repeat them.
+Shards are leased again, and nodes join again.
+"""
 
 _APPLIERS: Mapping[type, Callable[[Core, Any, float], Applied]] = {
     msg.Join: Core._join,
@@ -380,4 +385,4 @@ _APPLIERS: Mapping[type, Callable[[Core, Any, float], Applied]] = {
     rec.CommandsSeen: Core._commands_seen,
 }
 CHANGING = frozenset(_APPLIERS)
-"""The types of requests and happenings that ``apply`` takes."""
+"""The types of requests and own records that ``apply`` accepts."""

@@ -1,9 +1,9 @@
-"""Where a job's time goes: the productive share, and what the rest went into. Pure.
+"""Goodput: the productive share of a job's wall time, and what the remaining time was spent on.
 
-At each moment the job is in one phase: what its rendezvous says while there is no world, else what
-the first of its nodes report. Workers that run count as training until they say what else they did:
-the time up to the first step, waits for checkpoints, hangs are taken off again when they are told.
-So are steps that are made a second time because what they had reached was lost, at the usual time
+At each moment the job is in one phase: the phase of the rendezvous while there is no world, else
+the phase that the first node reports. Running workers count as training until they report
+otherwise: time up to the first step, waits for checkpoints and hangs are then subtracted from
+training. Steps that are repeated because their result was lost are subtracted too, at the mean time
 of a step.
 """
 
@@ -24,34 +24,36 @@ _PHASES = (
 
 
 class Account(msgspec.Struct):
-    """The account so far. Times are on the job's clock."""
+    """Goodput so far. Times are on the job's clock."""
 
     since: float | None = None
-    """When it began; None: not yet."""
+    """Start of the account; None before it started."""
     until: float = 0.0
-    """Up to when it is booked."""
+    """Time up to which the account is complete."""
     phase: str = Phase.WAITING
-    """What has been going on since."""
+    """The phase since then."""
     parts_s: dict[str, float] = {}
     steps_made: int = 0
-    """Including those made twice."""
+    """Steps made, including repeated ones."""
     step: int | None = None
-    """The last step reported."""
+    """The last reported step."""
     furthest: int | None = None
-    """The furthest step ever."""
+    """The highest step ever reported."""
     lost_s: float = 0.0
     steps_lost: int = 0
     restarts: int = 0
     failures: int = 0
     attempt: tuple[int, int] = (0, 0)
-    """Round and attempt of the workers that were heard of last."""
+    """Round and attempt of the last workers that reported."""
     spent_s: dict[str, float] = {}
-    """What these have said they spent otherwise than in training, and is booked so."""
+    """Seconds that these workers reported for other phases than training, as far as they are
+    booked.
+    """
     has_step: bool = False
-    """Whether these have told a step."""
+    """True if these workers have reported a step."""
 
     def move(self, now: float, phase: str) -> None:
-        """Book the time up to now, and say what goes on from now on."""
+        """Book the time up to now, and start another phase."""
         if self.since is None:
             self.since = self.until = now
         passed = max(0.0, now - self.until)
@@ -60,12 +62,12 @@ class Account(msgspec.Struct):
         self.phase = phase if phase in _PHASES else Phase.WAITING
 
     def pass_down(self, seconds: float) -> None:
-        """Book time in which there was no master: the job went on as it did before."""
+        """Book time without a master: the job stayed in its phase."""
         if self.since is not None and seconds > 0:
             self.parts_s[self.phase] = self.parts_s.get(self.phase, 0.0) + seconds
 
     def hear(self, beat: Heartbeat) -> None:
-        """Book what the first node says of its workers; call ``move`` before."""
+        """Book a heartbeat of the first node; call ``change_phase`` before."""
         attempt = (beat.round, beat.attempt)
         if attempt > self.attempt:
             if attempt[0] == self.attempt[0]:
@@ -86,7 +88,7 @@ class Account(msgspec.Struct):
         self.reach(beat.step)
 
     def _spend(self, phase: str, seconds: float) -> None:
-        """Take time off training that went elsewhere."""
+        """Move time from training to the phase that it was spent in."""
         fresh = min(seconds - self.spent_s.get(phase, 0.0), self._training_s() - self.lost_s)
         if phase in _PHASES and fresh > 0:
             self.spent_s[phase] = self.spent_s.get(phase, 0.0) + fresh
@@ -98,7 +100,7 @@ class Account(msgspec.Struct):
         self.steps_lost += steps
 
     def reach(self, step: int) -> None:
-        """A step is finished. A lower one than before means that work was lost."""
+        """Book a finished step. A lower step than before means that work was lost."""
         before = self.step
         self.step = step
         if before is None:
@@ -111,7 +113,7 @@ class Account(msgspec.Struct):
         self.furthest = max(step, self.furthest or step)
 
     def goodput(self, now: float) -> Goodput:
-        """Return the account as it stands."""
+        """Return the account up to now."""
         parts = dict(self.parts_s)
         if self.since is not None:
             parts[self.phase] = parts.get(self.phase, 0.0) + max(0.0, now - self.until)

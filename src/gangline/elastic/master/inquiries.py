@@ -1,4 +1,4 @@
-"""Answers to requests that change nothing and need not wait. Pure."""
+"""Replies to requests that change nothing and never wait."""
 
 from dataclasses import dataclass, field
 
@@ -7,10 +7,10 @@ from gangline.elastic.progress import Saves
 from gangline.elastic.protocol import messages as msg
 
 
-def answer_to(wish: msg.Request, core: Core, job: str, now: float) -> msg.Reply:
-    """Answer a question about keys, shards, the account of time or the job."""
+def answer_to(request: msg.Request, core: Core, job: str, now: float) -> msg.Reply:
+    """Answer a request about keys, shards, goodput or the job."""
     ledger = core.state.ledger
-    match wish:
+    match request:
         case msg.KeyValueGet(keys=keys):
             return core.values_of(keys)
         case msg.GoodputWanted():
@@ -24,23 +24,22 @@ def answer_to(wish: msg.Request, core: Core, job: str, now: float) -> msg.Reply:
             state = ledger.state(name)
             return _unknown(name) if state is None else msg.DatasetStateKnown(state=state)
         case _:
-            return msg.Refused(reason="BadRequest", message=f"{type(wish).__name__} is no question")
+            return msg.Refused(reason="BadRequest", message=f"{type(request).__name__} is no query")
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How the members of the world are doing now, as they said last."""
+    """Progress of the world, from the last heartbeats of its members."""
 
     steps_per_s: float = 0.0
     checkpoint_step: int | None = None
-    """What all of them that say so have in a complete checkpoint."""
+    """Lowest step that a complete checkpoint of any reporting member holds."""
     saves: Saves = field(default_factory=Saves)
     cpus: float = 0.0
     memory_bytes: int = 0
 
 
 def pace_of(core: Core) -> Pace:
-    """Put together what the members said last."""
     members = core.rendezvous.state.members
     beats = [beat for node, beat in core.beats.items() if node in members]
     used = [beat.resources for beat in beats if beat.resources is not None]
@@ -55,7 +54,7 @@ def pace_of(core: Core) -> Pace:
 
 
 def summary_of(core: Core, now: float) -> dict[str, str]:
-    """Say in a few words how the job is: what stands in the ConfigMap beside the state."""
+    """Summarize the job for the ConfigMap, beside the state."""
     goodput, state = core.state.kept.account.goodput(now), core.rendezvous.state
     pace = pace_of(core)
     parts = {name: round(seconds, 1) for name, seconds in sorted(goodput.parts_s.items())}

@@ -1,10 +1,10 @@
 """The journal in a file: a snapshot and the records since, each with its length and checksum.
 
-A record that was cut off by the death of process or machine ends the reading; what stands before it
-counts. When the records have grown beyond the snapshot's own size, a new file takes the old one's
-place in one step. The file is locked: two masters never write one journal.
-
     MAGIC | length crc32 snapshot | length crc32 record | …          (length 0: no snapshot yet)
+
+Reading stops at a record that a crash has cut off; the records before it are valid. When the
+records exceed the snapshot's own size, a new file replaces the old one atomically. The file is
+locked: two masters never write one journal.
 """
 
 import asyncio
@@ -25,94 +25,88 @@ log = logging.getLogger(__name__)
 MAGIC = b"gangline master journal 1\n"
 _HEAD = struct.Struct(">II")
 SMALLEST_TO_SHORTEN = 4 * 2**20
-"""Fewer bytes of records are never worth a new snapshot."""
+"""With fewer bytes of records no new snapshot is written."""
 
 
 class JournalError(Exception):
-    """The journal cannot be used; the message says which and why."""
+    """The journal cannot be used; the message names it and the reason."""
 
 
 class Journal(Protocol):
-    """Where records survive the master."""
+    """A place where records survive the master."""
 
     def read(self) -> tuple[bytes, list[bytes]]:
         """Return the last snapshot (empty: none) and the records since. Call it once, first."""
 
     def begin(self, snapshot: Callable[[], bytes], summary: Callable[[], dict[str, str]]) -> None:
-        """Say where the whole state comes from, for a journal that writes it by itself.
+        """Set the sources of the state, for a journal that writes complete states.
 
         The summary is for people and for components that only read.
         """
 
     def append(self, record: bytes) -> None:
-        """Note a record; ``write`` writes it."""
+        """Buffer a record; ``write`` writes it."""
 
     def show(self, event: "JobEvent") -> None:
-        """Show people what has happened, where there is a place for that."""
+        """Publish an event of the job's timeline, if the journal has a place for it."""
 
     @property
     def is_slow(self) -> bool:
-        """Whether ``sync`` is worth waiting for, for what must outlive the machine."""
+        """True if replies that must survive the machine have to wait for ``sync``."""
 
     @property
     def wants_snapshot(self) -> bool:
-        """Whether it has grown so much that ``shorten`` is due."""
+        """True if the journal has grown so much that it should be compacted."""
 
     def write(self) -> None:
-        """Write what was appended so that it outlives the process.
+        """Write buffered records so that they survive the process.
 
         Raises:
-            OSError: it could not be written; it is tried again with the next write.
+            OSError: writing failed; the next call tries again.
         """
 
     async def sync(self) -> None:
-        """Bring what was written to where it outlives the machine.
+        """Write to disk what was written, so that it survives the machine.
 
         Raises:
             OSError: that failed.
         """
 
     async def shorten(self, snapshot: bytes) -> None:
-        """Replace all that was written by a snapshot.
+        """Replace all records by a snapshot.
 
         Raises:
-            OSError: it could not be written; the old records still stand.
+            OSError: writing failed; the old records are still valid.
         """
 
     async def close(self) -> None:
-        """Write what is left and let go."""
+        """Write buffered records and release the journal."""
 
 
 class NoJournal:
-    """Forgets everything: a restarted master knows what agents tell it."""
+    """Stores nothing: a restarted master knows only what agents report to it."""
 
     is_slow = False
     wants_snapshot = False
 
     def read(self) -> tuple[bytes, list[bytes]]:
-        """Return nothing."""
         return b"", []
 
-    def begin(self, snapshot: Callable[[], bytes], summary: Callable[[], dict[str, str]]) -> None:
-        """Do nothing."""
+    def begin(
+        self, snapshot: Callable[[], bytes], summary: Callable[[], dict[str, str]]
+    ) -> None: ...
 
-    def append(self, record: bytes) -> None:
-        """Forget the record."""
+    def append(self, record: bytes) -> None: ...
 
-    def show(self, event: "JobEvent") -> None:
-        """Do nothing."""
+    def show(self, event: "JobEvent") -> None: ...
 
-    def write(self) -> None:
-        """Do nothing."""
+    def write(self) -> None: ...
 
-    async def sync(self) -> None:
-        """Do nothing."""
+    async def sync(self) -> None: ...
 
-    async def shorten(self, snapshot: bytes) -> None:
-        """Do nothing."""
+    async def shorten(self, snapshot: bytes) -> None: ...
 
-    async def close(self) -> None:
-        """Do nothing."""
+    async def close(self) -> None: ...
 
 
 class FileJournal:
@@ -129,10 +123,10 @@ class FileJournal:
     is_slow = True
 
     def read(self) -> tuple[bytes, list[bytes]]:
-        """Open, lock and read the file; make it if it is not there.
+        """Open, lock and read the file, creating it if it does not exist.
 
         Raises:
-            JournalError: another master uses it, or it is something else.
+            JournalError: another master uses it, or it is another kind of file.
         """
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -147,42 +141,40 @@ class FileJournal:
             self._begin()
             return b"", []
         if end < len(content):
-            said = {"journal": str(self._path), "bytes": len(content) - end}
-            log.warning("the journal's end was not whole and is left out", extra=said)
+            details = {"journal": str(self._path), "bytes": len(content) - end}
+            log.warning("the journal's last record is incomplete and was dropped", extra=details)
         os.ftruncate(self._file, end)
         self._size, self._snapshot_size = end, len(entries[0])
         return entries[0], entries[1:]
 
     def begin(self, snapshot: Callable[[], bytes], summary: Callable[[], dict[str, str]]) -> None:
-        """Do nothing: it writes records, and asks for a snapshot by ``wants_snapshot``."""
+        """Do nothing: this journal stores records, and requests snapshots by
+        ``needs_compaction``.
+        """
 
     def show(self, event: "JobEvent") -> None:
-        """Do nothing: a file shows nobody anything."""
+        """Do nothing: a file publishes no events."""
 
     def append(self, record: bytes) -> None:
-        """Note a record."""
         self._pending.append(_entry(record))
 
     @property
     def wants_snapshot(self) -> bool:
-        """Whether the records outweigh the snapshot."""
         records = self._size - self._snapshot_size
         return records > max(SMALLEST_TO_SHORTEN, 2 * self._snapshot_size)
 
     def write(self) -> None:
-        """Hand what was appended to the system."""
         if not self._pending:
             return
         chunk = b"".join(self._pending)
-        self._pending = [chunk]  # kept while it is not written
-        # At a place, not at the end: what a full disk has cut short is written over next time.
+        self._pending = [chunk]  # retained until it is written
+        # At a fixed offset, so that the next call overwrites a write that a full disk cut short.
         _write_all(self._file, chunk, self._size)
         self._pending = []
         self._size += len(chunk)
         self._is_synced = False
 
     async def sync(self) -> None:
-        """Wait for the disk, beside the event loop."""
         if self._pending:
             self.write()
         if not self._is_synced:
@@ -190,13 +182,11 @@ class FileJournal:
             await asyncio.get_running_loop().run_in_executor(None, os.fdatasync, self._file)
 
     async def shorten(self, snapshot: bytes) -> None:
-        """Write a new file with the snapshot and put it in the place of the old one."""
-        self._pending.clear()  # the snapshot holds them
-        # Not beside the event loop: no record may be written to the old file meanwhile.
+        self._pending.clear()  # the snapshot contains them
+        # Not in another thread: no record may be written to the old file meanwhile.
         self._replace(snapshot)
 
     async def close(self) -> None:
-        """Write what is left, unlock."""
         if self._file < 0:
             return
         try:
@@ -206,7 +196,7 @@ class FileJournal:
             self._file = -1
 
     def _open_locked(self) -> int:
-        """Open the file and lock it; again if it was replaced in between."""
+        """Open the file and lock it; repeat if it was replaced in between."""
         while True:
             file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
@@ -244,10 +234,10 @@ class FileJournal:
         self._file, self._size, self._snapshot_size = file, len(content), len(snapshot)
 
 
-def _write_all(file: int, content: bytes, place: int) -> None:
+def _write_all(file: int, content: bytes, offset: int) -> None:
     written = 0
     while written < len(content):
-        written += os.pwrite(file, content[written:], place + written)
+        written += os.pwrite(file, content[written:], offset + written)
 
 
 def _entry(content: bytes) -> bytes:
@@ -255,7 +245,7 @@ def _entry(content: bytes) -> bytes:
 
 
 def _entries(content: bytes) -> tuple[list[bytes], int]:
-    """Return the whole entries, and where they end; 0 if there is not even a snapshot's place."""
+    """Return the complete entries, and where they end; 0 if not even the snapshot is complete."""
     found, start = list(_walk(content)), len(MAGIC)
     if not found:
         return [], 0

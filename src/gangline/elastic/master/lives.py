@@ -1,4 +1,4 @@
-"""Which nodes live: who was heard of, and whose connection broke. Knows no rules, only times."""
+"""Liveness of nodes: when each was last heard from, and which connections broke."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,12 +11,14 @@ from gangline.elastic.protocol.server import Peer
 class _Life:
     heard: float
     peer: Peer | None = None
-    """The agent's connection; None: it has none that we know of."""
+    """The agent's connection; None if it has no known one."""
     timer: asyncio.TimerHandle | None = None
 
 
 class Lives:
-    """Ages nodes with this process's clock; ``lost`` is called for one that seems to be dead."""
+    """Tracks nodes with this process's clock; ``lost`` is called for a node that seems to be
+    dead.
+    """
 
     def __init__(self, silence_s: float, grace_s: float, lost: Callable[[int, str], None]) -> None:
         self._silence_s, self._grace_s, self._lost = silence_s, grace_s, lost
@@ -24,11 +26,11 @@ class Lives:
         self._hears_nobody = False
 
     def expect(self, node: int) -> None:
-        """A node should be heard of from now on."""
+        """Start the timeout of a node."""
         self._lives.setdefault(node, _Life(_now()))
 
     def heard(self, node: int, peer: Peer | None = None) -> None:
-        """A node was heard of, on its agent's connection if one is given."""
+        """Restart the timeout of a node, and record its agent's connection if one is given."""
         life = self._lives.get(node)
         if life is None:
             life = self._lives[node] = _Life(0.0)
@@ -40,13 +42,12 @@ class Lives:
                 life.timer = None
 
     def forget(self, node: int) -> None:
-        """A node is gone; its silence means nothing any more."""
         life = self._lives.pop(node, None)
         if life is not None and life.timer is not None:
             life.timer.cancel()
 
     def disconnected(self, peer: Peer) -> None:
-        """A connection broke: its node has a little time to come back."""
+        """Process a broken connection: its node has the grace period to reconnect."""
         node = peer.hello.node_id if peer.hello else None
         life = self._lives.get(node) if node is not None else None
         if node is None or life is None or life.peer is not peer:
@@ -56,23 +57,23 @@ class Lives:
         life.timer = loop.call_later(self._grace_s, self._not_back, node, life)
 
     def check(self) -> None:
-        """Look for nodes that were silent too long.
+        """Report nodes that have been silent for too long.
 
-        When all are silent at once it is this end that is cut off, or stood still: nobody is
-        blamed, and all have the whole time again once one of them is heard.
+        If all nodes are silent at the same time, the master itself was cut off or suspended: no
+        node is reported, and every timeout restarts once one of them is heard.
         """
         oldest = _now() - self._silence_s
         silent = [node for node, life in self._lives.items() if life.heard < oldest]
-        heard_nobody, self._hears_nobody = self._hears_nobody, len(silent) == len(self._lives)
+        all_were_silent, self._hears_nobody = self._hears_nobody, len(silent) == len(self._lives)
         if self._hears_nobody:
             return
-        if heard_nobody:
+        if all_were_silent:
             for life in self._lives.values():
                 life.heard = _now()
             return
         for node in silent:
             self.forget(node)
-            self._lost(node, f"not heard of for {self._silence_s:g} s")
+            self._lost(node, f"silent for {self._silence_s:g} s")
 
     def _not_back(self, node: int, life: _Life) -> None:
         if self._lives.get(node) is life and life.peer is None:

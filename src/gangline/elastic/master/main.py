@@ -1,4 +1,4 @@
-"""Puts a master together: journal, state, service, server."""
+"""Assembles a master: journal, state, service, server."""
 
 import asyncio
 import logging
@@ -27,11 +27,11 @@ async def run(
     stop: asyncio.Event,
     listening: Callable[[int], None] = lambda port: None,
 ) -> None:
-    """Serve a job until told to stop, or until it is over for the time that is set.
+    """Serve a job until ``stop`` is set, or until the job has been over for the configured time.
 
     Raises:
         JournalError: the journal cannot be used.
-        OSError: the port is taken.
+        OSError: the port is in use.
     """
     try:
         await _serve(settings, secret, journal, stop, listening)
@@ -57,7 +57,9 @@ async def _serve(
     server = Server(service, secret)
     inherited = settings.listen_descriptor
     port = await server.start(settings.host, settings.port, inherited)
-    log.info("master serves", extra={"job": settings.job, "port": port, "master": service.name})
+    log.info(
+        "the master is serving", extra={"job": settings.job, "port": port, "master": service.name}
+    )
     service.start(down_s)
     listening(port)
     async with asyncio.TaskGroup() as group:
@@ -71,7 +73,7 @@ async def _serve(
 
 
 async def _end(settings: MasterSettings, service: MasterService, stop: asyncio.Event) -> None:
-    """Wait until it is time to go."""
+    """Wait until the master should end."""
     if settings.linger_s is None:
         await stop.wait()
         return
@@ -85,23 +87,23 @@ async def _end(settings: MasterSettings, service: MasterService, stop: asyncio.E
             wait.cancel()
 
 
-def away_s(kept: Kept, at: float, now: Moment) -> float:
-    """Return how long there has been no master.
+def away_s(state: Kept, at: float, now: Moment) -> float:
+    """Return the seconds without a master.
 
     Args:
-        kept: what the journal holds.
-        at: where it ends on the job's clock; 0: it is new.
-        now: this moment.
+        state: the persistent state from the journal.
+        at: the end of the journal on the job's clock; 0 for a new one.
+        now: the present clock reading.
     """
     if not at:
         return 0.0
-    if kept.moment is None:  # an earlier release wrote it: the clock began as the wall clock did
-        return max(0.0, now.wall_s - at - kept.down_s)
-    return max(0.0, kept.moment.until(now) - (at - kept.moment_at))
+    if state.moment is None:  # an earlier release wrote it, whose job clock started as wall clock
+        return max(0.0, now.wall_s - at - state.down_s)
+    return max(0.0, state.moment.until(now) - (at - state.moment_at))
 
 
 def replayed(journal: Journal) -> tuple[Core, float]:
-    """Read the journal: the state, and the time at which it ends (0: it is new).
+    """Replay the journal: return the state, and the time at which it ends (0 for a new one).
 
     Raises:
         JournalError: it cannot be used, or a newer version wrote it.
@@ -114,7 +116,7 @@ def replayed(journal: Journal) -> tuple[Core, float]:
             record = rec.decode(line)
             core.apply(record)
             at = record.at
-        core.timeline.news()  # another master has shown it
+        core.timeline.news()  # an earlier master has published these events
     except (ValueError, msgspec.MsgspecError) as error:
-        raise JournalError(f"the journal cannot be understood: {error}") from error
+        raise JournalError(f"the journal cannot be read: {error}") from error
     return core, at

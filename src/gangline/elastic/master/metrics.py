@@ -1,12 +1,12 @@
-"""The master's numbers as Prometheus reads them. Imported libraries wait until somebody asks."""
+"""The Prometheus metrics of the master."""
 
 from gangline.elastic.master.core import Core
 from gangline.elastic.master.inquiries import pace_of
 
 
 def page_of(core: Core, now: float) -> bytes:
-    """Return the page: numbers only, no content of the job."""
-    # Only masters that are scraped pay for the import.
+    """Return the metrics page: numbers only, no content of the job."""
+    # The import is slow; only a master that is scraped needs it.
     from prometheus_client import CollectorRegistry, Gauge, generate_latest  # noqa: PLC0415
 
     registry = CollectorRegistry(auto_describe=False)
@@ -18,10 +18,10 @@ def page_of(core: Core, now: float) -> bytes:
 
     gauge("goodput_ratio", "Productive share of the job's wall time.", goodput.share)
     gauge("wall_seconds", "The job's wall time so far.", goodput.wall_s)
-    gauge("productive_seconds", "Time that went into steps that count.", goodput.productive_s)
+    gauge("productive_seconds", "Time spent in steps that were not lost.", goodput.productive_s)
     parts = Gauge(
         "gangline_master_unproductive_seconds",
-        "Time that went elsewhere, by what it went into.",
+        "Time that was not productive, by phase.",
         ["phase"],
         registry=registry,
     )
@@ -30,16 +30,16 @@ def page_of(core: Core, now: float) -> bytes:
     gauge("step", "The last step reported.", goodput.step or 0)
     pace = pace_of(core)
     gauge("steps_per_second", "Speed of the slowest node.", pace.steps_per_s)
-    gauge("checkpoint_step", "The last step that checkpoints hold.", pace.checkpoint_step or 0)
+    gauge("checkpoint_step", "The last step of a complete checkpoint.", pace.checkpoint_step or 0)
     for name, text, number in (
-        ("skipped", "Checkpoints for which no memory was free", pace.saves.skipped),
-        ("overtaken", "Checkpoints that newer ones kept from storage", pace.saves.overtaken),
-        ("failed", "Times that storage did not take a checkpoint", pace.saves.failed),
+        ("skipped", "Saves for which no memory was free", pace.saves.skipped),
+        ("overtaken", "Saves that newer ones replaced before their upload", pace.saves.overtaken),
+        ("failed", "Failed writes of a checkpoint to storage", pace.saves.failed),
     ):
         gauge(f"checkpoint_saves_{name}", f"{text}, since the workers' last start.", number)
     gauge("workers_cpus", "Processors that the workers use.", pace.cpus)
     gauge("workers_memory_bytes", "Memory that the workers use.", pace.memory_bytes)
-    gauge("steps_lost", "Steps that were made a second time.", goodput.steps_lost)
+    gauge("steps_lost", "Steps that were repeated.", goodput.steps_lost)
     gauge("restarts", "Worlds formed after the first.", goodput.restarts)
     gauge("failures", "Failures of workers that agents reported.", goodput.failures)
     gauge("round", "The round of the last world.", state.round)
@@ -47,7 +47,7 @@ def page_of(core: Core, now: float) -> bytes:
     gauge("waiting_nodes", "Nodes that wait for a world.", len(state.waiting))
     gauge("gone_nodes", "Nodes that died or left.", len(state.gone))
     for name, text in (
-        ("leased", "Shards on loan."),
+        ("leased", "Leased shards."),
         ("done_shards", "Shards that are done."),
         ("done_records", "Records that are done."),
     ):

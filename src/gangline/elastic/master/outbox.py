@@ -1,9 +1,11 @@
-"""Replies leave only after what they follow from is written down, many at a time.
+"""Group commit: a reply leaves only after its records are written, many at a time.
 
-Written down is what the process's death cannot take any more: the system has it. What must outlive
-the machine too waits until the disk has it; while one batch is on its way there the next gathers,
-so a disk that takes a millisecond does not limit how many requests are answered. A full disk stops
-nobody: the master goes on, says so, and tries again; agents tell a next master what matters.
+"Written" means that the kernel has the record, so that it survives the process. A reply that must
+survive the machine waits for the disk too. While one batch is synced the next one is collected, so
+the latency of the disk does not limit the rate of requests. With a full disk the master continues,
+reports the error and tries again; agents repeat what matters to the next master.
+
+Invariant: replies to one client leave in the order in which their records were written.
 """
 
 import asyncio
@@ -18,12 +20,13 @@ log = logging.getLogger(__name__)
 
 RETRY_S = 1.0
 SYNC_EVERY_S = 1.0
-"""The disk gets what nobody waits for so often. Not always at once: the system lets nobody write to
-a file while it brings it to the disk, and that would hold up all requests."""
+"""Interval of syncs that no reply waits for. Not more often: the kernel blocks writes to a file
+while it syncs it, which would delay all requests.
+"""
 
 
 class Outbox:
-    """Holds replies back until the journal has what came before them."""
+    """Delays replies until the journal has the records before them."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -32,25 +35,24 @@ class Outbox:
         self._unwritten: list[_Letter] = []
         """Replies that leave when the journal is written."""
         self._unsafe: list[_Letter] = []
-        """Replies that leave when what is written has reached the disk."""
+        """Replies that leave when the journal is on disk."""
         self._is_due = False
         self._is_sync_due = False
         self._is_failing = False
         self._awake = asyncio.Event()
 
     def serve(self, snapshot: Callable[[], bytes], failed: Callable[[OSError], None]) -> None:
-        """Say where the whole state comes from, and who is told when it cannot be written."""
+        """Set the source of the state, and the callback for a journal that cannot be written."""
         self._snapshot, self._failed = snapshot, failed
 
     def record(self, record: bytes) -> None:
-        """Write a record at the end of this turn of the event loop."""
+        """Append a record; it is written at the end of this turn of the event loop."""
         self._journal.append(record)
         if not self._is_due:
             self._is_due = True
             asyncio.get_running_loop().call_soon(self._write)
 
     def show(self, news: Sequence[JobEvent]) -> None:
-        """Show people what has happened."""
         for event in news:
             self._journal.show(event)
 
@@ -58,10 +60,10 @@ class Outbox:
         """Send a reply when all records before it are written.
 
         Args:
-            peer: who asked.
+            peer: the connection of the client.
             number: the request's number.
             body: the encoded reply.
-            is_lasting: what was answered must outlive not only the process but the machine.
+            is_lasting: wait until the records are on disk, so that they survive the machine.
         """
         if not self._is_due:
             peer.send_body(number, body)
@@ -71,7 +73,7 @@ class Outbox:
             self._unwritten.append((peer, number, body))
 
     async def run(self) -> None:
-        """Bring to the disk what is written, for ever."""
+        """Sync the journal whenever that is due, for ever."""
         while True:
             await self._awake.wait()
             self._awake.clear()
@@ -81,7 +83,7 @@ class Outbox:
                 self._awake.set()
 
     async def flush(self) -> None:
-        """Bring to the disk what is written, and send what waited for it."""
+        """Sync the journal, and send the replies that waited for it."""
         if self._is_due:
             self._write()
         self._is_sync_due = False

@@ -1,4 +1,4 @@
-"""Those who wait for an answer: by what they wait for, each with an end to its patience."""
+"""Long polls: waiting requests by what they wait for, each with a timeout."""
 
 import asyncio
 from collections.abc import Callable, Hashable, Iterator
@@ -11,12 +11,12 @@ from gangline.elastic.protocol.server import Peer
 K = TypeVar("K", bound=Hashable)
 
 LONGEST_WAIT_S = 300.0
-"""A poll is answered after this at the latest, whatever it asks for."""
+"""Upper limit of the timeout that a request may ask for."""
 
 
 @dataclass(slots=True, eq=False)
 class Poll:
-    """A request that waits."""
+    """A waiting request."""
 
     peer: Peer
     number: int
@@ -25,7 +25,7 @@ class Poll:
 
 
 class Polls(Generic[K]):
-    """Waiting requests under keys."""
+    """Waiting requests by key."""
 
     def __init__(self, expired: Callable[[Poll], None]) -> None:
         self._expired = expired
@@ -35,24 +35,23 @@ class Polls(Generic[K]):
         return sum(len(polls) for polls in self._by_key.values())
 
     def add(self, key: K, poll: Poll, wait_s: float) -> None:
-        """Let a request wait; after ``wait_s`` it is taken out and ``expired`` is called."""
+        """Store a waiting request; after ``wait_s`` it is removed and ``expired`` is called."""
         patience = min(max(wait_s, 0.0), LONGEST_WAIT_S)
         loop = asyncio.get_running_loop()
         poll.timer = loop.call_later(patience, self._expire, key, poll)
         self._by_key.setdefault(key, {})[poll] = None
 
     def of(self, key: K) -> list[Poll]:
-        """Return who waits for a key, in the order of coming."""
+        """Return the requests that wait for a key, in order of arrival."""
         return [*self._by_key.get(key, ())]
 
     def all(self) -> Iterator[tuple[K, Poll]]:
-        """Give everybody who waits. They may be removed meanwhile."""
+        """Yield all waiting requests. They may be removed meanwhile."""
         for key, polls in [*self._by_key.items()]:
             for poll in [*polls]:
                 yield key, poll
 
     def remove(self, key: K, poll: Poll) -> None:
-        """Take out a request that is answered."""
         if poll.timer is not None:
             poll.timer.cancel()
         polls = self._by_key.get(key, {})
@@ -61,7 +60,6 @@ class Polls(Generic[K]):
             self._by_key.pop(key, None)
 
     def drop(self, peer: Peer) -> None:
-        """Forget the requests of a connection that has ended."""
         for key, poll in self.all():
             if poll.peer is peer:
                 self.remove(key, poll)

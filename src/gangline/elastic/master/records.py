@@ -1,4 +1,4 @@
-"""What the journal holds: requests as they came, and what the master found out by itself."""
+"""Records of the journal: requests as they came, and events that the master found out by itself."""
 
 from typing import TypeAlias
 
@@ -11,24 +11,24 @@ from gangline.elastic.protocol.messages import Request
 
 
 class Started(Message):
-    """A master process began its work."""
+    """A master process has started."""
 
     master: str
     down_s: float = 0.0
-    """How long there was none; the job's clock stood still meanwhile."""
+    """Seconds without a master before it; the job's clock stood still meanwhile."""
     moment: Moment | None = None
-    """When this was, by clocks that go on without a master."""
+    """Clock reading at the start."""
 
 
 class Lost(Message):
-    """A node is dead, as far as can be known."""
+    """A node is considered dead."""
 
     node_id: int
     reason: str
 
 
 class RestartedInPlace(Message):
-    """A node's workers were started anew without a new world."""
+    """The workers of a node were restarted without a new world."""
 
     node_id: int
     round: int
@@ -36,7 +36,7 @@ class RestartedInPlace(Message):
 
 
 class Adopted(Message):
-    """A node said that it trains in a round of which the master knows nothing."""
+    """A node reported that it trains in a round that the master does not know."""
 
     node_id: int
     incarnation: str
@@ -48,14 +48,14 @@ class Passed(Message):
 
 
 class Noted(Message):
-    """The account of time, which follows from heartbeats that are not written down one by one."""
+    """The goodput account, which depends on heartbeats that are not journaled."""
 
     account: Account
     moment: Moment | None = None
 
 
 class CommandsSeen(Message):
-    """A node knows of later commands than the master remembers having given."""
+    """A node has seen later commands than the master remembers."""
 
     node_id: int
     seen: int
@@ -67,14 +67,15 @@ Happening: TypeAlias = (
 
 
 class Record(msgspec.Struct, array_like=True):
-    """Something happened."""
+    """An entry of the journal."""
 
     at: float
-    """On the job's clock, which runs only while there is a master."""
+    """Time on the job's clock, which runs only while there is a master."""
     what: Happening
     client: str = ""
     number: int = 0
-    """The client and its number, by which a repeated request is known; 0: not one."""
+    """Client and request number, which identify a repeated request; 0 for the master's own records.
+    """
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -82,7 +83,6 @@ _decoder = msgspec.msgpack.Decoder(Record)
 
 
 def encode(record: Record) -> bytes:
-    """Write a record."""
     return _encoder.encode(record)
 
 

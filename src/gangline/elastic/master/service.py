@@ -1,7 +1,10 @@
-"""What the master does with requests: applies them, writes them down, lets some of them wait.
+"""The request loop of the master: applies requests, journals them, and manages long polls.
 
-Between the pure ``core`` and the connections. It keeps no state that matters: what it holds are
-open questions, which clients repeat to the next master, and the times at which nodes were heard of.
+It stands between the pure state machine and the connections. It has no state that must survive the
+process: only open long polls, which clients repeat to the next master, and the liveness of nodes.
+
+Invariant: a record is passed to the group commit before any reply that depends on it, so no client
+ever sees a state that a crash could undo.
 """
 
 import asyncio
@@ -28,7 +31,7 @@ from gangline.elastic.protocol.release import release
 from gangline.elastic.protocol.server import Peer, negotiated
 
 NOTE_EVERY_S = 30.0
-"""How often the account of time is written down; so much of it a killed master forgets."""
+"""Interval at which goodput is journaled; a killed master loses at most this much of it."""
 
 
 class MasterService:
@@ -52,10 +55,10 @@ class MasterService:
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = 0.0
 
-    # The life of the process
+    # Process lifecycle
 
     def start(self, down_s: float) -> None:
-        """Begin: all nodes known get the full time to be heard of again."""
+        """Start: all known nodes get the full timeout to be heard from."""
         self.happened(rec.Started(master=self.name, down_s=down_s, moment=moment()))
         state = self.core.rendezvous.state
         for node in [*state.members, *state.waiting]:
@@ -64,7 +67,7 @@ class MasterService:
             self.is_over.set()
 
     async def run(self) -> None:
-        """Look after nodes that fall silent, and note the account, for ever."""
+        """Check for silent nodes and journal goodput, for ever."""
         noted = self._clock.now()
         while True:
             await asyncio.sleep(min(1.0, self.settings.silence_s / 4))
@@ -75,29 +78,27 @@ class MasterService:
                 noted = self._clock.now()
 
     def note(self) -> None:
-        """Write the account of time down."""
         self.happened(rec.Noted(account=self.core.state.kept.account, moment=moment()))
 
     def snapshot(self) -> bytes:
-        """Return the whole state."""
         return self.core.state.snapshot(self._clock.now())
 
     def summary(self) -> dict[str, str]:
-        """Return what people and other components may read of the job."""
+        """Return the summary of the job for the ConfigMap."""
         return summary_of(self.core, self._clock.now())
 
     def journal_failed(self, error: OSError) -> None:
-        """Tell people that the journal cannot be written."""
+        """Report in the timeline that the journal cannot be written."""
         self.happened(msg.JobEvent(reason="JournalFailed", message=str(error)))
 
-    # What the server calls
+    # Called by the server
 
     def welcome(self, peer: Peer, hello: msg.Hello) -> msg.Welcome | msg.Refused:
-        """Take a connection of this job."""
+        """Accept a connection of this job."""
         job = self.settings.job
         if hello.job and job and hello.job != job:
-            said = f"this is the master of {job}, not of {hello.job}"
-            return msg.Refused(reason="WrongJob", message=said)
+            problem = f"this is the master of {job}, not of {hello.job}"
+            return msg.Refused(reason="WrongJob", message=problem)
         if hello.node_id is not None and hello.node_id not in self.core.rendezvous.state.gone:
             self._lives.heard(hello.node_id, peer)
         return msg.Welcome(
@@ -119,11 +120,11 @@ class MasterService:
             assert applied.reply is not None
             self._send(peer, number, applied.reply, is_lasting=isinstance(request, LASTING))
         else:
-            said = f"{type(request).__name__} is not understood here"
-            self._send(peer, number, msg.Refused(reason="BadRequest", message=said))
+            problem = f"{type(request).__name__} is not a request to the master"
+            self._send(peer, number, msg.Refused(reason="BadRequest", message=problem))
 
     def lost(self, peer: Peer) -> None:
-        """A connection has ended."""
+        """Process the end of a connection."""
         for polls in (self._joins, self._finishing, self._commands):
             polls.drop(peer)
         self._keys.drop(peer)
@@ -144,7 +145,7 @@ class MasterService:
     # Records
 
     def happened(self, what: rec.Happening) -> None:
-        """Apply something that the master found out by itself."""
+        """Apply a record of the master's own."""
         self._apply(what, "", 0)
 
     def _apply(self, what: rec.Happening, client: str, number: int) -> Applied:
@@ -163,7 +164,7 @@ class MasterService:
         self._checks.lost(node)
 
     def _set_alarm(self) -> None:
-        """Be called when time alone changes something."""
+        """Set the timer to the next time that changes the state."""
         deadline = self.core.deadline()
         if self._alarm is not None:
             if deadline == self._alarm_at:
@@ -181,7 +182,7 @@ class MasterService:
         self._set_alarm()
 
     def _book(self) -> None:
-        """Book time under what goes on now."""
+        """Book time in the current phase."""
         account, state = self.core.state.kept.account, self.core.rendezvous.state
         phase = account.phase
         if state.is_broken:
@@ -204,11 +205,11 @@ class MasterService:
             self._send_world(peer, number, answer)
         self._book()
 
-    def _finished(self, peer: Peer, number: int, wish: msg.Finished) -> None:
-        self._apply(wish, self._client(peer), number)
-        answer = self.core.finished_answer(wish)
+    def _finished(self, peer: Peer, number: int, request: msg.Finished) -> None:
+        self._apply(request, self._client(peer), number)
+        answer = self.core.finished_answer(request)
         if answer is None:
-            self._finishing.add(wish.node_id, Poll(peer, number, wish), wish.wait_s)
+            self._finishing.add(request.node_id, Poll(peer, number, request), request.wait_s)
         else:
             self._send(peer, number, answer)
 
@@ -237,7 +238,7 @@ class MasterService:
         self._send(peer, number, commands or msg.Commands())
 
     def _check_round(self, beat: msg.Heartbeat) -> None:
-        """Notice what the rendezvous does not know: a lost world, a restart in place."""
+        """Detect what the rendezvous does not know: a lost world, a restart in place."""
         adopted = rec.Adopted(node_id=beat.node_id, incarnation=beat.incarnation, round=beat.round)
         self._apply(adopted, "", 0)
         attempt = (beat.round, beat.attempt)
@@ -246,18 +247,18 @@ class MasterService:
                 rec.RestartedInPlace(node_id=beat.node_id, round=beat.round, attempt=beat.attempt)
             )
 
-    def _check(self, peer: Peer, number: int, wish: msg.CheckWanted | msg.CheckResult) -> None:
-        self._lives.heard(wish.node_id, peer)
-        self._checks.ask(peer, number, wish)
+    def _check(self, peer: Peer, number: int, request: msg.CheckWanted | msg.CheckResult) -> None:
+        self._lives.heard(request.node_id, peer)
+        self._checks.ask(peer, number, request)
 
-    def _get_commands(self, peer: Peer, number: int, wish: msg.GetCommands) -> None:
-        self._lives.heard(wish.node_id, peer)
-        self._check_seen(wish.node_id, wish.seen)
-        commands = self.core.commands_for(wish.node_id, wish.seen)
+    def _get_commands(self, peer: Peer, number: int, request: msg.GetCommands) -> None:
+        self._lives.heard(request.node_id, peer)
+        self._check_seen(request.node_id, request.seen)
+        commands = self.core.commands_for(request.node_id, request.seen)
         if commands is not None:
             self._send(peer, number, commands)
         else:
-            self._commands.add(wish.node_id, Poll(peer, number, wish), wish.wait_s)
+            self._commands.add(request.node_id, Poll(peer, number, request), request.wait_s)
 
     def _check_seen(self, node: int, seen: int) -> None:
         kept = self.core.state.kept
@@ -265,22 +266,22 @@ class MasterService:
         if seen >= kept.next_command or (known and known[0].number <= seen):
             self.happened(rec.CommandsSeen(node_id=node, seen=seen))
 
-    def _wait_for_keys(self, peer: Peer, number: int, wish: msg.KeyValueWait) -> None:
-        missing = self._first_missing(wish)
+    def _wait_for_keys(self, peer: Peer, number: int, request: msg.KeyValueWait) -> None:
+        missing = self._first_missing(request)
         if missing is None:
-            self._send(peer, number, self.core.values_of(wish.keys))
+            self._send(peer, number, self.core.values_of(request.keys))
         else:
-            self._keys.add(missing, Poll(peer, number, wish), wish.wait_s)
+            self._keys.add(missing, Poll(peer, number, request), request.wait_s)
 
-    def _first_missing(self, wish: msg.KeyValueWait) -> str | None:
+    def _first_missing(self, request: msg.KeyValueWait) -> str | None:
         values = self.core.state.kept.values
-        return next((key for key in wish.keys if key not in values), None)
+        return next((key for key in request.keys if key not in values), None)
 
-    def _shard_event(self, peer: Peer, number: int, wish: msg.ShardEvent) -> None:
-        reply = self._apply(wish, self._client(peer), number).reply
-        event = wish.event
+    def _shard_event(self, peer: Peer, number: int, request: msg.ShardEvent) -> None:
+        reply = self._apply(request, self._client(peer), number).reply
+        event = request.event
         waits = (
-            wish.wait_s > 0
+            request.wait_s > 0
             and isinstance(event, shard_events.Take)
             and isinstance(reply, msg.ShardAnswer)
             and isinstance(reply.answer, shard_events.Taken)
@@ -288,15 +289,17 @@ class MasterService:
         )
         assert reply is not None
         if waits and isinstance(event, shard_events.Take):
-            self._shards.add(event.dataset, Poll(peer, number, wish), wish.wait_s)
+            self._shards.add(event.dataset, Poll(peer, number, request), request.wait_s)
         else:
             self._send(peer, number, reply)
 
-    def _inquiry(self, peer: Peer, number: int, wish: msg.Request) -> None:
+    def _inquiry(self, peer: Peer, number: int, request: msg.Request) -> None:
         self._book()
-        self._send(peer, number, answer_to(wish, self.core, self.settings.job, self._clock.now()))
+        self._send(
+            peer, number, answer_to(request, self.core, self.settings.job, self._clock.now())
+        )
 
-    # Answers to those who waited
+    # Replies to long polls
 
     def _serve_waiting(self, topics: frozenset[str]) -> None:
         if topic.WORLD in topics:
@@ -344,13 +347,12 @@ class MasterService:
         if poll.peer.is_open:
             self._shard_event(poll.peer, poll.number, poll.request)
 
-    # Patience that has ended
+    # Timeouts of long polls
 
     def _join_expired(self, poll: Poll) -> None:
         self._send(poll.peer, poll.number, self.core.rendezvous.waiting())
 
     def _saying(self, reply: msg.Reply) -> Callable[[Poll], None]:
-        """Answer with this whose patience has ended."""
         return lambda poll: self._send(poll.peer, poll.number, reply)
 
     # Sending
@@ -373,8 +375,8 @@ class MasterService:
         return peer.hello.client if peer.hello else ""
 
 
-_OTHERS_WORK = msg.Waiting(message="others have not finished")
-_KEYS_MISSING = msg.Refused(reason="TimedOut", message="the keys have not come")
+_OTHERS_WORK = msg.Waiting(message="other nodes have not finished")
+_KEYS_MISSING = msg.Refused(reason="TimedOut", message="the keys were not set in time")
 _NO_SHARDS = msg.ShardAnswer(answer=shard_events.Taken(shard_events.Supply.WAIT))
 
 _HANDLERS: Mapping[type, Callable[[MasterService, Peer, int, Any], None]] = {

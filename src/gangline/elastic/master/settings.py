@@ -1,4 +1,4 @@
-"""What a master is told at its start."""
+"""Settings of a master."""
 
 from dataclasses import dataclass
 
@@ -8,21 +8,22 @@ class MasterSettings:
     """Settings of one job's master."""
 
     job: str
-    """The job's name; clients of another one are refused."""
+    """The job's name; clients of another job are refused."""
     host: str | None = None
     """The address to listen on; None for all."""
     port: int = 50001
-    """0 for any free one; it is printed."""
+    """0 for any free port; it is printed."""
     listen_descriptor: int | None = None
-    """A listening socket that was inherited, instead of host and port."""
+    """An inherited listening socket, in place of host and port."""
     heartbeat_s: float = 1.0
-    """How often agents report."""
+    """Interval of heartbeats."""
     silence_s: float = 15.0
-    """A node that is not heard of for so long is dead. Shorter finds cut off nodes sooner, and
-    blames nodes whose processor or network is overloaded."""
+    """A node that is silent for this time is dead. A shorter time detects cut-off nodes sooner, but
+    also reports nodes with an overloaded processor or network.
+    """
     grace_s: float = 2.0
-    """A node whose agent's connection broke is dead if it does not come back in this time."""
+    """A node whose agent's connection broke is dead if it does not reconnect within this time."""
     linger_s: float | None = None
-    """The master ends so long after all workers have ended well; None: when it is told to."""
+    """The master ends this time after all workers succeeded; None: only when it is stopped."""
     serves_metrics: bool = True
-    """Whether GET /metrics is answered, to anybody: numbers only, nothing of the job's content."""
+    """Answer GET /metrics for any client: numbers only, no content of the job."""

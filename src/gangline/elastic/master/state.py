@@ -1,4 +1,4 @@
-"""All that a master must not forget, in a form that can be written down and read again."""
+"""The state of the master that must survive the process, in a serializable form."""
 
 from typing import Final
 
@@ -13,33 +13,33 @@ from gangline.elastic.rendezvous import RendezvousState
 VERSION: Final = 1
 EVENTS_KEPT = 500
 REPLIES_KEPT = 64
-"""For each client: how many of its requests may be under way at a time and be repeated."""
+"""For each client: the number of concurrent requests that it may repeat."""
 CLIENTS_KEPT = 4096
 
 
 class Kept(msgspec.Struct):
-    """What is remembered beside the ledger of shards."""
+    """The state beside the ledger of shards."""
 
     job: str = ""
     rendezvous: RendezvousState = msgspec.field(default_factory=RendezvousState)
     values: dict[str, bytes] = {}
     commands: dict[int, list[Command]] = {}
-    """What nodes have not confirmed yet."""
+    """Commands that nodes have not confirmed yet."""
     next_command: int = 1
     attempts: dict[int, tuple[int, int]] = {}
-    """Node -> round and attempt of the workers that run there."""
+    """Round and attempt of the running workers, by node."""
     events: list[JobEvent] = []
     first_event: int = 1
-    """The number of the oldest that is kept."""
+    """Number of the oldest event in the list."""
     account: Account = msgspec.field(default_factory=Account)
     down_s: float = 0.0
-    """How long there was no master, in all."""
+    """Total seconds without a master."""
     moment: Moment | None = None
-    """The last one that was written down ..."""
+    """The last clock reading in the journal."""
     moment_at: float = 0.0
-    """... and when that was on the job's clock."""
+    """The time of that reading on the job's clock."""
     replies: dict[str, dict[int, Reply]] = {}
-    """Client -> number -> what was answered, where doing it twice would do harm."""
+    """Replies by client and request number, for requests that must not be applied twice."""
 
 
 class _Snapshot(msgspec.Struct, array_like=True):
@@ -50,19 +50,18 @@ class _Snapshot(msgspec.Struct, array_like=True):
 
 
 class MasterState:
-    """What is remembered, and the ledger."""
+    """The persistent state and the ledger."""
 
     def __init__(self, kept: Kept | None = None, ledger: Ledger | None = None) -> None:
         self.kept = kept or Kept()
         self.ledger = ledger or Ledger()
 
     def snapshot(self, at: float) -> bytes:
-        """Write all of it down."""
         return msgspec.msgpack.encode(_Snapshot(VERSION, at, self.kept, self.ledger.snapshot()))
 
     @staticmethod
     def restored(snapshot: bytes) -> "tuple[MasterState, float]":
-        """Read it again; also the time at which it was written.
+        """Read a snapshot; return the state and the time at which it was written.
 
         Raises:
             ValueError: it cannot be read, or a newer version wrote it.
@@ -70,6 +69,6 @@ class MasterState:
         read = msgspec.msgpack.decode(snapshot, type=_Snapshot)
         if read.version > VERSION:
             raise ValueError(
-                f"a newer gangline wrote this state: version {read.version}, not {VERSION}"
+                f"a newer release wrote this state: version {read.version}, not {VERSION}"
             )
         return MasterState(read.kept, Ledger.restored(read.ledger)), read.at

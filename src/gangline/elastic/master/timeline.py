@@ -1,4 +1,4 @@
-"""The job's timeline: what has happened, the newest last, and what of it is news."""
+"""The job's timeline: its events, the newest last, and those that have not been published yet."""
 
 from gangline.elastic.master.state import EVENTS_KEPT, Kept
 from gangline.elastic.protocol.messages import JobEvent
@@ -7,15 +7,14 @@ _LONGEST_MESSAGE = 4096
 
 
 class Timeline:
-    """Adds to the events that the state keeps."""
+    """Appends events to the state."""
 
     def __init__(self, kept: Kept) -> None:
-        """Take what is remembered."""
         self._kept = kept
         self._news: list[JobEvent] = []
 
     def tell(self, reason: str, message: str, now: float, node: int | None = None) -> None:
-        """Add what has happened; of very many events the oldest are forgotten."""
+        """Append an event; beyond the limit the oldest ones are dropped."""
         kept = self._kept
         event = JobEvent(reason=reason, message=message[:_LONGEST_MESSAGE], node_id=node, at=now)
         kept.events.append(event)
@@ -26,6 +25,6 @@ class Timeline:
             kept.first_event += surplus
 
     def news(self) -> list[JobEvent]:
-        """Return what was added since this was asked last."""
+        """Return the events that were added since the last call."""
         news, self._news = self._news, []
         return news

@@ -1,5 +1,6 @@
-"""What agents, workers and the master of a job say to each other, and how it is kept private.
+"""The protocol between agents, workers and the master of a job, and its encryption.
 
-``messages`` are the words, ``seal`` makes them unreadable and unforgeable for strangers, ``frame``
-cuts them out of a stream of bytes, ``server``, ``client`` and ``blocking`` carry them.
+``messages`` has the requests and replies, ``envelope`` their framing with a request number,
+``encryption`` the authenticated encryption of a connection. ``server`` is the master's end,
+``client`` and ``blocking_client`` are the ends of agents and of training scripts.
 """

@@ -1,7 +1,7 @@
-"""The worker's end, for programs without an event loop: a training script that wants its shards.
+"""The client for programs without an event loop, such as a training script that requests shards.
 
-One connection, one request at a time; threads may share a client and wait for each other, so give
-long polls a client of their own. It asks again through absences of the master, as ``client`` does.
+It has one connection and one request at a time. Threads may share a client but wait for each other,
+so use a separate client for long polls. It retries while the master is absent, like ``client``.
 """
 
 import random
@@ -28,7 +28,7 @@ _READ_BYTES = 256 * 1024
 
 
 class BlockingClient:
-    """Asks one master; use as ``with BlockingClient(address, secret) as client``."""
+    """A client of one master; use as ``with BlockingClient(address, secret) as client``."""
 
     def __init__(self, address: str, secret: seal.Secret, name: ClientName | None = None) -> None:
         self.address = address
@@ -53,7 +53,9 @@ class BlockingClient:
             self._ends = None
 
     def call(self, message: Message, *, timeout_s: float = 60.0) -> Reply:
-        """Ask and return the reply; arguments and errors as ``Client.call``."""
+        """Send a request and return the reply; arguments and errors as in the asynchronous
+        client.
+        """
         body = envelope.encode_body(message)
         deadline = time.monotonic() + timeout_s
         with self._lock:
@@ -65,11 +67,11 @@ class BlockingClient:
         return reply
 
     def ask(self, message: Message, kind: type[R], *, timeout_s: float = 60.0) -> R:
-        """Ask, and insist on one kind of reply; errors as ``Client.ask``."""
+        """Send a request, and require one type of reply; errors as in the asynchronous client."""
         reply = self.call(message, timeout_s=timeout_s)
         if not isinstance(reply, kind):
-            said = f"{type(reply).__name__} came where {kind.__name__} was expected"
-            raise RequestRefusedError(Refused(reason="BadReply", message=said))
+            problem = f"the reply is {type(reply).__name__}, expected {kind.__name__}"
+            raise RequestRefusedError(Refused(reason="BadReply", message=problem))
         return reply
 
     def _call(self, number: int, body: bytes, deadline: float, timeout_s: float) -> Reply:
@@ -105,7 +107,7 @@ class BlockingClient:
             self.close()
             raise RequestRefusedError(reply)
         if not isinstance(reply, Welcome):
-            raise seal.SealError("the master did not welcome us")
+            raise seal.SealError("the master did not answer Hello with Welcome")
 
     def _exchange(self, number: int, body: bytes, deadline: float) -> Reply:
         assert self._socket is not None

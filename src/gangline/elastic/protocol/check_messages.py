@@ -1,4 +1,4 @@
-"""Messages of the node check: who tests with whom, what came out, who is to blame."""
+"""Messages of the node check: groups of nodes, test results, and the verdict."""
 
 from typing import Final
 
@@ -7,39 +7,41 @@ import msgspec
 from gangline.elastic.protocol.kinds import Message
 
 PARTNER_LOST: Final = "PartnerLost"
-"""Why a node need not go on with a test: somebody of its group is gone."""
+"""Reason why a node should stop a test: another node of its group is gone."""
 
 
 class CheckWanted(Message):
-    """A node comes to the check -> ``CheckGroup``, or ``CheckVerdict``. A long poll.
+    """A node takes part in the check -> ``CheckGroup``, or ``CheckVerdict``. A long poll.
 
-    ``Refused`` TimedOut after ``wait_s``: ask again. The parameters are in each message, so that a
-    master that lost everything learns them again.
+    ``Refused`` TimedOut after ``wait_s``: ask again. Each message has the parameters, so that a
+    master without its state learns them again.
     """
 
     node_id: int
     incarnation: str = ""
     check: int = 1
-    """Counts the checks that this agent process takes part in."""
+    """Number of this check of this agent process."""
     node_rank: int = -1
     host: str = ""
     store_port: int = 0
-    """A port that is free there, for the group's store should it be the first of its group."""
+    """A free port on its host, for the store if it becomes the first node of its group."""
     nodes: int = 1
-    """How many nodes the check waits for (its maximum)."""
+    """The number of nodes that the check waits for (the maximum)."""
     min_nodes: int = 1
     last_call_s: float = 5.0
     wait_s: float = 5.0
-    """Well below the time after which a silent node is held dead."""
+    """Must be well below the time after which a silent node is considered dead."""
     straggler_ratio: float = 0.0
-    """Slower than this many times the median is a straggler; 0: the default."""
+    """A node that takes longer than this multiple of the median is a straggler; 0 for the default.
+    """
     straggler_s: float = 0.0
-    """Slower than this is one anyway; 0: no such limit."""
+    """A node that takes longer than this is a straggler as well; 0 for no such limit."""
     all_together: bool = False
     """Test the collective over all healthy nodes at the end, for its speed."""
     testing: int = -1
-    """The round in which it tests already: it is told when that is in vain, by ``Refused``
-    PartnerLost, and reports then that the test failed."""
+    """The round that it tests already. If that test is pointless, the reply is ``Refused``
+    PartnerLost, and the node reports a failed test.
+    """
 
 
 class CheckMember(msgspec.Struct, frozen=True, array_like=True):
@@ -51,7 +53,7 @@ class CheckMember(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CheckGroup(Message):
-    """Test with these; then send ``CheckResult`` for this round."""
+    """Test with these nodes; then send ``CheckResult`` for this round."""
 
     round: int
     members: tuple[CheckMember, ...]
@@ -60,30 +62,30 @@ class CheckGroup(Message):
 
 
 class CheckResult(Message):
-    """What a test came to -> the next ``CheckGroup``, or ``CheckVerdict``. A long poll."""
+    """The result of a test -> the next ``CheckGroup``, or ``CheckVerdict``. A long poll."""
 
     node_id: int
     round: int
     passed: bool
     local: bool = False
-    """The failed test took place within the node: no partner can be the cause."""
+    """The failed test ran within the node, so no partner can be the cause."""
     incarnation: str = ""
     check: int = 1
     compute_s: float = 0.0
-    """The matrix multiplications."""
+    """Seconds for the matrix multiplications."""
     collective_s: float = 0.0
-    """The collective operations."""
+    """Seconds for the collective operations."""
     bandwidth: float = 0.0
-    """Bytes each second of the collective, as its algorithm counts them."""
+    """Bytes per second of the collective, as its algorithm counts them."""
     device: str = ""
-    """Where the test failed, or the slowest for matrices."""
+    """The device that failed, or the slowest one for matrices."""
     test: str = ""
     """The test that failed."""
     message: str = ""
     collective_device: str = ""
-    """The slowest for the collective."""
+    """The slowest device for the collective."""
     store_port: int = 0
-    """A fresh port for the next round."""
+    """A free port for the next round."""
     wait_s: float = 5.0
 
 
@@ -93,7 +95,7 @@ class CheckVerdict(Message):
     passed: bool
     """For the node that asks."""
     faulty: dict[int, str] = {}
-    """node id -> what is wrong: test, device, value, threshold."""
+    """What is wrong, by node id: test, device, value, threshold."""
     stragglers: dict[int, str] = {}
     undecided: tuple[int, ...] = ()
-    """Nodes that could not be cleared and not be blamed."""
+    """Nodes that could be neither cleared nor blamed."""

@@ -1,12 +1,12 @@
-"""The agent's end: asks the master, and keeps asking through its absence.
+"""The agent's end: sends requests to the master, and retries while the master is absent.
 
     async with Client("train-master:50001", secret, ClientName(...)) as client:
         world = await client.call(Join(...), timeout_s=600)
         async for command in client.commands(node_id): ...
 
-One connection carries all requests, long polls too; replies come in any order. When it breaks, it
-is made anew after a moment (0.05 s, growing to 5 s, each drawn at random from its half to itself),
-and what was not answered is asked again under its old number, by which the master knows it.
+One connection carries all requests, long polls too; replies come in any order. A broken connection
+is replaced after a random pause (from half of to the full backoff, 0.05 s growing to 5 s). Requests
+without a reply are sent again under their old number, by which the master recognises them.
 """
 
 import asyncio
@@ -50,16 +50,15 @@ _HELLO_NUMBER = 0
 
 @dataclass(frozen=True, slots=True)
 class ClientName:
-    """Who speaks."""
+    """Identity of a client."""
 
     job: str = ""
     node_id: int | None = None
-    """For the agent of a node only; see ``Hello``."""
+    """Only for the agent of a node; see ``Hello``."""
     incarnation: str = ""
     client: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def hello(self) -> Hello:
-        """Return what is said first."""
         return Hello(
             version=release(),
             job=self.job,
@@ -70,7 +69,7 @@ class ClientName:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Read host:port, host, or [v6]:port.
+    """Parse host:port, host, or [v6]:port.
 
     Raises:
         ValueError: the port is no number.
@@ -84,13 +83,11 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 class _Link(asyncio.Protocol):
-    """One connection to the master."""
-
     def __init__(self, secret: seal.Secret, received: Callable[[bytes], None]) -> None:
         loop = asyncio.get_running_loop()
         self.greeted: asyncio.Future[None] = loop.create_future()
         self.ended: asyncio.Future[str] = loop.create_future()
-        """Why the connection ended."""
+        """The reason why the connection ended."""
         self._secret, self._received = secret, received
         self._transport: asyncio.Transport | None = None
         self._mine = seal.greeting()
@@ -100,11 +97,11 @@ class _Link(asyncio.Protocol):
 
     @property
     def is_mute(self) -> bool:
-        """Whether the other end took the connection and has not greeted."""
+        """True if the other end accepted the connection but has not answered the handshake."""
         return self._transport is not None and self._ends is None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are none of asyncio's class, though they do the same.
+        # uvloop's transports are not instances of asyncio's class, but have its methods.
         self._transport = transport = cast(asyncio.Transport, transport)
         notice_silence(transport.get_extra_info("socket"))
         transport.write(self._mine)
@@ -137,9 +134,9 @@ class _Link(asyncio.Protocol):
             self._transport = None
 
     def _guess(self) -> str:
-        """Say what may be wrong when there was no answer at all."""
+        """Return a likely cause when there was no answer at all."""
         if self._ends is None:
-            return " before it greeted: something else may listen there"
+            return " before the handshake: another program may listen there"
         if not self._has_heard:
             return f" unanswered: {SECRET_VARIABLE}, or the job's name without it, may differ"
         return ""
@@ -160,26 +157,27 @@ class _Link(asyncio.Protocol):
 class _Asked:
     body: bytes
     reply: "asyncio.Future[bytes]"
-    """As it came: whoever waits for it reads it. So what many wait for at once, a large world, is
-    read and let go by one after the other, and what nobody waits for any more not at all."""
+    """The encoded reply: the waiting task decodes it. So a large world that many tasks wait for is
+    decoded by one after the other, and a reply that no task waits for is not decoded.
+    """
 
 
 class Client:
-    """Asks one master, wherever it is now: its name is looked up for each connection."""
+    """A client of one master, whose address is resolved again for each connection."""
 
     def __init__(self, address: str, secret: seal.Secret, name: ClientName | None = None) -> None:
         self.address = address
         self.name = name or ClientName()
         self.welcome: Welcome | None = None
-        """What the master said last when it took a connection."""
+        """The master's last Welcome."""
         self.replies = 0
-        """How many replies have come: while it grows, the master is there."""
+        """Number of replies so far: while it increases, the master is reachable."""
         self.trouble = "not connected yet"
-        """Why there is no connection now; empty while there is one."""
+        """Why there is no connection; empty while there is one."""
         self.unknown_name = ""
-        """The master's host, if its name did not resolve when that was tried last."""
+        """The master's host name, if it did not resolve at the last attempt."""
         self.tried = asyncio.Event()
-        """Set as soon as a first attempt to connect has ended, well or not."""
+        """Set once the first attempt to connect has ended, with success or not."""
         self._secret = secret
         self._asked: dict[int, _Asked] = {}
         self._next_number = 1
@@ -197,7 +195,7 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        """End the connection; whoever still waits for a reply is told that there is none."""
+        """End the connection; pending requests fail with ``MasterUnreachableError``."""
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)
@@ -206,12 +204,12 @@ class Client:
                 asked.reply.set_exception(
                     MasterUnreachableError(self.address, 0.0, "the client was closed")
                 )
-                asked.reply.exception()  # nobody may wait any more
+                asked.reply.exception()  # the waiting task may be gone; avoids a warning
         self._asked.clear()
 
     @property
     def is_connected(self) -> bool:
-        """Whether the master would get a request now."""
+        """True if the master would receive a request now."""
         return self._open.is_set()
 
     async def connected(self, timeout_s: float | None = None) -> Welcome:
@@ -219,7 +217,7 @@ class Client:
 
         Raises:
             MasterUnreachableError: there was none for ``timeout_s``.
-            RequestRefusedError: the master will not have us.
+            RequestRefusedError: the master refuses this client.
         """
         try:
             async with asyncio.timeout(timeout_s):
@@ -232,15 +230,15 @@ class Client:
         return self.welcome
 
     async def call(self, message: Message, *, timeout_s: float | None = 60.0) -> Reply:
-        """Ask and return the reply.
+        """Send a request and return the reply.
 
         Args:
             message: one of ``messages.Request``.
-            timeout_s: how long to try, through absences of the master too; None for ever. A long
-                poll takes its own time: leave it more.
+            timeout_s: how long to try, including absences of the master; None for ever. It must
+                exceed the wait of a long poll.
 
         Raises:
-            MasterUnreachableError: no reply came in this time.
+            MasterUnreachableError: no reply came within the timeout.
             RequestRefusedError: the master refused.
         """
         if self._refused is not None:
@@ -264,42 +262,42 @@ class Client:
         return reply
 
     async def ask(self, message: Message, kind: type[R], *, timeout_s: float | None = 60.0) -> R:
-        """Ask, and insist on one kind of reply.
+        """Send a request, and require one type of reply.
 
         Raises:
-            MasterUnreachableError, RequestRefusedError: as ``call``; refused also for another kind.
+            MasterUnreachableError, RequestRefusedError: as ``call``; refused also for another type.
         """
         reply = await self.call(message, timeout_s=timeout_s)
         if not isinstance(reply, kind):
-            said = f"{type(reply).__name__} came where {kind.__name__} was expected"
-            raise RequestRefusedError(Refused(reason="BadReply", message=said))
+            problem = f"the reply is {type(reply).__name__}, expected {kind.__name__}"
+            raise RequestRefusedError(Refused(reason="BadReply", message=problem))
         return reply
 
     async def commands(self, wait_s: float = 30.0) -> AsyncIterator[Command]:
-        """Give the node's commands as they come, for ever; each once.
+        """Yield the node's commands as they arrive, for ever; each once.
 
         Raises:
-            RequestRefusedError: the master will not have us.
+            RequestRefusedError: the master refuses this client.
         """
         assert self.name.node_id is not None, "commands are for the agent of a node"
         seen = 0
         while True:
-            wish = GetCommands(
+            request = GetCommands(
                 node_id=self.name.node_id,
                 incarnation=self.name.incarnation,
                 seen=seen,
                 wait_s=wait_s,
             )
-            reply = await self.ask(wish, Commands, timeout_s=None)
+            reply = await self.ask(request, Commands, timeout_s=None)
             for command in reply.commands:
                 if command.number > seen:
                     seen = command.number
                     yield command
 
-    # The connection
+    # Connection
 
     async def _keep(self) -> None:
-        """Have a connection at all times."""
+        """Maintain the connection until the master refuses it permanently."""
         pause = FIRST_PAUSE_S
         while self._refused is None:
             link = _Link(self._secret, self._received)
@@ -318,18 +316,20 @@ class Client:
                     self._open.clear()
                 link.finish("closed")
             self.tried.set()
-            log.debug("no master", extra={"address": self.address, "reason": self.trouble})
+            log.debug(
+                "the master is unreachable", extra={"address": self.address, "reason": self.trouble}
+            )
             await asyncio.sleep(random.uniform(pause / 2, pause))
             pause = min(pause * 2, LONGEST_PAUSE_S)
         for asked in self._asked.values():
             if not asked.reply.done():
                 asked.reply.set_exception(RequestRefusedError(self._refused))
-                asked.reply.exception()  # nobody may wait any more
+                asked.reply.exception()  # the waiting task may be gone; avoids a warning
 
     def _troubled(self, error: OSError, link: _Link) -> None:
-        late = "the connection could not be made in time"
+        late = "the connection was not established in time"
         if link.is_mute:
-            late = "whoever took the connection did not greet: something else may listen there"
+            late = "no handshake on the connection: another program may listen there"
         self.trouble = str(error) or late
         self.unknown_name = ""
         if isinstance(error, socket.gaierror):
@@ -345,12 +345,12 @@ class Client:
             return
         self._link = link
         link.send(_HELLO_NUMBER, envelope.encode_body(self.name.hello()))
-        # What follows is read by the master only after it has welcomed us.
+        # The master reads the following requests only after it has accepted Hello.
         for number, asked in [*self._asked.items()]:
             link.send(number, asked.body)
 
     async def _reply(self, asked: _Asked) -> Reply:
-        """Wait for the reply; after one that cannot be read ask again, on another connection."""
+        """Wait for the reply; if it cannot be decoded, ask again on a new connection."""
         while True:
             try:
                 return envelope.read_reply(await asked.reply)[1]

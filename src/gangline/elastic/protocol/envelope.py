@@ -1,4 +1,4 @@
-"""How messages lie in frames: the request's number, which its reply repeats, and the message."""
+"""Framing of messages: the request's number, which its reply repeats, and the encoded message."""
 
 import struct
 from typing import TypeVar
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class EnvelopeError(Exception):
-    """What came is no message that this version knows; ``number`` is its request's number."""
+    """The content is no message that this version knows; ``number`` is its request's number."""
 
     def __init__(self, number: int, message: str) -> None:
         super().__init__(message)
@@ -25,17 +25,16 @@ class EnvelopeError(Exception):
 
 
 def encode_body(message: Message) -> bytes:
-    """Encode a message alone: what is the same for many receivers is encoded once."""
+    """Encode a message without its number, so that one body can be sent to many receivers."""
     return _encoder.encode(message)
 
 
 def wrap(number: int, body: bytes) -> bytes:
-    """Put an encoded message under its number."""
     return _NUMBER.pack(number) + body
 
 
 def read_request(content: bytes) -> tuple[int, Request]:
-    """Read what a client asks.
+    """Decode a request.
 
     Raises:
         EnvelopeError: it is no request that this version knows.
@@ -44,7 +43,7 @@ def read_request(content: bytes) -> tuple[int, Request]:
 
 
 def read_reply(content: bytes) -> tuple[int, Reply]:
-    """Read what the master answers.
+    """Decode a reply.
 
     Raises:
         EnvelopeError: it is no reply that this version knows.
@@ -53,13 +52,13 @@ def read_reply(content: bytes) -> tuple[int, Reply]:
 
 
 def number_of(content: bytes) -> int:
-    """Read the number alone, of a message that is for somebody else to read.
+    """Read only the number, without decoding the message.
 
     Raises:
         EnvelopeError: there is none.
     """
     if len(content) < _NUMBER.size:
-        raise EnvelopeError(0, "a message without a number")
+        raise EnvelopeError(0, "the message has no number")
     number: int = _NUMBER.unpack_from(content)[0]
     return number
 

@@ -1,33 +1,33 @@
-"""What can go wrong between an agent and its master.
+"""Errors between an agent and its master.
 
 ProtocolError
-├── MasterUnreachableError      no answer in the time given
-└── RequestRefusedError         an answer, and it is no
+├── MasterUnreachableError      no reply within the timeout
+└── RequestRefusedError         the master refused the request
 """
 
 from gangline.elastic.protocol.messages import Refused
 
 
 class ProtocolError(Exception):
-    """The master could not be asked, or said no."""
+    """The master could not be reached, or refused."""
 
 
 class MasterUnreachableError(ProtocolError):
-    """No answer in the time given."""
+    """The master did not reply within the timeout."""
 
     def __init__(self, address: str, waited_s: float, trouble: str) -> None:
-        super().__init__(f"no answer from the master at {address} for {waited_s:.0f} s: {trouble}")
+        super().__init__(f"no reply from the master at {address} for {waited_s:.0f} s: {trouble}")
         self.address = address
         self.trouble = trouble
-        """What was wrong the last time that it was tried."""
+        """The error of the last attempt."""
 
 
 class RequestRefusedError(ProtocolError):
-    """The master said no."""
+    """The master refused the request."""
 
     def __init__(self, refused: Refused) -> None:
-        said = f": {refused.message}" if refused.message else ""
-        super().__init__(f"the master refused ({refused.reason}){said}")
+        details = f": {refused.message}" if refused.message else ""
+        super().__init__(f"the master refused ({refused.reason}){details}")
         self.reason = refused.reason
-        """One CamelCase word, see ``messages.Refused``."""
+        """One CamelCase word; see the refusal message."""
         self.message = refused.message

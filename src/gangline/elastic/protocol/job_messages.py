@@ -1,25 +1,25 @@
-"""Messages about the job as a whole: its timeline, its account of time, its state."""
+"""Messages about the job: its timeline, its goodput, its state."""
 
 from gangline.elastic.protocol.kinds import Message
 from gangline.elastic.protocol.world_messages import World
 
 
 class JobEvent(Message):
-    """Something for the job's timeline -> ``Done``."""
+    """An event for the job's timeline -> ``Done``."""
 
     reason: str
     message: str = ""
     node_id: int | None = None
     at: float = 0.0
-    """On the master's clock of the job; set by the master."""
+    """Time on the master's clock of the job; set by the master."""
 
 
 class GoodputWanted(Message):
-    """What became of the time? -> ``Goodput``."""
+    """Request for goodput -> ``Goodput``."""
 
 
 class Goodput(Message):
-    """Where the job's wall time went; the parts add up to ``wall_s``."""
+    """The job's wall time by what it was spent on; the parts add up to ``wall_s``."""
 
     wall_s: float
     productive_s: float
@@ -37,10 +37,10 @@ class Goodput(Message):
 
 
 class StatusWanted(Message):
-    """How is the job? -> ``Status``."""
+    """Request for the state of the job -> ``Status``."""
 
     events_after: int = 0
-    """Events up to this number are known already."""
+    """Number of the last known event."""
 
 
 class Status(Message):
@@ -54,5 +54,5 @@ class Status(Message):
     goodput: Goodput | None = None
     events: tuple[JobEvent, ...] = ()
     events_seen: int = 0
-    """What to ask with next time."""
+    """Value of ``events_after`` for the next request."""
     datasets: tuple[str, ...] = ()

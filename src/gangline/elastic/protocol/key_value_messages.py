@@ -11,27 +11,29 @@ class KeyValueSet(Message):
 
 
 class KeyValueGet(Message):
-    """Read keys -> ``Values``; an absent one is None."""
+    """Read keys -> ``Values``; a missing one is None."""
 
     keys: tuple[str, ...]
 
 
 class KeyValueWait(Message):
-    """Wait until all keys are there -> ``Values``, or ``Refused`` TimedOut. A long poll."""
+    """Wait until all keys exist -> ``Values``, or ``Refused`` TimedOut. A long poll."""
 
     keys: tuple[str, ...]
     wait_s: float = 30.0
 
 
 class KeyValueAdd(Message):
-    """Add to a number, absent is 0 -> ``Values`` with the decimal sum."""
+    """Add to a number; a missing key counts as 0 -> ``Values`` with the decimal sum."""
 
     key: str
     amount: int = 1
 
 
 class KeyValueCompareSet(Message):
-    """Set a key if it holds ``expected`` (None: is absent) -> ``Values`` with what it holds now."""
+    """Set a key if it has the value ``expected`` (None: is missing) -> ``Values`` with its present
+    value.
+    """
 
     key: str
     expected: bytes | None
@@ -39,12 +41,12 @@ class KeyValueCompareSet(Message):
 
 
 class KeyValueDelete(Message):
-    """Forget a key -> ``Done``, also when it was not there."""
+    """Delete a key -> ``Done``, also if it did not exist."""
 
     key: str
 
 
 class Values(Message):
-    """What the keys hold, in the order asked for."""
+    """Values of the keys, in the order of the request."""
 
     values: tuple[bytes | None, ...] = ()

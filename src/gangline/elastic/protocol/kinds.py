@@ -1,15 +1,15 @@
-"""The common form of all messages, and the few that belong to no subject."""
+"""The base class of all messages, and the handshake and general replies."""
 
 import msgspec
 
 PROTOCOL_VERSION = 1
-"""What this release speaks."""
+"""The protocol version of this release."""
 PROTOCOL_OLDEST = 1
-"""The oldest that it still understands."""
+"""The oldest protocol version that this release understands."""
 
 
 class Message(msgspec.Struct, kw_only=True, omit_defaults=True, tag=True):
-    """A message: a map on the wire whose ``type`` is the name of its class."""
+    """A message: a map on the wire, whose ``type`` is the tag of its class."""
 
 
 class Hello(Message):
@@ -18,42 +18,48 @@ class Hello(Message):
     protocol: int = PROTOCOL_VERSION
     oldest: int = PROTOCOL_OLDEST
     version: str = ""
-    """Of gangline, for people."""
+    """Release of gangline, for display."""
     job: str = ""
-    """The job that the sender belongs to; empty: any."""
+    """The sender's job; empty for any."""
     client: str = ""
-    """Names the sending process for ever: repeated requests are known by it and their number."""
+    """Permanent identifier of the sending process. With the request number it identifies a repeated
+    request.
+    """
     node_id: int | None = None
-    """The node whose agent this is: when the connection breaks and none comes in its place soon,
-    the node is held dead. None for worker processes, tools and people."""
+    """The node, if the sender is its agent: the node is considered dead if the connection breaks
+    and no other one follows within the grace period. None for worker processes and tools.
+    """
     incarnation: str = ""
-    """As in ``Join``."""
+    """See ``Join``."""
 
 
 class Welcome(Message):
-    """The master takes the connection."""
+    """The master accepts the connection."""
 
     protocol: int
-    """What both sides speak from now on."""
+    """Protocol version of this connection."""
     version: str = ""
     master: str = ""
-    """Names the master process: another one than before means that the master was restarted."""
+    """Identifier of the master process; another one than before means that the master was
+    restarted.
+    """
     job: str = ""
     heartbeat_s: float = 1.0
-    """How often agents should send ``Heartbeat``."""
+    """Interval at which agents should send ``Heartbeat``."""
     silence_s: float = 15.0
-    """A node that is not heard of for so long is held dead."""
+    """A node that is silent for this time is considered dead."""
 
 
 class Done(Message):
-    """It is done; there is nothing more to say."""
+    """The request is done."""
 
 
 class Refused(Message):
-    """It is not done, and sending it again will not help unless something changes."""
+    """The request is refused; repeating it does not help unless something changes."""
 
     reason: str
     """One CamelCase word; stable, for programs: UnknownDataset, UnknownNode, VersionMismatch,
-    WrongJob, RendezvousFailed, Superseded, JobOver, BadRequest, TimedOut, TooLarge."""
+    WrongJob, RendezvousFailed, Superseded, JobOver, BadRequest, TimedOut, TooLarge.
+    """
     message: str = ""
-    """For people."""
+    """Explanation, for display."""

@@ -1,4 +1,4 @@
-"""Messages that say how a node is, and commands that say what it should do."""
+"""Messages about the state of a node, and commands to it."""
 
 from typing import TypeAlias
 
@@ -10,40 +10,40 @@ from gangline.elastic.protocol.kinds import Message
 
 
 class Device(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one accelerator does."""
+    """Usage of one accelerator."""
 
     index: int
     used_bytes: int = 0
     total_bytes: int = 0
     busy: float = 0.0
-    """Between 0 and 1."""
+    """Utilization, between 0 and 1."""
 
 
 class Resources(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a node's workers use."""
+    """Usage of a node's workers."""
 
     cpus: float = 0.0
-    """In use, in cpus."""
+    """CPUs in use."""
     memory_bytes: int = 0
     devices: tuple[Device, ...] = ()
 
 
 class Heartbeat(Message):
-    """A node lives -> ``Commands`` (those above ``commands_seen``, often none)."""
+    """A node is alive -> ``Commands`` (those above ``commands_seen``, often none)."""
 
     node_id: int
     incarnation: str = ""
     round: int = 0
-    """Whose workers run; 0 while there are none and the node waits for a world."""
+    """Round of the running workers; 0 while the node waits for a world."""
     attempt: int = 0
     phase: str = Phase.WAITING
     step: int | None = None
     """The last step that the node's workers finished."""
     first_step: int | None = None
-    """The first one of this attempt: what was done before from there on is done again."""
+    """The first step of this attempt; earlier work from this step on is repeated."""
     steps_per_s: float = 0.0
     spent_s: dict[str, float] = {}
-    """Seconds of this attempt, since its begin, that were no training: phase -> all so far."""
+    """Total seconds of this attempt that were no training, by phase."""
     checkpoint_step: int | None = None
     """The last step that a complete checkpoint holds."""
     saves: Saves = Saves()
@@ -54,7 +54,7 @@ class Heartbeat(Message):
 class Restart(Message):
     """Stop the workers of this round and join again: the members have changed.
 
-    A ``World`` of this round or an older one that comes later is over too; a newer one stands.
+    It also cancels a ``World`` of this or an older round that arrives later, but not a newer one.
     """
 
     round: int
@@ -67,19 +67,19 @@ class Stop(Message):
     reason: str
     message: str = ""
     failed: bool = False
-    """Whether the job failed, else it is over or suspended."""
+    """True if the job failed; else it is finished or suspended."""
 
 
 class RunCheck(Message):
-    """Check the node before going on."""
+    """Check the node before continuing."""
 
     reason: str = ""
     nodes: tuple[int, ...] = ()
-    """All that are told to, and test with each other; the master fills it in."""
+    """All nodes that take part in the check; the master sets it."""
 
 
 class SaveCheckpoint(Message):
-    """Write a checkpoint now."""
+    """Save a checkpoint now."""
 
     reason: str = ""
 
@@ -91,7 +91,9 @@ class DumpStacks(Message):
 
 
 class Evict(Message):
-    """Leave this machine: it is bad or wanted. End so that a replacement is made elsewhere."""
+    """Leave this machine, because it is faulty or needed. The agent ends, and a replacement is
+    created on another machine.
+    """
 
     reason: str
     message: str = ""
@@ -101,14 +103,16 @@ CommandKind: TypeAlias = Restart | Stop | RunCheck | SaveCheckpoint | DumpStacks
 
 
 class Command(msgspec.Struct, frozen=True):
-    """A command with its number; numbers of a node rise."""
+    """A command with its number; the numbers of a node increase."""
 
     number: int
     what: CommandKind
 
 
 class GetCommands(Message):
-    """Wait for commands -> ``Commands``. A long poll; what ``seen`` names is not sent again."""
+    """Wait for commands -> ``Commands``. A long poll; commands up to ``seen`` are not sent
+    again.
+    """
 
     node_id: int
     incarnation: str = ""
@@ -117,14 +121,14 @@ class GetCommands(Message):
 
 
 class Commands(Message):
-    """What to do, in order; often nothing."""
+    """Commands, in order; often none."""
 
     commands: tuple[Command, ...] = ()
 
 
 class SendCommand(Message):
-    """A person or component wants nodes to do something -> ``Done``."""
+    """A user or component sends a command to nodes -> ``Done``."""
 
     what: CommandKind
     nodes: tuple[int, ...] = ()
-    """Empty: all."""
+    """Empty for all nodes."""

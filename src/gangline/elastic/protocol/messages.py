@@ -1,11 +1,11 @@
 """The messages between agents, workers and the master: typed, versioned, without pickle.
 
-Every request has one reply, named in its docstring; ``Refused`` may come instead of any. Unknown
-fields are ignored and absent ones have defaults, so that versions that differ a little understand
-each other; what a version cannot do without is told in ``Hello``.
+Every request has one reply, which its docstring names; any request may be refused. Unknown fields
+are ignored and missing ones have defaults, so that releases with small differences work together.
+Incompatible releases are detected by the version in ``Hello``.
 
-Requests that change something may be sent again after a lost connection: a client numbers them,
-and the master answers a number that it has seen with the same reply (see ``client``).
+Requests that change something may be repeated after a lost connection: a client numbers them, and
+the master answers a known number with the same reply (see ``client``).
 
 Times are seconds. Sizes are bytes.
 """
@@ -160,7 +160,7 @@ Request: TypeAlias = (
     | CheckWanted
     | CheckResult
 )
-"""What the master is asked."""
+"""Requests to the master."""
 
 Reply: TypeAlias = (
     Welcome
@@ -178,4 +178,4 @@ Reply: TypeAlias = (
     | CheckGroup
     | CheckVerdict
 )
-"""What it answers."""
+"""Replies of the master."""

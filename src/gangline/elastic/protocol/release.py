@@ -1,12 +1,12 @@
-"""Which release of gangline this is, for people who compare two ends that do not agree."""
+"""The installed release, which two incompatible ends report to the user."""
 
 from functools import cache
 
 
 @cache
 def release() -> str:
-    """Return the version of the installed distribution; empty when it runs from elsewhere."""
-    # Costs some milliseconds to import, and only an end that greets another one needs it.
+    """Return the version of the installed distribution; empty if there is none."""
+    # The import takes some milliseconds, and only a process that connects needs it.
     from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415
 
     try:

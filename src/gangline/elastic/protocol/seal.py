@@ -1,9 +1,9 @@
-"""Keeps what agents and master say from strangers: nobody without the job's secret reads or forges.
+"""Authenticated encryption of the connections between agents and master, with the job's secret.
 
-Each connection has keys of its own, one for each direction, derived from the secret and from random
-words of both ends; the nonce is the count of frames. So a frame that is repeated, left out, moved
-or taken from another connection does not open. The stream is cut into frames: four bytes of length,
-then the sealed content.
+Each connection has its own keys, one for each direction, derived from the secret and the random
+bytes of both ends (HKDF). Frames are encrypted with ChaCha20-Poly1305; the nonce is the number of
+the frame. So a frame that is repeated, omitted, reordered or taken from another connection fails to
+decrypt. A frame is four bytes of length, then the encrypted content; the length is authenticated.
 
     client: MAGIC version random          server: MAGIC version random          then frames
 """
@@ -30,7 +30,7 @@ GREETING_BYTES = len(MAGIC) + 1 + RANDOM_BYTES
 LARGEST_FRAME = 64 * 2**20
 """A longer frame is refused before it is read."""
 LARGEST_FIRST_FRAME = 64 * 2**10
-"""The same before the other end has shown that it knows the secret."""
+"""The limit before the other end has proved that it knows the secret."""
 
 _SHORTEST_SECRET = 16
 _LENGTH = struct.Struct(">I")
@@ -43,11 +43,11 @@ class SealError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """What all processes of a job know."""
+    """The secret that all processes of a job share."""
 
     key: bytes
     is_private: bool = True
-    """False when it was derived from something that others may guess."""
+    """False if it was derived from a name that others may guess."""
 
 
 def secret_of(environment: Mapping[str, str], job: str) -> Secret:
@@ -69,25 +69,25 @@ def secret_of(environment: Mapping[str, str], job: str) -> Secret:
 
 
 def new_secret() -> str:
-    """Make a secret as the environment variable holds it."""
+    """Create a secret in the format of the environment variable."""
     return secrets.token_hex(32)
 
 
 def greeting() -> bytes:
-    """Make the first bytes of one end."""
+    """Create the first bytes of one end."""
     return MAGIC + bytes([HANDSHAKE_VERSION]) + os.urandom(RANDOM_BYTES)
 
 
 def check_greeting(received: bytes) -> None:
-    """Look at the other end's first bytes.
+    """Check the first bytes of the other end.
 
     Raises:
-        SealError: it does not speak this language.
+        SealError: it does not use this protocol.
     """
     if received[: len(MAGIC)] != MAGIC:
-        raise SealError("the other end is no part of a gangline job")
+        raise SealError("the other end does not belong to a gangline job")
     if received[len(MAGIC)] != HANDSHAKE_VERSION:
-        raise SealError(f"the other end greets with version {received[len(MAGIC)]}")
+        raise SealError(f"the other end uses handshake version {received[len(MAGIC)]}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class Ends:
 
 
 def ends(secret: Secret, client_greeting: bytes, server_greeting: bytes, *, client: bool) -> Ends:
-    """Derive the keys of a connection from what both ends have sent."""
+    """Derive the keys of a connection from the random bytes of both ends."""
     up, down = (
         _derive(secret, client_greeting + server_greeting, direction)
         for direction in (b"to master", b"from master")
@@ -113,14 +113,14 @@ def _derive(secret: Secret, salt: bytes, direction: bytes) -> bytes:
 
 
 class Sealer:
-    """Makes frames."""
+    """Encrypts frames."""
 
     def __init__(self, key: bytes) -> None:
         self._cipher = ChaCha20Poly1305(key)
         self._count = 0
 
     def seal(self, content: bytes) -> bytes:
-        """Return the frame of a content; the order of calls is the order of sending."""
+        """Encrypt one frame; frames must be sent in the order of calls."""
         length = _LENGTH.pack(len(content) + _TAG_BYTES)
         nonce = self._count.to_bytes(12, "big")
         self._count += 1
@@ -128,20 +128,20 @@ class Sealer:
 
 
 class Opener:
-    """Finds frames in a stream of bytes and opens them."""
+    """Finds frames in a stream of bytes and decrypts them."""
 
     def __init__(self, key: bytes, limit: int = LARGEST_FIRST_FRAME) -> None:
         self.limit = limit
-        """The longest frame that is accepted; raise it once the other end is known."""
+        """The longest accepted frame; it is raised once the other end is authenticated."""
         self._cipher = ChaCha20Poly1305(key)
         self._count = 0
         self._pending = bytearray()
 
     def feed(self, received: bytes) -> Iterator[bytes]:
-        """Take received bytes; give the contents that are complete now, in order.
+        """Add received bytes; yield the contents that are complete, in order.
 
         Raises:
-            SealError: a frame is too long or does not open. The connection must end.
+            SealError: a frame is too long or fails to decrypt. The connection must end.
         """
         self._pending += received
         start = 0
@@ -149,7 +149,7 @@ class Opener:
             while len(self._pending) - start >= _LENGTH.size:
                 (length,) = _LENGTH.unpack_from(self._pending, start)
                 if not _TAG_BYTES <= length <= self.limit + _TAG_BYTES:
-                    raise SealError(f"a frame of {length} bytes; the limit is {self.limit}")
+                    raise SealError(f"a frame has {length} bytes; the limit is {self.limit}")
                 end = start + _LENGTH.size + length
                 if len(self._pending) < end:
                     break
@@ -165,4 +165,6 @@ class Opener:
         try:
             return self._cipher.decrypt(nonce, sealed, length)
         except InvalidTag as error:
-            raise SealError("a frame does not open: the secrets differ, or it is forged") from error
+            raise SealError(
+                "a frame fails to decrypt: the secrets differ, or it is forged"
+            ) from error

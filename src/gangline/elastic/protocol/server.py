@@ -1,8 +1,9 @@
-"""The master's end of connections: lets in who knows the secret, hands requests on, sends replies.
+"""The master's end of connections: authenticates clients, passes requests on, sends replies.
 
-What a request means is the ``Service``'s matter, which may answer at once or later. A connection
-that does not greet in time, forges or sends too much is cut. The same port answers plain HTTP GET
-with the service's pages (health, metrics), so that probes need no other.
+A request handler gives requests their meaning and answers immediately or later. A connection that
+does not complete the handshake in time, sends forged frames or sends too much is cut. The same port
+answers plain HTTP GET with the handler's pages (health, metrics), so that probes need no other
+port.
 """
 
 import asyncio
@@ -27,23 +28,23 @@ log = logging.getLogger(__name__)
 
 GREETING_TIMEOUT_S = 10.0
 STRANGERS = 512
-"""Connections that have not shown yet that they know the secret; above it the oldest is cut."""
+"""Limit of connections that are not authenticated yet; above it the oldest one is cut."""
 BACKLOG = 2048
 _WRITE_HIGH = 8 * 2**20
 _LONGEST_HTTP_HEAD = 8192
 
 
 class Service(Protocol):
-    """What stands behind the server."""
+    """The consumer of requests behind the server."""
 
     def welcome(self, peer: "Peer", hello: Hello) -> Welcome | Refused:
-        """Take or refuse a connection whose sender knows the secret."""
+        """Accept or refuse a connection whose sender knows the secret."""
 
     def handle(self, peer: "Peer", number: int, request: Request) -> None:
-        """Take a request; ``peer.send(number, reply)`` now or later, once."""
+        """Process a request; call ``peer.send(number, reply)`` once, now or later."""
 
     def lost(self, peer: "Peer") -> None:
-        """A connection that was welcomed has ended."""
+        """Process the end of a connection that was accepted."""
 
     def page(self, path: str) -> tuple[HTTPStatus, bytes]:
         """Answer an HTTP GET."""
@@ -59,20 +60,20 @@ class Peer(asyncio.Protocol):
         self._received = bytearray()
         self._ends: seal.Ends | None = None
         self.hello: Hello | None = None
-        """Who is there, once that is known."""
+        """The client's Hello, once it is accepted."""
 
-    # What the event loop calls
+    # Called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin: the other end has some seconds to greet."""
-        # uvloop's transports are none of asyncio's class, though they do the same.
+        """Start the timeout of the handshake."""
+        # uvloop's transports are not instances of asyncio's class, but have its methods.
         self._transport = transport = cast(asyncio.Transport, transport)
         notice_silence(transport.get_extra_info("socket"))
         transport.set_write_buffer_limits(high=_WRITE_HIGH)
         self._server.arrived(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell the service, if it knew of the connection."""
+        """Report the end to the handler, if it knows the connection."""
         del exc
         self._transport = None
         self._server.gone(self)
@@ -80,17 +81,16 @@ class Peer(asyncio.Protocol):
             self._service.lost(self)
 
     def pause_writing(self) -> None:
-        """Read no more: who does not read replies may not ask for more."""
+        """Stop reading: a client that does not read replies may not send more requests."""
         if self._transport is not None:
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """Read again."""
         if self._transport is not None:
             self._transport.resume_reading()
 
     def data_received(self, data: bytes) -> None:
-        """Take what came; cut the connection if it is not ours."""
+        """Process received bytes; cut the connection if it is not authentic."""
         try:
             if self._ends is None:
                 data = self._greet(data)
@@ -101,48 +101,45 @@ class Peer(asyncio.Protocol):
             log.warning("connection refused", extra={"peer": self.address, "reason": str(error)})
             self.close()
 
-    # What the service uses
+    # Called by the request handler
 
     @property
     def address(self) -> str:
-        """Where the other end is, for logs."""
         name = self._transport.get_extra_info("peername") if self._transport else None
         return f"{name[0]}:{name[1]}" if name else "?"
 
     @property
     def is_open(self) -> bool:
-        """Whether replies can still be sent."""
         return self._transport is not None
 
     def send(self, number: int, reply: Reply) -> None:
-        """Send a reply; nothing if the connection has ended (the client will ask again)."""
+        """Send a reply; do nothing if the connection has ended (the client will ask again)."""
         self.send_body(number, envelope.encode_body(reply))
 
     def send_body(self, number: int, body: bytes) -> None:
-        """Send a reply that is encoded already."""
+        """Send an encoded reply."""
         if self._transport is not None and self._ends is not None:
             self._transport.write(self._ends.sealer.seal(envelope.wrap(number, body)))
 
     def close(self) -> None:
-        """End the connection; what was sent still goes out."""
+        """End the connection after sending what is buffered."""
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        """End the connection at once."""
         if self._transport is not None:
             self._transport.abort()
 
-    # The steps of a connection
+    # Steps of a connection
 
     def _greet(self, data: bytes) -> bytes:
-        """Collect the client's greeting and answer it; return what came after it."""
+        """Collect the client's handshake and answer it; return the bytes after it."""
         self._received += data
         if self._received[:4] == b"GET ":
             self._serve_page()
             return b""
         if self._received[:4] != seal.MAGIC[: len(self._received)]:
-            raise seal.SealError("the other end is no part of a gangline job")
+            raise seal.SealError("the other end does not belong to a gangline job")
         if len(self._received) < seal.GREETING_BYTES:
             return b""
         theirs = bytes(self._received[: seal.GREETING_BYTES])
@@ -166,7 +163,7 @@ class Peer(asyncio.Protocol):
         elif isinstance(request, Hello):
             self._welcome(number, request)
         else:
-            self.send(number, Refused(reason="BadRequest", message="Hello comes first"))
+            self.send(number, Refused(reason="BadRequest", message="Hello must come first"))
             self.close()
 
     def _welcome(self, number: int, hello: Hello) -> None:
@@ -199,25 +196,25 @@ class Peer(asyncio.Protocol):
 
 
 def refusal(hello: Hello) -> Refused | None:
-    """Say why two versions cannot speak with each other; None if they can."""
+    """Refuse a client with an incompatible protocol version; None if it is compatible."""
     if hello.protocol >= PROTOCOL_OLDEST and hello.oldest <= PROTOCOL_VERSION:
         return None
     older = "agent" if hello.protocol < PROTOCOL_OLDEST else "master"
     return Refused(
         reason="VersionMismatch",
-        message=f"gangline {hello.version or '?'} speaks protocol {hello.oldest} to "
+        message=f"gangline {hello.version or '?'} supports protocol {hello.oldest} to "
         f"{hello.protocol}, this master {PROTOCOL_OLDEST} to {PROTOCOL_VERSION}; "
         f"the {older}'s gangline must be newer",
     )
 
 
 def negotiated(hello: Hello) -> int:
-    """Return the newest version that both understand."""
+    """Return the newest version that both ends understand."""
     return min(hello.protocol, PROTOCOL_VERSION)
 
 
 class Server:
-    """Listens, and keeps strangers few and short."""
+    """Listens, and limits the number and duration of unauthenticated connections."""
 
     def __init__(self, service: Service, secret: seal.Secret) -> None:
         self.service = service
@@ -230,12 +227,12 @@ class Server:
         """Listen; return the port.
 
         Args:
-            host: the address to listen on; None for all, of both families where there are.
+            host: the address to listen on; None for all, IPv4 and IPv6.
             port: 0 for any.
-            inherited: the descriptor of a socket that listens already, instead of both.
+            inherited: the descriptor of a listening socket, in place of both.
 
         Raises:
-            OSError: the port is taken or the address is none of this machine's.
+            OSError: the port is in use, or the address does not belong to this machine.
         """
         loop = asyncio.get_running_loop()
         if inherited is not None:
@@ -249,7 +246,7 @@ class Server:
         return int(self._listener.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
-        """Listen no more and end all connections; what was sent still goes out."""
+        """Stop listening and end all connections after sending what is buffered."""
         if self._listener is not None:
             self._listener.close()
         for peer in [*self._peers]:
@@ -258,10 +255,10 @@ class Server:
             peer.abort()
         await asyncio.sleep(0)
 
-    # What peers report
+    # Called by connections
 
     def arrived(self, peer: Peer) -> None:
-        """Give a new connection a little time to greet."""
+        """Start the handshake timeout of a new connection."""
         if len(self._strangers) >= STRANGERS:
             oldest = next(iter(self._strangers))
             self._strangers.pop(oldest).cancel()
@@ -270,12 +267,11 @@ class Server:
         self._strangers[peer] = timer
 
     def known(self, peer: Peer) -> None:
-        """Note that a connection is one of ours."""
+        """Mark a connection as authenticated."""
         self._strangers.pop(peer).cancel()
         self._peers.add(peer)
 
     def gone(self, peer: Peer) -> None:
-        """Forget a connection."""
         self._peers.discard(peer)
         if timer := self._strangers.pop(peer, None):
             timer.cancel()

@@ -1,42 +1,42 @@
-"""Messages about data sets: the ledger's own events and answers on their way."""
+"""Messages about data sets, which carry the ledger's own events and replies."""
 
 from gangline.elastic.data.events import Answer, DatasetState, Event
 from gangline.elastic.protocol.kinds import Message
 
 
 class ShardEvent(Message):
-    """Something happens to shards (``gangline.elastic.data.events``) -> ``ShardAnswer``."""
+    """An event for the ledger of shards (``gangline.elastic.data.events``) -> ``ShardAnswer``."""
 
     event: Event
     wait_s: float = 0.0
-    """For ``Take``: how long to wait while there is none but may be one later. A long poll."""
+    """For ``Take``: how long to wait for a shard that may become available. A long poll."""
 
 
 class ShardAnswer(Message):
-    """What the ledger says to it."""
+    """The ledger's reply."""
 
     answer: Answer
 
 
 class ShardCheckpointWanted(Message):
-    """Where does the data set stand? -> ``ShardCheckpoint``, or ``Refused`` UnknownDataset."""
+    """Request for the position in a data set -> ``ShardCheckpoint`` or ``Refused``."""
 
     dataset: str
 
 
 class ShardCheckpoint(Message):
-    """The whole position in a data set, to be kept with a checkpoint; for ``events.Restore``."""
+    """The complete position in a data set, for a checkpoint; restored by ``events.Restore``."""
 
     content: bytes
 
 
 class DatasetStateWanted(Message):
-    """How far is it? -> ``DatasetStateKnown``, or ``Refused`` UnknownDataset."""
+    """Request for the progress of a data set -> ``DatasetStateKnown`` or ``Refused``."""
 
     dataset: str
 
 
 class DatasetStateKnown(Message):
-    """How far it is."""
+    """Progress of a data set."""
 
     state: DatasetState

@@ -1,25 +1,26 @@
-"""Connections whose other end may vanish without a word, as machines that lose power do."""
+"""Keep-alive for connections whose other end may vanish without a FIN, such as after a power
+failure.
+"""
 
 import socket
 from typing import Protocol
 
 IDLE_S = 5
-"""After so long without traffic the other end is asked whether it is there."""
+"""Seconds without traffic before the first keep-alive probe."""
 ASK_EVERY_S = 2
 ASKED = 3
 GONE_AFTER_S = IDLE_S + ASKED * ASK_EVERY_S
-"""So long it may be silent; TCP by itself waits a quarter of an hour."""
+"""Seconds of silence after which a connection ends; TCP's own default is a quarter of an hour."""
 
 
 class Settable(Protocol):
-    """A socket, or what an event loop shows of it."""
+    """A socket, or what an event loop exposes of it."""
 
-    def setsockopt(self, level: int, option: int, value: int, /) -> None:
-        """Set an option."""
+    def setsockopt(self, level: int, option: int, value: int, /) -> None: ...
 
 
 def notice_silence(connection: Settable) -> None:
-    """Have the kernel end a TCP connection whose other end does not answer any more."""
+    """Let the kernel end a TCP connection whose other end does not answer."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (
         (socket.TCP_KEEPIDLE, IDLE_S),

@@ -26,7 +26,7 @@ class Started:
 
 
 class Nursery:
-    """Has scripts run in forks of one process that has imported PyTorch."""
+    """Runs scripts in forks of one process that has imported PyTorch."""
 
     def __init__(self) -> None:
         self.process = subprocess.Popen(
@@ -44,7 +44,7 @@ class Nursery:
         return int(self.process.stdout.readline())
 
     def start(self, folder: Path, script: Path, *arguments: str, **environment: str) -> Started:
-        """Run a script; what it prints goes to files in ``folder``."""
+        """Start a script; its output is written to files in ``folder``."""
         number = len(list(folder.glob("said-*")))
         said, wailed = folder / f"said-{number}", folder / f"wailed-{number}"
         said.touch()
@@ -58,7 +58,7 @@ class Nursery:
         return Started(self._ask(wish), said, wailed)
 
     def wait(self, started: Started) -> int:
-        """Its exit code, less than zero when a signal killed it."""
+        """Return its exit code, negative if a signal killed it."""
         return self._ask({"wait": started.pid})
 
     def close(self) -> None:
@@ -75,20 +75,20 @@ def nursery() -> Iterator[Nursery]:
 
 @pytest.fixture
 def memory() -> Iterator[Path]:
-    """A folder in shared memory, as the whole of a node's or of several."""
+    """A folder in shared memory, in place of the shared memory of one or several nodes."""
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="gangline-test-") as folder:
         yield Path(folder)
 
 
 @pytest.fixture
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the processes' output goes."""
+    """The folder for output of the processes."""
     return tmp_path_factory.mktemp("outputs")
 
 
 @pytest.fixture
 def play(nursery: Nursery, memory: Path, outputs: Path) -> Play:
-    """Runs a script of this folder and gives back what it printed, as JSON."""
+    """Run a script of this folder and return its JSON output."""
 
     def run(script: str, *arguments: str) -> Any:
         started = nursery.start(

@@ -23,7 +23,7 @@ STEPS = 3
 SIZE = 3000
 NEVER = 1_000_000
 SAVER_POINTS = 16
-"""So many points a saver passes at least when it has one save to write."""
+"""Least number of failpoints that a saver passes with one save to write."""
 
 
 def fresh() -> dict[str, object]:
@@ -43,7 +43,7 @@ def fill(state: dict[str, object], step: int) -> None:
 
 
 def is_of(state: dict[str, object], step: int) -> bool:
-    """Whether the state is that of ``step`` and of no other, in each of its values."""
+    """Return whether every value of the state belongs to ``step``."""
     wanted = fresh()
     fill(wanted, step)
     weights, others = wanted["weights"], state["weights"]
@@ -54,7 +54,7 @@ def is_of(state: dict[str, object], step: int) -> bool:
 
 
 def train(folder: str, say: int) -> None:
-    """Load, check, train a few steps, saving each; tell of everything that is done."""
+    """Load, check, train a few steps with a save after each; report every operation."""
     checkpointer = Checkpointer(folder, linger_s=120, keep=2)
     state = fresh()
     loaded = checkpointer.load(state)
@@ -71,7 +71,9 @@ def train(folder: str, say: int) -> None:
 
 
 def one_life(folder: str, point: int) -> tuple[list[list[str]], bool]:
-    """A training process that is killed at its ``point``-th failpoint; what it said, if it died."""
+    """Run a training process that is killed at its ``point``-th failpoint; return its output if it
+    died.
+    """
     listen, say = os.pipe()
     child = os.fork()
     if child == 0:
@@ -93,7 +95,7 @@ def one_life(folder: str, point: int) -> tuple[list[list[str]], bool]:
 
 
 def kill_saver(home: Path) -> None:
-    """Kill the saver of this home, if one lives."""
+    """Kill the saver of this folder if one is running."""
     for process in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             words = process.read_bytes().split(b"\0")
@@ -104,7 +106,7 @@ def kill_saver(home: Path) -> None:
 
 
 def savers_killed() -> list[str]:
-    """The points at which savers died, in order; those of training processes are left out."""
+    """Return the points at which savers died, in order, without those of training processes."""
     record = Path(os.environ[failpoints.RECORD])
     names = record.read_text().split() if record.exists() else []
     return [name for name in names if not name.startswith(("save-", "segment-", "restore-"))]
@@ -157,7 +159,7 @@ def main(folder: str, kills: int, with_saver: bool) -> None:
 
 
 def newest_returned(said: list[list[str]], returned: int) -> int:
-    """The newest step whose save has returned, after a life that went on from the last such."""
+    """Return the newest step whose save returned."""
     assert ["torn"] not in said, said
     assert not [step for verb, step in said if verb == "skipped"], "three buffers skip no save"
     for verb, step in said:
@@ -168,7 +170,7 @@ def newest_returned(said: list[list[str]], returned: int) -> int:
 
 
 def lose_node(home: Path, folder: str, returned: int) -> int:
-    """Saver and memory go at once: what was committed is what must be loaded then."""
+    """Remove saver and memory: the committed step must be loaded then."""
     kill_saver(home)
     for segment in home.glob("*.seg"):
         segment.unlink()

@@ -36,7 +36,7 @@ Scene = Callable[[int, int, str], Any]
 
 
 def run(world: int, scene: Scene, folder: str, memory: str, nodes: int = 1) -> list[Any]:
-    """Let ``world`` ranks play a scene; ``None`` for those that were killed."""
+    """Run a scene on ``world`` ranks; the result of a killed rank is ``None``."""
     store = Path(memory) / "store"
     store.unlink(missing_ok=True)
     children = []
@@ -72,7 +72,7 @@ def run(world: int, scene: Scene, folder: str, memory: str, nodes: int = 1) -> l
 
 
 def lose_node(memory: str, node: int) -> None:
-    """A machine goes: its processes, its memory."""
+    """Remove a node: its processes and its memory."""
     gone = Path(memory) / f"node-{node}"
     for process in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -85,7 +85,7 @@ def lose_node(memory: str, node: int) -> None:
 
 
 def model_of(world: int) -> torch.nn.Module:
-    """A model that is sharded over all ranks."""
+    """Return a model that is sharded over all ranks."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(6, 10), torch.nn.Tanh(), torch.nn.Linear(10, 3))
     if world > 1:
@@ -94,7 +94,7 @@ def model_of(world: int) -> torch.nn.Module:
 
 
 def full(state: dict[str, Any]) -> dict[str, Any]:
-    """The whole values, of all ranks."""
+    """Return the full values from all ranks."""
     return {
         name: (value.full_tensor() if hasattr(value, "full_tensor") else value).tolist()
         for name, value in state.items()
@@ -155,7 +155,7 @@ def sharded_load(rank: int, world: int, folder: str) -> Any:
 
 
 def shards(rank: int) -> dict[str, Any]:
-    """A state of which each rank has values that nobody else has."""
+    """Return a state in which each rank has values of its own."""
     return {f"mine-{rank}": torch.full((500,), float(rank + 1)), "all": torch.arange(5.0)}
 
 
@@ -186,7 +186,7 @@ def memory_load(rank: int, world: int, folder: str) -> Any:
 
 
 def die_in_save(point: str) -> Scene:
-    """Rank 1 is killed inside its copy of step 8; the save of rank 0 returns."""
+    """Kill rank 1 during its copy of step 8; the save of rank 0 returns."""
 
     def act(rank: int, world: int, folder: str) -> Any:
         checkpointer = Checkpointer(folder, linger_s=60)
@@ -202,7 +202,7 @@ def die_in_save(point: str) -> Scene:
 
 
 def memory_load_why(rank: int, world: int, folder: str) -> Any:
-    """Load, and tell which reasons were given for what was skipped."""
+    """Load, and return the reasons given for skipped steps."""
     heard: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: heard.append(getattr(record, "reason", ""))  # type: ignore[method-assign]
@@ -211,7 +211,7 @@ def memory_load_why(rank: int, world: int, folder: str) -> Any:
 
 
 def load_without_room(rank: int, world: int, folder: str) -> Any:
-    """Load, where the memory of the last rank's node has no room for what a peer sends."""
+    """Load, where the memory of the last rank's node is too small for a copy from a peer."""
     if rank == world - 1:
         segment.free_bytes = lambda folder: 0
     return memory_load_why(rank, world, folder)
@@ -234,7 +234,7 @@ def replicated_load(rank: int, world: int, folder: str) -> Any:
 
 
 def play(scene: str, folder: str, memory: str) -> list[Any]:
-    """A whole scene; returns what each act returned."""
+    """Run a complete scene; return the results of its acts."""
     match scene:
         case "reshard":
             acts = [run(2, sharded_save, folder, memory), run(2, sharded_load, folder, memory)]

@@ -13,7 +13,7 @@ EXAMPLES = Path(__file__).parents[4] / "examples" / "checkpoint"
 
 @pytest.mark.parametrize("name", ["ddp", "fsdp2"])
 @pytest.mark.timeout(300)
-def test_the_example_ends_and_leaves_its_last_step_and_then_finds_nothing_to_do(
+def test_the_example_stores_its_last_step_and_then_has_nothing_to_do(
     name: str, nursery: Any, memory: Path, tmp_path: Path, outputs: Path
 ) -> None:
     first = ranks_of(name, nursery, memory, tmp_path, outputs)

@@ -1,6 +1,6 @@
-"""Kills at every point of a save, a restore, a write and a commit, each time looked at afterwards.
+"""Kills at every point of a save, a restore, a write and a commit, with a check after each.
 
-By default 200 of training processes, which are forks, and 12 of savers, each of which starts anew.
+By default 200 training processes, which are forks, and 12 savers, which are started anew.
 ``GANGLINE_CHECKPOINT_KILLS=1000`` kills as many training processes, and a third as many savers.
 """
 
@@ -16,9 +16,7 @@ SAVER_KILLS = int(WISH or 36) // 3
 
 
 @pytest.mark.timeout(600)
-def test_a_killed_worker_goes_on_from_the_newest_save_that_returned(
-    play: Any, tmp_path: Path
-) -> None:
+def test_a_killed_worker_continues_from_the_newest_returned_save(play: Any, tmp_path: Path) -> None:
     seen = play("kill_range.py", str(tmp_path), str(KILLS))
     assert seen["kills"] == KILLS
     assert seen["lost nodes"] >= KILLS // 36
@@ -26,7 +24,9 @@ def test_a_killed_worker_goes_on_from_the_newest_save_that_returned(
 
 
 @pytest.mark.timeout(600)
-def test_a_killed_saver_loses_no_save_and_leaves_nothing_half(play: Any, tmp_path: Path) -> None:
+def test_a_killed_saver_loses_no_save_and_leaves_nothing_incomplete(
+    play: Any, tmp_path: Path
+) -> None:
     seen = play("kill_range.py", str(tmp_path), str(SAVER_KILLS), "saver")
     assert seen["kills"] == SAVER_KILLS
     assert {"sealed", "part-entry"} < set(seen["points"]), "each life had a point of its own"

@@ -38,7 +38,7 @@ def test_a_save_goes_to_storage_once_it_has_arrived(
         assert torch.equal(state["w"], torch.arange(1000.0))
 
 
-def test_what_has_not_arrived_when_the_process_ends_is_not_loaded(
+def test_an_unfinished_transfer_at_process_end_is_not_loaded(
     memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = install(monkeypatch)
@@ -62,7 +62,7 @@ def test_what_has_not_arrived_when_the_process_ends_is_not_loaded(
 
 
 class Model:
-    """A thing that keeps its state to itself until it is asked."""
+    """An object that exposes its state only through ``state_dict``."""
 
     def state_dict(self) -> dict[str, Any]:
         return {"w": torch.ones(3)}
@@ -76,7 +76,7 @@ def save(checkpointer: Checkpointer, state: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("first", [Checkpointer.prepare, Checkpointer.load, save])
-def test_what_is_to_be_pinned_is_found_within_objects(
+def test_tensors_to_pin_are_found_within_objects(
     first: Callable[[Checkpointer, dict[str, Any]], object],
     memory: Path,
     tmp_path: Path,

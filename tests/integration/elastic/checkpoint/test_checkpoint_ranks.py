@@ -16,7 +16,7 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 
 @pytest.mark.timeout(300)
-def test_a_sharded_training_goes_on_to_the_bit_and_fits_other_world_sizes(acts: Any) -> None:
+def test_sharded_training_continues_bit_by_bit_and_reshards(acts: Any) -> None:
     saved, again, three, one = acts("reshard")
     assert [act["source"] for act in again] == ["memory", "memory"]
     assert [act["losses"] for act in again] == [act["losses"] for act in saved]
@@ -36,7 +36,7 @@ def test_a_new_node_restores_from_the_memory_of_its_peer(acts: Any) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_a_node_without_room_for_what_its_peer_has_goes_on_from_storage(acts: Any) -> None:
+def test_a_node_without_memory_for_a_copy_restores_from_storage(acts: Any) -> None:
     restored = acts("no room")
     for act in restored:
         assert (act["step"], act["source"], act["right"]) == (7, "storage", True)
@@ -44,17 +44,17 @@ def test_a_node_without_room_for_what_its_peer_has_goes_on_from_storage(acts: An
 
 
 @pytest.mark.timeout(300)
-def test_what_all_nodes_hold_anyway_is_not_copied_but_still_found(acts: Any) -> None:
+def test_replicated_state_is_not_copied_but_found(acts: Any) -> None:
     copies, restored = acts("replicated")
     assert copies == [[], []]
     assert restored == [["memory", 5, True], ["peer", 5, True]]
 
 
 @pytest.mark.timeout(300)
-def test_a_step_in_whose_save_one_rank_was_killed_gives_way_to_the_one_before(acts: Any) -> None:
+def test_a_step_with_a_killed_rank_is_skipped_for_the_previous_one(acts: Any) -> None:
     seen = acts("torn")
     killed, restored = seen[::2], seen[1::2]
     assert killed == [["returned", None]] * 3
     for act in (one for each in restored for one in each):
         assert (act["step"], act["source"], act["right"]) == (7, "memory", True)
-        assert "of ranks 1 nothing is left in memory" in act["heard"]
+        assert "memory has no part of rank 1" in act["heard"]

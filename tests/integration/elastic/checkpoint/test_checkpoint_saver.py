@@ -1,4 +1,6 @@
-"""The saver: it outlives workers, rescues, cleans up, and storage that fails costs no step."""
+"""The saver: it outlives workers, writes saves of crashed ones, cleans up, and retries failed
+storage.
+"""
 
 import logging
 import os
@@ -67,7 +69,7 @@ def test_a_save_to_storage_is_there_after_wait(checkpointer: Checkpointer) -> No
     assert checkpointer.latest() == 1
 
 
-def test_memory_goes_when_the_job_ends_as_it_should_though_it_died_before(
+def test_memory_is_freed_at_the_end_of_a_job_that_had_crashed(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
     Checkpointer(tmp_path, linger_s=300).close(finished=False)
@@ -82,7 +84,7 @@ def test_memory_goes_when_the_job_ends_as_it_should_though_it_died_before(
 def worker(
     nursery: Any, environment: dict[str, str], tmp_path: Path, outputs: Path
 ) -> Iterator[Callable[[float], tuple[int, Path]]]:
-    """Starts a training process; gives its number and its home once step 4 is saved."""
+    """Start a training process; return its pid and its folder in memory once step 4 is saved."""
     started: list[Any] = []
 
     def start(linger_s: float) -> tuple[int, Path]:
@@ -107,7 +109,7 @@ def test_the_newest_save_of_a_killed_worker_gets_to_storage_and_its_memory_is_fr
     assert eventually(lambda: not home.exists())
 
 
-def test_an_agent_that_is_told_to_end_has_the_newest_save_written(
+def test_an_ending_agent_flushes_the_newest_save(
     worker: Any, environment: dict[str, str], tmp_path: Path
 ) -> None:
     worker(60.0)
@@ -116,9 +118,7 @@ def test_an_agent_that_is_told_to_end_has_the_newest_save_written(
     assert steps(tmp_path / "steps") == [4]
 
 
-def test_a_saver_that_is_told_to_end_writes_the_newest_save_first(
-    worker: Any, tmp_path: Path
-) -> None:
+def test_an_ending_saver_writes_the_newest_save_first(worker: Any, tmp_path: Path) -> None:
     _, home = worker(60.0)
     os.kill(saver_of(home), signal.SIGTERM)
     assert eventually(lambda: steps(tmp_path / "steps") == [4])
@@ -126,7 +126,7 @@ def test_a_saver_that_is_told_to_end_writes_the_newest_save_first(
 
 
 def saver_of(home: Path) -> int:
-    """The process number of the saver of a home."""
+    """Return the pid of a folder's saver."""
     for process in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             words = process.read_bytes().split(b"\0")
@@ -137,7 +137,7 @@ def saver_of(home: Path) -> int:
     raise AssertionError("no saver lives")
 
 
-def test_a_slow_storage_skips_no_save_and_keeps_the_newest_wish(
+def test_slow_storage_skips_no_save_and_gets_the_newest_request(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
     with Checkpointer(tmp_path, linger_s=60, bandwidth=20_000) as checkpointer:
@@ -148,7 +148,7 @@ def test_a_slow_storage_skips_no_save_and_keeps_the_newest_wish(
         assert checkpointer.latest() == 12
 
 
-def test_a_save_waits_for_a_saver_that_is_put_off_the_processor_in_its_instant(
+def test_a_save_waits_for_a_descheduled_saver(
     checkpointer: Checkpointer,
 ) -> None:
     for step in (1, 2, 3):

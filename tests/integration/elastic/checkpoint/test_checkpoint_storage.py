@@ -1,4 +1,4 @@
-"""Storage that fails, and storage that is no folder: no step of training is lost to either."""
+"""Failing storage, and storage other than a folder: neither loses a training step."""
 
 import io
 import os
@@ -43,7 +43,7 @@ def state(value: float) -> dict[str, Any]:
 
 
 def reported(checkpointer: Checkpointer, words: str, timeout_s: float = 60) -> bool:
-    """Wait until a failure with these words is reported."""
+    """Wait until a failure with this text is reported."""
     end = time.monotonic() + timeout_s
     while not any(words in one for one in checkpointer.counts.failures):
         if checkpointer.wait(0.05) or time.monotonic() > end:
@@ -53,7 +53,7 @@ def reported(checkpointer: Checkpointer, words: str, timeout_s: float = 60) -> b
 
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small disk")
-def test_a_disk_that_is_full_or_read_only_costs_no_step_and_is_made_up_for(disk: Any) -> None:
+def test_a_full_or_read_only_disk_loses_no_step(disk: Any) -> None:
     place, remount = disk
     with Checkpointer(place / "steps", linger_s=60) as checkpointer:
         assert checkpointer.save(1, state(1), "storage")
@@ -70,7 +70,7 @@ def test_a_disk_that_is_full_or_read_only_costs_no_step_and_is_made_up_for(disk:
         assert checkpointer.counts.skipped == 0
 
 
-def test_a_store_that_cannot_be_reached_costs_no_step_and_memory_is_still_restored(
+def test_an_unreachable_store_loses_no_step_and_memory_is_restored(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with socket.socket() as deaf:
@@ -90,7 +90,7 @@ def test_a_store_that_cannot_be_reached_costs_no_step_and_memory_is_still_restor
             assert checkpointer.counts.skipped == 0
 
 
-def test_a_target_of_fsspec_takes_steps_and_gives_them_back(tmp_path: Path) -> None:
+def test_an_fsspec_target_stores_and_restores_steps(tmp_path: Path) -> None:
     """Save three steps to a store, keep two, restore from it when memory is gone."""
     url = f"local://{tmp_path}/run"
     with Checkpointer(url, linger_s=60, keep=2) as checkpointer:
@@ -120,16 +120,16 @@ def test_a_step_in_a_store_without_its_manifest_does_not_exist(tmp_path: Path) -
         (tmp_path / "step-000000000002" / "gangline.json").unlink()
         assert checkpointer.latest() == 1
         target = open_target(checkpointer.folder)
-        with pytest.raises(CorruptError, match="not whole"):
+        with pytest.raises(CorruptError, match="is incomplete"):
             StorageSource(target, 2)
 
 
 class OddError(Exception):
-    """An error of a store's own kind."""
+    """An error class of a store's client library."""
 
 
 class OddStore:
-    """A file system whose library raises errors of its own kind, as those of clouds do."""
+    """A file system whose library raises its own errors, as those of cloud stores do."""
 
     def __getattr__(self, name: str) -> Any:
         def fail(*_: object, **__: object) -> None:
@@ -152,7 +152,7 @@ def test_errors_of_a_store_s_own_kind_are_storage_errors() -> None:
         raise CorruptError("what is no error of the store stays what it is")
 
 
-def test_a_target_in_a_store_holds_what_a_folder_does() -> None:
+def test_a_target_in_a_store_has_the_content_of_a_folder() -> None:
     fsspec = pytest.importorskip("fsspec")
     target = RemoteTarget(fsspec.filesystem("memory"), f"/run-{random.getrandbits(60)}")
     assert target.names("") == []

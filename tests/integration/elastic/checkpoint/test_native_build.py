@@ -15,7 +15,7 @@ LIBRARY = "gangline/elastic/checkpoint/copy_summed.so"
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a wheel is made of, where a build disturbs nobody."""
+    """A copy of the sources of a wheel, so that builds do not affect the working tree."""
     copy = tmp_path_factory.mktemp("tree")
     for folder in ("src", "examples", "tools"):
         skip = shutil.ignore_patterns("__pycache__", "*.so")

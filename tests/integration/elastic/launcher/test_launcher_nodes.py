@@ -230,7 +230,7 @@ def test_unresolved_name_is_logged_and_fails_after_timeout(launch, script):
     told = re.findall(r"waiting for the master until [\d:]+: the name (\S+) does not", run.output)
     assert told == ["train-master.invalid"]
     last = run.output.splitlines()[-1]
-    assert "no answer from the master at train-master.invalid:29400 for 1 s" in last
+    assert "no reply from the master at train-master.invalid:29400 for 1 s" in last
     assert "never" not in run.output
     assert "Traceback" not in run.output
 

@@ -25,7 +25,7 @@ class MasterProcess:
     flags: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
     largest_file: int | None = None
-    """The system lets it write files of so many bytes at most, as a full disk would."""
+    """Limit of file sizes for the process, to simulate a full disk."""
     process: "subprocess.Popen[bytes] | None" = None
 
     @property
@@ -37,7 +37,7 @@ class MasterProcess:
         return f"127.0.0.1:{self.port}"
 
     def start(self, *, journal: bool = True) -> Self:
-        """Start it on the port that it had, or on any; returns when it says that it listens."""
+        """Start it on its previous port, or any; return when it reports that it listens."""
         command = [sys.executable, "-m", "gangline.elastic.master", "--job-name", "train"]
         command += ["--host", "127.0.0.1", "--port", str(self.port), *self.flags]
         if journal:
@@ -90,7 +90,7 @@ def a_join(node: int, number: int = 1, *, lowest: int = 2, highest: int = 2) -> 
 
 
 async def world_for(client: Client, join: Join) -> World:
-    """Ask until there is a world."""
+    """Join until there is a world."""
     while True:
         reply = await client.call(join, timeout_s=PATIENCE_S)
         if isinstance(reply, World):

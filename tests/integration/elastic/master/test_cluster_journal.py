@@ -19,7 +19,7 @@ PATIENCE_S = 60.0
 
 
 async def kept(journal: ClusterJournal, state: bytes) -> None:
-    """Have a state written."""
+    """Write a state to the journal."""
     journal.begin(lambda: state, lambda: {"step": "7"})
     journal.append(b"something happened")
     await journal.close()
@@ -33,7 +33,7 @@ async def test_the_state_is_read_by_the_next_master(client: Client) -> None:
     assert second.read() == (b"the state" * 1000, [])
 
 
-async def test_a_master_keeps_its_state_there(
+async def test_a_master_stores_its_state_in_a_config_map(
     client: Client, api_server: ApiServer, tmp_path: Path
 ) -> None:
     master = MasterProcess(
@@ -62,7 +62,7 @@ async def _written(client: Client) -> None:
             return
 
 
-async def test_the_cluster_is_told_once_what_happens_to_an_elastic_job(
+async def test_events_of_an_elastic_job_are_published_once(
     client: Client, api_server: ApiServer, tmp_path: Path
 ) -> None:
     master = MasterProcess(
@@ -103,7 +103,7 @@ async def _told(client: Client, reason: str) -> None:
             return
 
 
-async def test_a_master_that_was_replaced_is_told_to_end(client: Client) -> None:
+async def test_a_replaced_master_ends(client: Client) -> None:
     old = await open_journal(client, "default", "train-journal")
     new = await open_journal(client, "default", "train-journal")
     await kept(new, b"new")
@@ -116,7 +116,7 @@ async def test_a_master_that_was_replaced_is_told_to_end(client: Client) -> None
     assert (await open_journal(client, "default", "train-journal")).read()[0] == b"new"
 
 
-async def test_a_config_map_that_was_deleted_is_made_again(client: Client) -> None:
+async def test_a_deleted_config_map_is_created_again(client: Client) -> None:
     journal = await open_journal(client, "default", "train-journal")
     await client.delete(journal.resource, "train-journal", "default")
     await kept(journal, b"still here")
@@ -124,6 +124,6 @@ async def test_a_config_map_that_was_deleted_is_made_again(client: Client) -> No
     assert again.read()[0] == b"still here"
 
 
-async def test_a_namespace_that_is_not_there_is_named(client: Client) -> None:
+async def test_a_missing_namespace_is_named(client: Client) -> None:
     with pytest.raises(JournalError, match="nowhere/train-journal"):
         await open_journal(client, "nowhere", "train-journal")

@@ -60,7 +60,7 @@ def master(tmp_path: Path) -> Iterator[MasterProcess]:
         process.kill()
 
 
-async def test_nodes_meet_and_are_told_of_a_death(master: MasterProcess) -> None:
+async def test_nodes_form_a_world_and_restart_after_a_death(master: MasterProcess) -> None:
     async with AsyncExitStack() as stack:
         agents = [await master.agent(stack, node) for node in range(2)]
         worlds = await asyncio.gather(
@@ -77,7 +77,7 @@ async def test_nodes_meet_and_are_told_of_a_death(master: MasterProcess) -> None
         await commands.aclose()
 
 
-async def test_a_join_outlives_the_master(master: MasterProcess) -> None:
+async def test_a_join_survives_a_restart_of_the_master(master: MasterProcess) -> None:
     async with AsyncExitStack() as stack:
         first = await master.agent(stack, 0)
         waits = asyncio.create_task(world_for(first, a_join(0)))
@@ -88,7 +88,7 @@ async def test_a_join_outlives_the_master(master: MasterProcess) -> None:
         assert await world_for(second, a_join(1)) == await waits
 
 
-async def test_the_world_stands_when_the_master_comes_back(master: MasterProcess) -> None:
+async def test_the_world_is_kept_when_the_master_comes_back(master: MasterProcess) -> None:
     async with AsyncExitStack() as stack:
         agents = [await master.agent(stack, node) for node in range(2)]
         worlds = await asyncio.gather(
@@ -105,7 +105,7 @@ async def test_the_world_stands_when_the_master_comes_back(master: MasterProcess
         assert "MasterBack" in [event.reason for event in status.events]
 
 
-async def test_without_a_journal_it_learns_of_the_world_from_heartbeats(tmp_path: Path) -> None:
+async def test_master_without_a_journal_learns_of_the_world_from_heartbeats(tmp_path: Path) -> None:
     master = MasterProcess(tmp_path).start(journal=False)
     try:
         async with AsyncExitStack() as stack:
@@ -223,7 +223,7 @@ async def test_keys_commands_and_the_end_of_a_job(master: MasterProcess) -> None
             await agents[1].call(a_join(5))
 
 
-async def test_strangers_neither_read_nor_stop_the_job(master: MasterProcess) -> None:
+async def test_clients_without_the_secret_neither_read_nor_disturb(master: MasterProcess) -> None:
     stranger = Client(master.address, Secret(b"guess" * 8))
     async with stranger:
         with pytest.raises(MasterUnreachableError):
@@ -266,7 +266,7 @@ def test_a_second_master_is_refused_the_journal(master: MasterProcess) -> None:
     assert "another master uses the journal" in ended.stderr
 
 
-def test_flags_of_dlrovers_master_are_taken(tmp_path: Path) -> None:
+def test_flags_of_dlrovers_master_are_accepted(tmp_path: Path) -> None:
     master = MasterProcess(
         tmp_path,
         flags=("--platform", "local", "--namespace", "ml", "--job_name", "train",
@@ -275,7 +275,7 @@ def test_flags_of_dlrovers_master_are_taken(tmp_path: Path) -> None:
     assert master.stop() == 0
 
 
-def test_its_memory_is_small(master: MasterProcess) -> None:
+def test_memory_of_the_master_is_small(master: MasterProcess) -> None:
     assert master.process is not None
     status = Path(f"/proc/{master.process.pid}/status").read_text()
     found = re.search(r"VmRSS:\s+(\d+) kB", status)
@@ -283,7 +283,7 @@ def test_its_memory_is_small(master: MasterProcess) -> None:
     assert int(found.group(1)) * 1024 < 60e6
 
 
-async def test_it_ends_by_itself_when_the_job_is_over(tmp_path: Path) -> None:
+async def test_master_ends_when_the_job_is_over(tmp_path: Path) -> None:
     master = MasterProcess(tmp_path, flags=("--linger", "0")).start()
     async with AsyncExitStack() as stack:
         agent = await master.agent(stack, 0)
@@ -294,7 +294,7 @@ async def test_it_ends_by_itself_when_the_job_is_over(tmp_path: Path) -> None:
 
 
 async def check(client: Client, wanted: CheckWanted, *, passes: bool) -> CheckVerdict:
-    """Take part in a node check, testing nothing: the outcome is given."""
+    """Take part in a node check with a given result, without a test."""
     step = await client.call(wanted, timeout_s=PATIENCE_S)
     while isinstance(step, CheckGroup):
         step = await client.call(
@@ -326,7 +326,7 @@ async def test_a_node_check_finds_the_faulty_node(master: MasterProcess) -> None
     assert verdicts[0].faulty.keys() == {2}
 
 
-async def test_a_node_that_dies_in_the_check_does_not_hold_it_up(master: MasterProcess) -> None:
+async def test_a_node_that_dies_in_the_check_does_not_delay_it(master: MasterProcess) -> None:
     async with AsyncExitStack() as stack:
         agents = [await master.agent(stack, node) for node in range(3)]
         wishes = [
@@ -343,7 +343,7 @@ async def test_a_node_that_dies_in_the_check_does_not_hold_it_up(master: MasterP
     assert [verdict.passed for verdict in verdicts] == [True, True]
 
 
-async def test_a_full_disk_stops_nobody(tmp_path: Path) -> None:
+async def test_master_continues_with_a_full_disk(tmp_path: Path) -> None:
     master = MasterProcess(tmp_path, largest_file=4096).start()
     try:
         async with AsyncExitStack() as stack:

@@ -32,7 +32,7 @@ async def test_unresolved_name_is_logged_immediately_and_tried_until_timeout(
     (told,) = [each for each in caplog.records if each.levelno == logging.WARNING]
     words = f"the name {NOWHERE} does not resolve: "
     assert re.match(rf"waiting for the master until \d\d:\d\d:\d\d: {words}", told.getMessage())
-    expected = f"no answer from the master at {NOWHERE}:29400 for 1 s: {words}"
+    expected = f"no reply from the master at {NOWHERE}:29400 for 1 s: {words}"
     assert str(failure.value).startswith(expected)
 
 

@@ -54,7 +54,7 @@ def tensors(draw: st.DrawFn) -> torch.Tensor:
 
 @st.composite
 def trees(draw: st.DrawFn) -> dict[str, Any]:
-    """Nested dictionaries and lists, none of them empty: PyTorch does not keep those."""
+    """Nested dictionaries and lists, none of them empty, because PyTorch does not save those."""
     leaves = st.one_of(tensors(), values)
     inner = st.recursive(
         leaves,
@@ -71,7 +71,7 @@ def trees(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def equal(one: Any, other: Any) -> bool:
-    """Whether two states are the same to the bit."""
+    """Return whether two states are bitwise equal."""
     if isinstance(one, torch.Tensor):
         return (
             isinstance(other, torch.Tensor)

@@ -1,6 +1,6 @@
-"""Saves from accelerators: what waits for what, pinned memory, and saves that become whole later.
+"""Saves from accelerators: order of streams, pinned memory, and saves that complete later.
 
-Tests run without an accelerator; a stand-in for PyTorch's device module notes what is asked of it.
+Tests run without an accelerator; a stand-in for PyTorch's device module records its calls.
 """
 
 import contextlib
@@ -47,7 +47,7 @@ def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
     optimizer.step()
 
 
-def test_computing_goes_on_once_what_may_change_has_been_copied(module: Module) -> None:
+def test_computation_continues_after_unstable_tensors_are_copied(module: Module) -> None:
     streams, lasting, fleeting = Streams(), torch.ones(3), torch.ones(3)
     places = [torch.zeros(3), torch.zeros(3)]
     arrivals = streams.copy(
@@ -69,7 +69,7 @@ def test_computing_goes_on_once_what_may_change_has_been_copied(module: Module) 
 
 
 class Lazy(torch.Tensor):
-    """A place that notes whether what it is given has yet to be computed."""
+    """A destination that records whether its source has yet to be computed."""
 
     def copy_(self, other: torch.Tensor, non_blocking: bool = False) -> "Lazy":
         assert non_blocking
@@ -79,7 +79,7 @@ class Lazy(torch.Tensor):
         return self
 
 
-def test_what_is_sent_is_computed_where_it_is(module: Module) -> None:
+def test_conjugation_is_resolved_on_the_device(module: Module) -> None:
     origin = torch.tensor([1 + 2j, 3 - 4j])
     views = [origin.conj(), origin.conj().imag, origin]
     places = [torch.zeros_like(view, memory_format=torch.contiguous_format) for view in views]
@@ -88,7 +88,7 @@ def test_what_is_sent_is_computed_where_it_is(module: Module) -> None:
     assert all(torch.equal(place, view) for place, view in zip(places, views, strict=True))
 
 
-def test_nothing_to_copy_is_nothing_to_wait_for(module: Module) -> None:
+def test_a_copy_of_nothing_has_no_transfers(module: Module) -> None:
     arrivals = Streams().copy([], lambda _: True)
     assert not arrivals
     arrivals.wait()
@@ -96,7 +96,7 @@ def test_nothing_to_copy_is_nothing_to_wait_for(module: Module) -> None:
     assert module.notes == []
 
 
-def test_only_parameters_and_states_of_optimizers_that_have_stepped_last(updates: Updates) -> None:
+def test_only_tensors_of_optimizers_that_have_stepped_are_stable(updates: Updates) -> None:
     model, optimizer = a_training()
     assert not any(updates.theirs()(one) for one in model.state_dict().values())
     train(model, optimizer)
@@ -115,14 +115,14 @@ def test_only_parameters_and_states_of_optimizers_that_have_stepped_last(updates
     assert all(is_theirs(one) for state in states.values() for one in state.values())
 
 
-def test_an_optimizer_that_is_gone_keeps_nothing(updates: Updates) -> None:
+def test_a_deleted_optimizer_holds_no_tensors(updates: Updates) -> None:
     model, optimizer = a_training()
     train(model, optimizer)
     del optimizer
     assert not any(updates.theirs()(one) for one in model.state_dict().values())
 
 
-def test_steps_wait_for_copies_until_told_otherwise(module: Module, updates: Updates) -> None:
+def test_optimizer_steps_wait_for_pending_copies(module: Module, updates: Updates) -> None:
     model, optimizer = a_training()
     train(model, optimizer)
     assert module.notes == []
@@ -137,7 +137,7 @@ def test_steps_wait_for_copies_until_told_otherwise(module: Module, updates: Upd
     assert len(module.notes) == waits
 
 
-def test_the_accelerator_of_a_state_is_that_of_its_first_tensor_there() -> None:
+def test_accelerator_of_a_state_is_that_of_its_first_device_tensor() -> None:
     with FakeTensorMode():
         there = torch.empty(2, device="cuda:1")
     near = torch.empty(2)
@@ -146,7 +146,7 @@ def test_the_accelerator_of_a_state_is_that_of_its_first_tensor_there() -> None:
 
 
 class Runtime:
-    """What ``torch.cuda.cudart()`` gives."""
+    """Replaces the result of ``torch.cuda.cudart()``."""
 
     def __init__(self, refuses: int) -> None:
         self.refuses, self.pinned = refuses, dict[int, int]()
@@ -168,7 +168,7 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Runtime:
     return runtime
 
 
-def test_a_segment_is_pinned_whole_and_let_go(runtime: Runtime, tmp_path: Path) -> None:
+def test_a_segment_is_pinned_completely_and_unpinned(runtime: Runtime, tmp_path: Path) -> None:
     segment = create(tmp_path / "r0-0.seg", 1 << 16)
     unpin = accelerator.pin(segment, torch.device("cuda:0"))
     assert unpin is not None
@@ -179,7 +179,7 @@ def test_a_segment_is_pinned_whole_and_let_go(runtime: Runtime, tmp_path: Path) 
     segment.close()
 
 
-def test_memory_that_cannot_be_pinned_is_used_as_it_is(
+def test_memory_that_cannot_be_pinned_is_used_unpinned(
     runtime: Runtime, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     runtime.refuses = 2
@@ -216,7 +216,7 @@ def test_without_overlap_a_save_waits_for_the_accelerator(rig: Any, module: Modu
     assert "computing waits for copying" in module.notes
 
 
-def test_a_save_becomes_whole_when_all_has_arrived(rig: Any, module: Module) -> None:
+def test_a_save_is_complete_when_all_tensors_have_arrived(rig: Any, module: Module) -> None:
     told = overlapping(rig)
     rig.save({"w": torch.full((3,), 1.0)}, 1)
     rig.buffers.arrive()
@@ -229,7 +229,7 @@ def test_a_save_becomes_whole_when_all_has_arrived(rig: Any, module: Module) -> 
     assert told == [1, 2]
 
 
-def test_the_next_save_waits_for_the_one_before(rig: Any, module: Module) -> None:
+def test_the_next_save_waits_for_the_previous_one(rig: Any, module: Module) -> None:
     told = overlapping(rig)
     module.holds_back = True
     rig.save({"w": torch.ones(3)}, 1)
@@ -243,7 +243,7 @@ def test_the_next_save_waits_for_the_one_before(rig: Any, module: Module) -> Non
     assert len({one.path for one in pending.survey(rig.home)}) == 2
 
 
-def test_an_accelerator_that_fails_leaves_the_save_before(rig: Any, module: Module) -> None:
+def test_a_failing_accelerator_leaves_the_previous_save(rig: Any, module: Module) -> None:
     told = overlapping(rig)
     rig.save({"w": torch.ones(3)}, 1)
     rig.buffers.arrive()
@@ -261,7 +261,7 @@ def test_an_accelerator_that_fails_leaves_the_save_before(rig: Any, module: Modu
     assert told == [1, 4]
 
 
-def test_a_copy_that_fails_halfway_waits_for_what_is_on_its_way(
+def test_a_failing_copy_waits_for_running_transfers(
     module: Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited: list[bool] = []
@@ -279,7 +279,7 @@ def test_a_copy_that_fails_halfway_waits_for_what_is_on_its_way(
     assert waited == [True]
 
 
-def test_memory_is_not_replaced_while_a_save_is_on_its_way_there(rig: Any, module: Module) -> None:
+def test_memory_is_not_replaced_during_a_transfer(rig: Any, module: Module) -> None:
     told = overlapping(rig)
     module.holds_back = True
     rig.save({"w": torch.ones(3)}, 1)
@@ -292,7 +292,7 @@ def test_memory_is_not_replaced_while_a_save_is_on_its_way_there(rig: Any, modul
     assert [one.step for one in pending.survey(rig.home)] == [1]
 
 
-def test_states_of_processors_only_are_whole_at_once(rig: Any) -> None:
+def test_a_state_on_the_cpu_is_complete_immediately(rig: Any) -> None:
     told = overlapping(rig)
     rig.save({"w": torch.ones(1 << 17)}, 1)
     assert told == [1]

@@ -1,4 +1,4 @@
-"""The pure choices: which buffer, which step, what stays in storage, how often to save."""
+"""Choices without I/O: which buffer, which step, which steps to retain, how often to save."""
 
 import math
 
@@ -75,17 +75,17 @@ def a_holding(step: int, rank: int, plan: str = "p", holders: object = ((0,), (1
     return Holding(step, plan, rank, f"node-{rank}", "", holders)
 
 
-def test_the_newest_step_that_is_whole_comes_first_and_memory_before_storage() -> None:
+def test_newest_complete_step_comes_first_and_memory_before_storage() -> None:
     found = [a_holding(30, 0), a_holding(20, 0), a_holding(20, 1)]
     assert candidates(found, [10, 20]) == [
         Candidate(20, "p"),
         Candidate(20, None),
         Candidate(10, None),
     ]
-    assert torn(found) == {30: "of ranks 1 nothing is left in memory"}
+    assert torn(found) == {30: "memory has no part of rank 1"}
 
 
-def test_one_of_those_that_hold_the_same_is_enough() -> None:
+def test_one_holder_of_a_part_is_enough() -> None:
     assert candidates([a_holding(30, 1, holders=((0, 1),))], []) == [Candidate(30, "p")]
 
 
@@ -97,19 +97,19 @@ def test_parts_of_different_plans_are_not_mixed() -> None:
     ("keep", "keep_every", "gone"),
     [(0, 0, []), (2, 0, [10, 20, 30]), (1, 20, [10, 30]), (9, 0, [])],
 )
-def test_retention_lets_go_of(keep: int, keep_every: int, gone: list[int]) -> None:
+def test_retention_removes(keep: int, keep_every: int, gone: list[int]) -> None:
     assert surplus([50, 10, 20, 30, 40], keep, keep_every) == gone
 
 
 @given(st.floats(0.001, 10), st.floats(100, 1e6))
-def test_no_interval_near_by_loses_less_than_the_best(save_s: float, between_s: float) -> None:
+def test_no_nearby_interval_loses_less_than_the_best(save_s: float, between_s: float) -> None:
     best = daly(save_s, between_s)
     loss = lost_share(best, save_s, between_s)
     assert loss <= lost_share(best * 1.5, save_s, between_s)
     assert loss <= lost_share(best / 1.5, save_s, between_s)
 
 
-def test_for_rare_failures_it_is_the_rule_of_young() -> None:
+def test_interval_for_rare_failures_is_youngs_formula() -> None:
     assert daly(1.0, 1e8) == pytest.approx(math.sqrt(2e8), rel=1e-3)
 
 

@@ -55,7 +55,7 @@ def test_a_flipped_bit_in_storage_is_found(rig: Any, file: str) -> None:
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_a_file_that_is_cut_short_or_missing_or_longer_is_found(rig: Any, file: str) -> None:
+def test_a_truncated_missing_or_longer_file_is_detected(rig: Any, file: str) -> None:
     rig.save(state(), 5)
     rig.persist(5)
     path = rig.folder / step_name(5) / file
@@ -73,7 +73,7 @@ def test_a_file_that_is_cut_short_or_missing_or_longer_is_found(rig: Any, file: 
 
 
 def readable(rig: Any) -> bool:
-    """Whether step 5 can be loaded from memory; what is loaded is right."""
+    """Return whether step 5 can be loaded from memory, with the right content."""
     ways = {_readable(rig, mapped) for mapped in (None, rig.buffers.mapped)}
     assert len(ways) == 1, "it makes no difference whether the memory was mapped before"
     return ways.pop()
@@ -110,7 +110,7 @@ def test_a_flipped_bit_in_memory_is_found(rig: Any) -> None:
     assert readable(rig)
 
 
-def test_a_segment_that_is_cut_short_is_found(rig: Any) -> None:
+def test_a_truncated_segment_is_detected(rig: Any) -> None:
     rig.save(state(), 5)
     held = rig.held(5)
     for length in [held.header.part_offset + held.header.part_bytes - 1, PAGE + 10, PAGE, 100, 0]:
@@ -119,9 +119,7 @@ def test_a_segment_that_is_cut_short_is_found(rig: Any) -> None:
 
 
 @pytest.mark.parametrize("is_mapped", [False, True])
-def test_a_segment_that_is_cut_short_while_it_is_restored_is_an_error(
-    rig: Any, is_mapped: bool
-) -> None:
+def test_a_segment_truncated_during_restore_is_an_error(rig: Any, is_mapped: bool) -> None:
     rig.save({"w": torch.arange(90_000.0)}, 5)
     held = rig.held(5)
     source = MemorySource([held], None, rig.buffers.mapped if is_mapped else None)
@@ -135,11 +133,11 @@ def test_a_segment_that_is_cut_short_while_it_is_restored_is_an_error(
 
 @pytest.fixture
 def unsealed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Saves come without sums, as those of large tensors of a device do."""
+    """Saves without checksums, as for large tensors of a device."""
     monkeypatch.setattr(moves, "_sums", lambda *_: None)
 
 
-def test_a_save_has_its_sums_when_it_returns(rig: Any) -> None:
+def test_save_has_checksums_when_it_returns(rig: Any) -> None:
     writer = Writer(rig.home, lambda outcome: None)
     large = torch.randn(3, 500_000)
     values = {"l": large, "t": large.t(), "w": torch.ones(3), "none": torch.empty(0, 2), "n": [1]}
@@ -156,7 +154,7 @@ def test_a_save_has_its_sums_when_it_returns(rig: Any) -> None:
 
 
 @pytest.mark.usefixtures("unsealed")
-def test_sums_are_those_of_a_larger_segment_that_took_another_s_place(rig: Any) -> None:
+def test_checksums_follow_a_segment_replaced_by_a_larger_one(rig: Any) -> None:
     writer = Writer(rig.home, lambda outcome: None)
     for step, size in enumerate((10, 10, 10, 90_000, 90_000, 90_000), start=1):
         rig.save({"w": torch.full((size,), float(step))}, step)
@@ -188,11 +186,11 @@ class Evil:
 
 
 def test_metadata_that_would_run_code_are_refused() -> None:
-    with pytest.raises(CorruptError, match="no place"):
+    with pytest.raises(CorruptError, match="not allowed"):
         read_metadata(io.BytesIO(pickle.dumps(Evil())))
 
 
-def test_what_the_script_allows_to_be_loaded_stays_allowed() -> None:
+def test_safe_globals_of_the_script_stay_registered() -> None:
     plain = io.BytesIO()
     torch.save({"a": numpy.ones(3)}, plain)
     with torch.serialization.safe_globals([numpy.ndarray]):
@@ -203,7 +201,7 @@ def test_what_the_script_allows_to_be_loaded_stays_allowed() -> None:
     assert set(torch.serialization.get_safe_globals()).isdisjoint({bytes, numpy.dtype})
 
 
-def test_values_are_loaded_by_several_threads_at_once() -> None:
+def test_values_are_loaded_by_several_threads_concurrently() -> None:
     plain = io.BytesIO()
     torch.save({"a": numpy.ones(3), "b": b""}, plain)
     with ThreadPoolExecutor(8) as pool:

@@ -36,7 +36,7 @@ FILES = st.recursive(
 
 
 @given(FILES)
-def test_a_file_is_whole_again_when_what_was_left_out_is_put_back(file: Any) -> None:
+def test_a_file_is_complete_after_tensors_are_inserted_again(file: Any) -> None:
     tensors: dict[str, torch.Tensor] = {}
     rest = _mapped(file, partial(_leave_out, tensors))
     room = dict(_with_room(rest))
@@ -49,7 +49,7 @@ def test_a_file_is_whole_again_when_what_was_left_out_is_put_back(file: Any) -> 
 
 
 @pytest.mark.parametrize("what", ["MoE", "pipeline", "NVMe"])
-def test_an_engine_that_keeps_files_of_its_own_is_refused(what: str) -> None:
+def test_an_engine_that_writes_its_own_files_is_refused(what: str) -> None:
     engine = SimpleNamespace(
         has_moe_layers=what == "MoE", zero_nvme_offload_optimizer=lambda: what == "NVMe"
     )

@@ -1,4 +1,4 @@
-"""Our steps through PyTorch's own interface, and folders of other formats told apart."""
+"""Our steps through PyTorch's own interface, and detection of folders in other formats."""
 
 import sys
 import warnings
@@ -97,7 +97,7 @@ def megatron(folder: Path) -> None:
     ],
     ids=lambda one: getattr(one, "__name__", ""),
 )
-def test_a_folder_of_another_format_is_refused_with_words(
+def test_a_folder_of_another_format_is_refused_with_a_hint(
     rig: Any, tmp_path: Path, make: Any, words: str
 ) -> None:
     make(tmp_path)
@@ -106,7 +106,7 @@ def test_a_folder_of_another_format_is_refused_with_words(
         restorer.load(None, None)
 
 
-def test_other_files_beside_our_steps_or_in_an_empty_folder_disturb_nobody(rig: Any) -> None:
+def test_unrelated_files_are_ignored(rig: Any) -> None:
     (rig.folder / "log.txt").touch()
     (rig.folder / "runs").mkdir()
     assert foreign.format_of(foreign.look(rig.target)) is None

@@ -37,7 +37,7 @@ def loaded_from(source: MemorySource | StorageSource, state: dict[str, Any]) -> 
 
 @several
 @given(state=trees())
-def test_any_state_comes_back_from_memory_and_storage(rig: Any, state: dict[str, Any]) -> None:
+def test_any_state_is_restored_from_memory_and_storage(rig: Any, state: dict[str, Any]) -> None:
     rig.clear()
     rig.save(state, 7)
     assert faults(rig.held(7).layout) is None
@@ -48,7 +48,7 @@ def test_any_state_comes_back_from_memory_and_storage(rig: Any, state: dict[str,
 
 
 def plain_load(rig: Any, state: dict[str, Any], into: dict[str, Any] | None) -> dict[str, Any]:
-    """What PyTorch's own reader makes of the folder."""
+    """Load the folder with PyTorch's own reader."""
     found = into if into is not None else load_into(StorageSource(rig.target, 7), None)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it says that there is no process group
@@ -69,7 +69,7 @@ def test_the_folder_opens_with_plain_pytorch(rig: Any) -> None:
     assert equal(found["numbers"], state["numbers"])
 
 
-def test_random_states_of_numpy_come_back(rig: Any) -> None:
+def test_random_states_of_numpy_are_restored(rig: Any) -> None:
     state = {"numpy": np.random.get_state(), "loss": np.float64(0.5)}
     rig.save(state, 1)
     found = loaded_from(MemorySource([rig.held(1)]), state)
@@ -77,7 +77,7 @@ def test_random_states_of_numpy_come_back(rig: Any) -> None:
     assert found["loss"] == 0.5
 
 
-def test_whole_numbers_as_keys_are_found_again(rig: Any) -> None:
+def test_integer_keys_are_restored(rig: Any) -> None:
     optimizer = {"state": {0: {"step": 3, "mean": torch.ones(2)}}}
     rig.save({"optimizer": optimizer}, 1)
     into = {"optimizer": {"state": {0: {"step": 0, "mean": torch.zeros(2)}}}}
@@ -95,9 +95,9 @@ class Opened:
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        pytest.param(threading.Lock(), "does not pickle", id="a lock"),
+        pytest.param(threading.Lock(), "cannot be pickled", id="a lock"),
         pytest.param(Opened(), "running its code", id="an object with code"),
-        pytest.param(lambda: 0, "does not pickle", id="a function"),
+        pytest.param(lambda: 0, "cannot be pickled", id="a function"),
         pytest.param(torch.eye(2).to_sparse(), "sparse", id="a sparse tensor"),
     ],
 )
@@ -107,7 +107,7 @@ def test_what_could_not_be_loaded_is_refused_by_name(rig: Any, value: object, wo
     assert "bad" in str(caught.value)
 
 
-def test_memory_that_is_too_small_says_what_would_help(rig: Any, monkeypatch: Any) -> None:
+def test_memory_shortage_names_remedies(rig: Any, monkeypatch: Any) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -123,7 +123,7 @@ def test_layouts_survive_their_own_encoding(rig: Any) -> None:
     assert layout.part_bytes == layout.file_bytes
 
 
-def test_a_layout_is_read_once_however_often_it_is_looked_at(rig: Any) -> None:
+def test_a_layout_is_decoded_once(rig: Any) -> None:
     for step in (1, 2):
         rig.save({"w": torch.zeros(100), "b": torch.zeros(step)}, step)
     first, second = rig.held(1).layout, rig.held(2).layout

@@ -1,4 +1,4 @@
-"""Copies of tensors into their places by several threads, bit by bit, and their checksums."""
+"""Copies of tensors to their destinations by several threads, bit by bit, and their checksums."""
 
 import sys
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from checkpoint_states import equal, tensors
 
 
 class Marked(torch.Tensor):
-    """A kind of tensor of its own, whose bytes are nobody's business."""
+    """A tensor subclass, whose memory must not be copied directly."""
 
 
 @pytest.fixture(params=["native", "python"], autouse=True, scope="module")
@@ -47,7 +47,7 @@ def place_for(tensor: torch.Tensor, dtype: torch.dtype | None = None) -> Place:
 
 
 def large_ones() -> list[torch.Tensor]:
-    """Longer than a thread copies at once, and of every form that PyTorch has to copy."""
+    """Tensors longer than a chunk, and of every form that PyTorch has to copy."""
     count = 2 * moves.STRETCH // 4 + 7
     row = torch.randn(count)
     square = torch.randn(300, 300)
@@ -80,7 +80,7 @@ def test_every_tensor_arrives_whatever_its_form(copier: Copier, threads: int) ->
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(tensors().filter(lambda one: one.numel() > 0), max_size=8), st.integers(1, 3))
-def test_random_tensors_arrive_in_stretches_of_any_length(
+def test_random_tensors_arrive_in_chunks_of_any_length(
     some: list[torch.Tensor], threads: int
 ) -> None:
     work: list[Move] = [(place_for(one), one) for one in some]
@@ -106,7 +106,7 @@ def test_another_type_is_converted_rather_than_copied_as_bytes(copier: Copier) -
     assert taken == [checksum(place.raw)]
 
 
-def test_the_sum_is_of_what_arrived_even_if_the_tensor_goes_on_changing(copier: Copier) -> None:
+def test_checksum_is_of_the_copy_even_if_the_tensor_changes(copier: Copier) -> None:
     tensor = torch.zeros(moves.STRETCH)
     place = place_for(tensor)
     taken = copier.copy([(place, tensor)], lambda: tensor.add_(1.0)).sums
@@ -114,7 +114,7 @@ def test_the_sum_is_of_what_arrived_even_if_the_tensor_goes_on_changing(copier: 
     assert taken == [checksum(place.raw)]
 
 
-def test_nothing_is_written_any_more_once_a_copy_has_failed(copier: Copier) -> None:
+def test_nothing_is_written_after_a_copy_failed(copier: Copier) -> None:
     torch.set_num_threads(3)
     work: list[Move] = [(place_for(one), one.detach()) for one in large_ones()[:2]]
 
@@ -141,7 +141,7 @@ def test_a_copy_that_fails_in_another_thread_fails(copier: Copier) -> None:
             copier.copy(work, lambda: None)
 
 
-def test_only_tensors_whose_bytes_are_their_value_are_plain() -> None:
+def test_only_tensors_whose_memory_is_their_value_are_plain() -> None:
     square = torch.randn(3, 3)
     assert is_plain(square)
     assert is_plain(square[1:])
@@ -161,12 +161,12 @@ def test_only_tensors_whose_bytes_are_their_value_are_plain() -> None:
     )
 
 
-def test_the_sum_is_the_one_that_its_name_says() -> None:
+def test_checksum_is_crc64_nvme() -> None:
     assert checksum(b"123456789") == 0xAE8B14860A799888  # the catalogue's check value
 
 
 @given(st.binary(max_size=200), st.integers(0, 200))
-def test_sums_of_neighbours_join_to_that_of_the_whole(data: bytes, at: int) -> None:
+def test_checksums_of_adjacent_chunks_combine(data: bytes, at: int) -> None:
     first, second = data[:at], data[at:]
     assert joined(checksum(first), checksum(second), len(second)) == checksum(data)
     assert checksum(second, checksum(first)) == checksum(data)

@@ -1,4 +1,4 @@
-"""What a peer sends is kept only when it is whole, verified and what was asked for."""
+"""A segment from a peer is stored only if it is complete, verified and the requested one."""
 
 import io
 import os
@@ -40,7 +40,7 @@ def server(rig: Any, sealed: Held) -> Iterator[peers.PeerServer]:
 
 
 class Dribbling(io.BytesIO):
-    """Gives less than is asked for, as connections do."""
+    """Returns fewer bytes than requested, as connections do."""
 
     def readinto(self, place: Any, /) -> int:
         view = memoryview(place)
@@ -55,9 +55,7 @@ def flipped(data: bytes, at: int) -> bytes:
     return data[:at] + bytes([data[at] ^ 8]) + data[at + 1 :]
 
 
-def test_a_transfer_that_was_damaged_or_cut_short_leaves_nothing(
-    sealed: Held, tmp_path: Path
-) -> None:
+def test_a_damaged_or_truncated_transfer_leaves_nothing(sealed: Held, tmp_path: Path) -> None:
     data, header = sealed.path.read_bytes(), sealed.header
     middle = header.part_offset + header.part_bytes // 2
     places = [
@@ -78,7 +76,7 @@ def test_a_transfer_that_was_damaged_or_cut_short_leaves_nothing(
 
 
 @pytest.mark.parametrize("length", [1, 7, 100, 4096, 1 << 20])
-def test_a_segment_arrives_in_whatever_pieces_it_comes(
+def test_a_segment_is_received_in_pieces_of_any_size(
     sealed: Held, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: int
 ) -> None:
     monkeypatch.setattr(arrival, "BLOCK", length)
@@ -88,7 +86,7 @@ def test_a_segment_arrives_in_whatever_pieces_it_comes(
     assert copy.read_bytes() == data
 
 
-def test_a_segment_that_memory_has_no_room_for_leaves_nothing(
+def test_a_segment_that_does_not_fit_into_memory_leaves_nothing(
     sealed: Held, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data, write = sealed.path.read_bytes(), os.pwrite
@@ -111,9 +109,7 @@ def test_a_segment_that_memory_has_no_room_for_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_those_who_were_killed_had_begun_to_take_in_is_given_back(
-    sealed: Held, tmp_path: Path
-) -> None:
+def test_partial_copies_of_killed_receivers_are_removed(sealed: Held, tmp_path: Path) -> None:
     data, left = sealed.path.read_bytes(), tmp_path / "arriving-0-0.seg"
 
     class Killed(io.BytesIO):
@@ -129,21 +125,21 @@ def test_what_those_who_were_killed_had_begun_to_take_in_is_given_back(
                 left.with_suffix(".new").touch()
             return 0
 
-    with pytest.raises(CorruptError, match="hung up"):
+    with pytest.raises(CorruptError, match="closed the connection"):
         peers.receive(Killed(data), tmp_path, request_of(sealed))
     assert len(list(tmp_path.iterdir())) == 2
     peers.clear_abandoned(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_another_step_than_was_asked_for_is_not_taken(sealed: Held, tmp_path: Path) -> None:
+def test_a_segment_of_another_step_is_refused(sealed: Held, tmp_path: Path) -> None:
     wish = msgspec.structs.replace(request_of(sealed), step=6)
-    with pytest.raises(CorruptError, match="another segment"):
+    with pytest.raises(CorruptError, match="not the requested"):
         peers.receive(io.BytesIO(sealed.path.read_bytes()), tmp_path, wish)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_memory_that_rotted_at_the_peer_is_not_taken(
+def test_a_segment_damaged_in_the_peers_memory_is_refused(
     server: peers.PeerServer, sealed: Held, tmp_path: Path
 ) -> None:
     address = f"127.0.0.1:{server.port}"
@@ -152,12 +148,12 @@ def test_memory_that_rotted_at_the_peer_is_not_taken(
     copy.unlink()
     data = sealed.path.read_bytes()
     sealed.path.write_bytes(flipped(data, sealed.header.part_offset + 700))
-    with pytest.raises(CorruptError, match="damaged on its way"):
+    with pytest.raises(CorruptError, match="damaged in transfer"):
         peers.fetch(tmp_path, address, "secret", request_of(sealed))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_peer_refuses_what_arrives_damaged_and_who_lacks_the_token(
+def test_a_peer_refuses_damaged_segments_and_unknown_tokens(
     server: peers.PeerServer, sealed: Held, rig: Any
 ) -> None:
     address, data = f"127.0.0.1:{server.port}", sealed.path.read_bytes()
@@ -168,6 +164,6 @@ def test_a_peer_refuses_what_arrives_damaged_and_who_lacks_the_token(
             CorruptError, match="the peer refused: the segment of rank 0 was damaged"
         ):
             peers._answer_of(connection)
-    with pytest.raises(CorruptError, match="another job's"):
+    with pytest.raises(CorruptError, match="belongs to another job"):
         peers.fetch(rig.home, address, "guess", request_of(sealed))
     assert all(one.own for one in pending.survey(rig.home))

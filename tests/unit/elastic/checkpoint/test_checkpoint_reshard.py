@@ -47,7 +47,7 @@ PATIENCE_S = 60
 
 @dataclass
 class Table:
-    """Where the ranks of a world lay down what they tell each other."""
+    """Shared values of the ranks of a world."""
 
     world: int
     places: list[bytes] = field(default_factory=list)
@@ -82,7 +82,7 @@ class Seat(Ranks):
 
 @dataclass(frozen=True)
 class Spread:
-    """How the tensors of a state are spread over a world."""
+    """How the tensors of a state are distributed over a world."""
 
     mesh: tuple[int, ...]
     placements: list[list[Placement]]
@@ -106,7 +106,7 @@ class Spread:
 
 @contextmanager
 def a_mesh(shape: tuple[int, ...], rank: int) -> Iterator[DeviceMesh]:
-    """A mesh as one rank sees it; it knows its place also when the group is gone."""
+    """A mesh as one rank sees it; it knows its coordinates also after the group is destroyed."""
     dist.init_process_group(
         "fake", store=FakeStore(), rank=rank, world_size=torch.Size(shape).numel()
     )
@@ -199,7 +199,7 @@ def a_world(world: int, nodes: int = 1) -> Iterator[World]:
 
 
 def holds(source: Source, states: list[dict[str, Any]]) -> bool:
-    """Whether each rank gets its own out of the source."""
+    """Return whether each rank gets its own values from the source."""
     try:
         return all(gets(source, state) for state in states)
     finally:
@@ -251,7 +251,7 @@ def test_any_placements_are_loaded_into_any_others_from_memory_and_storage(
 
 @settings(several, max_examples=10)
 @given(tree=trees(), world=st.integers(2, 3), nodes=st.integers(1, 2))
-def test_what_all_ranks_hold_is_whole_in_the_memory_of_each_node(
+def test_replicated_state_is_complete_in_the_memory_of_each_node(
     tree: dict[str, Any], world: int, nodes: int
 ) -> None:
     with a_world(world, nodes) as several_ranks:

@@ -1,4 +1,4 @@
-"""Memory that is too small for all ranks of a node is found at start, with figures."""
+"""Memory that is too small for all ranks of a node is detected at start, with numbers."""
 
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ def want(node: str, size: int, had: int = 0, free: int = 1000, available: int = 
         pytest.param([want("a", 100, 900, 0)], id="what is had is larger than what is needed"),
     ],
 )
-def test_there_is_room(wants: list[Want]) -> None:
+def test_buffers_fit(wants: list[Want]) -> None:
     check_room(wants)
 
 
@@ -58,15 +58,13 @@ def test_there_is_room(wants: list[Want]) -> None:
         ),
     ],
 )
-def test_a_shortage_is_told_in_figures_and_with_what_would_help(
-    wants: list[Want], words: str
-) -> None:
+def test_shortage_message_has_numbers_and_remedies(wants: list[Want], words: str) -> None:
     with pytest.raises(MemoryShortError, match=words) as caught:
         check_room(wants)
     assert "emptyDir with medium: Memory" in str(caught.value)
 
 
-def test_room_without_the_memory_for_it_is_told_to_the_node_that_has_it() -> None:
+def test_memory_warning_is_given_only_to_the_node_concerned() -> None:
     wants = [want("a", 400, 100, 1000, 500), want("a", 400, 0, 1000, 600), want("b", 400)]
     assert wants[2].node.startswith("b")
     assert tight(wants, wants[2].node) == ""
@@ -75,7 +73,7 @@ def test_room_without_the_memory_for_it_is_told_to_the_node_that_has_it() -> Non
     assert "fewer buffers" in words
 
 
-def test_what_is_had_is_not_wanted_again(rig: Any) -> None:
+def test_allocated_memory_is_not_requested_again(rig: Any) -> None:
     state = {"w": torch.zeros(1000)}
     planner = planner_of(state, first=True)
     agreement = agree(rig.ranks, "here", planner)

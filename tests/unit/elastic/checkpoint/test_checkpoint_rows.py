@@ -1,4 +1,4 @@
-"""How what is to be read is shared out among threads, and what that asks of storage."""
+"""How reads are split among threads, and the requests to storage that follow."""
 
 import contextlib
 import sys
@@ -31,7 +31,7 @@ places = st.lists(
 
 
 @given(places, st.integers(1, 5))
-def test_rows_hold_each_thing_once_in_its_order_and_no_more_than_one_too_many(
+def test_runs_contain_each_read_once_in_order_and_overshoot_by_one(
     where: list[Where], readers: int
 ) -> None:
     wanted = cast("list[Wanted]", where)  # only the order of what lies there is looked at
@@ -41,7 +41,7 @@ def test_rows_hold_each_thing_once_in_its_order_and_no_more_than_one_too_many(
     assert len(rows) <= readers, "as little as this is shared out evenly"
 
 
-def test_much_is_read_in_rows_that_threads_take_one_after_the_other(
+def test_large_reads_are_split_into_runs_for_all_threads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(reader, "ROW", 40)
@@ -56,7 +56,7 @@ def test_much_is_read_in_rows_that_threads_take_one_after_the_other(
 
 
 class Watched(LocalTarget):
-    """A folder that keeps what threads read of its files, and from where."""
+    """A folder that records which thread reads which part of its files."""
 
     def __init__(self, folder: str) -> None:
         super().__init__(folder)
@@ -101,7 +101,7 @@ def test_a_step_of_many_tensors_is_read_from_front_to_back_by_few(rig: Any) -> N
     assert all(seen == sorted(seen) for seen in tensors)
 
 
-def test_a_file_that_is_gone_is_no_step_whoever_notices(rig: Any) -> None:
+def test_a_missing_file_is_corruption_wherever_it_is_noticed(rig: Any) -> None:
     rig.save(a_state(), STEP)
     rig.persist(STEP)
     source = StorageSource(rig.target, STEP)
@@ -112,7 +112,7 @@ def test_a_file_that_is_gone_is_no_step_whoever_notices(rig: Any) -> None:
 
 
 class Failing:
-    """A file of a store whose connection breaks in the middle."""
+    """A file in a store whose connection breaks in the middle."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self.stream, self.left = stream, 5
@@ -149,7 +149,7 @@ class Cut:
                     self.open_now -= 1
 
 
-def test_a_store_s_own_error_is_said_in_words_and_nothing_stays_open(rig: Any) -> None:
+def test_a_client_library_error_is_reported_and_files_are_closed(rig: Any) -> None:
     store = Cut()
     rig.target = RemoteTarget(store, "/rows")
     rig.save(a_state(), STEP)

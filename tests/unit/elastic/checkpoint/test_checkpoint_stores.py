@@ -1,4 +1,4 @@
-"""Savers that make the same step in one store, and savers that follow one that was killed."""
+"""Savers that write the same step to one store, and savers that follow a killed one."""
 
 import errno
 import threading
@@ -29,7 +29,7 @@ def store() -> RemoteTarget:
 
 
 def write(rig: Any, store: RemoteTarget, value: float) -> str:
-    """Have a new plan's part of the step in the store; the plan."""
+    """Write a new plan's part of the step to the store; return the plan."""
     rig.clear()
     rig.save({"w": torch.full((50,), value)}, STEP)
     held = rig.held(STEP)
@@ -45,7 +45,7 @@ def owner(store: RemoteTarget) -> str:
 
 
 def manifest_of(store: RemoteTarget, plan: str) -> bytes:
-    """The manifest that would commit what has been written."""
+    """Return the manifest that would commit the written parts."""
     kept: list[bytes] = []
 
     class Kept(RemoteTarget):
@@ -67,7 +67,7 @@ def test_a_step_is_committed_by_one_of_two_savers(rig: Any, store: RemoteTarget)
     assert owner(store) == first
 
 
-def test_a_step_made_again_after_a_restart_takes_the_place_of_the_old_one(
+def test_a_step_saved_again_after_a_restart_replaces_the_old_one(
     rig: Any, store: RemoteTarget
 ) -> None:
     first = write(rig, store, 1.0)
@@ -79,13 +79,13 @@ def test_a_step_made_again_after_a_restart_takes_the_place_of_the_old_one(
     StorageSource(store, STEP).verify()
 
 
-def test_a_damaged_manifest_is_in_nobody_s_way(rig: Any, store: RemoteTarget) -> None:
+def test_a_damaged_manifest_does_not_block_a_commit(rig: Any, store: RemoteTarget) -> None:
     store.put(f"{step_name(STEP)}/{MANIFEST}", b"{}")
     assert persist.try_commit(store, STEP, write(rig, store, 1.0), 1)
 
 
 class Picky:
-    """A memory store whose way to put where nothing is may be missing, or speak another way."""
+    """A memory store that may lack conditional writes, or report conflicts differently."""
 
     def __init__(self, error: Exception) -> None:
         self.files, self.error = fsspec.filesystem("memory"), error
@@ -109,7 +109,7 @@ class ParamValidationError(Exception):
         pytest.param(TypeError("mode"), id="fsspec's is too old"),
     ],
 )
-def test_a_store_without_conditions_commits_as_ever(
+def test_a_store_without_conditional_writes_commits(
     rig: Any, store: RemoteTarget, error: Exception
 ) -> None:
     store.files = Picky(error)
@@ -125,7 +125,7 @@ def test_a_store_without_conditions_commits_as_ever(
         pytest.param(OSError(errno.EIO, "no answer"), id="the answer was lost"),
     ],
 )
-def test_what_lies_in_the_store_decides_whatever_the_error_says(
+def test_the_stored_manifest_decides_whatever_the_error(
     rig: Any, store: RemoteTarget, error: OSError
 ) -> None:
     plain, plan = store.files, write(rig, store, 1.0)
@@ -139,7 +139,7 @@ def test_what_lies_in_the_store_decides_whatever_the_error_says(
         store.commit(STEP, "another", manifest)
 
 
-def test_a_saver_that_was_too_slow_says_so_once_and_does_not_try_again(rig: Any) -> None:
+def test_a_superseded_saver_reports_once_and_does_not_retry(rig: Any) -> None:
     root = f"/run-{uuid.uuid4().hex}"
     store = RemoteTarget(fsspec.filesystem("memory"), root)
     settings, said = Settings(target=f"memory:/{root}", job="job"), list[Outcome]()
@@ -163,9 +163,7 @@ def test_a_saver_that_was_too_slow_says_so_once_and_does_not_try_again(rig: Any)
 
 
 @pytest.mark.parametrize("kind", ["folder", "store"])
-def test_a_saver_that_follows_a_killed_one_commits_what_that_had_written(
-    rig: Any, kind: str
-) -> None:
+def test_a_restarted_saver_commits_parts_of_the_killed_one(rig: Any, kind: str) -> None:
     target = str(rig.folder) if kind == "folder" else f"memory://run-{uuid.uuid4().hex}"
     settings = Settings(target=target, job="job")
     rig.save({"w": torch.ones(50)}, STEP)
@@ -187,9 +185,7 @@ def test_a_saver_that_follows_a_killed_one_commits_what_that_had_written(
 
 
 @pytest.mark.parametrize("kind", ["folder", "store"])
-def test_what_was_never_committed_goes_when_a_newer_step_is_and_newer_ones_stay(
-    rig: Any, kind: str
-) -> None:
+def test_commit_removes_older_unfinished_steps_and_leaves_newer_ones(rig: Any, kind: str) -> None:
     address = str(rig.folder) if kind == "folder" else f"memory://run-{uuid.uuid4().hex}"
     target = open_target(address)
     for step in (STEP - 1, STEP, STEP + 1):
@@ -209,7 +205,7 @@ def test_what_was_never_committed_goes_when_a_newer_step_is_and_newer_ones_stay(
     StorageSource(target, STEP).verify()
 
 
-def test_a_store_that_is_away_when_a_saver_starts_is_looked_at_later(rig: Any) -> None:
+def test_a_store_unreachable_at_saver_start_is_retried(rig: Any) -> None:
     rig.save({"w": torch.ones(50)}, STEP)
     settings = Settings(target=str(rig.folder), job="job")
     killed = Writer(rig.home, lambda _: None)

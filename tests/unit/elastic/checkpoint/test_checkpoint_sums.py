@@ -1,4 +1,4 @@
-"""Copying and summing up in one go: the native code and Python's own agree, and stay in bounds."""
+"""Copies with checksums: the native code agrees with Python's, and stays in bounds."""
 
 import platform
 import shutil
@@ -16,7 +16,7 @@ from gangline.elastic.checkpoint.sums import Bytes, NativeCopy, checksum, copy_i
 BUILT = sums.NATIVE is not None
 needs_native = pytest.mark.skipif(not BUILT, reason="native code was not built here")
 GUARD = 64
-"""Bytes around a place that nobody may touch."""
+"""Bytes around a destination that must not change."""
 sizes = st.one_of(st.integers(0, 700), st.integers(0, 9000))
 
 
@@ -29,7 +29,7 @@ def row(size: int, seed: int) -> Bytes:
     return numpy.random.default_rng(seed).integers(0, 256, size, dtype=numpy.uint8)
 
 
-def test_it_is_built_where_it_can_be() -> None:
+def test_native_code_is_built_where_possible() -> None:
     can = platform.machine() == "x86_64" and shutil.which("cc") is not None
     knows = "pclmulqdq" in Path("/proc/cpuinfo").read_text()
     assert BUILT or not (can and knows)
@@ -44,7 +44,7 @@ def test_it_is_built_where_it_can_be() -> None:
     before=st.integers(0, 2**64 - 1),
     seed=st.integers(0, 99),
 )
-def test_every_way_copies_and_sums_up_alike(
+def test_every_variant_gives_the_same_copy_and_checksum(
     way: int, size: int, to: int, origin_at: int, before: int, seed: int
 ) -> None:
     if way > native().best:
@@ -59,7 +59,7 @@ def test_every_way_copies_and_sums_up_alike(
 
 
 @given(size=sizes, before=st.integers(0, 2**64 - 1), seed=st.integers(0, 99))
-def test_without_native_code_the_sum_is_the_same(size: int, before: int, seed: int) -> None:
+def test_without_native_code_the_checksum_is_the_same(size: int, before: int, seed: int) -> None:
     origin, place = row(size, seed), numpy.zeros(size, numpy.uint8)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sums, "BLOCK", 100)
@@ -69,7 +69,7 @@ def test_without_native_code_the_sum_is_the_same(size: int, before: int, seed: i
 
 @needs_native
 @pytest.mark.parametrize("way", NativeCopy.WAYS, ids=NativeCopy.WAYS.get)
-def test_the_sum_is_of_what_arrives_while_somebody_writes(way: int) -> None:
+def test_checksum_is_of_the_copy_during_concurrent_writes(way: int) -> None:
     if way > native().best:
         return
     origin, place = row(1 << 22, 0), numpy.zeros(1 << 22, numpy.uint8)
@@ -107,7 +107,7 @@ def test_memory_that_does_not_fit_is_refused(place: Bytes, origin: Bytes) -> Non
         native().copy(place, origin, 0)
 
 
-def test_a_library_that_is_missing_or_none_is_an_error_to_fall_back_from(tmp_path: Path) -> None:
+def test_a_missing_or_invalid_library_raises_an_os_error(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="missing"):
         NativeCopy(tmp_path / "missing.so")
     (tmp_path / "text.so").write_text("no library")

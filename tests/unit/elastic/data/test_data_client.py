@@ -48,7 +48,7 @@ def test_a_plain_loop_sees_every_record_once() -> None:
     assert state.done_records == 100
 
 
-def test_a_new_process_of_the_same_name_goes_on_with_what_the_old_one_held() -> None:
+def test_a_new_process_of_the_same_name_gets_the_leases_of_the_old_one() -> None:
     source = LocalSource()
     before = a_client(source)
     first = before.fetch_shard()
@@ -59,14 +59,14 @@ def test_a_new_process_of_the_same_name_goes_on_with_what_the_old_one_held() -> 
     assert again.lease != first.lease
 
 
-def test_definitions_that_differ_are_refused_with_words() -> None:
+def test_different_definitions_are_refused_with_a_message() -> None:
     source = LocalSource()
     a_client(source)
     with pytest.raises(ShardRefusedError, match="size=100, not 101"):
         a_client(source, size=101)
 
 
-def test_a_failed_shard_comes_again_and_the_reason_is_kept() -> None:
+def test_a_failed_shard_is_leased_again_and_its_reason_recorded() -> None:
     source = LocalSource()
     client = a_client(source, size=8)
     for _ in range(3):
@@ -102,7 +102,7 @@ def test_a_checkpoint_and_the_model_agree_on_every_record() -> None:
         assert seen + rest == Counter(range(100))
 
 
-def test_a_master_that_forgot_everything_is_told_the_last_position() -> None:
+def test_a_master_without_its_state_gets_the_last_position() -> None:
     source = LocalSource()
     client = a_client(source)
     first = client.fetch_shard()
@@ -115,7 +115,7 @@ def test_a_master_that_forgot_everything_is_told_the_last_position() -> None:
     assert not set(records) & set(client.records(first))
 
 
-def test_a_data_set_can_be_begun_anew() -> None:
+def test_a_data_set_can_be_reset() -> None:
     client = a_client(LocalSource())
     assert client.get_total_sample_num() == 100
     assert client.get_minibatch_count_per_epoch() == 25
@@ -199,7 +199,7 @@ def test_a_stream_is_waited_for_until_it_is_closed() -> None:
     assert client.ended
 
 
-def test_sizes_of_batches_are_found_in_what_pipelines_give() -> None:
+def test_batch_sizes_are_found_in_outputs_of_pipelines() -> None:
     tensor = torch.zeros(3, 2)
     for batch in (tensor, [tensor, tensor], (tensor, 1), {"x": tensor}, ["a", "b", "c"]):
         assert records_in(batch) == 3

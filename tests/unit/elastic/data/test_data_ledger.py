@@ -129,7 +129,7 @@ def test_an_unknown_data_set_is_not_the_end() -> None:
     assert isinstance(Ledger().apply(Report("nothing", "w"), 0.0).answer, Refused)
 
 
-def test_registering_again_is_harmless_and_registering_otherwise_says_what_differs() -> None:
+def test_registering_again_is_harmless_and_another_definition_is_refused() -> None:
     table = Table(name="d", shard_size=3, size=10)
     ledger = a_ledger(table)
     assert ledger.apply(Register(table), 1.0) == Outcome(Accepted(table), changed=False)
@@ -149,7 +149,7 @@ def test_registering_again_is_harmless_and_registering_otherwise_says_what_diffe
         Stream(name="d", shard_size=3, partitions={}),
     ],
 )
-def test_definitions_without_sense_are_refused(definition: Definition) -> None:
+def test_invalid_definitions_are_refused(definition: Definition) -> None:
     assert isinstance(Ledger().apply(Register(definition), 0.0).answer, Refused)
 
 
@@ -174,7 +174,7 @@ def test_a_lost_worker_s_shards_go_to_others_first() -> None:
     assert done(ledger, "n10/0", *kept).changed
 
 
-def test_what_is_done_of_a_shard_is_not_handed_out_again() -> None:
+def test_finished_records_of_a_shard_are_not_leased_again() -> None:
     ledger = a_ledger(Table(name="d", shard_size=10, size=10))
     [shard] = take(ledger, "a").shards
     ledger.apply(Report("d", "a", progress=(Progress(shard.lease, 7),)), 0.0)
@@ -186,7 +186,7 @@ def test_what_is_done_of_a_shard_is_not_handed_out_again() -> None:
     assert ledger.states()[0].done_records == 10
 
 
-def test_overdue_shards_are_lent_anew_and_who_finishes_first_counts() -> None:
+def test_expired_shards_are_leased_again_and_the_first_finish_counts() -> None:
     ledger = a_ledger(Table(name="d", shard_size=5, size=10, lease_s=60))
     slow = take(ledger, "slow", now=0.0).shards
     renewed = take(ledger, "busy", now=1.0).shards
@@ -203,14 +203,14 @@ def test_overdue_shards_are_lent_anew_and_who_finishes_first_counts() -> None:
     assert (state.done_records, state.done_shards, state.ended) == (10, 2, True)
 
 
-def test_a_new_clock_begins_all_leases_anew() -> None:
+def test_a_new_clock_restarts_all_leases() -> None:
     ledger = a_ledger(Table(name="d", shard_size=5, size=10, lease_s=60))
     take(ledger, "a", now=1_000_000.0)
     ledger.apply(Resume(), 5.0)
     assert ledger.deadline == 65.0
 
 
-def test_shards_that_fail_again_and_again_become_dead_letters_that_are_told() -> None:
+def test_repeatedly_failing_shards_become_reported_dead_letters() -> None:
     ledger = a_ledger(Table(name="d", shard_size=5, size=10, max_failures=2))
     for attempt in range(2):
         [bad, *_] = take(ledger, "w").shards
@@ -237,7 +237,7 @@ def test_a_shard_that_kills_its_workers_is_given_up_too() -> None:
     assert len(ledger.states()[0].dead[0].reasons) == 3
 
 
-def test_an_asker_with_shards_in_hand_shall_report_first_and_others_wait() -> None:
+def test_a_worker_with_leases_must_report_first_and_others_wait() -> None:
     ledger = a_ledger(Table(name="d", shard_size=5, size=5))
     shards = take(ledger, "a").shards
     assert take(ledger, "a").supply is Supply.REPORT_FIRST
@@ -246,7 +246,7 @@ def test_an_asker_with_shards_in_hand_shall_report_first_and_others_wait() -> No
     assert take(ledger, "b").supply is Supply.END
 
 
-def test_an_epoch_can_be_asked_for_alone() -> None:
+def test_one_epoch_can_be_requested_alone() -> None:
     ledger = a_ledger(Table(name="d", shard_size=5, size=10, epochs=2))
     first = take(ledger, "a", count=9, through_epoch=0).shards
     assert len(first) == 2
@@ -258,7 +258,7 @@ def test_an_epoch_can_be_asked_for_alone() -> None:
     assert take(ledger, "a", through_epoch=1).shards[0].epoch == 1
 
 
-def test_an_endless_data_set_goes_on() -> None:
+def test_an_endless_data_set_continues() -> None:
     ledger = a_ledger(Table(name="d", shard_size=5, size=10, epochs=0))
     for _ in range(7):
         done(ledger, "a", *take(ledger, "a", count=2).shards)
@@ -292,7 +292,7 @@ def test_tables_cannot_be_extended() -> None:
     assert isinstance(ledger.apply(Close("d"), 0.0).answer, Refused)
 
 
-def test_going_back_to_a_checkpoint_counts_each_record_once() -> None:
+def test_restoring_a_checkpoint_counts_each_record_once() -> None:
     table = Table(name="d", shard_size=10, size=50, shuffle=Shuffle.SHARDS)
     ledger = a_ledger(table)
     trained: set[int] = set()

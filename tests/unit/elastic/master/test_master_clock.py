@@ -1,4 +1,4 @@
-"""The account of a job's time over many lives of its master, whatever wall clocks do."""
+"""Goodput over many restarts of the master, with jumping wall clocks."""
 
 from typing import TypeAlias
 
@@ -15,11 +15,11 @@ from gangline.elastic.protocol.messages import Goodput, Phase
 
 BEGIN = 1_800_000_000.0
 _BOOT_S = {"one": 5_000.0, "two": 90.0}
-"""How long machines had run at the beginning."""
+"""Uptime of the machines at the start."""
 
 
 class Histories:
-    """A job, its machines, and a master that runs, notes, dies and comes back."""
+    """A job, its machines, and a master that runs, records time, dies and restarts."""
 
     def __init__(self) -> None:
         self.passed_s = self.jumped_s = 0.0
@@ -37,7 +37,7 @@ class Histories:
         return Moment(BEGIN + self.jumped_s + self.passed_s, boot, up_s)
 
     def come_back(self) -> None:
-        """A master begins with what the journal holds; what was not written is forgotten."""
+        """Start a master from the journal; unwritten records are lost."""
         self.core, self.fresh_s = Core(MasterState.restored(self.written)[0]), 0.0
         now = self.moment
         down_s = away_s(self.core.state.kept, self.at, now)
@@ -103,14 +103,16 @@ def test_on_one_machine_wall_clocks_may_jump_and_the_account_is_right(steps: lis
 
 @settings(deadline=None)
 @given(st.lists(_RUN | _NOTE | _MOVED, max_size=30))
-def test_so_it_is_on_several_machines_whose_wall_clocks_agree(steps: list[_Step]) -> None:
+def test_on_several_machines_with_equal_wall_clocks_the_account_is_right(
+    steps: list[_Step],
+) -> None:
     history = played(steps)
     assert history.goodput.wall_s == pytest.approx(history.passed_s, abs=1e-3)
 
 
 @settings(deadline=None)
 @given(st.lists(_RUN | _NOTE | _JUMP | _MOVED, max_size=30))
-def test_a_jump_between_machines_is_bounded_and_takes_nothing_that_was_noted(
+def test_a_clock_jump_between_machines_is_bounded_and_loses_no_booked_time(
     steps: list[_Step],
 ) -> None:
     history = played(steps)
@@ -120,7 +122,7 @@ def test_a_jump_between_machines_is_bounded_and_takes_nothing_that_was_noted(
     assert history.goodput.wall_s >= history.known_s + history.fresh_s - 1e-3
 
 
-def test_a_jump_within_a_life_is_not_taken_for_the_masters_absence() -> None:
+def test_a_clock_jump_during_a_masters_run_is_no_absence() -> None:
     steps = [("run", 60.0, "training"), ("jump", 3600.0, ""), ("run", 30.0, "training")]
     moved = [*steps, ("note", 0.0, ""), ("away", 5.0, "two")]
     assert played(moved).core.state.kept.down_s == pytest.approx(5.0)
@@ -133,7 +135,7 @@ def test_a_journal_of_an_earlier_release_is_read_by_the_wall_clock() -> None:
     assert away_s(kept, 0.0, Moment(BEGIN, "one", 1.0)) == 0.0, "a new one"
 
 
-def test_moments_of_this_machine_follow_each_other() -> None:
+def test_clock_readings_of_this_machine_increase() -> None:
     first, second = moment(), moment()
     assert first.boot == second.boot
     assert 0 <= first.until(second) < 60

@@ -1,4 +1,4 @@
-"""What requests do to the master's state, and that reading its records again makes it again."""
+"""What requests do to the master's state, and that replaying the records gives the same state."""
 
 import random
 
@@ -57,7 +57,7 @@ def test_nodes_that_join_get_one_world() -> None:
     assert desk.join(0) == world
 
 
-def test_the_others_are_told_when_a_node_is_lost() -> None:
+def test_members_get_a_restart_command_when_a_node_is_lost() -> None:
     desk = Desk()
     desk.join(0)
     desk.join(1)
@@ -77,7 +77,7 @@ def test_a_number_is_added_once_however_often_it_is_sent() -> None:
     assert desk.tell(add, number=7, client="another") == msg.Values(values=(b"6",))
 
 
-def test_so_it_is_after_a_restart() -> None:
+def test_a_number_is_added_once_after_a_restart_too() -> None:
     desk = Desk()
     add = msg.KeyValueAdd(key="x", amount=2)
     desk.tell(add, number=7)
@@ -85,13 +85,13 @@ def test_so_it_is_after_a_restart() -> None:
     assert desk.tell(add, number=7) == msg.Values(values=(b"2",))
 
 
-def test_what_is_no_number_is_not_added_to() -> None:
+def test_adding_to_a_text_is_refused() -> None:
     desk = Desk()
     desk.tell(msg.KeyValueSet(key="x", value=b"abc"))
     assert isinstance(desk.tell(msg.KeyValueAdd(key="x")), msg.Refused)
 
 
-def test_a_key_is_set_only_while_it_holds_what_is_expected() -> None:
+def test_compare_and_set_requires_the_expected_value() -> None:
     desk = Desk()
     first = msg.KeyValueCompareSet(key="k", expected=None, value=b"a")
     late = msg.KeyValueCompareSet(key="k", expected=None, value=b"b")
@@ -124,7 +124,7 @@ def test_shards_of_workers_that_ended_go_to_others(happening: rec.Happening) -> 
     assert again.answer.supply is events.Supply.GIVEN
 
 
-def test_workers_restarted_in_place_give_back_their_shards_once() -> None:
+def test_workers_restarted_in_place_release_their_shards_once() -> None:
     desk = Desk()
     table = dataset.Table(name="d", size=30, shard_size=10)
     desk.tell(msg.ShardEvent(event=events.Register(table)))
@@ -136,7 +136,7 @@ def test_workers_restarted_in_place_give_back_their_shards_once() -> None:
     assert state.leased == 0
 
 
-def test_counts_that_allow_no_world_are_refused_at_once() -> None:
+def test_node_counts_without_a_possible_world_are_refused() -> None:
     desk = Desk()
     join = msg.Join(node_id=0, incarnation="a", number=1, min_nodes=3, max_nodes=3, node_unit=2)
     reply = desk.tell(join)
@@ -144,7 +144,7 @@ def test_counts_that_allow_no_world_are_refused_at_once() -> None:
     assert "multiple of 2" in reply.message
 
 
-def test_commands_go_on_counting_after_the_journal_is_lost() -> None:
+def test_command_numbers_continue_after_the_journal_is_lost() -> None:
     desk = Desk()
     desk.tell(rec.CommandsSeen(node_id=0, seen=41))
     desk.tell(msg.SendCommand(what=msg.DumpStacks(), nodes=(0,)))
@@ -153,7 +153,7 @@ def test_commands_go_on_counting_after_the_journal_is_lost() -> None:
     assert commands.commands[0].number == 42
 
 
-def test_the_timeline_tells_transitions_and_what_of_them_is_news() -> None:
+def test_the_timeline_has_transitions_and_unpublished_events() -> None:
     desk = Desk()
     desk.join(0)
     desk.join(1)
@@ -172,7 +172,7 @@ def test_the_timeline_tells_transitions_and_what_of_them_is_news() -> None:
 
 
 @pytest.mark.parametrize(("named", "told"), [((), (0, 1)), ((1,), (1,))])
-def test_nodes_that_are_told_to_check_learn_who_else_is(named, told) -> None:
+def test_check_command_names_all_nodes(named, told) -> None:
     desk = Desk()
     desk.join(0)
     desk.join(1)
@@ -183,7 +183,7 @@ def test_nodes_that_are_told_to_check_learn_who_else_is(named, told) -> None:
         assert orders[node].commands[-1].what == msg.RunCheck(nodes=told)
 
 
-def test_any_history_read_again_makes_the_same_state() -> None:
+def test_replay_of_any_history_gives_the_same_state() -> None:
     for seed in range(60):
         chance = random.Random(seed)
         desk = Desk()

@@ -1,4 +1,4 @@
-"""The account of time adds up, and lost work is no work."""
+"""The parts of goodput add up, and lost work is not productive."""
 
 import pytest
 from hypothesis import given
@@ -18,7 +18,7 @@ def test_training_is_productive_and_the_rest_is_named() -> None:
     assert goodput.parts_s == {"waiting": 10.0, "starting": 5.0}
 
 
-def test_steps_made_twice_are_lost_time() -> None:
+def test_repeated_steps_are_lost_time() -> None:
     account = Account()
     account.move(0.0, Phase.TRAINING)
     account.reach(0)
@@ -35,7 +35,7 @@ def beat(attempt: int, **said: object) -> Heartbeat:
     return Heartbeat(node_id=0, round=1, attempt=attempt, phase=Phase.TRAINING, **said)
 
 
-def test_what_workers_spent_otherwise_is_no_training() -> None:
+def test_time_spent_in_other_phases_is_no_training() -> None:
     account = Account()
     account.move(0.0, Phase.TRAINING)
     account.move(100.0, Phase.TRAINING)
@@ -46,7 +46,7 @@ def test_what_workers_spent_otherwise_is_no_training() -> None:
     assert goodput.productive_s == pytest.approx(89.0)
 
 
-def test_what_was_done_twice_follows_from_the_first_step_of_the_next_attempt() -> None:
+def test_repeated_steps_are_counted_from_the_first_step_of_the_next_attempt() -> None:
     account = Account()
     account.move(0.0, Phase.TRAINING)
     account.move(100.0, Phase.TRAINING)
@@ -61,7 +61,7 @@ def test_what_was_done_twice_follows_from_the_first_step_of_the_next_attempt() -
     assert account.goodput(130.0) == goodput
 
 
-def test_time_without_a_master_counts_as_what_went_on() -> None:
+def test_time_without_a_master_counts_for_the_current_phase() -> None:
     account = Account()
     account.move(0.0, Phase.TRAINING)
     account.pass_down(30.0)

@@ -1,4 +1,4 @@
-"""What was written is read again, whatever the end of the file looks like."""
+"""Written records are read again, whatever the end of the file looks like."""
 
 from pathlib import Path
 
@@ -34,7 +34,7 @@ async def test_records_come_back_in_their_order(tmp_path: Path) -> None:
     await journal.close()
 
 
-async def test_a_snapshot_takes_the_place_of_all_before(tmp_path: Path) -> None:
+async def test_a_snapshot_replaces_all_records_before_it(tmp_path: Path) -> None:
     await written(tmp_path / "j", [b"old"])
     await written(tmp_path / "j", [b"new"], snapshot=b"all")
     journal = FileJournal(tmp_path / "j")
@@ -44,7 +44,7 @@ async def test_a_snapshot_takes_the_place_of_all_before(tmp_path: Path) -> None:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=6), st.data())
-async def test_a_journal_cut_anywhere_gives_what_was_whole(
+async def test_a_journal_cut_anywhere_gives_its_complete_records(
     tmp_path: Path, records: list[bytes], data: st.DataObject
 ) -> None:
     path = tmp_path / "j"
@@ -90,7 +90,7 @@ async def test_another_file_is_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "j").read_text() == "my thesis, the only copy"
 
 
-async def test_a_journal_asks_to_be_shortened(
+async def test_a_journal_requests_compaction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gangline.elastic.master.journal.SMALLEST_TO_SHORTEN", 100)

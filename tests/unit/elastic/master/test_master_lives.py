@@ -1,4 +1,6 @@
-"""Which nodes a master holds for dead: never all at once, for then it is cut off itself."""
+"""Nodes that the master considers dead: never all of them, because then the master is cut off
+itself.
+"""
 
 from dataclasses import dataclass, field
 
@@ -10,7 +12,7 @@ from gangline.elastic.master.lives import Lives
 
 @dataclass
 class Watch:
-    """Lives whose clock a test turns."""
+    """A liveness tracker with a clock that the test sets."""
 
     monkeypatch: pytest.MonkeyPatch
     lost: list[int] = field(default_factory=list)
@@ -34,7 +36,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
     return Watch(monkeypatch)
 
 
-def test_a_node_that_is_silent_while_others_speak_is_dead(watch: Watch) -> None:
+def test_a_node_that_is_silent_alone_is_dead(watch: Watch) -> None:
     watch.heard(1, 2)
     watch.at(14)
     watch.heard(1)
@@ -42,14 +44,14 @@ def test_a_node_that_is_silent_while_others_speak_is_dead(watch: Watch) -> None:
     assert watch.lost == [2]
 
 
-def test_when_all_are_silent_nobody_is_blamed(watch: Watch) -> None:
+def test_when_all_nodes_are_silent_none_is_reported(watch: Watch) -> None:
     watch.heard(1, 2)
     watch.at(100)
     watch.at(200)
     assert not watch.lost
 
 
-def test_after_that_all_have_the_whole_time_again(watch: Watch) -> None:
+def test_after_a_common_silence_all_timeouts_restart(watch: Watch) -> None:
     watch.heard(1, 2)
     watch.at(100)
     watch.heard(1)

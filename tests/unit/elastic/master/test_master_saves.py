@@ -1,4 +1,4 @@
-"""What became of checkpoints is known where the job's numbers are, whoever of its ranks said so."""
+"""Problems of saves, reported by any rank, appear in the job's metrics and summary."""
 
 import msgspec
 import pytest
@@ -26,7 +26,7 @@ def core() -> Core:
     return core
 
 
-def test_each_number_is_the_largest_that_anybody_says(core: Core) -> None:
+def test_each_number_is_the_maximum_over_ranks(core: Core) -> None:
     core.beats[0] = msg.Heartbeat(node_id=0, saves=Saves(skipped=3, failed=1))
     core.beats[1] = msg.Heartbeat(node_id=1, saves=Saves(skipped=2, overtaken=5))
     core.beats[7] = msg.Heartbeat(node_id=7, saves=Saves(skipped=99))  # no member of this world
@@ -39,7 +39,7 @@ def test_each_number_is_the_largest_that_anybody_says(core: Core) -> None:
     assert account.pace == "12, 2/s, of saves 3 skipped, 5 overtaken, 1 failed"
 
 
-def test_nothing_is_said_while_all_goes_well(core: Core) -> None:
+def test_summary_is_empty_without_problems(core: Core) -> None:
     core.beats[0] = msg.Heartbeat(node_id=0)
     assert pace_of(core).saves == Saves()
     account = goodput(summary_of(core, 1010.0) | {"step": "12", "stepsPerSecond": "2"})
@@ -47,7 +47,7 @@ def test_nothing_is_said_while_all_goes_well(core: Core) -> None:
     assert account.pace == "12, 2/s"
 
 
-def test_what_a_checkpointer_tells_arrives_in_a_heartbeat(tmp_path) -> None:
+def test_checkpointer_counts_arrive_in_a_heartbeat(tmp_path) -> None:
     path = tmp_path / "progress"
     teller = SaveTeller({"GANGLINE_PROGRESS_FILE": str(path)})
     teller.holds(123_456_789_012)
@@ -65,7 +65,7 @@ def test_what_a_checkpointer_tells_arrives_in_a_heartbeat(tmp_path) -> None:
     assert beat.saves == Saves(4, 0, 2)
 
 
-def test_agents_of_before_say_nothing_of_saves() -> None:
+def test_heartbeats_of_older_agents_have_no_saves() -> None:
     beat = msgspec.to_builtins(msg.Heartbeat(node_id=0))
     beat.pop("saves", None)
     assert msgspec.convert(beat, msg.Heartbeat).saves == Saves()

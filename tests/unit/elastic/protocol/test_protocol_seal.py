@@ -1,4 +1,4 @@
-"""Frames open only where they were meant to, in the order in which they were sealed."""
+"""Frames decrypt only at the intended end, in the order in which they were encrypted."""
 
 import pytest
 from hypothesis import given
@@ -25,7 +25,7 @@ def both_ends(secret: Secret = SECRET, other: Secret = SECRET) -> tuple[Ends, En
 
 
 @given(st.lists(st.binary(max_size=2000), max_size=8), st.integers(1, 97))
-def test_contents_arrive_whole_and_in_order_however_the_stream_is_cut(
+def test_contents_arrive_complete_and_in_order_for_any_split_of_the_stream(
     contents: list[bytes], step: int
 ) -> None:
     client, server = both_ends()
@@ -47,18 +47,18 @@ def test_a_changed_bit_is_noticed(content: bytes, data: st.DataObject) -> None:
         list(server.opener.feed(bytes(frame)))
 
 
-def test_a_stranger_reads_and_says_nothing() -> None:
+def test_another_secret_neither_reads_nor_writes() -> None:
     client, server = both_ends(Secret(b"x" * 32))
     with pytest.raises(SealError, match="secrets differ"):
         list(server.opener.feed(client.sealer.seal(b"stop")))
 
 
-def test_the_content_is_not_to_be_seen_in_the_frame() -> None:
+def test_the_frame_does_not_contain_the_plain_content() -> None:
     client, _ = both_ends()
     assert b"stop the job" not in client.sealer.seal(b"stop the job")
 
 
-def test_a_frame_does_not_open_twice() -> None:
+def test_a_repeated_frame_is_refused() -> None:
     client, server = both_ends()
     frame = client.sealer.seal(b"add one")
     assert list(server.opener.feed(frame)) == [b"add one"]
@@ -66,20 +66,20 @@ def test_a_frame_does_not_open_twice() -> None:
         list(server.opener.feed(frame))
 
 
-def test_a_frame_does_not_open_on_another_connection() -> None:
+def test_a_frame_of_another_connection_is_refused() -> None:
     client, _ = both_ends()
     _, server = both_ends()
     with pytest.raises(SealError):
         list(server.opener.feed(client.sealer.seal(b"add one")))
 
 
-def test_a_frame_does_not_open_at_the_end_that_made_it() -> None:
+def test_a_reflected_frame_is_refused() -> None:
     client, _ = both_ends()
     with pytest.raises(SealError):
         list(client.opener.feed(client.sealer.seal(b"hello")))
 
 
-def test_a_left_out_frame_is_noticed() -> None:
+def test_an_omitted_frame_is_detected() -> None:
     client, server = both_ends()
     client.sealer.seal(b"first")
     with pytest.raises(SealError):
@@ -93,7 +93,7 @@ def test_a_long_frame_is_refused_from_its_length_alone() -> None:
 
 
 @pytest.mark.parametrize("said", [b"HTTP" + bytes(33), b"GNGL\x09" + bytes(32)])
-def test_another_greeting_is_refused(said: bytes) -> None:
+def test_another_handshake_is_refused(said: bytes) -> None:
     with pytest.raises(SealError):
         check_greeting(said)
 
@@ -103,7 +103,7 @@ def test_a_secret_is_read_from_the_environment() -> None:
     assert secret_of({"GANGLINE_JOB_SECRET": text}, "a") == Secret(bytes.fromhex(text))
 
 
-def test_without_one_it_follows_from_the_name_and_is_not_private() -> None:
+def test_secret_without_a_variable_is_derived_and_not_private() -> None:
     assert secret_of({}, "a") == secret_of({}, "a")
     assert secret_of({}, "a") != secret_of({}, "b")
     assert not secret_of({}, "a").is_private

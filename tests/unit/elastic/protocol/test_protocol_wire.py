@@ -1,4 +1,4 @@
-"""Client and server over a real socket: replies, absences, refusals, strangers."""
+"""Client and server over a real socket: replies, absences, refusals, unauthenticated clients."""
 
 import asyncio
 import socket
@@ -36,7 +36,7 @@ PATIENCE_S = 60
 
 
 class Parrot:
-    """Says keys back as values; leaves waits open until told."""
+    """Returns keys as values, and leaves long polls open until released."""
 
     def __init__(self) -> None:
         self.open: list[tuple[Peer, int]] = []
@@ -88,13 +88,13 @@ async def port(parrot: Parrot) -> AsyncIterator[int]:
     await server.stop()
 
 
-async def test_a_question_is_answered(port: int) -> None:
+async def test_a_request_is_answered(port: int) -> None:
     async with Client(f"127.0.0.1:{port}", SECRET) as client:
         reply = await client.ask(KeyValueGet(keys=("a", "b")), Values, timeout_s=PATIENCE_S)
     assert reply.values == (b"a", b"b")
 
 
-async def test_a_long_question_does_not_hold_up_others(port: int, parrot: Parrot) -> None:
+async def test_a_long_poll_does_not_block_other_requests(port: int, parrot: Parrot) -> None:
     async with Client(f"127.0.0.1:{port}", SECRET) as client:
         long = asyncio.create_task(client.call(KeyValueWait(keys=("x",))))
         await asyncio.wait_for(parrot.waits.wait(), PATIENCE_S)
@@ -102,7 +102,7 @@ async def test_a_long_question_does_not_hold_up_others(port: int, parrot: Parrot
         assert await asyncio.wait_for(long, PATIENCE_S) == Values(values=(b"there",))
 
 
-async def test_a_question_outlives_the_master_and_keeps_its_number(parrot: Parrot) -> None:
+async def test_a_request_survives_a_restart_of_the_master_with_its_number(parrot: Parrot) -> None:
     first = Server(parrot, SECRET)
     port = await first.start("127.0.0.1", 0)
     async with Client(f"127.0.0.1:{port}", SECRET) as client:
@@ -118,7 +118,7 @@ async def test_a_question_outlives_the_master_and_keeps_its_number(parrot: Parro
         await second.stop()
 
 
-async def test_an_answer_that_cannot_be_read_is_asked_for_again(port: int, parrot: Parrot) -> None:
+async def test_an_unreadable_reply_is_requested_again(port: int, parrot: Parrot) -> None:
     parrot.is_mute = True
     async with Client(f"127.0.0.1:{port}", SECRET) as client:
         asked = asyncio.create_task(client.call(KeyValueGet(keys=("a",)), timeout_s=PATIENCE_S))
@@ -132,27 +132,27 @@ async def test_an_answer_that_cannot_be_read_is_asked_for_again(port: int, parro
 
 
 async def in_trouble(client: Client, trouble: str) -> None:
-    """Wait until the client knows what is wrong."""
+    """Wait until the client reports this error."""
     async with asyncio.timeout(PATIENCE_S):
         while trouble not in client.trouble:
             await asyncio.sleep(0.01)
 
 
-async def test_a_master_that_is_not_there_is_told_with_its_address(unused_tcp_port: int) -> None:
+async def test_an_unreachable_master_is_reported_with_its_address(unused_tcp_port: int) -> None:
     async with Client(f"127.0.0.1:{unused_tcp_port}", SECRET) as client:
         await in_trouble(client, "Connect call failed")
         with pytest.raises(MasterUnreachableError, match=rf":{unused_tcp_port} .*Connect call"):
             await client.call(KeyValueGet(keys=()), timeout_s=0.1)
 
 
-async def test_a_no_is_an_error_with_a_reason(port: int) -> None:
+async def test_a_refusal_is_an_error_with_a_reason(port: int) -> None:
     async with Client(f"127.0.0.1:{port}", SECRET) as client:
         with pytest.raises(RequestRefusedError, match="only keys") as caught:
             await client.call(KeyValueAdd(key="x"), timeout_s=PATIENCE_S)
     assert caught.value.reason == "BadRequest"
 
 
-async def test_the_wrong_job_is_refused_for_good(port: int) -> None:
+async def test_a_client_of_another_job_is_refused_permanently(port: int) -> None:
     async with Client(f"127.0.0.1:{port}", SECRET, ClientName(job="other")) as client:
         with pytest.raises(RequestRefusedError, match="this is train"):
             await client.call(KeyValueGet(keys=()), timeout_s=PATIENCE_S)
@@ -160,7 +160,9 @@ async def test_the_wrong_job_is_refused_for_good(port: int) -> None:
             await client.connected(PATIENCE_S)
 
 
-async def test_a_stranger_is_cut_and_hears_nothing(port: int, parrot: Parrot) -> None:
+async def test_a_client_with_another_secret_is_cut_without_a_reply(
+    port: int, parrot: Parrot
+) -> None:
     async with Client(f"127.0.0.1:{port}", Secret(b"x" * 32)) as client:
         await in_trouble(client, "closed the connection")
         with pytest.raises(MasterUnreachableError, match=r"GANGLINE_JOB_SECRET, .* may differ"):
@@ -171,11 +173,15 @@ async def test_a_stranger_is_cut_and_hears_nothing(port: int, parrot: Parrot) ->
 @pytest.mark.parametrize(
     ("said", "told"),
     [
-        pytest.param(b"", "before it greeted: something else may listen there", id="it hangs up"),
-        pytest.param(b"HTTP/1.0 400 " * 9, "no part of a gangline job", id="it speaks HTTP"),
+        pytest.param(
+            b"", "before the handshake: another program may listen there", id="it hangs up"
+        ),
+        pytest.param(
+            b"HTTP/1.0 400 " * 9, "does not belong to a gangline job", id="it speaks HTTP"
+        ),
     ],
 )
-async def test_another_program_at_the_masters_address_is_told(said: bytes, told: str) -> None:
+async def test_another_program_at_the_masters_address_is_reported(said: bytes, told: str) -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
         writer.write(said)
@@ -188,11 +194,15 @@ async def test_another_program_at_the_masters_address_is_told(said: bytes, told:
         assert not client.is_connected
 
 
-async def test_one_that_says_nothing_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_program_at_the_masters_address_is_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("gangline.elastic.protocol.client.CONNECT_TIMEOUT_S", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as mute:
         async with Client(f"127.0.0.1:{mute.getsockname()[1]}", SECRET) as client:
-            await in_trouble(client, "did not greet: something else may listen there")
+            await in_trouble(
+                client, "no handshake on the connection: another program may listen there"
+            )
             assert not client.is_connected
 
 
@@ -212,24 +222,24 @@ async def test_probes_are_answered_in_http(port: int) -> None:
     assert answer.endswith(b"\r\n\r\nwell\n")
 
 
-async def test_versions_that_cannot_speak_are_refused_with_words(port: int) -> None:
+async def test_incompatible_versions_are_refused_with_a_message(port: int) -> None:
     class FromTheFuture(ClientName):
         def hello(self) -> Hello:
             return Hello(protocol=99, oldest=98, version="9.9")
 
     async with Client(f"127.0.0.1:{port}", SECRET, FromTheFuture()) as client:
-        with pytest.raises(RequestRefusedError, match=r"9\.9 speaks protocol 98 to 99"):
+        with pytest.raises(RequestRefusedError, match=r"9\.9 supports protocol 98 to 99"):
             await client.call(KeyValueGet(keys=()), timeout_s=PATIENCE_S)
 
 
-async def test_a_lost_connection_is_told_to_the_service(port: int, parrot: Parrot) -> None:
+async def test_a_lost_connection_is_reported_to_the_service(port: int, parrot: Parrot) -> None:
     async with Client(f"127.0.0.1:{port}", SECRET) as client:
         await client.connected(PATIENCE_S)
         assert not parrot.lost_one.is_set()
     assert await asyncio.wait_for(parrot.lost_one.wait(), PATIENCE_S)
 
 
-async def test_programs_without_a_loop_ask_too(port: int) -> None:
+async def test_blocking_client_gets_replies(port: int) -> None:
     def ask() -> Values:
         with BlockingClient(f"127.0.0.1:{port}", SECRET) as client:
             return client.ask(KeyValueGet(keys=("k",)), Values, timeout_s=PATIENCE_S)
@@ -237,7 +247,7 @@ async def test_programs_without_a_loop_ask_too(port: int) -> None:
     assert (await asyncio.to_thread(ask)).values == (b"k",)
 
 
-async def test_they_too_outlive_the_master(parrot: Parrot) -> None:
+async def test_blocking_client_survives_a_restart_of_the_master(parrot: Parrot) -> None:
     first = Server(parrot, SECRET)
     port = await first.start("127.0.0.1", 0)
 
@@ -255,7 +265,7 @@ async def test_they_too_outlive_the_master(parrot: Parrot) -> None:
         await second.stop()
 
 
-def test_an_unknown_field_is_passed_over() -> None:
+def test_an_unknown_field_is_ignored() -> None:
     body = envelope.encode_body(KeyValueGet(keys=("a",))).replace(b"\x82", b"\x83", 1)
     body += b"\xa3new\x01"
     assert envelope.read_request(envelope.wrap(7, body)) == (7, KeyValueGet(keys=("a",)))

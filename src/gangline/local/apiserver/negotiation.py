@@ -11,8 +11,8 @@ import yaml
 from gangline.api.yamltext import BadYaml, survey
 from gangline.local.apiserver.errors import bad_request, not_acceptable, unsupported_media
 from gangline.local.apiserver.protobuf import MEDIA, read_protobuf
+from gangline.local.apiserver.registry import Json
 
-Json = dict[str, Any]
 
 JSON, YAML = "application/json", "application/yaml"
 WRITTEN = (JSON, YAML)

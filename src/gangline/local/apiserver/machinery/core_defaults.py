@@ -10,18 +10,14 @@ from typing import TypeAlias
 
 from gangline.api.admission import GROUP as ADMISSION
 from gangline.local.apiserver.machinery.amounts import canonicalize
-from gangline.local.apiserver.machinery.autoscaler_validation import default_autoscaler
+from gangline.local.apiserver.machinery.json_objects import fill, objects, part
 from gangline.local.apiserver.machinery.pod_defaults import (
     canonicalize_pod_spec,
     default_pod,
     default_template,
-    fill,
-    objects,
-    part,
 )
 from gangline.local.apiserver.machinery.quality import qos_class
-from gangline.local.apiserver.machinery.schemas import Json
-from gangline.local.apiserver.machinery.webhook_validation import default_webhooks
+from gangline.local.apiserver.machinery.schemas import Json, copied
 
 __all__ = ["apply_core_defaults", "apply_priority", "initial_status", "normalize"]
 
@@ -30,6 +26,19 @@ Defaulter: TypeAlias = Callable[[Json], None]
 SESSION_SECONDS = 10_800
 NAME_LABEL = "kubernetes.io/metadata.name"
 RBAC = "rbac.authorization.k8s.io"
+USUAL_METRIC: Json = {
+    "type": "Resource",
+    "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}},
+}
+PERCENT: Json = {"type": "Percent", "value": 100, "periodSeconds": 15}
+USUAL_RULES: Mapping[str, Json] = {
+    "scaleUp": {
+        "stabilizationWindowSeconds": 0,
+        "selectPolicy": "Max",
+        "policies": [{"type": "Pods", "value": 4, "periodSeconds": 15}, PERCENT],
+    },
+    "scaleDown": {"selectPolicy": "Max", "policies": [PERCENT]},
+}
 
 
 def apply_core_defaults(group: str, kind: str, obj: Json) -> None:
@@ -197,6 +206,40 @@ def _storage_class(obj: Json) -> None:
     fill(obj, {"reclaimPolicy": "Delete", "volumeBindingMode": "Immediate"})
 
 
+def _autoscaler(obj: Json) -> None:
+    spec = part(obj, "spec")
+    fill(spec, {"minReplicas": 1})
+    if not spec.get("metrics"):
+        spec["metrics"] = [copied(USUAL_METRIC)]
+    behavior = spec.get("behavior")
+    if isinstance(behavior, dict):
+        for direction, rules in USUAL_RULES.items():
+            fill(behavior, {direction: {}})
+            fill(part(behavior, direction), copied(rules))
+
+
+def _webhooks(obj: Json) -> None:
+    mutating = obj.get("kind") == "MutatingWebhookConfiguration"
+    for hook in objects(obj.get("webhooks")):
+        fill(
+            hook,
+            {
+                "failurePolicy": "Fail",
+                "matchPolicy": "Equivalent",
+                "namespaceSelector": {},
+                "objectSelector": {},
+                "timeoutSeconds": 10,
+            },
+        )
+        if mutating:
+            fill(hook, {"reinvocationPolicy": "Never"})
+        for rule in objects(hook.get("rules")):
+            fill(rule, {"scope": "*"})
+        service = part(hook, "clientConfig").get("service")
+        if isinstance(service, dict):
+            fill(service, {"port": 443})
+
+
 DEFAULTERS: Mapping[tuple[str, str], Defaulter] = {
     ("", "Endpoints"): _endpoints,
     ("", "Namespace"): _namespace,
@@ -205,12 +248,12 @@ DEFAULTERS: Mapping[tuple[str, str], Defaulter] = {
     ("", "Pod"): default_pod,
     ("", "Secret"): _secret,
     ("", "Service"): _service,
-    (ADMISSION, "MutatingWebhookConfiguration"): default_webhooks,
-    (ADMISSION, "ValidatingWebhookConfiguration"): default_webhooks,
+    (ADMISSION, "MutatingWebhookConfiguration"): _webhooks,
+    (ADMISSION, "ValidatingWebhookConfiguration"): _webhooks,
     ("apiextensions.k8s.io", "CustomResourceDefinition"): _definition,
     ("apps", "Deployment"): _deployment,
     ("apps", "ReplicaSet"): _replica_set,
-    ("autoscaling", "HorizontalPodAutoscaler"): default_autoscaler,
+    ("autoscaling", "HorizontalPodAutoscaler"): _autoscaler,
     ("discovery.k8s.io", "EndpointSlice"): _endpoint_slice,
     (RBAC, "ClusterRoleBinding"): _binding,
     (RBAC, "RoleBinding"): _binding,

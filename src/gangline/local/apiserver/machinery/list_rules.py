@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from gangline.api.meta import StatusCause
-from gangline.local.apiserver.machinery import field_errors as wrong
+from gangline.local.apiserver.machinery import field_errors
 from gangline.local.apiserver.machinery.schemas import (
     LIST_TYPE,
     MAP_KEYS,
@@ -50,7 +50,7 @@ def _unique(identity: Any) -> Rule:
                 continue  # A missing key is reported as a required field, not as a duplicate.
             text = key if isinstance(key, str) else json.dumps(key, sort_keys=True)
             if text in seen:
-                causes.append(wrong.duplicate(render((parent, segment), index), key))
+                causes.append(field_errors.duplicate(render((parent, segment), index), key))
             seen.add(text)
 
     return rule

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gangline.local.apiserver.machinery.amounts import canonicalize
+from gangline.local.apiserver.machinery.json_objects import fill, objects, part
 from gangline.local.apiserver.machinery.schemas import Json
 
 SPEC_DEFAULTS: Mapping[str, Any] = {
@@ -30,26 +31,6 @@ NODE_TROUBLE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"
 NODE_TROUBLE_SECONDS = 300
 MODE = 0o644
 TOKEN_SECONDS = 3600
-
-
-def fill(target: Json, defaults: Mapping[str, Any]) -> None:
-    """Set, in place, the fields that are absent."""
-    for name, value in defaults.items():
-        if target.get(name) is None:
-            target[name] = value
-
-
-def objects(value: Any) -> Iterator[Json]:
-    """Yield the objects in a list that may be absent or hold something else."""
-    if isinstance(value, list):
-        yield from (item for item in value if isinstance(item, dict))
-
-
-def part(target: Any, *names: str) -> Json:
-    """Return the object at a path; an empty one that belongs to nobody where it is absent."""
-    for name in names:
-        target = target.get(name) if isinstance(target, dict) else None
-    return target if isinstance(target, dict) else {}
 
 
 def all_containers(spec: Json) -> Iterator[Json]:

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, TypeAlias
 
 from gangline.local.apiserver.machinery.durations import age
-from gangline.local.apiserver.machinery.pod_defaults import part
+from gangline.local.apiserver.machinery.json_objects import part
 from gangline.local.apiserver.machinery.schemas import Json
 
 NONE = "<none>"

@@ -6,7 +6,7 @@ from typing import Any
 
 from gangline.api.admission import GROUP as ADMISSION
 from gangline.local.apiserver.machinery.durations import UNKNOWN, age
-from gangline.local.apiserver.machinery.pod_defaults import objects, part
+from gangline.local.apiserver.machinery.json_objects import objects, part
 from gangline.local.apiserver.machinery.printer import (
     NONE,
     Printer,

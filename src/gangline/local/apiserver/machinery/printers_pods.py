@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from gangline.local.apiserver.machinery.durations import human_duration, latest
-from gangline.local.apiserver.machinery.pod_defaults import objects, part
+from gangline.local.apiserver.machinery.json_objects import objects, part
 from gangline.local.apiserver.machinery.printer import (
     NONE,
     Printer,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from gangline.local.apiserver.machinery.pod_defaults import objects, part
+from gangline.local.apiserver.machinery.json_objects import objects, part
 from gangline.local.apiserver.machinery.printer import (
     NONE,
     Printer,

@@ -5,7 +5,8 @@ from typing import Any
 
 from gangline.api.quantity import Quantity
 from gangline.local.apiserver.machinery.amounts import amount
-from gangline.local.apiserver.machinery.pod_defaults import all_containers, part
+from gangline.local.apiserver.machinery.json_objects import part
+from gangline.local.apiserver.machinery.pod_defaults import all_containers
 from gangline.local.apiserver.machinery.schemas import Json
 
 COMPUTE = ("cpu", "memory")

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from gangline.api.meta import StatusCause
-from gangline.local.apiserver.machinery import field_errors as wrong
+from gangline.local.apiserver.machinery import field_errors
 from gangline.local.apiserver.machinery.compiling import SchemaCompiler
 from gangline.local.apiserver.machinery.list_rules import list_rule
 from gangline.local.apiserver.machinery.schemas import (
@@ -116,7 +116,7 @@ class ValidatorCompiler(SchemaCompiler[Validator]):
             path = (parent, segment)
             for name, own in required:
                 if name not in value:
-                    causes.append(wrong.required(render(path, own)))
+                    causes.append(field_errors.required(render(path, own)))
             for rule in rules:
                 rule(value, parent, segment, causes)
             for name, child in value.items():
@@ -146,7 +146,7 @@ def _wrong_type(
     value: Any, expected: str, parent: Path, segment: Segment, causes: list[StatusCause]
 ) -> None:
     actual = _JSON_TYPES.get(type(value), type(value).__name__)
-    causes.append(wrong.type_invalid(render(parent, segment), actual, expected))
+    causes.append(field_errors.type_invalid(render(parent, segment), actual, expected))
 
 
 def _leaf(
@@ -202,7 +202,7 @@ def _junctors(
 
         def add(rule: str) -> None:
             path = render(parent, segment)
-            causes.append(wrong.invalid(path, value, f'"{path}" {rule}'))
+            causes.append(field_errors.invalid(path, value, f'"{path}" {rule}'))
 
         if any_of and not any(map(accepted_by, any_of)):
             add("must validate at least one schema (anyOf)")

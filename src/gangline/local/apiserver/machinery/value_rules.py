@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from gangline.api.meta import StatusCause
-from gangline.local.apiserver.machinery import field_errors as wrong
+from gangline.local.apiserver.machinery import field_errors
 from gangline.local.apiserver.machinery.formats import NUMBER_FORMATS, STRING_FORMATS
 from gangline.local.apiserver.machinery.schemas import Json, Path, Segment, render
 
@@ -57,7 +57,7 @@ def enum_rule(schema: Json) -> list[Rule]:
 
     def rule(value: Any, parent: Path, segment: Segment, causes: list[StatusCause]) -> None:
         if value not in allowed:
-            causes.append(wrong.unsupported(render(parent, segment), value, allowed))
+            causes.append(field_errors.unsupported(render(parent, segment), value, allowed))
 
     return [rule]
 
@@ -73,9 +73,9 @@ def size_rules(schema: Json, least: str, most: str, members: str) -> list[Rule]:
         if low is not None and count < low:
             path = render(parent, segment)
             detail = f"{path} in body should have at least {low} {members}"
-            causes.append(wrong.invalid(path, count, detail))
+            causes.append(field_errors.invalid(path, count, detail))
         if high is not None and count > high:
-            causes.append(wrong.too_many(render(parent, segment), count, high))
+            causes.append(field_errors.too_many(render(parent, segment), count, high))
 
     return [rule]
 
@@ -96,7 +96,7 @@ def _number(test: Test, detail: str) -> Rule:
     def rule(value: Any, parent: Path, segment: Segment, causes: list[StatusCause]) -> None:
         if type(value) in (int, float) and not test(value):
             path = render(parent, segment)
-            causes.append(wrong.invalid(path, value, f"{path} in body {detail}"))
+            causes.append(field_errors.invalid(path, value, f"{path} in body {detail}"))
 
     return rule
 
@@ -105,7 +105,7 @@ def _text(test: Test, detail: str) -> Rule:
     def rule(value: Any, parent: Path, segment: Segment, causes: list[StatusCause]) -> None:
         if type(value) is str and not test(value):
             path = render(parent, segment)
-            causes.append(wrong.invalid(path, value, f"{path} in body {detail}"))
+            causes.append(field_errors.invalid(path, value, f"{path} in body {detail}"))
 
     return rule
 
@@ -113,6 +113,6 @@ def _text(test: Test, detail: str) -> Rule:
 def _longest(limit: int) -> Rule:
     def rule(value: Any, parent: Path, segment: Segment, causes: list[StatusCause]) -> None:
         if type(value) is str and len(value) > limit:
-            causes.append(wrong.too_long(render(parent, segment), limit, "characters"))
+            causes.append(field_errors.too_long(render(parent, segment), limit, "characters"))
 
     return rule

@@ -13,7 +13,6 @@ from gangline.local.apiserver.errors import bad_request, not_acceptable, unsuppo
 from gangline.local.apiserver.protobuf import MEDIA, read_protobuf
 from gangline.local.apiserver.registry import Json
 
-
 JSON, YAML = "application/json", "application/yaml"
 WRITTEN = (JSON, YAML)
 READ = (JSON, YAML)

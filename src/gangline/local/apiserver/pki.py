@@ -21,8 +21,6 @@ RENEWED_BEFORE = datetime.timedelta(days=30)
 CLOCK_SKEW = datetime.timedelta(hours=1)
 ADMIN_GROUP = "system:masters"
 
-Usage = x509.ObjectIdentifier
-
 
 @dataclass(frozen=True, slots=True)
 class KeyPair:

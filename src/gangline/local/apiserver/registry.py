@@ -151,10 +151,6 @@ class Registry:
         """The kind served under this path."""
         return self._kinds.get((group, version, plural))
 
-    def by_kind(self, group: str, kind: str) -> Kind | None:
-        """The first served version of a kind."""
-        return next((k for k in self._kinds.values() if (k.group, k.kind) == (group, kind)), None)
-
     def by_plural(self, group: str, plural: str) -> Kind | None:
         """The first served version of a resource."""
         found = (k for k in self._kinds.values() if (k.group, k.plural) == (group, plural))

@@ -1,4 +1,4 @@
-"""Defaults and validation of HorizontalPodAutoscalers, in their stored form (autoscaling/v2)."""
+"""Validation of HorizontalPodAutoscalers in their stored form (autoscaling/v2)."""
 
 from typing import Any
 
@@ -16,7 +16,6 @@ LONGEST_PERIOD_S = 1800
 
 
 def autoscaler_causes(obj: Json) -> Causes:
-    """Yield every mistake in an autoscaler."""
     spec = part(obj, "spec")
     low, high = spec.get("minReplicas"), spec.get("maxReplicas")
     yield from at_least("spec.minReplicas", low, 1)
@@ -86,7 +85,7 @@ def _target(path: str, target: Json) -> Causes:
             yield from amount_causes(f"{path}.{name}", target[name], positive=True)
     share: Any = target.get("averageUtilization")
     if share is not None and (not isinstance(share, int) or share < 1):
-        # Whoever writes the older version has not had its type looked at by the schema.
+        # A value of autoscaling/v1 was converted: the schema did not check its type.
         yield field_errors.invalid(f"{path}.averageUtilization", share, "must be greater than 0")
 
 

@@ -25,7 +25,6 @@ HOOK_HANDLERS = ("exec", "httpGet", "tcpSocket", "sleep")
 
 
 def container_causes(path: str, container: Json, volumes: Collection[str], init: bool) -> Causes:
-    """Yield every mistake in a container at ``path`` of a pod that has these volumes."""
     yield from name_causes(names.dns_label, child(path, "name"), container.get("name"))
     image = container.get("image")
     if not image:

@@ -1,7 +1,8 @@
-"""Defaults of the built-in kinds: what Kubernetes writes into an object that leaves it open.
+"""Defaults of the built-in kinds, as Kubernetes sets them.
 
-Objects of other kinds get the defaults of their schema (``structural``). The functions change the
-object in place, never overwrite what was given, and leave wrong types for validation to report.
+Custom kinds get the defaults of their schema (``StructuralSchema``). The functions change the
+object
+in place, never overwrite a given value, and leave values of the wrong type to validation.
 """
 
 import base64
@@ -42,7 +43,7 @@ USUAL_RULES: Mapping[str, Json] = {
 
 
 def apply_core_defaults(group: str, kind: str, obj: Json) -> None:
-    """Normalize and fill in, in place, an object of a built-in kind; others are left alone."""
+    """Normalize and default an object of a built-in kind in place. Other kinds stay unchanged."""
     normalize(group, kind, obj)
     defaulter = DEFAULTERS.get((group, kind))
     if defaulter is not None:
@@ -50,10 +51,11 @@ def apply_core_defaults(group: str, kind: str, obj: Json) -> None:
 
 
 def normalize(group: str, kind: str, obj: Json) -> None:
-    """Write, in place, what was given the way it is stored, and add nothing.
+    """Rewrite given values in the form in which they are stored, in place. Nothing is added.
 
-    Amounts get one spelling (``1000m`` of a cpu is ``1``), a secret's texts become data. What is
-    applied must be normalized first, or it would seem to change what others own.
+    Quantities get their canonical form (``1000m`` of cpu is ``1``), ``stringData`` becomes
+    ``data``. An
+    applied configuration is normalized first. Otherwise it would seem to change fields of others.
     """
     match (group, kind):
         case ("", "Pod"):
@@ -69,9 +71,9 @@ def normalize(group: str, kind: str, obj: Json) -> None:
 
 
 def apply_priority(pod: Json, classes: Mapping[str, Json], default_class: Json | None) -> bool:
-    """Set a pod's priority from its class, or from the cluster's default class.
+    """Set the priority of a pod from its class, or from the cluster's default class.
 
-    Returns False when the pod names a class that does not exist; Kubernetes refuses such a pod.
+    Returns False if the named class does not exist. Kubernetes refuses such a pod.
     """
     spec = part(pod, "spec")
     name = spec.get("priorityClassName")
@@ -85,7 +87,7 @@ def apply_priority(pod: Json, classes: Mapping[str, Json], default_class: Json |
 
 
 def initial_status(group: str, kind: str, obj: Json) -> Json | None:
-    """Return the status that a new object of a built-in kind starts with; None: none."""
+    """Return the status of a new object of a built-in kind, or None if the kind has none."""
     match (group, kind):
         case ("", "Pod"):
             return {"phase": "Pending", "qosClass": qos_class(part(obj, "spec"))}
@@ -113,7 +115,7 @@ def _service(obj: Json) -> None:
         fill(spec, {"internalTrafficPolicy": "Cluster"})
     for port in objects(spec.get("ports")):
         fill(port, {"protocol": "TCP"})
-        # Zero and the empty text stand for "not given" in a Service.
+        # In a Service, zero and the empty string mean an absent value.
         if port.get("targetPort") in (None, 0, "") and "port" in port:
             port["targetPort"] = port["port"]
 
@@ -125,7 +127,7 @@ def _endpoints(obj: Json) -> None:
 
 
 def _endpoint_slice(obj: Json) -> None:
-    # Clients take the name for granted: kubectl describes no service whose slices have none.
+    # kubectl describe fails on services whose slices have ports without a name.
     for port in objects(obj.get("ports")):
         fill(port, {"name": "", "protocol": "TCP"})
 
@@ -260,4 +262,4 @@ DEFAULTERS: Mapping[tuple[str, str], Defaulter] = {
     ("scheduling.k8s.io", "PriorityClass"): _priority_class,
     ("storage.k8s.io", "StorageClass"): _storage_class,
 }
-"""The defaulter of each built-in kind that has any defaults."""
+"""Default functions by group and kind."""

@@ -1,7 +1,8 @@
-"""Validation of built-in kinds: what a schema cannot say, on creation and on update.
+"""Validation of built-in kinds on creation and on update, beyond their schema.
 
-``metadata`` is checked for every kind. Functions yield all mistakes; wrong JSON types are the
-schema's to report, so they are passed over here.
+``metadata`` is checked for every kind. Functions yield all errors. Values of the wrong JSON type
+are
+reported by the schema and ignored here.
 """
 
 import base64
@@ -43,7 +44,7 @@ UpdateValidator: TypeAlias = Callable[[Json, Json], Causes]
 _KEY = re.compile(r"[-._a-zA-Z0-9]+", re.ASCII)
 
 STORED_LIMIT = 1024 * 1024
-"""The most bytes of the values of a ConfigMap or a Secret."""
+"""Maximum size of the values of a ConfigMap or a Secret, in bytes."""
 USER_PRIORITY_LIMIT = 1_000_000_000
 ACCESS_MODES = ("ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod")
 NOT_SOURCES = frozenset(
@@ -56,7 +57,7 @@ NOT_SOURCES = frozenset(
 
 
 def validate_create(group: str, kind: str, obj: Json, namespaced: bool) -> list[StatusCause]:
-    """Return every mistake in an object that is to be created."""
+    """Return all errors of a new object."""
     causes = list(metadata_causes(group, kind, obj, namespaced))
     if (validator := VALIDATORS.get((group, kind))) is not None:
         causes += validator(obj)
@@ -66,9 +67,9 @@ def validate_create(group: str, kind: str, obj: Json, namespaced: bool) -> list[
 def validate_update(
     group: str, kind: str, old: Json, new: Json, namespaced: bool, subresource: str = ""
 ) -> list[StatusCause]:
-    """Return every mistake in an object that is to replace ``old``, and in how it differs.
+    """Return all errors of an object that replaces ``old``, and of the changes between them.
 
-    What a pod or a claim may change is little, so unchanged specs are not looked at again.
+    An unchanged spec is not validated again: pods and claims allow few changes.
     """
     causes = list(metadata_update_causes(old, new))
     if part(new, "metadata") != part(old, "metadata"):
@@ -153,7 +154,7 @@ def _claim_update(old: Json, new: Json) -> Causes:
     for spec in (before, after):
         spec.pop("resources", None)
     if not before.get("volumeName"):
-        # The volume controller binds a claim by writing the name of its volume, once.
+        # The volume controller sets volumeName once, when it binds the claim.
         after.pop("volumeName", None)
     if "storageClassName" not in before:
         after.pop("storageClassName", None)

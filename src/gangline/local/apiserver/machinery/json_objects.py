@@ -11,20 +11,20 @@ from gangline.local.apiserver.machinery.schemas import Json
 
 
 def fill(target: Json, defaults: Mapping[str, Any]) -> None:
-    """Set, in place, the fields that are absent."""
+    """Set absent fields in place."""
     for name, value in defaults.items():
         if target.get(name) is None:
             target[name] = value
 
 
 def objects(value: Any) -> Iterator[Json]:
-    """Yield the objects in a list that may be absent or hold something else."""
+    """Yield the objects in a list. Yields nothing if the value is not a list."""
     if isinstance(value, list):
         yield from (item for item in value if isinstance(item, dict))
 
 
 def part(target: Any, *names: str) -> Json:
-    """Return the object at a path; an empty one that belongs to nobody where it is absent."""
+    """Return the object at a path, or a new empty one if it is absent."""
     for name in names:
         target = target.get(name) if isinstance(target, dict) else None
     return target if isinstance(target, dict) else {}

@@ -1,4 +1,4 @@
-"""Validation of ``metadata``, which is alike for all kinds but for the rule of the name."""
+"""Validation of ``metadata``. Only the rule of the name depends on the kind."""
 
 from collections.abc import Mapping
 
@@ -26,11 +26,10 @@ NAME_RULES: Mapping[tuple[str, str], Rule] = {
     (RBAC, "Role"): path_segment,
     (RBAC, "RoleBinding"): path_segment,
 }
-"""Kinds whose names follow another rule than DNS subdomains."""
+"""Kinds whose names need not be DNS subdomains."""
 
 
 def metadata_causes(group: str, kind: str, obj: Json, namespaced: bool) -> Causes:
-    """Yield every mistake in the metadata of an object that is to be stored."""
     metadata = part(obj, "metadata")
     rule = NAME_RULES.get((group, kind), names.dns_subdomain)
     name, prefix = metadata.get("name"), metadata.get("generateName")
@@ -39,7 +38,7 @@ def metadata_causes(group: str, kind: str, obj: Json, namespaced: bool) -> Cause
     if name:
         yield from complaint(rule, "metadata.name", name)
     elif isinstance(prefix, str):
-        # What the server appends ends in a letter or a digit, so the prefix may end in a dash.
+        # The server appends letters and digits, so the prefix may end in a dash.
         yield from complaint(rule, "metadata.generateName", prefix.rstrip("-.") or prefix)
     if namespaced and not metadata.get("namespace"):
         yield field_errors.required("metadata.namespace")
@@ -53,7 +52,6 @@ def metadata_causes(group: str, kind: str, obj: Json, namespaced: bool) -> Cause
 
 
 def metadata_update_causes(old: Json, new: Json) -> Causes:
-    """Yield every mistake in how metadata changed."""
     before, after = part(old, "metadata"), part(new, "metadata")
     for name in ("name", "namespace", "uid", "creationTimestamp", "deletionTimestamp"):
         if name in after and after[name] != before.get(name):

@@ -1,4 +1,4 @@
-"""Validation of pods and pod templates: everything that a schema cannot say of them."""
+"""Validation of pods and pod templates beyond their schema."""
 
 from collections.abc import Iterable
 
@@ -29,7 +29,6 @@ IMMUTABLE = (
 
 
 def pod_causes(path: str, spec: Json) -> Causes:
-    """Yield every mistake in a pod spec at ``path``."""
     volumes = set[str]()
     yield from _volume_causes(child(path, "volumes"), spec, volumes)
     if not list(objects(spec.get("containers"))):
@@ -55,7 +54,6 @@ def pod_causes(path: str, spec: Json) -> Causes:
 
 
 def template_causes(path: str, template: Json) -> Causes:
-    """Yield every mistake in a pod template at ``path``."""
     metadata, where = part(template, "metadata"), child(path, "metadata")
     yield from label_causes(child(where, "labels"), metadata.get("labels"))
     yield from annotation_causes(child(where, "annotations"), metadata.get("annotations"))
@@ -63,7 +61,6 @@ def template_causes(path: str, template: Json) -> Causes:
 
 
 def pod_update_causes(old: Json, new: Json) -> Causes:
-    """Yield what may not change in a pod that exists."""
     before, after = copied(part(old, "spec")), copied(part(new, "spec"))
     for index, container in enumerate(objects(after.get("containers"))):
         if not container.get("image"):

@@ -1,11 +1,14 @@
-"""Bodies in Kubernetes' protobuf form, which newer kubectl sends for the kinds that it knows.
+"""Request bodies in the protobuf encoding of Kubernetes, which newer kubectl sends for known kinds.
 
-An envelope (four magic bytes, then the type and the object's bytes) around messages whose fields
-are numbered. ``protobuf_fields.json`` says what each number means: ``"1": "metadata ObjectMeta"``
-is a field of a message, with ``s`` text, ``b`` boolean, ``i`` number, ``y`` bytes; ``[]`` and
-``{}`` repeat it as a list or a map; ``?`` says that zero is a value and not "not given", since Go
-writes zeros for both; a field without a name lies flat in its parent. The table is made by
-``tools/kubernetes_protobuf_fields.py``. Unknown fields are passed over.
+A body is an envelope (four magic bytes, the type, the bytes of the object) around messages with
+numbered fields. ``protobuf_fields.json`` maps the numbers: ``"1": "metadata ObjectMeta"`` is a
+field of
+a message type; ``s`` is text, ``b`` boolean, ``i`` number, ``y`` bytes. ``[]`` and ``{}`` mark
+lists and maps.
+``?`` marks fields where zero is a value: Go writes zeros for absent fields too. A field without a
+name is inlined into its parent. ``tools/kubernetes_protobuf_fields.py`` generates the table.
+Unknown
+fields are ignored.
 """
 
 import base64
@@ -30,15 +33,15 @@ Piece: TypeAlias = int | bytes
 
 
 class ProtobufError(ValueError):
-    """Bytes that are no message; HTTP 400."""
+    """The bytes are not a valid message; HTTP 400."""
 
 
 class UnknownKind(ProtobufError):
-    """A kind that is not in the table; HTTP 415."""
+    """The kind is not in the table; HTTP 415."""
 
 
 class Field(NamedTuple):
-    """What the number of a field means."""
+    """The meaning of one field number."""
 
     name: str
     kept: bool
@@ -50,8 +53,8 @@ def decode_body(body: bytes) -> Json:
     """Return the object in a body.
 
     Raises:
-        UnknownKind: the table has no such kind.
-        ProtobufError: the bytes are not in this form.
+        UnknownKind: the table does not contain the kind.
+        ProtobufError: the bytes are not in this encoding.
     """
     if not body.startswith(MAGIC):
         raise ProtobufError("the body is not in Kubernetes' protobuf form")
@@ -102,7 +105,7 @@ def _message(raw: bytes, name: str, depth: int) -> Json:
 
 
 _ZEROS: tuple[Any, ...] = (None, "", 0, {}, [])
-"""What Go writes for what was not given."""
+"""Values that Go writes for absent fields."""
 
 
 def _value(piece: Piece, kind: str, depth: int) -> Any:
@@ -157,7 +160,7 @@ _SPECIAL: Mapping[str, Callable[[bytes], Any]] = {
     "RawExtension": _embedded_json,
     "Time": _time,
 }
-"""Messages that JSON writes as something else than an object of their fields."""
+"""Messages whose JSON form is not an object of their fields."""
 
 
 def _text(piece: Piece) -> str:

@@ -1,4 +1,4 @@
-"""Validation of amounts: requests and limits of containers, capacities, claims."""
+"""Validation of quantities: requests and limits of containers, capacities, claims."""
 
 from typing import Any
 
@@ -16,17 +16,16 @@ HUGE_PAGES = "hugepages-"
 
 
 def resource_causes(path: str, resources: Json) -> Causes:
-    """Yield what is wrong with the requests and limits of a container."""
     limits, requests = part(resources, "limits"), part(resources, "requests")
     for kind, amounts in (("limits", limits), ("requests", requests)):
         for name in amounts:
             yield from _container_resource(indexed(child(path, kind), name), name, amounts[name])
-    for name, wanted in requests.items():
-        low, high = amount(wanted), amount(limits.get(name))
+    for name, requested in requests.items():
+        low, high = amount(requested), amount(limits.get(name))
         where = indexed(child(path, "requests"), name)
         if low is not None and high is not None and low > high:
             detail = f"must be less than or equal to {name} limit of {high}"
-            yield field_errors.invalid(where, str(wanted), detail)
+            yield field_errors.invalid(where, str(requested), detail)
         elif _is_whole(name) and low != high and low is not None:
             if high is None:
                 where = indexed(child(path, "limits"), name)
@@ -35,12 +34,12 @@ def resource_causes(path: str, resources: Json) -> Causes:
                 )
             else:
                 yield field_errors.invalid(
-                    where, str(wanted), f"must be equal to {name} limit of {high}"
+                    where, str(requested), f"must be equal to {name} limit of {high}"
                 )
 
 
 def amount_causes(path: str, value: Any, *, positive: bool = False) -> Causes:
-    """Yield what is wrong with one amount, which may not be negative (or not zero either)."""
+    """Yield the errors of one quantity: negative values, and zero if ``positive`` is set."""
     try:
         found = parse_quantity(value)
     except QuantityError as error:
@@ -67,5 +66,5 @@ def _is_standard(name: str) -> bool:
 
 
 def _is_whole(name: str) -> bool:
-    """Whether a resource comes in whole devices, as GPUs do, and cannot be promised twice."""
+    """Return True for device resources such as GPUs: integers that cannot be overcommitted."""
     return "/" in name and not name.partition("/")[0].endswith("kubernetes.io")

@@ -1,7 +1,7 @@
-"""How the modules here read a structural schema: kinds of nodes, fixed parts, paths to fields.
+"""Reading structural schemas: kinds of nodes, standard fields, paths to fields.
 
-A path is kept as a chain ``(parent, segment)`` while an object is walked, because nearly every
-field is fine and only the path of a wrong one is ever put together.
+While an object is walked, a path is a chain ``(parent, segment)``. Nearly all fields are valid, so
+the text of a path is built only for an error.
 """
 
 from collections.abc import Mapping
@@ -98,11 +98,11 @@ OBJECT_META: Json = {
         },
     },
 }
-"""The metadata of every object; CRDs say no more of it than ``type: object``."""
+"""The metadata of every object. CRDs describe it only as ``type: object``."""
 
 
 def with_object_parts(schema: Json) -> Json:
-    """Return the schema with ``apiVersion``, ``kind`` and ``metadata`` of a whole object."""
+    """Return the schema with the ``apiVersion``, ``kind`` and ``metadata`` of a complete object."""
     own = schema.get("properties", {})
     metadata = own.get("metadata", {})
     parts = {
@@ -111,7 +111,7 @@ def with_object_parts(schema: Json) -> Json:
         "metadata": {**OBJECT_META, "properties": dict(OBJECT_META["properties"])},
     }
     if "name" in metadata.get("properties", {}):
-        # A CRD may restrict the names of its objects, and nothing else of their metadata.
+        # API rule: a CRD may restrict only the names of its objects, no other metadata.
         name = {**_STRING, **metadata["properties"]["name"]}
         parts["metadata"]["properties"]["name"] = name
     return {**schema, "type": "object", "properties": {**own, **parts}}
@@ -123,7 +123,7 @@ def expanded(schema: Json) -> Json:
 
 
 def preserves_unknown(schema: Json) -> bool:
-    """Whether fields that the schema does not name are kept."""
+    """Return True if fields that the schema does not name are preserved."""
     if schema.get(PRESERVE) or schema.get(INT_OR_STRING):
         return True
     extra = schema.get("additionalProperties")
@@ -131,13 +131,13 @@ def preserves_unknown(schema: Json) -> bool:
 
 
 def extra_values(schema: Mapping[str, Any]) -> Json | None:
-    """Return the schema of the values of a map with free keys, if it is one and says so."""
+    """Return the value schema of a map with free keys, or None."""
     extra = schema.get("additionalProperties")
     return extra if isinstance(extra, dict) and extra else None
 
 
 def copied(value: Any) -> Any:
-    """Return a deep copy of JSON: ``copy.deepcopy`` asks of every value what JSON never is."""
+    """Return a deep copy of JSON, faster than ``copy.deepcopy``."""
     if isinstance(value, dict):
         return {name: copied(child) for name, child in value.items()}
     if isinstance(value, list):
@@ -146,7 +146,7 @@ def copied(value: Any) -> Any:
 
 
 def render(parent: Path, segment: Segment = "") -> str:
-    """Return the path as people write it, such as ``spec.containers[0].image``."""
+    """Return a path as text, such as ``spec.containers[0].image``."""
     segments = [segment]
     while parent is not None:
         parent, segment = parent

@@ -1,4 +1,4 @@
-"""Validation of services: type, ports, selector, and the address that they keep for life."""
+"""Validation of services: type, ports, selector, and the immutable cluster IP."""
 
 from gangline.api import names
 from gangline.local.apiserver.machinery import field_errors
@@ -20,7 +20,6 @@ HEADLESS = "None"
 
 
 def service_causes(obj: Json) -> Causes:
-    """Yield every mistake in a service."""
     spec = part(obj, "spec")
     kind = spec.get("type", "ClusterIP")
     ports = list(objects(spec.get("ports")))
@@ -39,7 +38,6 @@ def service_causes(obj: Json) -> Causes:
 
 
 def service_update_causes(old: Json, new: Json) -> Causes:
-    """Yield what may not change in a service that exists."""
     before, after = part(old, "spec"), part(new, "spec")
     address = before.get("clusterIP")
     if "ExternalName" in (before.get("type"), after.get("type")) or not address:

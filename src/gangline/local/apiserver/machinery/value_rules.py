@@ -1,4 +1,4 @@
-"""The rules that a schema can put on one value: bounds, lengths, patterns, formats, closed sets."""
+"""Rules of a schema for one value: bounds, lengths, patterns, formats, enums."""
 
 import re
 from collections.abc import Callable
@@ -14,7 +14,7 @@ Test: TypeAlias = Callable[[Any], bool]
 
 
 def number_rules(schema: Json) -> list[Rule]:
-    """Return the rules for numbers; values of other types pass them."""
+    """Return the rules for numbers. They accept values of other types."""
     rules: list[Rule] = []
     if (low := schema.get("minimum")) is not None:
         if schema.get("exclusiveMinimum"):
@@ -34,7 +34,7 @@ def number_rules(schema: Json) -> list[Rule]:
 
 
 def string_rules(schema: Json) -> list[Rule]:
-    """Return the rules for texts; values of other types pass them."""
+    """Return the rules for strings. They accept values of other types."""
     rules: list[Rule] = []
     if shortest := schema.get("minLength"):
         detail = f"should be at least {shortest} chars long"
@@ -50,7 +50,6 @@ def string_rules(schema: Json) -> list[Rule]:
 
 
 def enum_rule(schema: Json) -> list[Rule]:
-    """Return the rule of a closed set of values, if there is one."""
     allowed: list[Any] | None = schema.get("enum")
     if allowed is None:
         return []
@@ -63,7 +62,6 @@ def enum_rule(schema: Json) -> list[Rule]:
 
 
 def size_rules(schema: Json, least: str, most: str, members: str) -> list[Rule]:
-    """Return the rules on how many members a list or a map has."""
     low, high = schema.get(least), schema.get(most)
     if low is None and high is None:
         return []
@@ -81,10 +79,10 @@ def size_rules(schema: Json, least: str, most: str, members: str) -> list[Rule]:
 
 
 def go_pattern(pattern: str) -> re.Pattern[str]:
-    """Compile a pattern written for Go, where ``$`` is the very end and not before a last newline.
+    """Compile a Go pattern, where ``$`` matches only the very end and not before a final newline.
 
     Raises:
-        re.error: the pattern uses what Python's expressions do not have.
+        re.error: the pattern uses syntax that Python does not have.
     """
     pattern = re.sub(r"\\z", r"\\Z", pattern)
     if pattern.endswith("$") and not pattern.endswith(r"\$"):

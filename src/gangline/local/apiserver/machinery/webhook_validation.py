@@ -1,8 +1,7 @@
-"""Defaults and validation of webhook configurations.
+"""Validation of webhook configurations.
 
-Closed sets of words and required fields are the schema's to report. Expressions in CEL are refused:
-a webhook that is asked although its author wanted it left alone does harm, so the server does not
-pretend.
+Enums and required fields are left to the schema. CEL expressions are refused. Ignoring a match
+condition would call a webhook for requests that its author excluded.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,7 +28,6 @@ URL_FORM = "desired format: https://host[/path]"
 
 
 def webhook_causes(obj: Json) -> Causes:
-    """Yield every mistake in the webhooks of a configuration."""
     seen: set[str] = set()
     for index, hook in enumerate(objects(obj.get("webhooks"))):
         path = indexed("webhooks", index)
@@ -106,7 +104,7 @@ def _starred(path: str, listed: Sequence[str] | None, what: str) -> Causes:
 
 
 def _resources(path: str, listed: list[str]) -> Causes:
-    """Yield what is empty, or said twice: by name, and by a star that holds it already."""
+    """Yield the errors of empty and duplicate resources, including those covered by a wildcard."""
     if not listed:
         yield field_errors.required(path)
     for index, resource in enumerate(listed):

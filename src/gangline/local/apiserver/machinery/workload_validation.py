@@ -1,4 +1,4 @@
-"""Validation of deployments and replica sets: selector, template, roll-out."""
+"""Validation of deployments and replica sets: selector, template, rollout."""
 
 from gangline.api.meta import StatusCause
 from gangline.local.apiserver.machinery import field_errors
@@ -9,7 +9,6 @@ from gangline.local.apiserver.machinery.schemas import Json
 
 
 def replica_set_causes(obj: Json) -> Causes:
-    """Yield every mistake in a replica set."""
     spec = part(obj, "spec")
     yield from at_least("spec.replicas", spec.get("replicas"), 0)
     yield from at_least("spec.minReadySeconds", spec.get("minReadySeconds"), 0)
@@ -24,7 +23,6 @@ def replica_set_causes(obj: Json) -> Causes:
 
 
 def deployment_causes(obj: Json) -> Causes:
-    """Yield every mistake in a deployment."""
     spec = part(obj, "spec")
     yield from replica_set_causes(obj)
     for name in ("revisionHistoryLimit", "progressDeadlineSeconds"):
@@ -40,7 +38,6 @@ def deployment_causes(obj: Json) -> Causes:
 
 
 def selector_update_causes(old: Json, new: Json) -> Causes:
-    """Yield a complaint when a selector changes: it says which pods were made."""
     before, after = part(old, "spec").get("selector"), part(new, "spec").get("selector")
     if before != after:
         yield field_errors.invalid("spec.selector", after, "field is immutable")
@@ -56,8 +53,8 @@ def _selector(spec: Json) -> Causes:
         return
     yield from selector_causes("spec.selector", selector)
     labels = part(spec, "template", "metadata", "labels")
-    wanted = part(selector, "matchLabels")
-    if any(labels.get(name) != value for name, value in wanted.items()):
+    required = part(selector, "matchLabels")
+    if any(labels.get(name) != value for name, value in required.items()):
         path, detail = (
             "spec.template.metadata.labels",
             "`selector` does not match template `labels`",

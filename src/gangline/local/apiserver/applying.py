@@ -1,4 +1,4 @@
-"""Server-side apply: reading what is applied, and merging it into the present object."""
+"""Server-side apply requests: parsing the configuration and merging it into the current object."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -18,10 +18,10 @@ APPLY_PATCHES = ("application/apply-patch+yaml",)
 
 
 def read_apply(call: Call) -> Json:
-    """Read an applied configuration and check that it may be one.
+    """Parse and check an applied configuration.
 
     Raises:
-        StatusError: it has no manager, is no object, or carries what only the server writes.
+        StatusError: there is no field manager, the body is not an object, or has managedFields.
     """
     if not call.params.get("fieldManager"):
         cause = required("fieldManager", "is required for apply patch")
@@ -42,10 +42,10 @@ def read_apply(call: Call) -> Json:
 
 
 def applied_to(call: Call, live: Json | None, applied: Json) -> Json:
-    """The object after the configuration was applied to it; ``live`` None: a new one.
+    """Return the object with the configuration applied. ``live`` is None for a new object.
 
     Raises:
-        StatusError: 409, other managers own fields that it would change.
+        StatusError: 409, other managers own fields that would change.
     """
     kind = call.kind
     given: Json = copied(applied)
@@ -54,7 +54,7 @@ def applied_to(call: Call, live: Json | None, applied: Json) -> Json:
         given = {k: given[k] for k in ("apiVersion", "kind", "metadata", "status") if k in given}
     elif kind.resets_status:
         given.pop("status", None)
-    # What is unknown or null is not owned either, so it goes before ownership is counted.
+    # Unknown and null fields are not owned, so they are removed before ownership is computed.
     check_fields(call, given)
     if not kind.custom:
         normalize(kind.group, kind.kind, given)

@@ -1,4 +1,4 @@
-"""The end of a CustomResourceDefinition: its objects go first, then the finalizer that held it."""
+"""Deletion of a CustomResourceDefinition: first its objects, then its cleanup finalizer."""
 
 import asyncio
 import logging
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class Cleanup:
-    """Empties the kinds of definitions that are being deleted."""
+    """Deletes the objects of definitions that are being deleted."""
 
     def __init__(self, store: Store, writer: Writer, definitions: Kind) -> None:
         self._store = store
@@ -28,12 +28,12 @@ class Cleanup:
         store.on_change(TOPIC, self._changed)
 
     def start(self) -> None:
-        """Go on with what an earlier server had begun."""
+        """Resume cleanups that an earlier server started."""
         for record in self._store.topic(TOPIC).records.values():
             self._begin(read_json(record.body))
 
     def stop(self) -> None:
-        """Leave the rest to the next start."""
+        """Cancel running cleanups. The next start resumes them."""
         for task in self._running.values():
             task.cancel()
 
@@ -58,7 +58,9 @@ class Cleanup:
         try:
             await self._writer.update(call, _without_finalizer)
         except StatusError as error:
-            log.warning("definition cannot be let go", extra={"crd": name, "why": str(error)})
+            log.warning(
+                "cleanup finalizer cannot be removed", extra={"crd": name, "why": str(error)}
+            )
 
     async def _empty(self, kind: Kind) -> None:
         topic = self._store.topic(kind.topic)
@@ -68,7 +70,7 @@ class Cleanup:
             changed.clear()
             for key in list(topic.records):
                 await self._delete(kind, key)
-            if topic.records:  # finalizers of their own hold some
+            if topic.records:  # some objects have finalizers
                 await changed.wait()
 
     async def _delete(self, kind: Kind, key: str) -> None:

@@ -1,6 +1,6 @@
-"""What is wrong with a CustomResourceDefinition: names, versions, schemas, columns. Pure.
+"""Validation of CustomResourceDefinitions: names, versions, schemas, columns.
 
-A schema is checked whole before it is stored: its kind is served from it at once.
+A schema is checked completely before it is stored, because its kind is served immediately.
 """
 
 import re
@@ -63,7 +63,6 @@ KEYWORDS: dict[str, tuple[Callable[[object], bool], str]] = {
 
 
 def definition_causes(definition: Json) -> list[StatusCause]:
-    """Return every mistake in a definition."""
     spec = definition.get("spec")
     if not isinstance(spec, dict):
         return [field_errors.required("spec")]
@@ -71,11 +70,11 @@ def definition_causes(definition: Json) -> list[StatusCause]:
     names = names if isinstance(names, dict) else {}
     found = [
         field_errors.required(child(path, name))
-        for path, part, wanted in (
+        for path, part, required in (
             ("spec", spec, ("group", "scope")),
             ("spec.names", names, ("plural", "kind")),
         )
-        for name in wanted
+        for name in required
         if not isinstance(part.get(name), str) or not part[name]
     ]
     if found:
@@ -185,7 +184,7 @@ def _subresources(subresources: Any, path: str) -> Causes:
 
 
 def schema_causes(schema: Any, path: str, depth: int = 0) -> Causes:
-    """Yield what keeps a value from being a structural schema."""
+    """Yield the errors of a value as a structural schema."""
     if not isinstance(schema, dict):
         yield field_errors.invalid(path, schema, "must be a schema, which is an object")
         return

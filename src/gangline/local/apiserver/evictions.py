@@ -1,4 +1,4 @@
-"""Evictions: deletions of pods that disruption budgets may forbid for now."""
+"""Evictions: deletions of pods, subject to disruption budgets."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -18,7 +18,7 @@ from gangline.local.apiserver.writing import Writer
 
 BUDGETS = Kind("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets")
 UNDISTURBED = ("Pending", "Succeeded", "Failed")
-"""Phases in which a pod serves nobody, so that no budget counts it."""
+"""Phases in which a pod is not available, so that no budget protects it."""
 
 
 class Evictions:
@@ -29,10 +29,10 @@ class Evictions:
         self._writer = writer
 
     async def evict(self, call: Call, removal: Removal) -> None:
-        """Delete a pod if its budget allows it.
+        """Delete a pod if its budget allows a disruption.
 
         Raises:
-            StatusError: 429, the budget does not allow it now; 404, there is no such pod.
+            StatusError: 429, the budget does not allow it now; 404, the pod does not exist.
         """
         record = self._store.topic("pods.").latest(call.key)
         if record is None:
@@ -67,7 +67,7 @@ class Evictions:
 
 
 def selects(selector: Any, labels: dict[str, str]) -> bool:
-    """Whether a budget's selector means a pod; a missing one means none."""
+    """Return True if a budget's selector matches. A missing selector matches no pod."""
     if selector is None:
         return False
     try:
@@ -77,7 +77,7 @@ def selects(selector: Any, labels: dict[str, str]) -> bool:
 
 
 def check_budget(budget: Json) -> None:
-    """Refuse an eviction that a budget has no room for.
+    """Refuse an eviction that a budget does not allow.
 
     Raises:
         StatusError: 429.
@@ -103,10 +103,10 @@ def check_budget(budget: Json) -> None:
 
 
 def disrupted(budget: Json, pod: str) -> Json:
-    """The budget after one of its pods was evicted.
+    """Return the budget after the eviction of one of its pods.
 
     Raises:
-        StatusError: 429, its room was used up meanwhile.
+        StatusError: 429, another eviction used the budget meanwhile.
     """
     check_budget(budget)
     status = dict(budget.get("status") or {})
@@ -117,7 +117,6 @@ def disrupted(budget: Json, pod: str) -> Json:
 
 
 def with_disruption_condition(pod: Json) -> Json:
-    """The pod with the condition that says why it goes."""
     status = dict(pod.get("status") or {})
     others = [c for c in status.get("conditions", []) if c.get("type") != "DisruptionTarget"]
     condition = {

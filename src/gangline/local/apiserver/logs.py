@@ -1,4 +1,4 @@
-"""The logs of a container, passed on from its kubelet as they come."""
+"""Container logs, streamed from the kubelet."""
 
 from urllib.parse import quote
 
@@ -15,22 +15,22 @@ PASSED_ON = (
 NUMBERS = ("tailLines", "sinceSeconds", "limitBytes")
 CHUNK = 1 << 16
 KEPT_FOR = "keptFor"
-"""Ours: the uid of the owner of a pod that is gone, whose log is wanted if it was kept."""
+"""Gangline's own option: UID of the owner of a deleted pod whose archived log is requested."""
 ALL_PODS = "-"
-"""With ``keptFor``, in place of a pod's name: which pods there are, a line of JSON for each."""
+"""Pod name that, with ``keptFor``, requests the list of archived pods, one JSON line for each."""
 
 
 class Logs:
-    """Answers requests for logs."""
+    """Handles requests for logs."""
 
     def __init__(self, link: KubeletLink) -> None:
         self._link = link
 
     async def __call__(self, request: web.BaseRequest, call: Call) -> web.StreamResponse:
-        """Stream the log that a request asks for.
+        """Stream the requested log.
 
         Raises:
-            StatusError: there is no such log, or its kubelet cannot be reached.
+            StatusError: the log does not exist, or its kubelet is unreachable.
         """
         check_options(call)
         options = {name: call.params[name] for name in PASSED_ON if call.params.get(name)}
@@ -62,14 +62,14 @@ async def _pass_on(request: web.BaseRequest, source: aiohttp.ClientResponse) -> 
         async for chunk in source.content.iter_any():
             await response.write(chunk)
     except aiohttp.ClientError:
-        # The kubelet has gone in mid-stream: a cut connection tells the client, an end would not.
+        # The kubelet disconnected mid-stream: abort, since a normal end would hide that.
         if request.transport is not None:
             request.transport.abort()
     return response
 
 
 def check_options(call: Call) -> None:
-    """Refuse options that make no sense.
+    """Refuse invalid or contradictory options.
 
     Raises:
         StatusError: 400.

@@ -1,4 +1,4 @@
-"""What the API server counts, for ``/metrics``."""
+"""Metrics of the API server, served under ``/metrics``."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -31,7 +31,6 @@ class Metrics:
         self._timers: dict[str, Histogram] = {}
 
     def request(self, call: Call | None, code: int, seconds: float) -> None:
-        """Count one answered request."""
         verb, resource = (call.verb, call.kind.plural) if call else ("page", "")
         key = (verb, resource, code)
         counter = self._counters.get(key)
@@ -43,5 +42,4 @@ class Metrics:
             self._timers[verb].observe(seconds)
 
     def text(self) -> bytes:
-        """All metrics in Prometheus' text form."""
         return generate_latest(self._registry)

@@ -1,4 +1,4 @@
-"""metrics.k8s.io: what nodes and pods use now, as their kubelets tell it; ``kubectl top`` asks."""
+"""metrics.k8s.io: current usage of nodes and pods, from their kubelets, for ``kubectl top``."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -21,12 +21,12 @@ from gangline.local.apiserver.store import Store
 
 GROUP, VERSION = "metrics.k8s.io", "v1beta1"
 WINDOW_S = 1.1
-"""A kubelet tells rates from its second answer on; the first time it is asked twice."""
+"""A kubelet computes rates between two requests, so the first sample of a kubelet takes two."""
 PATIENCE = aiohttp.ClientTimeout(total=5.0)
 
 
 def kinds() -> list[Kind]:
-    """The kinds of measurements. Nothing of them is stored."""
+    """Return the kinds of metrics.k8s.io. Their objects are not stored."""
     verbs = ("get", "list")
     return [
         Kind(GROUP, VERSION, "NodeMetrics", "nodes", namespaced=False, verbs=verbs),
@@ -35,7 +35,7 @@ def kinds() -> list[Kind]:
 
 
 class MetricsApi:
-    """Answers requests for measurements."""
+    """Handles requests for metrics.k8s.io."""
 
     def __init__(self, store: Store, link: KubeletLink) -> None:
         self._store = store
@@ -43,7 +43,7 @@ class MetricsApi:
         self._asked_before: set[str] = set()
 
     async def nodes(self, call: Call) -> Answer:
-        """What nodes use."""
+        """Return the usage of nodes."""
         summaries = await self._summaries()
         used = {
             node["nodeName"]: node
@@ -59,7 +59,7 @@ class MetricsApi:
         return self._answer(call, found)
 
     async def pods(self, call: Call) -> Answer:
-        """What pods use, container by container."""
+        """Return the usage of pods, by container."""
         summaries = await self._summaries()
         used = {
             f"{pod['podRef']['namespace']}/{pod['podRef']['name']}": pod["containers"]
@@ -84,7 +84,7 @@ class MetricsApi:
             try:
                 addresses.add(self._link.address(name))
             except StatusError:
-                continue  # a node whose kubelet cannot be asked has no measurements
+                continue  # a node with an unreachable kubelet has no metrics
         if addresses - self._asked_before:
             await asyncio.gather(*map(self._summary, addresses))
             self._asked_before |= addresses

@@ -1,7 +1,6 @@
-"""The steps that an incoming object goes through before it is stored, each a small function.
+"""Steps between a request body and a stored object, each as a small function.
 
-Identity (type, namespace, name), unknown fields, defaults, validation, size, and the record of who
-set which field.
+Identity (type, namespace, name), unknown fields, defaults, validation, size, managed fields.
 """
 
 from collections.abc import Iterator
@@ -24,20 +23,22 @@ from gangline.local.apiserver.registry import Json, Kind
 from gangline.local.apiserver.request import Call
 
 LARGEST_OBJECT = 1536 * 1024
-"""Bytes of one object, encoded; Kubernetes' store has the same limit."""
+"""Maximum size of an encoded object in bytes, equal to the limit of etcd."""
 CHECKED_FROM = LARGEST_OBJECT // 4
 VALIDATION_MODES = ("", "Ignore", "Warn", "Strict")
 MOST_WARNINGS = 20
 LEFT_OUT_WHEN_EMPTY = ("labels", "annotations", "finalizers", "ownerReferences")
-"""Empty and absent are the same here, and only one of them may be stored: else they would differ
-for tools that compare."""
+"""Empty and absent mean the same for these fields. Only absent is stored, so that tools that
+compare
+objects see no difference.
+"""
 
 
 def check_identity(call: Call, obj: Any) -> Json:
-    """Check that a body is an object of the right kind, name and namespace; return its metadata.
+    """Check kind, name and namespace of a body and return its metadata.
 
     Raises:
-        StatusError: 400, it is something else.
+        StatusError: 400, the body is not an object of the requested kind, name and namespace.
     """
     kind = call.kind
     if not isinstance(obj, dict):
@@ -76,10 +77,10 @@ def _check_namespace(call: Call, meta: Json) -> None:
 
 
 def name_new(call: Call, meta: Json) -> None:
-    """Settle the name of a new object, in ``meta`` and in ``call``.
+    """Set the name of a new object in ``meta`` and in ``call``.
 
     Raises:
-        StatusError: 400 or 422, it has none.
+        StatusError: 400 or 422, the object has no name.
     """
     if meta.get("resourceVersion"):
         raise bad_request("resourceVersion should not be set on objects to be created")
@@ -96,10 +97,10 @@ def name_new(call: Call, meta: Json) -> None:
 
 
 def check_fields(call: Call, obj: Json) -> None:
-    """Drop unknown fields in place, and say so or refuse, as the client wants it.
+    """Remove unknown fields in place; warn or refuse as the client requested.
 
     Raises:
-        StatusError: 400, unknown or doubled fields, and the client asked for strictness.
+        StatusError: 400, unknown or duplicate fields with strict field validation.
     """
     mode = call.params.get("fieldValidation", "")
     if mode not in VALIDATION_MODES:
@@ -120,7 +121,7 @@ def check_fields(call: Call, obj: Json) -> None:
 
 
 def set_defaults(kind: Kind, obj: Json) -> None:
-    """Fill in, in place, what an object leaves open."""
+    """Set the defaults of an object in place."""
     if kind.custom:
         kind.schema.apply_defaults(obj)
     else:
@@ -129,10 +130,11 @@ def set_defaults(kind: Kind, obj: Json) -> None:
 
 @contextmanager
 def types_checked(kind: Kind, obj: Json) -> Iterator[None]:
-    """Turn stumbling over a value of the wrong type into a refusal that names it.
+    """Convert an exception caused by a value of the wrong type into a field error.
 
-    Looking at every type first would cost every right object for the wrong ones: the schema is
-    asked only when something went wrong, and knows what.
+    Checking all types first would slow down every valid object. The schema is evaluated only after
+    an
+    exception, and finds the wrong value.
 
     Raises:
         StatusError: 422.
@@ -152,20 +154,20 @@ def _name(obj: Json) -> str:
 
 
 def validate_new(kind: Kind, obj: Json) -> None:
-    """Refuse a new object that breaks rules, naming every one.
+    """Refuse an invalid new object with all its errors.
 
     Raises:
         StatusError: 422.
     """
     causes = kind.schema.validate(obj)
-    # Wrong types are told alone: other rules would stumble over them.
+    # Type errors are reported alone: the other rules expect valid types.
     causes = causes or validate_create(kind.group, kind.kind, obj, kind.namespaced)
     if causes:
         raise invalid(kind.group, kind.kind, _name(obj), causes)
 
 
 def validate_changed(call: Call, old: Json, new: Json) -> None:
-    """Refuse a change that breaks rules, naming every one.
+    """Refuse an invalid change with all its errors.
 
     Raises:
         StatusError: 422.
@@ -180,7 +182,7 @@ def validate_changed(call: Call, old: Json, new: Json) -> None:
 
 
 def refuse_unconditional(call: Call) -> None:
-    """Refuse an update of a custom object that does not say what it is based on.
+    """Refuse an update of a custom object without a resource version.
 
     Raises:
         StatusError: 422.
@@ -196,7 +198,8 @@ def refuse_unconditional(call: Call) -> None:
 def check_size(call: Call, obj: Json, *, may_have_grown: bool = False) -> None:
     """Refuse an object that is too large to store.
 
-    Counting takes time, so it is left out where the request is small and nobody added to it.
+    Encoding takes time, so it is skipped for small requests unless a webhook may have added to
+    them.
 
     Raises:
         StatusError: 413.
@@ -206,7 +209,7 @@ def check_size(call: Call, obj: Json, *, may_have_grown: bool = False) -> None:
 
 
 def track(call: Call, old: Json | None, new: Json, at: datetime) -> None:
-    """Note, in place, which fields the client has set."""
+    """Record in place which fields the client has set."""
     manager = manager_of(call.agent, call.params.get("fieldManager", ""))
     if worth_tracking(old, manager):
         schema = call.kind.schema.schema

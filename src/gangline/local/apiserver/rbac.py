@@ -1,7 +1,8 @@
-"""Who may do what: roles and their bindings, evaluated as Kubernetes does.
+"""Authorization by RBAC: roles and their bindings, evaluated as in Kubernetes.
 
-Members of ``system:masters`` may do everything. Everybody else may do what the roles bound to them,
-or to one of their groups, allow; nothing forbids.
+Members of ``system:masters`` may do everything. Other users may do what the roles bound to them or
+to
+their groups allow. There are no rules that deny.
 """
 
 from collections.abc import Collection, Iterator
@@ -21,7 +22,7 @@ OWN_REVIEWS = ("selfsubjectaccessreviews", "selfsubjectrulesreviews", "selfsubje
 
 
 class Deed(NamedTuple):
-    """Something that a user may or may not do."""
+    """An action of a user that is authorized or not."""
 
     verb: str
     group: str = ""
@@ -33,18 +34,18 @@ class Deed(NamedTuple):
 
     @property
     def full_resource(self) -> str:
-        """The resource with its subresource, as rules name it."""
+        """The resource with its subresource, in the notation of rules."""
         return f"{self.resource}/{self.subresource}" if self.subresource else self.resource
 
 
 class Authorizer:
-    """Answers whether a user may do something."""
+    """Decides whether a user may perform an action."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def check(self, call: Call) -> None:
-        """Refuse a request that its user may not make.
+        """Refuse a request that its user is not authorized to make.
 
         Raises:
             StatusError: 403.
@@ -69,14 +70,14 @@ class Authorizer:
         )
 
     def impersonated(self, user: User, name: str, groups: list[str]) -> User:
-        """The user as whom ``user`` wants to act.
+        """Return the user that ``user`` impersonates.
 
         Raises:
-            StatusError: 403, ``user`` may not act as others.
+            StatusError: 403, ``user`` may not impersonate this user or group.
         """
-        wanted = [Deed("impersonate", "", "users", name=name)]
-        wanted += [Deed("impersonate", "", "groups", name=group) for group in groups]
-        for deed in wanted:
+        required = [Deed("impersonate", "", "users", name=name)]
+        required += [Deed("impersonate", "", "groups", name=group) for group in groups]
+        for deed in required:
             if not self.reason(user, deed):
                 raise forbidden(
                     f'{deed.resource} "{deed.name}" is forbidden: User "{user.name}" cannot '
@@ -88,7 +89,7 @@ class Authorizer:
         return User(name, (*groups, AUTHENTICATED))
 
     def reason(self, user: User, deed: Deed) -> str:
-        """Why a user may do something; empty when nothing allows it."""
+        """Return why an action is allowed; empty if no rule allows it."""
         if ADMIN_GROUP in user.groups:
             return f"RBAC: allowed by membership in {ADMIN_GROUP}"
         if deed.path and _is_open(deed, user):
@@ -99,7 +100,7 @@ class Authorizer:
         return ""
 
     def rules(self, user: User, namespace: str) -> Iterator[tuple[Json, str]]:
-        """The rules that hold for a user in a namespace (empty: in the whole cluster)."""
+        """Yield the rules of a user with their origin, for a namespace or (empty) cluster-wide."""
         for binding in self._bindings("clusterrolebindings", ""):
             yield from self._rules_of(binding, user, "ClusterRoleBinding")
         if namespace:
@@ -135,7 +136,6 @@ def _is_open(deed: Deed, user: User) -> bool:
 
 
 def is_meant(subject: Json, user: User) -> bool:
-    """Whether the subject of a binding is a user."""
     match subject.get("kind"):
         case "User":
             return bool(subject.get("name") == user.name)
@@ -148,7 +148,6 @@ def is_meant(subject: Json, user: User) -> bool:
 
 
 def allows(rule: Json, deed: Deed) -> bool:
-    """Whether a rule of a role allows something."""
     if not _has(rule.get("verbs"), deed.verb):
         return False
     if deed.path:

@@ -1,4 +1,4 @@
-"""Reading objects: one, or lists by selector, in pages that all show the same revision."""
+"""Reads of objects: get, and lists by selector, with pages of one consistent revision."""
 
 import base64
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from gangline.local.apiserver.store import Store
 
 
 class Token(msgspec.Struct, rename="camel"):
-    """Where a list goes on: after which key, at which revision (-1: whatever is newest)."""
+    """The continue token of a list: the last key, and the revision (-1 for the newest)."""
 
     v: str = "meta.k8s.io/v1"
     rv: int = 0
@@ -23,7 +23,7 @@ class Token(msgspec.Struct, rename="camel"):
 
 
 class Page(NamedTuple):
-    """Some or all objects of a list."""
+    """One page of a list, or the complete list."""
 
     records: list[Record]
     revision: int
@@ -32,7 +32,7 @@ class Page(NamedTuple):
 
 
 def read_one(store: Store, call: Call) -> Record:
-    """The object that a request names.
+    """Return the object that a request names.
 
     Raises:
         StatusError: 404, there is none.
@@ -45,7 +45,6 @@ def read_one(store: Store, call: Call) -> Record:
 
 
 def read_page(store: Store, call: Call) -> Page:
-    """The page of a list that a request asks for."""
     chosen = selection(call)
     limit = call.number("limit") or 0
     topic = store.topic(call.kind.topic)
@@ -91,7 +90,7 @@ def _cut(records: list[Record], revision: int, limit: int, after: str, chosen: S
 
 
 def write_token(revision: int, after: str) -> str:
-    """The text that a client gives back to go on."""
+    """Return the continue token that the client sends for the next page."""
     return base64.urlsafe_b64encode(encode(Token(rv=revision, start=after))).decode().rstrip("=")
 
 
@@ -134,7 +133,7 @@ def _asked_revision(store: Store, topic: Topic, call: Call) -> int:
 
 
 def parse_revision(text: str) -> int:
-    """The number in a resourceVersion; 0 when none is given."""
+    """Return the number of a resourceVersion, or 0 if it is empty."""
     if not text:
         return 0
     if not text.isdecimal():
@@ -143,7 +142,7 @@ def parse_revision(text: str) -> int:
 
 
 def check_not_ahead(store: Store, text: str) -> int:
-    """Refuse a revision that this server has not reached: it is another server's."""
+    """Refuse a revision that this server has not reached: it belongs to another server."""
     asked = parse_revision(text)
     if asked > store.revision:
         cause = StatusCause("ResourceVersionTooLarge", "Too large resource version")

@@ -1,4 +1,4 @@
-"""Answers in the form that the client asked for: as stored, as a table, metadata only, as YAML."""
+"""Responses in the requested format: as stored, as a Table, only metadata, as YAML."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -30,14 +30,12 @@ TABLE, PARTIAL, PARTIAL_LIST = "Table", "PartialObjectMetadata", "PartialObjectM
 
 
 def object_answer(call: Call, body: bytes, code: int = 200) -> Rendered:
-    """One stored object."""
     form = choose(call.accept, (TABLE, PARTIAL))
     shape = shaper(call, form)
     return _media(shape(body) if shape else body, code, form)
 
 
 def list_answer(call: Call, page: Page) -> Rendered:
-    """A list of objects."""
     form = choose(call.accept, (TABLE, PARTIAL_LIST))
     meta: Json = {"resourceVersion": str(page.revision)}
     if page.next:
@@ -77,7 +75,7 @@ def _table(call: Call, objects: list[Json], meta: Json | None = None) -> Json:
 
 
 def shaper(call: Call, form: Form) -> Callable[[bytes], bytes] | None:
-    """What puts one stored object into a form; None: it is in it already."""
+    """Return the function that converts a stored object to a format, or None if it is stored so."""
     convert = conversion.shaper(call.kind)
     if form.shape == TABLE:
         return lambda body: encode(_single_table(call, body))
@@ -100,7 +98,7 @@ def _media(body: bytes, code: int, form: Form) -> Rendered:
 
 
 def deleted(kind: Kind, body: bytes) -> bytes:
-    """The answer to a deletion that is complete."""
+    """Return the response to a deletion that removed the object."""
     meta: Any = read_json(body)["metadata"]
     details = {"name": meta["name"], "kind": kind.plural, "uid": meta["uid"]}
     if kind.group:

@@ -1,4 +1,4 @@
-"""The verbs on resources: from a ``Call`` to an answer."""
+"""The verbs on objects: from an API request to its response."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -25,7 +25,7 @@ PATCHES = (JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, APPLY_PATCHES[0])
 
 
 class Answer(NamedTuple):
-    """The answer to a request."""
+    """The response to a request."""
 
     body: bytes
     code: int = 200
@@ -33,7 +33,7 @@ class Answer(NamedTuple):
 
 
 class Rest:
-    """Create, read, update, patch and delete objects of any kind."""
+    """Creates, reads, updates, patches and deletes objects of any kind."""
 
     def __init__(self, store: Store, writer: Writer) -> None:
         self._store = store
@@ -49,10 +49,10 @@ class Rest:
         }
 
     async def answer(self, call: Call) -> Answer:
-        """Carry out a request on an object or a collection.
+        """Execute a request on an object or a collection.
 
         Raises:
-            StatusError: it cannot be done.
+            StatusError: the request is refused.
         """
         return await self._verbs[call.verb](call)
 
@@ -78,10 +78,10 @@ class Rest:
         return self._object(call, written.body)
 
     def change(self, call: Call) -> Callable[[Json], Json]:
-        """What a PUT or PATCH makes of the present object.
+        """Return the function that a PUT or PATCH applies to the current object.
 
         Raises:
-            StatusError: the body cannot be read, or is of a form that is not taken here.
+            StatusError: the body is invalid, or its media type is not supported.
         """
         if call.verb == "update":
             given: Json = read_body(call.body, call.content_type)
@@ -95,7 +95,7 @@ class Rest:
                 call, lambda live: applied_to(call, live, applied), owner_tracked=True
             )
         except StatusError as error:
-            # Whoever applies to a missing object creates it; a subresource needs its object.
+            # Apply creates a missing object; a subresource requires its object.
             if error.status.reason != "NotFound" or call.subresource:
                 raise
             obj = applied_to(call, None, applied)
@@ -121,7 +121,7 @@ class Rest:
         try:
             return await self._writer.delete(call, removal)
         except StatusError as error:
-            if error.status.code == 404:  # somebody else was faster
+            if error.status.code == 404:  # deleted by another request
                 return None
             raise
 
@@ -142,10 +142,10 @@ def _media(call: Call) -> str:
 
 
 def patcher(call: Call, schema: Json) -> Callable[[Json], Json]:
-    """What a PATCH makes of the present object.
+    """Return the function that a PATCH applies to the current object.
 
     Raises:
-        StatusError: the patch cannot be read, or is of a form that is not taken here.
+        StatusError: the patch is invalid, or its media type is not supported.
     """
     media = _media(call)
     custom = call.kind.custom
@@ -162,7 +162,7 @@ def patcher(call: Call, schema: Json) -> Callable[[Json], Json]:
                 return merge_patch(old, patch)
             return strategic_merge_patch(old, patch, schema)
         except PatchError as error:
-            # Old kubectl shows nothing of an Invalid answer but its causes.
+            # Old kubectl shows only the causes of an Invalid response.
             cause = StatusCause("UnexpectedServerResponse", error.message)
             details = StatusDetails(causes=[cause])
             raise refusal(error.code, error.reason, error.message, details) from None

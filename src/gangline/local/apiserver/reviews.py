@@ -1,4 +1,4 @@
-"""Reviews: questions about users and rights that are posed by creating an object."""
+"""Access and token reviews: queries about users and permissions, made by creating an object."""
 
 from datetime import UTC, datetime
 
@@ -20,7 +20,7 @@ def _review(group: str, kind: str, plural: str, *, namespaced: bool = False) -> 
 
 
 def kinds() -> list[Kind]:
-    """The kinds of reviews. Nothing of them is stored."""
+    """Return the kinds of reviews. Their objects are not stored."""
     return [
         _review(AUTHORIZATION, "SelfSubjectAccessReview", "selfsubjectaccessreviews"),
         _review(AUTHORIZATION, "SelfSubjectRulesReview", "selfsubjectrulesreviews"),
@@ -34,17 +34,17 @@ def kinds() -> list[Kind]:
 
 
 class Reviews:
-    """Answers reviews."""
+    """Handles reviews."""
 
     def __init__(self, authorizer: Authorizer, authenticator: Authenticator) -> None:
         self._authorizer = authorizer
         self._authenticator = authenticator
 
     async def answer(self, call: Call) -> Answer:
-        """The review with its status filled in.
+        """Return the review with its status.
 
         Raises:
-            StatusError: the question cannot be read.
+            StatusError: the review is invalid.
         """
         review = mapping(read_body(call.body, call.content_type), "the body of the request")
         spec = mapping(review.get("spec"), "spec")

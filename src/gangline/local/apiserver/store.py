@@ -1,12 +1,13 @@
-"""All objects: the committed state in memory, the history that watches read, writes on their way.
+"""The object store: committed state in memory, history for watches, and staged writes.
 
-The model. A *topic* holds the objects of one kind. A write is *staged* first: later writes see it,
-readers do not. Staged writes are committed to the database in batches; then they
-become visible to readers and watchers at once, and their clients are answered. So a reader never
-sees a state that a crash could take back. If a batch cannot be written, it and all writes staged
-on top of it fail, and the state is as if they had never come.
+A write is first *staged*: later writes are based on it, readers do not see it. Staged writes are
+committed to the database in batches (group commit). After the commit they become visible to readers
+and watchers, and their clients get their responses.
 
-All methods belong to the event loop's thread. The store knows nothing of Kubernetes but
+Invariant: a reader never sees a state that a crash could revert. If a batch cannot be written, all
+of its writes and all writes staged meanwhile fail, and the visible state does not change.
+
+All methods run on the event loop's thread. Of Kubernetes, the store knows only
 ``metadata.resourceVersion``.
 """
 
@@ -50,7 +51,7 @@ class Store:
         self._listeners: dict[str, list[Callable[[Event], None]]] = {}
 
     def load(self, index: Index) -> None:
-        """Read everything from the database; ``index`` finds labels and selectable fields.
+        """Read all rows from the database. ``index`` returns labels and selectable fields.
 
         Raises:
             DatabaseError: the file is damaged.
@@ -60,18 +61,20 @@ class Store:
             labels, fields = index(row.topic, row.body)
             record = Record(row.key, row.rv, row.body, labels, fields)
             topic.publish(Event(row.type, record, topic.records.get(row.key)))
-            # The newest row may be older than what was dropped: a deletion leaves none.
+            # The newest row may be older than the horizon: a trimmed deletion leaves no row.
             self._assigned = self.revision = max(self.revision, row.rv)
 
     def topic(self, name: str) -> Topic:
-        """The topic of this name, which comes into being when asked for."""
+        """Return the cache of this name, created on first use."""
         found = self._topics.get(name)
         if found is None:
             found = self._topics[name] = Topic(name, self._horizon)
         return found
 
     def on_change(self, topic: str, listener: Callable[[Event], None]) -> None:
-        """Have ``listener`` told each committed change of a topic, before its client knows."""
+        """Call ``listener`` with each committed change of a topic, before its client gets a
+        response.
+        """
         self._listeners.setdefault(topic, []).append(listener)
 
     def put(
@@ -82,7 +85,7 @@ class Store:
         labels: dict[str, str],
         fields: dict[str, str],
     ) -> "asyncio.Future[Record]":
-        """Stage ``obj`` (which gets its resourceVersion) as the new state of ``key``."""
+        """Stage ``obj`` as the new state of ``key``. Sets its resourceVersion."""
         before = topic.latest(key)
         return self._stage(topic, MODIFIED if before else ADDED, key, obj, labels, fields)
 
@@ -98,7 +101,9 @@ class Store:
         return self._stage(topic, DELETED, key, obj, labels, fields)
 
     def settled(self, topic: Topic, key: str) -> "asyncio.Future[Record] | None":
-        """What to wait for before an unchanged object may be shown to a client, if anything."""
+        """Return the pending commit of ``key``, or None. Await it before showing the object to a
+        client.
+        """
         for write in reversed(self._staged):
             if write.topic is topic and write.event.record.key == key:
                 return write.done
@@ -126,7 +131,9 @@ class Store:
         return done
 
     async def _commit_all(self) -> None:
-        """Commit batch after batch until nothing is staged: what came meanwhile is the next one."""
+        """Commit batches until no write is staged. Writes staged during a commit form the next
+        batch.
+        """
         while self._staged or self._dropped:
             batch, self._staged = self._staged, []
             dropped, self._dropped = self._dropped, []
@@ -156,7 +163,7 @@ class Store:
                 self._thread, self._database.commit, rows, dropped, self._horizon
             )
         else:
-            # Shorter than handing it to a thread, which under load waits for the interpreter.
+            # Faster than a thread, which waits for the interpreter lock under load.
             self._database.commit(rows, dropped, self._horizon)
 
     def _publish(self, batch: list[_Write]) -> None:
@@ -174,21 +181,21 @@ class Store:
         if batch:
             self.revision = batch[-1].event.record.rv
         if self._added > self._history_bytes // 4:
-            # A flood of writes must not fill the memory until the next compaction by age.
+            # Memory limit: frequent writes must not wait for the next compaction by age.
             self.compact(older_than=float("-inf"))
 
     def _fail(self, batch: list[_Write], error: DatabaseError) -> None:
-        # Writes staged meanwhile may rest on those that failed: they fail as well.
+        # Writes staged meanwhile may be based on the failed ones, so they fail too.
         failed, self._staged = [*batch, *self._staged], []
         for topic, _event, done in failed:
             topic.staged.clear()
             topic.in_flight.clear()
             if not done.done():
                 done.set_exception(internal(str(error)))
-                done.exception()  # the client may have gone: then nobody else looks at it
+                done.exception()  # mark as retrieved: the client may have disconnected
 
     def compact(self, older_than: float) -> None:
-        """Drop history older than ``older_than`` (monotonic seconds) or over the size allowed."""
+        """Drop history before ``older_than`` (monotonic seconds) or above the size limit."""
         self._added = 0
         topics = list(self._topics.values())
         held = sum(topic.history_bytes for topic in topics)
@@ -202,7 +209,7 @@ class Store:
             self._committing = self._loop.create_task(self._commit_all())
 
     async def close(self) -> None:
-        """Commit what is staged and let go of the file."""
+        """Commit staged writes and close the file."""
         if self._committing is not None:
             await self._committing
         await self._loop.run_in_executor(self._thread, self._database.close)

@@ -1,4 +1,4 @@
-"""Subresources that are more than a part of their object: scale, binding, eviction, token."""
+"""Subresources with their own objects: scale, binding, eviction, token."""
 
 import time
 from collections.abc import Callable
@@ -31,7 +31,7 @@ USUAL_TOKEN_S = 3600
 
 
 class Subresources:
-    """Answers requests on these subresources."""
+    """Handles requests for these subresources."""
 
     def __init__(
         self, store: Store, writer: Writer, rest: Rest, authenticator: Authenticator, pods: Kind
@@ -44,15 +44,15 @@ class Subresources:
         self._evictions = Evictions(store, writer)
 
     async def scale(self, call: Call) -> Answer:
-        """Read or set how many replicas a workload has."""
+        """Get or set the replicas of a workload."""
         if call.verb == "get":
             obj = read_json(read_one(self._store, call).body)
             return Answer(encode(scale_of(call.kind, obj)))
         change = self._rest.change(call)
         if review := self._writer.review(call, UPDATE, SCALE):
             present = scale_of(call.kind, read_json(read_one(self._store, call).body))
-            wanted = mapping(change(present), "the body of the request")
-            admitted = await review.admit(present, wanted)
+            desired = mapping(change(present), "the body of the request")
+            admitted = await review.admit(present, desired)
             change = _always(admitted if call.verb == "update" else _unbased(admitted, present))
 
         def scaled(obj: Json) -> Json:
@@ -62,7 +62,7 @@ class Subresources:
         return Answer(encode(scale_of(call.kind, read_json(written.body))))
 
     async def bind(self, call: Call) -> Answer:
-        """Put a pod on a node."""
+        """Bind a pod to a node."""
         binding = mapping(read_body(call.body, call.content_type), "the body of the request")
         if review := self._writer.review(call, CREATE, BINDING):
             binding = await review.admit(None, binding)
@@ -71,7 +71,7 @@ class Subresources:
         node = text(target.get("name"), "target.name")
         if not node or target.get("kind") not in ("Node", "", None):
             raise invalid("", "Binding", call.name, [required("target.name")])
-        if call.kind.plural == "bindings":  # the old path of bindings names the pod in the body
+        if call.kind.plural == "bindings":  # the deprecated path has the pod's name in the body
             call.kind, call.name = self._pods, text(meta.get("name"), "metadata.name")
             call.subresource = "binding"
         if uid := meta.get("uid"):
@@ -80,7 +80,7 @@ class Subresources:
         return Answer(encode({**SUCCESS, "code": 201}), 201)
 
     async def evict(self, call: Call) -> Answer:
-        """Delete a pod, unless a disruption budget forbids it for now."""
+        """Delete a pod, unless a disruption budget forbids it now."""
         eviction = mapping(read_body(call.body, call.content_type), "the body of the request")
         if review := self._writer.review(call, CREATE, EVICTION):
             eviction = await review.admit(None, eviction)
@@ -97,8 +97,8 @@ class Subresources:
             request = await review.admit(None, request)
         spec = mapping(request.get("spec"), "spec")
         asked = spec.get("expirationSeconds")
-        wanted = asked if isinstance(asked, int) else USUAL_TOKEN_S
-        seconds = min(max(wanted, SHORTEST_TOKEN_S), LONGEST_TOKEN_S)
+        requested = asked if isinstance(asked, int) else USUAL_TOKEN_S
+        seconds = min(max(requested, SHORTEST_TOKEN_S), LONGEST_TOKEN_S)
         ends = int(time.time()) + seconds
         audiences = texts(spec.get("audiences"), "spec.audiences") or [
             "https://kubernetes.default.svc"
@@ -123,7 +123,7 @@ def _always(obj: Json) -> Callable[[Json], Json]:
 
 
 def _unbased(scale: Json, present: Json) -> Json:
-    """A patched scale without the revision of what was patched, which is no wish of the client."""
+    """Remove the resource version of the current scale, which the client did not specify."""
     meta, revision = scale.get("metadata"), present["metadata"]["resourceVersion"]
     if not isinstance(meta, dict) or meta.get("resourceVersion") != revision:
         return scale
@@ -138,7 +138,7 @@ def _check_uid(call: Call, store: Store, uid: str) -> None:
 
 
 def _internal(call: Call) -> Call:
-    """The call as an update of the object, without the body that was not the object's."""
+    """Return the request as an update of the object, without the body of the subresource."""
     return Call(
         call.kind, "update", call.namespace, call.name, call.subresource, call.params, call.user,
         call.agent,
@@ -146,10 +146,10 @@ def _internal(call: Call) -> Call:
 
 
 def bound(call: Call, pod: Json, node: str, meta: Json) -> Json:
-    """The pod on its node.
+    """Return the pod bound to a node.
 
     Raises:
-        StatusError: it is on one already, or may not be put on any now.
+        StatusError: it is already bound, is being deleted, or has scheduling gates.
     """
     present = pod["spec"].get("nodeName")
     if present:

@@ -1,4 +1,4 @@
-"""The watch verb over HTTP: the state first when asked for, then changes, bookmarks, the end."""
+"""The watch verb over HTTP: the initial state if requested, then changes and bookmarks."""
 
 import asyncio
 import random
@@ -24,14 +24,14 @@ INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
 
 class WatchExchange:
-    """Answers watch requests."""
+    """Handles watch requests."""
 
     def __init__(self, store: Store, broadcasts: Broadcasts) -> None:
         self._store = store
         self._broadcasts = broadcasts
 
     async def __call__(self, request: web.BaseRequest, call: Call) -> web.StreamResponse:
-        """Stream the changes that a request asks for, until its time is over."""
+        """Stream the requested changes until the watch times out."""
         view = _view(call)
         asked = check_not_ahead(self._store, call.params.get("resourceVersion", ""))
         with_state = _wants_state(call, asked)
@@ -46,7 +46,7 @@ class WatchExchange:
         if not with_state and asked < topic.horizon:
             await response.write(too_old(asked, topic.horizon))
             return response
-        # From here to the first pause nothing changes: state and cursor belong together.
+        # Invariant: no await between taking the cursor and reading the state, so they match.
         start = topic.end if with_state else topic.position(asked)
         watcher = Watcher(view, start, transport)
         if with_state:
@@ -71,7 +71,7 @@ class WatchExchange:
                 if left <= 0:
                     break
                 await asyncio.wait([watcher.ended], timeout=min(left, BOOKMARK_EVERY_S))
-                # A bookmark says "you have seen all up to here": only true of a watcher that has.
+                # A bookmark claims that all earlier events were sent: not while lagging.
                 seen_all = watcher.cursor == topic.end and watcher.ready
                 if call.flag("allowWatchBookmarks") and seen_all and not watcher.ended.done():
                     watcher.send(self._bookmark(call, watcher.view))
@@ -113,7 +113,7 @@ def _state_lines(topic: Topic, view: View, namespace: str | None) -> Iterator[by
 
 
 def _chunks(lines: list[bytes]) -> Iterator[bytes]:
-    """Join lines into pieces that are worth a write."""
+    """Join lines into chunks large enough for one write."""
     piece: list[bytes] = []
     size = 0
     for line in lines:

@@ -1,4 +1,4 @@
-"""The question to a webhook and the reading of its answer, in Kubernetes' words. Pure."""
+"""AdmissionReview: encoding the request to a webhook and decoding its response."""
 
 import base64
 import binascii
@@ -30,23 +30,23 @@ UNEXPLAINED = "without explanation"
 
 
 class BadAnswer(Exception):
-    """A webhook's answer cannot be used; the message says why."""
+    """The response of a webhook cannot be used. The message contains the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """All that the questions about one write have in common."""
+    """The common input of all reviews of one write."""
 
     call: Call
     operation: str
     options: Json
     shown: tuple[str, str, str] | None = None
-    """Group, version and kind of the object, where it is not of the resource's kind."""
+    """Group, version and kind of the object if it is not of the resource's kind."""
     dry_run: bool = False
 
 
 def options_of(call: Call, operation: str, more: Json | None = None) -> Json:
-    """The options of a request, as webhooks see them."""
+    """Return the options of a request for webhooks."""
     found: Json = {"kind": OPTIONS[operation], "apiVersion": "meta.k8s.io/v1"}
     if operation != "DELETE":
         named = ("fieldManager", "fieldValidation")
@@ -57,14 +57,14 @@ def options_of(call: Call, operation: str, more: Json | None = None) -> Json:
 
 
 def review_version(hook: Hook) -> str:
-    """The version of AdmissionReview to speak: the first of a webhook's that is known here."""
+    """Return the AdmissionReview version to use: the webhook's first supported one."""
     return next((v for v in hook.spec.admission_review_versions if v in KNOWN), KNOWN[0])
 
 
 def ask(
     hook: Hook, question: Question, form: Kind, old: Json | None, new: Json | None
 ) -> tuple[str, bytes]:
-    """The identity and the bytes of a question."""
+    """Return the UID and the body of a review request."""
     call, uid = question.call, str(uuid.uuid4())
     optional: Any = msgspec.UNSET
     request = AdmissionRequest(
@@ -101,10 +101,10 @@ def _user(user: User) -> UserInfo:
 
 
 def read_answer(hook: Hook, uid: str, body: bytes) -> AdmissionResponse:
-    """Read a webhook's answer and check that it is one, to the question asked.
+    """Decode a webhook's response and check that it belongs to the request.
 
     Raises:
-        BadAnswer: it is not.
+        BadAnswer: the response is invalid.
     """
     try:
         review = msgspec.json.decode(body, type=AdmissionReview)
@@ -142,10 +142,10 @@ def _check_patch(hook: Hook, response: AdmissionResponse, version: str) -> None:
 
 
 def operations_of(response: AdmissionResponse) -> Any:
-    """The operations of an answer's patch.
+    """Return the operations of a response's patch.
 
     Raises:
-        BadAnswer: the patch cannot be read.
+        BadAnswer: the patch is invalid.
     """
     if not response.patch:
         return []
@@ -156,9 +156,9 @@ def operations_of(response: AdmissionResponse) -> Any:
 
 
 def denial(hook: Hook, status: Status | None) -> StatusError:
-    """The refusal of a write that a webhook has denied."""
+    """Return the error of a write that a webhook denied."""
     given = status or Status()
-    said = given.message or given.reason
+    text = given.message or given.reason
     denied = f'admission webhook "{hook.name}" denied the request'
     changed = msgspec.structs.replace(
         given,
@@ -166,23 +166,22 @@ def denial(hook: Hook, status: Status | None) -> StatusError:
         kind="Status",
         status="Failure",
         code=given.code if 400 <= given.code < 600 else 400,
-        message=f"{denied}: {said}" if said else f"{denied} {UNEXPLAINED}",
+        message=f"{denied}: {text}" if text else f"{denied} {UNEXPLAINED}",
     )
     return StatusError(changed)
 
 
 def is_namespace(kind: Kind) -> bool:
-    """Whether a kind is that of namespaces themselves."""
     return not kind.group and kind.kind == "Namespace"
 
 
 def namespace_of(call: Call, obj: Json | None) -> str:
-    """The namespace of a request; a namespace itself counts as its own."""
+    """Return the namespace of a request; that of a Namespace object is its name."""
     return name_of(call, obj) if is_namespace(call.kind) else call.namespace or ""
 
 
 def name_of(call: Call, obj: Json | None) -> str:
-    """The name that a request is about; empty while the server has not made one up."""
+    """Return the name of the requested object; empty before the server generates one."""
     if call.name or obj is None:
         return call.name
     meta = obj.get("metadata")

@@ -1,11 +1,12 @@
-"""Writing objects: create, update, patch, delete.
+"""The write path: create, update, patch, delete.
 
-Everything from reading the present state to staging the new one happens without a pause of the
-event loop, so that no other write can come between: optimistic concurrency is only about what
-clients have seen. Waiting for the commit comes after.
+Invariant: between reading the current state and staging the new one, the event loop does not
+switch tasks, so no other write intervenes. Optimistic concurrency only concerns what clients saw.
+The wait for the commit comes afterwards.
 
-Where webhooks have a say there are such pauses. What the write builds on is looked at again after
-them: if it has changed, the write begins anew, as in Kubernetes, until the webhooks' time is up.
+Webhook calls do switch tasks. After them the current state is compared with the one that the write
+is based on. If it changed, the write starts again, as in Kubernetes, until the webhooks' time
+limit.
 """
 
 import asyncio
@@ -30,7 +31,7 @@ MODIFIED = (
 )
 
 Change = Callable[[Json], Json]
-"""Makes the new object from the present one, which it must not change."""
+"""Returns the new object for the current one, which it must not change."""
 
 
 RESTRICTIONS = {
@@ -40,12 +41,12 @@ RESTRICTIONS = {
 }
 
 REVIEWED = ("", "status", "finalize")
-"""Subresources that are written as objects of the kind."""
+"""Subresources whose body is an object of the kind."""
 NOTHING: dict[str, str] = {}
 
 
 class Written(NamedTuple):
-    """What a write led to: the object's bytes, and whether it is new or gone."""
+    """The result of a write: the object's bytes, and whether it was created or removed."""
 
     body: bytes
     created: bool = False
@@ -53,7 +54,6 @@ class Written(NamedTuple):
 
 
 def now() -> datetime:
-    """The time that is stamped on objects."""
     return datetime.now(UTC)
 
 
@@ -63,7 +63,7 @@ class Writer:
     def __init__(
         self, store: Store, admission: Admission, webhooks: Webhooks | None = None
     ) -> None:
-        """Without ``webhooks`` nobody is asked: so the server itself writes."""
+        """Without ``webhooks`` none is called: the server's own writes use this."""
         self._store = store
         self._admission = admission
         self._webhooks = webhooks
@@ -119,10 +119,10 @@ class Writer:
         return obj
 
     async def update(self, call: Call, make: Change, *, owner_tracked: bool = False) -> Written:
-        """Replace an object by what ``make`` makes of it.
+        """Replace an object by the result of ``make``.
 
         Raises:
-            StatusError: there is none, it has changed since the client saw it, the new state is
+            StatusError: it does not exist, it changed since the client read it, the new state is
                 invalid, or a webhook forbids it.
         """
         kind, topic = call.kind, self._store.topic(call.kind.topic)
@@ -173,7 +173,7 @@ class Writer:
         return new
 
     def _restricted(self, call: Call, record: Record, stored: Json, new: Json) -> Json:
-        """The wanted state, stored form, with what its request may not change left as it is."""
+        """Return the desired state in stored form, without changes that are not permitted."""
         meta = objects.check_identity(call, new)
         self._check_base(call, record, stored, meta)
         objects.check_fields(call, new)
@@ -185,10 +185,10 @@ class Writer:
         return new
 
     async def delete(self, call: Call, removal: Removal) -> Written:
-        """Delete an object, or mark it as going.
+        """Remove an object, or set its deletion timestamp.
 
         Raises:
-            StatusError: there is none, a precondition does not hold, or it may not be deleted.
+            StatusError: it does not exist, a precondition fails, or its deletion is forbidden.
         """
         kind, topic = call.kind, self._store.topic(call.kind.topic)
         options = removal.options()
@@ -212,7 +212,7 @@ class Writer:
         return await self._store_object(call, obj, dry_run=removal.dry_run)
 
     def review(self, call: Call, operation: str, shown: Shown) -> Review | None:
-        """The review of what a subresource takes that is no object of the kind, as a Scale is."""
+        """Return the review of a subresource's own object, such as a Scale."""
         if self._webhooks is None:
             return None
         return self._webhooks.review(call, operation, shown=shown)
@@ -220,7 +220,7 @@ class Writer:
     def _review(
         self, call: Call, operation: str, *, options: Json | None = None, dry_run: bool = False
     ) -> Review | None:
-        # What other subresources take is no object of the kind: they ask for themselves.
+        # The body of other subresources is another kind: they call ``review`` themselves.
         if self._webhooks is None or call.subresource not in REVIEWED:
             return None
         return self._webhooks.review(call, operation, options=options, dry_run=dry_run)
@@ -253,7 +253,7 @@ class Writer:
             return Written(encode(obj), created)
         labels, fields = selectable(call.kind, obj)
         topic = self._store.topic(call.kind.topic)
-        # A client that goes away takes nothing back: what is staged will be committed.
+        # A disconnect cancels the handler, but a staged write is committed regardless.
         record = await asyncio.shield(self._store.put(topic, call.key, obj, labels, fields))
         return Written(record.body, created)
 
@@ -273,7 +273,7 @@ class Writer:
 
 
 def check_preconditions(call: Call, obj: Json, uid: str, revision: str) -> None:
-    """Refuse a write that is meant for another object, or another state of this one.
+    """Refuse a write with preconditions for another object, or for another state of this one.
 
     Raises:
         StatusError: 409.
@@ -291,7 +291,6 @@ def check_preconditions(call: Call, obj: Json, uid: str, revision: str) -> None:
 
 
 def selectable(kind: Kind, obj: Json) -> tuple[dict[str, str], dict[str, str]]:
-    """The labels and selectable fields of a stored object."""
     labels: Any = obj["metadata"].get("labels")
-    # Records are many and live long: those without labels or fields share one that is empty.
+    # Records are numerous and long-lived: those without labels or fields share one dict.
     return labels or NOTHING, kind.fields(obj) if kind.selectable else NOTHING

@@ -37,7 +37,7 @@ def as_v2(schema: Json) -> Json:
     if own.get("format") == "quantity":
         del own["format"]
     if schema.get("nullable"):
-        # kubectl refuses null for a typed value, so the nullable schema has no bounds.
+        # Version 2 cannot express null, which bounds or an enum would exclude.
         own = {key: value for key, value in own.items() if key not in _BOUNDS | {"enum"}}
     return _with_parts(own, as_v2)
 

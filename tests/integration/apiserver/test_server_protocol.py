@@ -1,4 +1,4 @@
-"""The protocol at its edges: refusals, selectors, watches that end, dry runs, patches, forms."""
+"""Edge cases of the protocol: errors, selectors, ends of watches, dry runs, patches, formats."""
 
 import asyncio
 import io
@@ -123,7 +123,7 @@ async def test_yaml_is_read_and_written(http: Http):
     body = b'metadata: {name: a, annotations: {at: 2026-01-01}}\ndata: {on: "yes"}\n'
     status, stored = await http("POST", MAPS, body, Content_Type="application/yaml")
     assert status == 201
-    # As with every YAML 1.1 reader an unquoted ``on`` is true; dates stay text.
+    # YAML 1.1: an unquoted ``on`` is true; dates stay text.
     assert stored["data"] == {"true": "yes"}
     assert stored["metadata"]["annotations"] == {"at": "2026-01-01"}
     _, text = await http("GET", f"{MAPS}/a", Accept="application/yaml")
@@ -237,9 +237,9 @@ async def test_discovery_in_both_forms(http: Http):
     _, groups = await http("GET", "/apis")
     assert "apps" in [group["name"] for group in groups["groups"]]
     accept = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
-    _, whole = await http("GET", "/apis", Accept=accept)
-    assert whole["kind"] == "APIGroupDiscoveryList"
-    assert "apps" in [item["metadata"]["name"] for item in whole["items"]]
+    _, complete = await http("GET", "/apis", Accept=accept)
+    assert complete["kind"] == "APIGroupDiscoveryList"
+    assert "apps" in [item["metadata"]["name"] for item in complete["items"]]
 
 
 class Lines:

@@ -1,4 +1,4 @@
-"""Admission webhooks, asked over real HTTPS."""
+"""Admission webhooks, called over real HTTPS."""
 
 import asyncio
 import base64
@@ -357,7 +357,7 @@ FAILURES = {
 async def test_a_failed_call_fails_the_write_or_is_ignored_as_the_policy_says(
     client: Client, hooks: WebhookServer, failure: str
 ):
-    hooks.answers["v"], said = FAILURES[failure]
+    hooks.answers["v"], output = FAILURES[failure]
     hook = hooks.hook("v", timeoutSeconds=1)
     configured = await configure(client, "validating", hook)
     with pytest.raises(errors.ApiError) as refused:
@@ -365,7 +365,7 @@ async def test_a_failed_call_fails_the_write_or_is_ignored_as_the_policy_says(
     assert refused.value.status.code == 500
     start = 'Internal error occurred: failed calling webhook "v.hooks.example.com": '
     assert refused.value.status.message.startswith(start)
-    assert said in refused.value.status.message
+    assert output in refused.value.status.message
     configured["webhooks"][0]["failurePolicy"] = "Ignore"
     await client.request_json("PUT", f"{path_of('validating')}/c", body=configured)
     await create(client)
@@ -411,7 +411,7 @@ async def test_a_certificate_that_is_not_trusted_ends_the_call(
 
 
 async def serve(client: Client, hooks: WebhookServer, *, ready: bool = True) -> None:
-    """A service whose only pod is the webhook of the test."""
+    """Create a service whose only pod is the webhook of the test."""
     service = {"metadata": {"name": "hooks"},
                "spec": {"ports": [{"name": "https", "port": 8443, "targetPort": 1}]}}  # fmt: skip
     addresses = "addresses" if ready else "notReadyAddresses"

@@ -1,4 +1,4 @@
-"""kubectl delete: grace, force, selection, and what becomes of dependents."""
+"""kubectl delete: grace, force, selection, and dependents."""
 
 import pytest
 
@@ -61,7 +61,7 @@ def test_many_by_selector_by_file_and_all(kubectl: Kubectl) -> None:
     assert "four" in kubectl("delete configmap --all")
     assert "NotFound" in kubectl.refused("delete configmap four")
     assert kubectl("delete configmap four --ignore-not-found") == ""
-    # What the cluster gives each namespace comes back.
+    # The objects that each namespace gets are created again.
     until(lambda: kubectl.run("get", "configmap", "kube-root-ca.crt")[0] == 0)
 
 

@@ -1,4 +1,4 @@
-"""Kinds with two faces say the same in both."""
+"""Conversion between the versions of Event and HorizontalPodAutoscaler."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The store: writes become visible when they are committed, in order, and not otherwise."""
+"""The store: writes become visible after the commit, in order, or not at all."""
 
 import asyncio
 import contextlib

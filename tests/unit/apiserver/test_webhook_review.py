@@ -1,4 +1,4 @@
-"""Questions to webhooks, and which answers count."""
+"""AdmissionReview: requests to webhooks, and which responses are valid."""
 
 import base64
 import json
@@ -74,7 +74,7 @@ def an_answer(version: str = "v1", **response: Any) -> bytes:
 def test_an_answer_to_the_question_is_read():
     assert read_answer(a_hook(), "1", an_answer(allowed=True)).allowed
     assert not read_answer(a_hook(), "1", an_answer()).allowed
-    # The older version knew no rule that the identity comes back.
+    # v1beta1 does not require that the response repeats the UID.
     assert read_answer(a_hook("v1beta1"), "2", an_answer("v1beta1", allowed=True)).allowed
 
 

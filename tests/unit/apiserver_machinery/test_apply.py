@@ -1,4 +1,4 @@
-"""Server-side apply and the ownership of fields: examples of KEP-555, and laws."""
+"""Server-side apply and the ownership of fields: examples of KEP-555, and properties."""
 
 import copy
 from datetime import UTC, datetime, timedelta
@@ -152,7 +152,7 @@ def test_several_conflicts_are_listed_by_manager() -> None:
 def test_managers_who_agree_own_a_field_together() -> None:
     live = applied_by("two", applied_by("one", None, data={"a": "1"}), data={"a": "1"})
     assert owners(live) == {"one": {"f:data": {"f:a": {}}}, "two": {"f:data": {"f:a": {}}}}
-    # One gives the field up; the other still holds it.
+    # One manager drops the field; the other still owns it.
     assert applied_by("one", live, spec={"replicas": 1})["data"] == {"a": "1"}
 
 
@@ -361,6 +361,6 @@ def test_an_update_owns_what_differs(before: dict[str, Any], after: dict[str, An
     new = an_object(**after)
     track_update(old, new, SCHEMA, manager="kubectl", now=NOW)
     owned = set().union(*(decode(entry["fieldsV1"]) for entry in managed_fields(new)), set())
-    # What was emptied has lost its parts, and so its owners.
+    # An emptied container has no leaves left, hence no owners.
     leaves = {path for path in field_set(an_object(**after), SCHEMA) if path[-1] not in PARENTS}
     assert leaves - IDENTITY <= owned

@@ -1,4 +1,4 @@
-"""Structural schemas: pruning, defaults and every mistake with its path."""
+"""Structural schemas: pruning, defaults, and validation errors with their paths."""
 
 import copy
 from typing import Any

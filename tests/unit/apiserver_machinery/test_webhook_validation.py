@@ -1,4 +1,4 @@
-"""Webhook configurations: each mistake is found and named; what is left open is filled in."""
+"""Webhook configurations: validation errors and defaults."""
 
 import copy
 from typing import Any

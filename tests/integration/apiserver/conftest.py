@@ -1,8 +1,7 @@
 """Two kubectl versions against the API server: a current one, and 1.20 of Debian bookworm.
 
 ``GANGLINE_KUBECTL`` and ``GANGLINE_KUBECTL_OLD`` are their paths. By default ``kubectl`` on the
-path is
-the current one, and the old one is searched where continuous integration unpacks it.
+path is the current one, and the old one is searched where continuous integration unpacks it.
 """
 
 import asyncio

@@ -155,7 +155,7 @@ class Stream:
         readable, _, _ = select.select([self.descriptor], [], [], max(ends - time.monotonic(), 0))
         try:
             block = os.read(self.descriptor, 65536) if readable else b""
-        except OSError:  # A terminal says so that its last user has removed.
+        except OSError:  # EIO: the last user of the terminal has closed it.
             block = b""
         self.output += block.decode(errors="replace")
         return bool(block)

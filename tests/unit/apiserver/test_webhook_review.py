@@ -81,14 +81,14 @@ def test_an_answer_to_the_question_is_read():
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (b"", "no AdmissionReview"),
-        (b"null", "no AdmissionReview"),
-        (b"\xff\xfe", "no AdmissionReview"),
-        (b"[" * 5000, "no AdmissionReview"),
+        (b"", "not an AdmissionReview"),
+        (b"null", "not an AdmissionReview"),
+        (b"\xff\xfe", "not an AdmissionReview"),
+        (b"[" * 5000, "not an AdmissionReview"),
         (an_answer("v2", allowed=True), "got admission.k8s.io/v2, Kind=AdmissionReview"),
         (an_answer(uid="2"), 'expected response.uid="1", got "2"'),
-        (an_answer(allowed="yes"), "no AdmissionReview"),
-        (an_answer(status="no"), "no AdmissionReview"),
+        (an_answer(allowed="yes"), "not an AdmissionReview"),
+        (an_answer(status="no"), "not an AdmissionReview"),
         (an_answer(patch="x"), "returned response.patch but not response.patchType"),
         (an_answer(patchType="JSONPatch"), "returned response.patchType but not response.patch"),
         (an_answer(patch="x", patchType="Merge"), 'invalid response.patchType of "Merge"'),
@@ -104,7 +104,7 @@ def test_an_answer_that_makes_no_sense_is_refused(answer: bytes, message: str):
 def test_a_patch_that_cannot_be_read_is_refused(patch: str):
     answer = an_answer(allowed=True, patch=patch, patchType="JSONPatch")
     response = read_answer(a_hook(mutating=True), "1", answer)
-    with pytest.raises(BadAnswer, match="the patch cannot be read"):
+    with pytest.raises(BadAnswer, match="the patch is invalid"):
         operations_of(response)
 
 

@@ -192,7 +192,7 @@ class Admission:
             address = str(self._services[self._next_address + 1])
             if address not in taken:
                 return address
-        raise refusal(500, "InternalError", f"no address is left in {self._services}")
+        raise refusal(500, "InternalError", f"no free address in {self._services}")
 
     def _give_ports(self, service: Json) -> None:
         spec = service.get("spec")

@@ -1,18 +1,15 @@
 """The persistent state: one SQLite table, to which changes are appended in batches.
 
 Each row is one change of one object: ``rv`` is its revision, ``body`` the object after the change.
-The
-newest row of a key is the object's current state, or its last one if it was deleted. Older rows are
-the history that watches resume from.
+The newest row of a key is the object's current state, or its last one if it was deleted. Older rows
+are the history that watches resume from.
 
 A batch is one transaction, and its writes are acknowledged only after the commit. With the
 write-ahead log and ``synchronous=NORMAL``, a killed process loses nothing; a power failure may lose
-the
-last moments. ``FULL`` survives that too.
+the last moments. ``FULL`` survives that too.
 
 Without ``FULL`` a commit is a copy into the page cache and takes microseconds. Only ``checkpoint``,
-which
-moves the log into the file, waits for the disk; the store runs it in a thread.
+which moves the log into the file, waits for the disk; the store runs it in a thread.
 
 Constraint: used from one thread at a time, which the store guarantees.
 """

@@ -1,8 +1,7 @@
 """Errors of the API server: every error that a client sees is a ``StatusError``.
 
 Each function returns the Status object that Kubernetes returns in the same case. Clients act on
-code
-and reason, so they behave as with Kubernetes.
+code and reason, so they behave as with Kubernetes.
 """
 
 from collections.abc import Iterable

@@ -13,7 +13,7 @@ class TakenOver(asyncio.Protocol):
 
     def __init__(self, request: web.BaseRequest, received: Callable[[bytes], None]) -> None:
         if request.transport is None:
-            raise ConnectionResetError("the client has gone")
+            raise ConnectionResetError("the client has disconnected")
         self.closed = asyncio.Event()
         self._received = received
         self._transport = request.transport

@@ -43,8 +43,7 @@ class Topic:
     """All objects of one kind, their history, and the uncommitted writes.
 
     ``events[i]`` has the sequence number ``base + i``. The cursor of a watcher is such a number, so
-    dropping
-    old events does not move any cursor.
+    dropping old events does not move any cursor.
     """
 
     def __init__(self, name: str, horizon: int) -> None:

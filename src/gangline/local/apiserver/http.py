@@ -94,7 +94,7 @@ class Api:
         except web.HTTPRequestEntityTooLarge:
             response = refused(too_large(LARGEST_BODY))
         except web.RequestPayloadError as error:
-            response = refused(bad_request(f"the body of the request cannot be read: {error}"))
+            response = refused(bad_request(f"the body of the request is invalid: {error}"))
         except ConnectionError:
             raise  # the client disconnected
         except Exception as error:  # one failed request must not stop the server
@@ -185,14 +185,14 @@ class Protocol(web.RequestHandler):
     ) -> web.StreamResponse:
         """Answer a malformed request and close its connection."""
         if request.writer.output_size > 0:
-            raise ConnectionError("the answer has begun already")
+            raise ConnectionError("the response has already started")
         if isinstance(exc, LineTooLong):
-            text = f"the request line and each header may have {LONGEST_LINE} bytes"
+            text = f"the request line and each header must not exceed {LONGEST_LINE} bytes"
             error = refusal(431, "RequestHeaderFieldsTooLarge", text)
         elif isinstance(exc, BadHttpMethod):
             error = method_not_allowed("that of the request")
         elif status < 500:
-            error = bad_request(f"the request cannot be read: {message or exc}")
+            error = bad_request(f"the request is malformed: {message or exc}")
         else:
             log.error("request failed", exc_info=exc)
             error = internal("the request could not be handled")

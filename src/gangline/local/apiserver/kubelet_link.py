@@ -78,7 +78,7 @@ class KubeletLink:
         """
         for node in sorted(self._store.topic("nodes.").records):
             return self.address(node)
-        raise unavailable("there is no node, and so no log")
+        raise unavailable("there is no node that could have the log")
 
     def address(self, node: str) -> str:
         """Return the address of the kubelet of a node.

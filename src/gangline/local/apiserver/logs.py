@@ -45,9 +45,7 @@ class Logs:
         try:
             source = await self._link.session.get(url, params=options)
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise unavailable(
-                f"the kubelet of pod {call.name} cannot be reached: {error}"
-            ) from None
+            raise unavailable(f"the kubelet of pod {call.name} is unreachable: {error}") from None
         async with source:
             if source.status >= 400:
                 text = (await source.text()).strip()

@@ -17,12 +17,10 @@ class Metrics:
             ["verb", "resource", "code"], registry=self._registry,
         )  # fmt: skip
         self._seconds = Histogram(
-            "gangline_apiserver_request_seconds", "Time to answer; watches and streams left out.",
+            "gangline_apiserver_request_seconds", "Request duration without watches and streams.",
             ["verb"], registry=self._registry, buckets=BUCKETS,
         )  # fmt: skip
-        self.watches = Gauge(
-            "gangline_apiserver_watches", "Watches that are open.", registry=self._registry
-        )
+        self.watches = Gauge("gangline_apiserver_watches", "Open watches.", registry=self._registry)
         self.revision = Gauge(
             "gangline_apiserver_revision", "The newest committed revision.",
             registry=self._registry,

@@ -111,7 +111,7 @@ def _as_json(value: Any) -> Any:
         return value
     if isinstance(value, float) and math.isfinite(value):
         return value
-    raise bad_request(f"the YAML in the body holds a value that JSON cannot hold: {value!r}")
+    raise bad_request(f"the YAML in the body has a value that JSON does not support: {value!r}")
 
 
 def _key(key: object) -> str:
@@ -119,7 +119,7 @@ def _key(key: object) -> str:
         return "true" if key else "false"
     if isinstance(key, (str, int, float)):
         return str(key)
-    raise bad_request(f"the YAML in the body has a key that is no text: {key!r}")
+    raise bad_request(f"the YAML in the body has a key that is not a string: {key!r}")
 
 
 class _JsonLikeLoader(yaml.CSafeLoader):

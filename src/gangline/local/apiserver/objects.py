@@ -29,8 +29,7 @@ VALIDATION_MODES = ("", "Ignore", "Warn", "Strict")
 MOST_WARNINGS = 20
 LEFT_OUT_WHEN_EMPTY = ("labels", "annotations", "finalizers", "ownerReferences")
 """Empty and absent mean the same for these fields. Only absent is stored, so that tools that
-compare
-objects see no difference.
+compare objects see no difference.
 """
 
 
@@ -133,8 +132,7 @@ def types_checked(kind: Kind, obj: Json) -> Iterator[None]:
     """Convert an exception caused by a value of the wrong type into a field error.
 
     Checking all types first would slow down every valid object. The schema is evaluated only after
-    an
-    exception, and finds the wrong value.
+    an exception, and finds the wrong value.
 
     Raises:
         StatusError: 422.

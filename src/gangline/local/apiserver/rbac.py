@@ -1,8 +1,7 @@
 """Authorization by RBAC: roles and their bindings, evaluated as in Kubernetes.
 
 Members of ``system:masters`` may do everything. Other users may do what the roles bound to them or
-to
-their groups allow. There are no rules that deny.
+to their groups allow. There are no rules that deny.
 """
 
 from collections.abc import Collection, Iterator
@@ -93,7 +92,7 @@ class Authorizer:
         if ADMIN_GROUP in user.groups:
             return f"RBAC: allowed by membership in {ADMIN_GROUP}"
         if deed.path and _is_open(deed, user):
-            return "RBAC: open to everybody who is known"
+            return "RBAC: allowed for all authenticated users"
         for rule, origin in self.rules(user, deed.namespace):
             if allows(rule, deed):
                 return f"RBAC: allowed by {origin}"

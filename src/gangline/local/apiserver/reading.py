@@ -105,7 +105,7 @@ def _read_token(text: str) -> tuple[int, str]:
 
 def _check_held(topic: Topic, revision: int, after: str, newest: int) -> None:
     if revision > newest:
-        raise bad_request("continue key is not valid: its revision is not yet there")
+        raise bad_request("continue key is not valid: its revision does not exist yet")
     if revision < topic.horizon:
         raise expired(
             "The provided continue parameter is too old to display a consistent list result. "

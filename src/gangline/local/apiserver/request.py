@@ -1,8 +1,7 @@
 """The target of a request: its path, verb and options, parsed into one value.
 
 Paths are those of Kubernetes: ``/api/v1/...`` for the core group and ``/apis/GROUP/VERSION/...``
-for
-others, then optionally ``namespaces/NAMESPACE``, the plural, a name and a subresource.
+for others, then optionally ``namespaces/NAMESPACE``, the plural, a name and a subresource.
 """
 
 from collections.abc import Mapping

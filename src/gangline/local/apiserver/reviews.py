@@ -91,7 +91,7 @@ class Reviews:
     def _token(self, token: str) -> Json:
         user = self._authenticator.by_token(token)
         if user is None:
-            return {"authenticated": False, "error": "the token is not one of this cluster"}
+            return {"authenticated": False, "error": "the token was not issued by this cluster"}
         return {"authenticated": True, "user": _info(user)}
 
 

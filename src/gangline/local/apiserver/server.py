@@ -1,8 +1,10 @@
 """The embedded API server, as one object to start and stop.
 
-server = ApiServer(ServerSettings(data=folder))
-await server.start()          # server.url, server.ca_path, server.admin_token
-await server.stop()           # ends open watches immediately
+Usage::
+
+    server = ApiServer(ServerSettings(data=folder))
+    await server.start()          # server.url, server.ca_path, server.admin_token
+    await server.stop()           # ends open watches immediately
 """
 
 import asyncio

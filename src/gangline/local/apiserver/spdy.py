@@ -1,9 +1,8 @@
 """The subset of SPDY/3.1 that Kubernetes clients use: several streams over one connection. No I/O.
 
 A ``Session`` is fed with received bytes and writes through a function. A callback reports new
-streams.
-There is no flow control: these clients neither wait for window updates nor send them. Header blocks
-use one compression context for each direction, with the dictionary of the protocol.
+streams. There is no flow control: these clients neither wait for window updates nor send them.
+Header blocks use one compression context for each direction, with the dictionary of the protocol.
 """
 
 import asyncio
@@ -139,7 +138,7 @@ class Session:
 
     def _control(self, version: int, type_: int, flags: int, payload: bytes) -> None:
         if version != VERSION:
-            raise SpdyError(f"SPDY version {version} is not spoken here")
+            raise SpdyError(f"SPDY version {version} is not supported")
         if type_ == SYN_STREAM:
             self._syn_stream(flags, payload)
         elif type_ == RST_STREAM:
@@ -152,7 +151,7 @@ class Session:
 
     def _syn_stream(self, flags: int, payload: bytes) -> None:
         if len(payload) < 10:
-            raise SpdyError("a SYN_STREAM frame is cut short")
+            raise SpdyError("a SYN_STREAM frame is truncated")
         identity = _identity(payload)
         stream = Stream(self, identity, self._headers(payload[10:]))
         self._streams[identity] = stream
@@ -175,7 +174,7 @@ class Session:
                 texts.append(raw[position : position + size].decode())
                 position += size
         except (zlib.error, struct.error, UnicodeDecodeError) as error:
-            raise SpdyError(f"headers cannot be read: {error}") from error
+            raise SpdyError(f"invalid headers: {error}") from error
         return dict(zip(texts[::2], texts[1::2], strict=True))
 
     def _data(self, identity: int, flags: int, payload: bytes) -> None:
@@ -193,5 +192,5 @@ class Session:
 
 def _identity(payload: bytes) -> int:
     if len(payload) < 4:
-        raise SpdyError("a frame is cut short")
+        raise SpdyError("a frame is truncated")
     return int.from_bytes(payload[:4]) & 0x7FFFFFFF

@@ -38,7 +38,7 @@ class SpdyStreams:
         offered = request.headers.getall("X-Stream-Protocol-Version", [])
         chosen = next((name for name in PROTOCOLS if name in offered), None)
         if chosen is None:
-            raise bad_request(f"none of the stream protocols {offered} is spoken here")
+            raise bad_request(f"none of the stream protocols {offered} is supported")
         options = exec_options(call)
         kubelet = await open_kubelet(self._link, target.url(call.subresource), options)
         async with contextlib.AsyncExitStack() as stack:

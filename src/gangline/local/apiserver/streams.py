@@ -63,7 +63,7 @@ async def open_kubelet(
         why = error.headers.get(REFUSAL_HEADER) if error.headers else None
         raise refusal(error.status, reason_of(error.status), why or error.message) from None
     except (aiohttp.ClientError, TimeoutError) as error:
-        raise unavailable(f"the kubelet cannot be reached: {error}") from None
+        raise unavailable(f"the kubelet is unreachable: {error}") from None
 
 
 class Streams:

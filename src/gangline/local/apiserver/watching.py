@@ -4,8 +4,7 @@ A change wakes no task. The first change after a pause is sent immediately. Unde
 collected for a few milliseconds, and each watcher gets all its new events in one write. Watchers
 with equal selectors and formats share the encoded bytes. A watcher whose client does not read is
 skipped until it does. If the history no longer reaches back to its cursor, it gets 410 and must
-list
-again. A slow watcher thus costs nothing, and a hundred watchers cost little more than one.
+list again. A slow watcher thus costs nothing, and a hundred watchers cost little more than one.
 """
 
 import asyncio

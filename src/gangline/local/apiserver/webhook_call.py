@@ -1,9 +1,8 @@
 """Client of admission webhooks: address, TLS trust, one POST.
 
 A webhook behind a service is called at the address of one of its ready pods, because a cluster IP
-is
-reachable only inside the pod network. Its certificate must be valid for the service's name, as in
-Kubernetes.
+is reachable only inside the pod network. Its certificate must be valid for the service's name, as
+in Kubernetes.
 """
 
 import asyncio
@@ -166,7 +165,7 @@ async def _read(answer: aiohttp.ClientResponse) -> bytes:
         found += part
         if len(found) > LARGEST_ANSWER:
             answer.close()
-            raise CallFailed(f"the answer is longer than {LARGEST_ANSWER} bytes")
+            raise CallFailed(f"the response exceeds {LARGEST_ANSWER} bytes")
     if answer.status == 200:
         return bytes(found)
     if answer.status == 404:

@@ -109,7 +109,7 @@ def read_answer(hook: Hook, uid: str, body: bytes) -> AdmissionResponse:
     try:
         review = msgspec.json.decode(body, type=AdmissionReview)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadAnswer(f"the answer is no AdmissionReview: {error}") from None
+        raise BadAnswer(f"the response is not an AdmissionReview: {error}") from None
     version = review_version(hook)
     response = review.response
     if version == "v1":
@@ -152,7 +152,7 @@ def operations_of(response: AdmissionResponse) -> Any:
     try:
         return msgspec.json.decode(base64.b64decode(response.patch, validate=True))
     except (binascii.Error, ValueError, RecursionError) as error:
-        raise BadAnswer(f"the patch cannot be read: {error}") from None
+        raise BadAnswer(f"the patch is invalid: {error}") from None
 
 
 def denial(hook: Hook, status: Status | None) -> StatusError:

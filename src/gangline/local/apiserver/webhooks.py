@@ -143,7 +143,10 @@ def _readable(plural: str, record: Record) -> list[Hook]:
         return hooks_of(plural, record.body)
     except msgspec.ValidationError as error:
         # Refusing every write, or the start, would also prevent the repair.
-        log.error("webhooks left out", extra={"configuration": record.key, "why": str(error)})
+        log.error(
+            "invalid webhook configuration ignored",
+            extra={"configuration": record.key, "why": str(error)},
+        )
         return []
 
 

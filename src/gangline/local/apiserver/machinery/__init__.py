@@ -6,8 +6,7 @@ errors are ``gangline.api.meta.StatusCause`` values, and all of them are returne
 ``now`` is always an aware datetime.
 
 Packages, low to high: ``schema`` (pruning, defaulting and validation by schema, compiled),
-``patch``
-(JSON, merge and strategic merge patches), ``openapi``, ``protobuf`` (request bodies of newer
-kubectl), ``apply`` (server-side apply, managed fields), ``defaults`` and ``validation`` (rules of
-built-in kinds beyond their schema), ``printing`` (the Table of ``kubectl get``).
+``patch`` (JSON, merge and strategic merge patches), ``openapi``, ``protobuf`` (request bodies of
+newer kubectl), ``apply`` (server-side apply, managed fields), ``defaults`` and ``validation``
+(rules of built-in kinds beyond their schema), ``printing`` (the Table of ``kubectl get``).
 """

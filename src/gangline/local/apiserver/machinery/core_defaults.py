@@ -1,8 +1,7 @@
 """Defaults of the built-in kinds, as Kubernetes sets them.
 
 Custom kinds get the defaults of their schema (``StructuralSchema``). The functions change the
-object
-in place, never overwrite a given value, and leave values of the wrong type to validation.
+object in place, never overwrite a given value, and leave values of the wrong type to validation.
 """
 
 import base64
@@ -54,8 +53,8 @@ def normalize(group: str, kind: str, obj: Json) -> None:
     """Rewrite given values in the form in which they are stored, in place. Nothing is added.
 
     Quantities get their canonical form (``1000m`` of cpu is ``1``), ``stringData`` becomes
-    ``data``. An
-    applied configuration is normalized first. Otherwise it would seem to change fields of others.
+    ``data``. An applied configuration is normalized first. Otherwise it would seem to change fields
+    of others.
     """
     match (group, kind):
         case ("", "Pod"):

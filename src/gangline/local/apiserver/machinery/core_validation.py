@@ -1,8 +1,7 @@
 """Validation of built-in kinds on creation and on update, beyond their schema.
 
 ``metadata`` is checked for every kind. Functions yield all errors. Values of the wrong JSON type
-are
-reported by the schema and ignored here.
+are reported by the schema and ignored here.
 """
 
 import base64

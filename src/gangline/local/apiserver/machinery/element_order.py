@@ -14,8 +14,7 @@ def ordered(
     order.
 
     The two sequences are zipped. An item that only the server has comes first if it stood before
-    the
-    next patched item; otherwise the patched item comes first.
+    the next patched item; otherwise the patched item comes first.
     """
     rank = {identity(item): place for place, item in reversed(list(enumerate(told)))}
     place_before = {identity(item): place for place, item in reversed(list(enumerate(before)))}

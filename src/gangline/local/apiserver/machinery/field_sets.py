@@ -1,9 +1,8 @@
 """Sets of fields of an object: the unit of ownership in server-side apply.
 
 A path is a tuple of segments in the notation of ``fieldsV1``: ``f:NAME`` is a field, ``k:{...}`` an
-item
-of a keyed list, ``v:VALUE`` a member of a set. Maps are owned by field and keyed lists by item;
-atomic lists and maps are owned as one unit.
+item of a keyed list, ``v:VALUE`` a member of a set. Maps are owned by field and keyed lists by
+item; atomic lists and maps are owned as one unit.
 """
 
 import json

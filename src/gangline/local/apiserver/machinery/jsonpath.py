@@ -1,7 +1,9 @@
 r"""The JSONPath of printer columns: fields, indexes, slices, wildcards and simple filters.
 
-.spec.replicas   .metadata.annotations.example\.com/note   .status['phase']
-.items[0]   .items[-1:]   .items[*].name   .conditions[?(@.type=="Ready")].status
+Examples::
+
+    .spec.replicas   .metadata.annotations.example\.com/note   .status['phase']
+    .items[0]   .items[-1:]   .items[*].name   .conditions[?(@.type=="Ready")].status
 """
 
 import json

@@ -19,7 +19,9 @@ ANNOTATIONS_LIMIT = 256 * 1024
 def path_segment(name: str) -> names.Complaint | None:
     """Check a name that must be a valid path segment, such as the name of a role."""
     if name in (".", "..") or "/" in name or "%" in name:
-        return names.Complaint("is no part of a path", "use no '/' and no '%', nor '.' or '..'")
+        return names.Complaint(
+            "is not a valid path segment", "use no '/' and no '%', nor '.' or '..'"
+        )
     return None
 
 

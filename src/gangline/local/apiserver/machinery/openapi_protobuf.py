@@ -1,9 +1,8 @@
 """The OpenAPI v2 document in the protobuf encoding that kubectl requests.
 
 The messages are those of ``openapi.v2`` in google/gnostic: each key of the JSON document is a
-numbered
-field. Only keys that ``openapi`` produces are encoded. Keys with the prefix ``x-`` become vendor
-extensions, written as YAML (JSON is YAML).
+numbered field. Only keys that ``openapi`` produces are encoded. Keys with the prefix ``x-`` become
+vendor extensions, written as YAML (JSON is YAML).
 """
 
 import json

@@ -60,7 +60,7 @@ def json_patch(document: Json, operations: Any) -> Json:
     except (jsonpatch.JsonPatchException, TypeError) as error:
         raise PatchError(f"the JSON patch is malformed: {error}") from error
     if not isinstance(patched, dict):
-        raise unprocessable("the JSON patch leaves something that is not an object")
+        raise unprocessable("the result of the JSON patch is not an object")
     return patched
 
 
@@ -75,7 +75,7 @@ def _applied(document: Json, operations: Sequence[Json]) -> Any:
         if operation.get("op") == "copy" and isinstance(source, str):
             left -= len(msgspec.json.encode(jsonpointer.resolve_pointer(patched, source, None)))
         if left < 0:
-            message = f"the copies of the JSON patch come to more than {MAX_COPIED_BYTES} bytes"
+            message = f"the copies of the JSON patch exceed {MAX_COPIED_BYTES} bytes"
             raise PatchError(message, 413, "RequestEntityTooLarge")
         patched = jsonpatch.apply_patch(patched, [operation], in_place=True)
     return patched

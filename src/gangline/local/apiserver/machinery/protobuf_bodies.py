@@ -2,13 +2,10 @@
 
 A body is an envelope (four magic bytes, the type, the bytes of the object) around messages with
 numbered fields. ``protobuf_fields.json`` maps the numbers: ``"1": "metadata ObjectMeta"`` is a
-field of
-a message type; ``s`` is text, ``b`` boolean, ``i`` number, ``y`` bytes. ``[]`` and ``{}`` mark
-lists and maps.
-``?`` marks fields where zero is a value: Go writes zeros for absent fields too. A field without a
-name is inlined into its parent. ``tools/kubernetes_protobuf_fields.py`` generates the table.
-Unknown
-fields are ignored.
+field of a message type; ``s`` is text, ``b`` boolean, ``i`` number, ``y`` bytes. ``[]`` and ``{}``
+mark lists and maps. ``?`` marks fields where zero is a value: Go writes zeros for absent fields
+too. A field without a name is inlined into its parent. ``tools/kubernetes_protobuf_fields.py``
+generates the table. Unknown fields are ignored.
 """
 
 import base64
@@ -62,7 +59,7 @@ def decode_body(body: bytes) -> Json:
     type_, raw = dict(_fields(_bytes(envelope.get(1, b"")))), _bytes(envelope.get(2, b""))
     kind = _text(type_.get(2, b""))
     if kind not in _table():
-        raise UnknownKind(f"the kind {kind!r} is not read from protobuf")
+        raise UnknownKind(f"the kind {kind!r} has no protobuf table")
     return {"apiVersion": _text(type_.get(1, b"")), "kind": kind, **_message(raw, kind, 0)}
 
 
@@ -172,13 +169,13 @@ def _text(piece: Piece) -> str:
 
 def _bytes(piece: Piece) -> bytes:
     if not isinstance(piece, bytes):
-        raise ProtobufError("a number stands where a message or a text belongs")
+        raise ProtobufError("expected a message or text, found a number")
     return piece
 
 
 def _number(piece: Piece) -> int:
     if not isinstance(piece, int):
-        raise ProtobufError("a message or a text stands where a number belongs")
+        raise ProtobufError("expected a number, found a message or text")
     return piece
 
 
@@ -196,9 +193,9 @@ def _fields(raw: bytes) -> Iterator[tuple[int, Piece]]:
         elif wire in (FIXED64, FIXED32):
             size = 8 if wire == FIXED64 else 4
         else:
-            raise ProtobufError(f"the wire type {wire} is not known")
+            raise ProtobufError(f"unknown wire type {wire}")
         if position + size > len(raw):
-            raise ProtobufError("a field is cut short")
+            raise ProtobufError("a field is truncated")
         yield tag >> 3, raw[position : position + size]
         position += size
 
@@ -207,7 +204,7 @@ def _varint(raw: bytes, position: int) -> tuple[int, int]:
     number = 0
     for shift in range(0, 70, 7):
         if position >= len(raw):
-            raise ProtobufError("a number is cut short")
+            raise ProtobufError("a number is truncated")
         byte = raw[position]
         number |= (byte & 0x7F) << shift
         position += 1

@@ -30,7 +30,7 @@ def _about(schema: Json, description: str) -> Json:
 
 _OWNER: Json = {
     "type": "object",
-    "description": "An object that this one belongs to; it is removed after its owners.",
+    "description": "An owner of this object. The object is deleted after its owners.",
     MAP_TYPE: "atomic",
     "required": ["apiVersion", "kind", "name", "uid"],
     "properties": {
@@ -46,37 +46,37 @@ _OWNER: Json = {
 }
 _ENTRY: Json = {
     "type": "object",
-    "description": "The fields that one manager has set.",
+    "description": "The fields of one manager.",
     "properties": {
         "manager": _about(_STRING, "Name of the writer."),
         "operation": _about(_STRING, "How it wrote: Apply or Update."),
-        "apiVersion": _about(_STRING, "Version that the fields are named in."),
+        "apiVersion": _about(_STRING, "API version of the field names."),
         "time": _about(_TIME, "When the fields of the entry last changed."),
         "fieldsType": _about(_STRING, "Format of the fields: FieldsV1."),
         "fieldsV1": _about({"type": "object", PRESERVE: True}, "The fields, as a tree."),
-        "subresource": _about(_STRING, "Subresource that was written, if it was one."),
+        "subresource": _about(_STRING, "Written subresource, if any."),
     },
 }
 
 OBJECT_META: Json = {
     "type": "object",
-    "description": "What every stored object has: its identity, labels and life cycle.",
+    "description": "Metadata of every stored object: identity, labels, life cycle.",
     "properties": {
         "name": _about(_STRING, "Name, unique among the objects of the kind in the namespace."),
-        "generateName": _about(_STRING, "Start of a name that the server completes."),
-        "namespace": _about(_STRING, "Namespace that the object lives in."),
+        "generateName": _about(_STRING, "Prefix of a name that the server completes."),
+        "namespace": _about(_STRING, "Namespace of the object."),
         "selfLink": _about(_STRING, "No longer set."),
-        "uid": _about(_STRING, "Identity in time and space; a name can be used again."),
+        "uid": _about(_STRING, "Unique identity; names can be reused."),
         "resourceVersion": _about(_STRING, "Changes with every write; compare for equality only."),
-        "generation": _about(_NUMBER, "Counts the changes of what is wished for."),
-        "creationTimestamp": _about(_TIME, "When it was stored."),
-        "deletionTimestamp": _about(_TIME, "When it is to be gone; set by a deletion."),
-        "deletionGracePeriodSeconds": _about(_NUMBER, "Seconds that it has to end in peace."),
-        "labels": _about(_STRINGS, "Names and values to select objects by."),
-        "annotations": _about(_STRINGS, "Names and values that tools keep with the object."),
+        "generation": _about(_NUMBER, "Counts the changes of the desired state."),
+        "creationTimestamp": _about(_TIME, "Time of creation."),
+        "deletionTimestamp": _about(_TIME, "Time by which it is removed; set by a deletion."),
+        "deletionGracePeriodSeconds": _about(_NUMBER, "Grace period of its deletion in seconds."),
+        "labels": _about(_STRINGS, "Names and values for selecting objects."),
+        "annotations": _about(_STRINGS, "Names and values for tools and users."),
         "ownerReferences": {
             "type": "array",
-            "description": "Objects that this one belongs to.",
+            "description": "Owners of this object.",
             LIST_TYPE: "map",
             MAP_KEYS: ["uid"],
             "x-kubernetes-patch-strategy": "merge",
@@ -85,14 +85,14 @@ OBJECT_META: Json = {
         },
         "finalizers": {
             "type": "array",
-            "description": "Who must agree before the object is removed.",
+            "description": "Identifiers that must be removed before the object is.",
             LIST_TYPE: "set",
             "x-kubernetes-patch-strategy": "merge",
             "items": _STRING,
         },
         "managedFields": {
             "type": "array",
-            "description": "Which writer has set which fields.",
+            "description": "Which manager owns which fields.",
             LIST_TYPE: "atomic",
             "items": _ENTRY,
         },

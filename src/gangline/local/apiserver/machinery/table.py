@@ -1,10 +1,8 @@
 """Server-side printing: objects as rows of a ``meta.k8s.io/v1`` Table, which kubectl prints as is.
 
 A ``Printer`` has the columns of a kind and a function that returns the cells of one object.
-Built-in
-kinds have their own printers, custom kinds those of ``additionalPrinterColumns``. All other kinds
-show
-name and age. Columns with a priority above zero appear with ``-o wide``.
+Built-in kinds have their own printers, custom kinds those of ``additionalPrinterColumns``. All
+other kinds show name and age. Columns with a priority above zero appear with ``-o wide``.
 """
 
 import json
@@ -65,8 +63,7 @@ def render_table(
     """Return the Table of a list of objects.
 
     ``include_object`` is None, Metadata or Object, as in the request. ``metadata`` is that of the
-    list.
-    All but the first event of a watch omit the columns.
+    list. All but the first event of a watch omit the columns.
     """
     return {
         "kind": "Table",

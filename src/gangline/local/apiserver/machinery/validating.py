@@ -1,10 +1,8 @@
 """Validation of objects by a schema: all errors, with the wording of Kubernetes' own validation.
 
 A schema is compiled once into closures ``(value, parent path, own segment, causes)``, one for each
-node.
-Rules that a schema does not use cost nothing at run time. CEL rules (``x-kubernetes-validations``)
-are
-not evaluated: use a real cluster's API server for them.
+node. Rules that a schema does not use cost nothing at run time. CEL rules
+(``x-kubernetes-validations``) are not evaluated: use a real cluster's API server for them.
 """
 
 from collections.abc import Callable

@@ -138,7 +138,7 @@ async def test_exec_brings_output_errors_and_the_exit_code(kubectl: Any):
     assert "complaint" in output
     code, output = await kubectl.run("exec", "-i", "p", "--", "exit", "0", text="texts\n")
     assert code == 0
-    assert "WORDS" in output
+    assert "TEXTS" in output
 
 
 @pytest.mark.usefixtures("kubelet")

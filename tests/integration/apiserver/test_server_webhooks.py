@@ -339,8 +339,8 @@ FAILURES = {
     "500": (lambda r: web.Response(status=500, text="boom"), 'an error on the server ("boom")'),
     "404": (lambda r: web.Response(status=404), "could not find the requested resource"),
     "a redirect": (lambda r: web.Response(status=302, headers={"Location": "/x"}), "code 302"),
-    "not JSON": (lambda r: web.Response(text="hello"), "no AdmissionReview"),
-    "a list": (lambda r: web.json_response([1]), "no AdmissionReview"),
+    "not JSON": (lambda r: web.Response(text="hello"), "not an AdmissionReview"),
+    "a list": (lambda r: web.json_response([1]), "not an AdmissionReview"),
     "no response": (lambda r: web.json_response(
         {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}),
         "webhook response was absent"),

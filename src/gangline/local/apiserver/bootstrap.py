@@ -91,9 +91,9 @@ async def populate(
         if kind is None:
             continue
         namespace = obj["metadata"].get("namespace")
-        call = Call(kind, "create", namespace, obj["metadata"]["name"], "", {})
+        request = Call(kind, "create", namespace, obj["metadata"]["name"], "", {})
         try:
-            await writer.create(call, obj)
+            await writer.create(request, obj)
         except StatusError as error:
             if error.status.reason != "AlreadyExists":
                 raise
@@ -110,14 +110,14 @@ async def _publish(writer: Writer, kind: Kind, served: tuple[str, int]) -> None:
             "ports": [{"name": "https", "port": port, "protocol": "TCP"}],
         }
     ]
-    call = Call(kind, "update", "default", "kubernetes", "", {})
+    request = Call(kind, "update", "default", "kubernetes", "", {})
     try:
         await writer.update(
-            call, lambda old: {**old, "metadata": dict(old["metadata"]), "subsets": subsets}
+            request, lambda old: {**old, "metadata": dict(old["metadata"]), "subsets": subsets}
         )
     except StatusError as error:
         if error.status.reason != "NotFound":
             raise
         obj = _named("Endpoints", "v1", "kubernetes", subsets=subsets)
-        call = Call(kind, "create", "default", "kubernetes", "", {})
-        await writer.create(call, obj)
+        request = Call(kind, "create", "default", "kubernetes", "", {})
+        await writer.create(request, obj)

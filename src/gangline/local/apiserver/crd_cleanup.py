@@ -54,9 +54,9 @@ class Cleanup:
         kinds = kinds_of(definition)
         if kinds:
             await self._empty(kinds[0])
-        call = Call(self._definitions, "update", None, name, "", {})
+        request = Call(self._definitions, "update", None, name, "", {})
         try:
-            await self._writer.update(call, _without_finalizer)
+            await self._writer.update(request, _without_finalizer)
         except StatusError as error:
             log.warning(
                 "cleanup finalizer cannot be removed", extra={"crd": name, "why": str(error)}
@@ -75,9 +75,9 @@ class Cleanup:
 
     async def _delete(self, kind: Kind, key: str) -> None:
         namespace, _, name = key.rpartition("/")
-        call = Call(kind, "delete", namespace or None, name, "", {})
+        request = Call(kind, "delete", namespace or None, name, "", {})
         try:
-            await self._writer.delete(call, Removal())
+            await self._writer.delete(request, Removal())
         except StatusError as error:
             if error.status.code != 404:
                 log.warning("object cannot be deleted", extra={"key": key, "why": str(error)})

@@ -28,25 +28,25 @@ class Evictions:
         self._store = store
         self._writer = writer
 
-    async def evict(self, call: Call, removal: Removal) -> None:
+    async def evict(self, request: Call, removal: Removal) -> None:
         """Delete a pod if its budget allows a disruption.
 
         Raises:
             StatusError: 429, the budget does not allow it now; 404, the pod does not exist.
         """
-        record = self._store.topic("pods.").latest(call.key)
+        record = self._store.topic("pods.").latest(request.key)
         if record is None:
-            raise not_found("pods", "", call.name)
+            raise not_found("pods", "", request.name)
         pod = read_json(record.body)
         going = "deletionTimestamp" in pod["metadata"]
         if not going and pod.get("status", {}).get("phase") not in UNDISTURBED:
-            await self._take_from_budget(call, pod, removal.dry_run)
+            await self._take_from_budget(request, pod, removal.dry_run)
         if not removal.dry_run and not going:
-            await self._writer.update(call, with_disruption_condition)
-        await self._writer.delete(call, removal)
+            await self._writer.update(request, with_disruption_condition)
+        await self._writer.delete(request, removal)
 
-    async def _take_from_budget(self, call: Call, pod: Json, dry_run: bool) -> None:
-        budgets = self._budgets(call.namespace or "", pod["metadata"].get("labels") or {})
+    async def _take_from_budget(self, request: Call, pod: Json, dry_run: bool) -> None:
+        budgets = self._budgets(request.namespace or "", pod["metadata"].get("labels") or {})
         if len(budgets) > 1:
             raise internal("This pod has more than one PodDisruptionBudget, which the eviction "
                            "subresource does not support.")  # fmt: skip
@@ -55,9 +55,9 @@ class Evictions:
             if dry_run:
                 return
             name = budget["metadata"]["name"]
-            taking = Call(BUDGETS, "update", call.namespace, name, "status", {}, call.user)
-            taking.agent = call.agent
-            await self._writer.update(taking, lambda found: disrupted(found, call.name))
+            taking = Call(BUDGETS, "update", request.namespace, name, "status", {}, request.user)
+            taking.agent = request.agent
+            await self._writer.update(taking, lambda found: disrupted(found, request.name))
 
     def _budgets(self, namespace: str, labels: dict[str, str]) -> list[Json]:
         topic = self._store.topic(BUDGETS.topic)

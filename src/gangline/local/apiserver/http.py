@@ -78,7 +78,7 @@ class Api:
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request. Exceptions become Status objects."""
         started = time.perf_counter()
-        call: Call | None = None
+        api_request: Call | None = None
         response: web.StreamResponse
         try:
             path, options = split(request.raw_path)
@@ -87,8 +87,8 @@ class Api:
                 answer = await self._handlers.page(user, path, request.headers.get("Accept", ""))
                 response = await respond(request, answer)
             else:
-                call = resolve(self._registry, request.method, path, options)
-                response = await self._answer(request, call, user)
+                api_request = resolve(self._registry, request.method, path, options)
+                response = await self._answer(request, api_request, user)
         except StatusError as error:
             response = refused(error)
         except web.HTTPRequestEntityTooLarge:
@@ -100,26 +100,32 @@ class Api:
         except Exception as error:  # one failed request must not stop the server
             log.exception("request failed", extra={"path": request.raw_path})
             response = refused(internal(f"{type(error).__name__}: {error}"))
-        if call is not None and call.warnings:
-            warn(response, call.warnings)
-        self._metrics.request(call, response.status, time.perf_counter() - started)
+        if api_request is not None and api_request.warnings:
+            warn(response, api_request.warnings)
+        self._metrics.request(api_request, response.status, time.perf_counter() - started)
         return response
 
-    async def _answer(self, request: web.BaseRequest, call: Call, user: User) -> web.StreamResponse:
+    async def _answer(
+        self, request: web.BaseRequest, api_request: Call, user: User
+    ) -> web.StreamResponse:
         headers = request.headers
-        call.user = user
-        call.accept = headers.get("Accept", "")
-        call.agent = headers.get("User-Agent", "")
-        call.content_type = headers.get("Content-Type", "")
-        self._handlers.authorize(call)
-        name = call.verb if call.verb == "watch" else call.subresource or call.kind.topic
+        api_request.user = user
+        api_request.accept = headers.get("Accept", "")
+        api_request.agent = headers.get("User-Agent", "")
+        api_request.content_type = headers.get("Content-Type", "")
+        self._handlers.authorize(api_request)
+        name = (
+            api_request.verb
+            if api_request.verb == "watch"
+            else api_request.subresource or api_request.kind.topic
+        )
         exchange = self._handlers.exchanges.get(name)
         if exchange is not None:
-            return await exchange(request, call)
+            return await exchange(request, api_request)
         if request.body_exists:
-            call.body = await request.read()
+            api_request.body = await request.read()
         handler = self._handlers.special.get(name, self._handlers.objects)
-        answer = await handler(call)
+        answer = await handler(api_request)
         return await respond(request, answer)
 
     def _user(self, request: web.BaseRequest, path: str) -> User:

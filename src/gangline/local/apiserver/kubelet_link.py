@@ -54,21 +54,21 @@ class KubeletLink:
         if self._session is not None:
             await self._session.close()
 
-    def target(self, call: Call, container: str = "", *, any_container: bool = False) -> Target:
+    def target(self, request: Call, container: str = "", *, any_container: bool = False) -> Target:
         """Return the container of a request, or only its pod with ``any_container``.
 
         Raises:
             StatusError: there is no such pod or container, or the pod has no node.
         """
-        record = self._store.topic("pods.").records.get(call.key)
+        record = self._store.topic("pods.").records.get(request.key)
         if record is None:
-            raise not_found("pods", "", call.name)
+            raise not_found("pods", "", request.name)
         pod = read_json(record.body)
         chosen = "" if any_container else choose_container(pod, container)
         node = pod["spec"].get("nodeName")
         if not node:
-            raise bad_request(f"pod {call.name} does not have a host assigned")
-        return Target(self.address(node), call.namespace or "", call.name, chosen)
+            raise bad_request(f"pod {request.name} does not have a host assigned")
+        return Target(self.address(node), request.namespace or "", request.name, chosen)
 
     def any_address(self) -> str:
         """Return the address of any kubelet. All kubelets share one server.

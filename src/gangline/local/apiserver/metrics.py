@@ -28,8 +28,8 @@ class Metrics:
         self._counters: dict[tuple[str, str, int], Counter] = {}
         self._timers: dict[str, Histogram] = {}
 
-    def request(self, call: Call | None, code: int, seconds: float) -> None:
-        verb, resource = (call.verb, call.kind.plural) if call else ("page", "")
+    def request(self, request: Call | None, code: int, seconds: float) -> None:
+        verb, resource = (request.verb, request.kind.plural) if request else ("page", "")
         key = (verb, resource, code)
         counter = self._counters.get(key)
         if counter is None:

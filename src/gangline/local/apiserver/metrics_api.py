@@ -42,7 +42,7 @@ class MetricsApi:
         self._link = link
         self._asked_before: set[str] = set()
 
-    async def nodes(self, call: Call) -> Answer:
+    async def nodes(self, request: Call) -> Answer:
         """Return the usage of nodes."""
         summaries = await self._summaries()
         used = {
@@ -53,12 +53,12 @@ class MetricsApi:
         }
         found = [
             (record, {"usage": _usage(used[record.key])})
-            for record in self._records("nodes.", call)
+            for record in self._records("nodes.", request)
             if record.key in used
         ]
-        return self._answer(call, found)
+        return self._answer(request, found)
 
-    async def pods(self, call: Call) -> Answer:
+    async def pods(self, request: Call) -> Answer:
         """Return the usage of pods, by container."""
         summaries = await self._summaries()
         used = {
@@ -68,14 +68,14 @@ class MetricsApi:
         }
         found = [
             (record, {"containers": [_container(each) for each in used[record.key]]})
-            for record in self._records("pods.", call)
+            for record in self._records("pods.", request)
             if used.get(record.key)
         ]
-        return self._answer(call, found)
+        return self._answer(request, found)
 
-    def _records(self, topic_name: str, call: Call) -> list[Record]:
-        topic, chosen = self._store.topic(topic_name), selection(call)
-        records = [topic.records[key] for key in topic.keys(call.namespace)]
+    def _records(self, topic_name: str, request: Call) -> list[Record]:
+        topic, chosen = self._store.topic(topic_name), selection(request)
+        records = [topic.records[key] for key in topic.keys(request.namespace)]
         return [record for record in records if chosen.matches(record)]
 
     async def _summaries(self) -> list[Json]:
@@ -101,14 +101,14 @@ class MetricsApi:
             return {}
         return found if isinstance(found, dict) else {}
 
-    def _answer(self, call: Call, found: list[tuple[Record, Json]]) -> Answer:
-        objects = [_measurement(call.kind, record, measured) for record, measured in found]
-        if call.name:
+    def _answer(self, request: Call, found: list[tuple[Record, Json]]) -> Answer:
+        objects = [_measurement(request.kind, record, measured) for record, measured in found]
+        if request.name:
             if not objects:
-                raise not_found(call.kind.plural, GROUP, call.name)
-            return Answer(*rendering.object_answer(call, encode(objects[0])))
+                raise not_found(request.kind.plural, GROUP, request.name)
+            return Answer(*rendering.object_answer(request, encode(objects[0])))
         records = [Record("", 0, encode(obj), {}, {}) for obj in objects]
-        return Answer(*rendering.list_answer(call, Page(records, self._store.revision)))
+        return Answer(*rendering.list_answer(request, Page(records, self._store.revision)))
 
 
 def _measurement(kind: Kind, record: Record, measured: Json) -> Json:

@@ -33,13 +33,13 @@ compare objects see no difference.
 """
 
 
-def check_identity(call: Call, obj: Any) -> Json:
+def check_identity(request: Call, obj: Any) -> Json:
     """Check kind, name and namespace of a body and return its metadata.
 
     Raises:
         StatusError: 400, the body is not an object of the requested kind, name and namespace.
     """
-    kind = call.kind
+    kind = request.kind
     if not isinstance(obj, dict):
         raise bad_request(f"the body of the request must be a {kind.kind} object")
     given = (obj.get("apiVersion") or kind.api_version, obj.get("kind") or kind.kind)
@@ -55,28 +55,28 @@ def check_identity(call: Call, obj: Any) -> Json:
     for name in LEFT_OUT_WHEN_EMPTY:
         if meta.get(name, name) in ({}, [], None):
             del meta[name]
-    _check_namespace(call, meta)
-    if call.verb != "create" and meta.setdefault("name", call.name) != call.name:
+    _check_namespace(request, meta)
+    if request.verb != "create" and meta.setdefault("name", request.name) != request.name:
         raise bad_request(
             f"the name of the object ({meta['name']}) does not match the name on the URL "
-            f"({call.name})"
+            f"({request.name})"
         )
     return meta
 
 
-def _check_namespace(call: Call, meta: Json) -> None:
-    if not call.kind.namespaced:
+def _check_namespace(request: Call, meta: Json) -> None:
+    if not request.kind.namespaced:
         meta.pop("namespace", None)
-    elif meta.get("namespace") in (None, "", call.namespace):
-        meta["namespace"] = call.namespace
+    elif meta.get("namespace") in (None, "", request.namespace):
+        meta["namespace"] = request.namespace
     else:
         raise bad_request(
             "the namespace of the provided object does not match the namespace sent on the request"
         )
 
 
-def name_new(call: Call, meta: Json) -> None:
-    """Set the name of a new object in ``meta`` and in ``call``.
+def name_new(request: Call, meta: Json) -> None:
+    """Set the name of a new object in ``meta`` and in ``request``.
 
     Raises:
         StatusError: 400 or 422, the object has no name.
@@ -91,32 +91,32 @@ def name_new(call: Call, meta: Json) -> None:
             "FieldValueRequired", "Required value: name or generateName is required",
             "metadata.name",
         )  # fmt: skip
-        raise invalid(call.kind.group, call.kind.kind, "", [cause])
-    call.name = name
+        raise invalid(request.kind.group, request.kind.kind, "", [cause])
+    request.name = name
 
 
-def check_fields(call: Call, obj: Json) -> None:
+def check_fields(request: Call, obj: Json) -> None:
     """Remove unknown fields in place; warn or refuse as the client requested.
 
     Raises:
         StatusError: 400, unknown or duplicate fields with strict field validation.
     """
-    mode = call.params.get("fieldValidation", "")
+    mode = request.params.get("fieldValidation", "")
     if mode not in VALIDATION_MODES:
         raise bad_request(f"fieldValidation: Unsupported value: {mode!r}: Ignore, Warn or Strict")
-    unknown = call.kind.schema.prune(obj)
+    unknown = request.kind.schema.prune(obj)
     if mode == "Ignore":
         return
     found = [f'unknown field "{path}"' for path in unknown]
-    if mode == "Strict" and call.content_type.startswith("application/json"):
-        found += [f'duplicate field "{name}"' for name in duplicate_fields(call.body)]
+    if mode == "Strict" and request.content_type.startswith("application/json"):
+        found += [f'duplicate field "{name}"' for name in duplicate_fields(request.body)]
     if found and mode == "Strict":
-        kind = call.kind
+        kind = request.kind
         raise bad_request(
             f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: '
             f"strict decoding error: {', '.join(found)}"
         )
-    call.warnings += found[:MOST_WARNINGS]
+    request.warnings += found[:MOST_WARNINGS]
 
 
 def set_defaults(kind: Kind, obj: Json) -> None:
@@ -164,22 +164,22 @@ def validate_new(kind: Kind, obj: Json) -> None:
         raise invalid(kind.group, kind.kind, _name(obj), causes)
 
 
-def validate_changed(call: Call, old: Json, new: Json) -> None:
+def validate_changed(request: Call, old: Json, new: Json) -> None:
     """Refuse an invalid change with all its errors.
 
     Raises:
         StatusError: 422.
     """
-    kind = call.kind
+    kind = request.kind
     causes = kind.schema.validate(new)
     causes = causes or validate_update(
-        kind.group, kind.kind, old, new, kind.namespaced, call.subresource
+        kind.group, kind.kind, old, new, kind.namespaced, request.subresource
     )
     if causes:
-        raise invalid(kind.group, kind.kind, call.name, causes)
+        raise invalid(kind.group, kind.kind, request.name, causes)
 
 
-def refuse_unconditional(call: Call) -> None:
+def refuse_unconditional(request: Call) -> None:
     """Refuse an update of a custom object without a resource version.
 
     Raises:
@@ -190,10 +190,10 @@ def refuse_unconditional(call: Call) -> None:
         "Invalid value: 0: must be specified for an update",
         "metadata.resourceVersion",
     )
-    raise invalid(call.kind.group, call.kind.kind, call.name, [cause])
+    raise invalid(request.kind.group, request.kind.kind, request.name, [cause])
 
 
-def check_size(call: Call, obj: Json, *, may_have_grown: bool = False) -> None:
+def check_size(request: Call, obj: Json, *, may_have_grown: bool = False) -> None:
     """Refuse an object that is too large to store.
 
     Encoding takes time, so it is skipped for small requests unless a webhook may have added to
@@ -202,16 +202,16 @@ def check_size(call: Call, obj: Json, *, may_have_grown: bool = False) -> None:
     Raises:
         StatusError: 413.
     """
-    if (may_have_grown or len(call.body) > CHECKED_FROM) and len(encode(obj)) > LARGEST_OBJECT:
+    if (may_have_grown or len(request.body) > CHECKED_FROM) and len(encode(obj)) > LARGEST_OBJECT:
         raise too_large(LARGEST_OBJECT)
 
 
-def track(call: Call, old: Json | None, new: Json, at: datetime) -> None:
+def track(request: Call, old: Json | None, new: Json, at: datetime) -> None:
     """Record in place which fields the client has set."""
-    manager = manager_of(call.agent, call.params.get("fieldManager", ""))
+    manager = manager_of(request.agent, request.params.get("fieldManager", ""))
     if worth_tracking(old, manager):
-        schema = call.kind.schema.schema
-        track_update(old, new, schema, manager=manager, now=at, subresource=call.subresource)
+        schema = request.kind.schema.schema
+        track_update(old, new, schema, manager=manager, now=at, subresource=request.subresource)
     elif old is not None:
         _keep(old["metadata"], new["metadata"], "managedFields")
 

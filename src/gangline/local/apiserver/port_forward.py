@@ -37,19 +37,19 @@ class PortForward:
     def __init__(self, link: KubeletLink) -> None:
         self._link = link
 
-    async def __call__(self, request: web.BaseRequest, call: Call) -> web.StreamResponse:
+    async def __call__(self, request: web.BaseRequest, api_request: Call) -> web.StreamResponse:
         """Forward connections until the client disconnects.
 
         Raises:
             StatusError: the request is refused before the protocol is switched.
         """
-        forwarder = Forwarder(self._link, self._link.target(call, any_container=True).url(
+        forwarder = Forwarder(self._link, self._link.target(api_request, any_container=True).url(
             "portForward", with_container=False
         ))  # fmt: skip
         if not is_websocket(request):
             return await _over_spdy(request, forwarder)
         socket = web.WebSocketResponse(protocols=(TUNNEL, *CHANNELS), max_msg_size=LARGEST_MESSAGE)
-        ports = _ports(call)
+        ports = _ports(api_request)
         await socket.prepare(request)
         if socket.ws_protocol == TUNNEL:
             await _over_tunnel(socket, forwarder)
@@ -166,8 +166,8 @@ async def _write(outgoing: asyncio.Queue[bytes], send: Callable[[bytes], object]
                 await sent
 
 
-def _ports(call: Call) -> list[str]:
-    listed = ",".join(call.repeated.get("ports", []) + call.repeated.get("port", []))
+def _ports(api_request: Call) -> list[str]:
+    listed = ",".join(api_request.repeated.get("ports", []) + api_request.repeated.get("port", []))
     ports = [port.strip() for port in listed.split(",") if port.strip()]
     for port in ports:
         if not port.isdecimal() or not 0 < int(port) < 65536:

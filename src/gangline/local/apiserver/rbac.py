@@ -43,29 +43,38 @@ class Authorizer:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def check(self, call: Call) -> None:
+    def check(self, request: Call) -> None:
         """Refuse a request that its user is not authorized to make.
 
         Raises:
             StatusError: 403.
         """
-        user, kind = call.user, call.kind
+        user, kind = request.user, request.kind
         if ADMIN_GROUP in user.groups or kind.plural in OWN_REVIEWS:
             return
         deed = Deed(
-            call.verb, kind.group, kind.plural, call.subresource, call.namespace or "", call.name
+            request.verb,
+            kind.group,
+            kind.plural,
+            request.subresource,
+            request.namespace or "",
+            request.name,
         )
         if self.reason(user, deed):
             return
         shown = f"{kind.plural}.{kind.group}" if kind.group else kind.plural
-        named = f'{shown} "{call.name}"' if call.name else shown
-        where = f'in the namespace "{call.namespace}"' if call.namespace else "at the cluster scope"
+        named = f'{shown} "{request.name}"' if request.name else shown
+        where = (
+            f'in the namespace "{request.namespace}"'
+            if request.namespace
+            else "at the cluster scope"
+        )
         raise forbidden(
-            f'{named} is forbidden: User "{user.name}" cannot {call.verb} resource '
+            f'{named} is forbidden: User "{user.name}" cannot {request.verb} resource '
             f'"{deed.full_resource}" in API group "{kind.group}" {where}',
             kind.plural,
             kind.group,
-            call.name,
+            request.name,
         )
 
     def impersonated(self, user: User, name: str, groups: list[str]) -> User:

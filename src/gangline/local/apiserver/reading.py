@@ -31,33 +31,33 @@ class Page(NamedTuple):
     remaining: int | None = None
 
 
-def read_one(store: Store, call: Call) -> Record:
+def read_one(store: Store, request: Call) -> Record:
     """Return the object that a request names.
 
     Raises:
         StatusError: 404, there is none.
     """
-    record = store.topic(call.kind.topic).records.get(call.key)
+    record = store.topic(request.kind.topic).records.get(request.key)
     if record is None:
-        raise not_found(call.kind.plural, call.kind.group, call.name)
-    check_not_ahead(store, call.params.get("resourceVersion", ""))
+        raise not_found(request.kind.plural, request.kind.group, request.name)
+    check_not_ahead(store, request.params.get("resourceVersion", ""))
     return record
 
 
-def read_page(store: Store, call: Call) -> Page:
-    chosen = selection(call)
-    limit = call.number("limit") or 0
-    topic = store.topic(call.kind.topic)
-    token = call.params.get("continue", "")
+def read_page(store: Store, request: Call) -> Page:
+    chosen = selection(request)
+    limit = request.number("limit") or 0
+    topic = store.topic(request.kind.topic)
+    token = request.params.get("continue", "")
     after = ""
     if token:
         revision, after = _read_token(token)
         if revision > 0:
             _check_held(topic, revision, after, store.revision)
     else:
-        revision = _asked_revision(store, topic, call)
+        revision = _asked_revision(store, topic, request)
     revision = store.revision if revision <= 0 else revision
-    records = _records(topic, revision, store.revision, call.namespace, chosen)
+    records = _records(topic, revision, store.revision, request.namespace, chosen)
     return _cut(records, revision, limit, after, chosen)
 
 
@@ -115,9 +115,9 @@ def _check_held(topic: Topic, revision: int, after: str, newest: int) -> None:
         )
 
 
-def _asked_revision(store: Store, topic: Topic, call: Call) -> int:
-    text = call.params.get("resourceVersion", "")
-    match = call.params.get("resourceVersionMatch", "")
+def _asked_revision(store: Store, topic: Topic, request: Call) -> int:
+    text = request.params.get("resourceVersion", "")
+    match = request.params.get("resourceVersionMatch", "")
     if match and match not in ("Exact", "NotOlderThan"):
         raise bad_request(f'resourceVersionMatch: Unsupported value: "{match}"')
     if match and not text:

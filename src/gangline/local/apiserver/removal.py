@@ -42,7 +42,7 @@ class Removal:
         return options | ({"preconditions": preconditions} if preconditions else {})
 
 
-def read_removal(call: Call, options: Any) -> Removal:
+def read_removal(request: Call, options: Any) -> Removal:
     """Parse DeleteOptions from the body, or else from the query.
 
     Raises:
@@ -52,13 +52,13 @@ def read_removal(call: Call, options: Any) -> Removal:
     if given["kind"] != "DeleteOptions":
         raise bad_request(f"the body of a deletion must be DeleteOptions, not {given['kind']!r}")
     grace = given.get("gracePeriodSeconds")
-    grace = call.number("gracePeriodSeconds") if grace is None else grace
-    policy = text(given.get("propagationPolicy"), "propagationPolicy") or call.params.get(
+    grace = request.number("gracePeriodSeconds") if grace is None else grace
+    policy = text(given.get("propagationPolicy"), "propagationPolicy") or request.params.get(
         "propagationPolicy", ""
     )
     orphan = given.get("orphanDependents")
-    if orphan is None and call.params.get("orphanDependents"):
-        orphan = call.flag("orphanDependents")
+    if orphan is None and request.params.get("orphanDependents"):
+        orphan = request.flag("orphanDependents")
     if not policy and orphan is not None:
         policy = "Orphan" if orphan else "Background"
     if policy and policy not in POLICIES:
@@ -69,7 +69,7 @@ def read_removal(call: Call, options: Any) -> Removal:
     expected = mapping(given.get("preconditions"), "preconditions")
     uid = text(expected.get("uid"), "preconditions.uid")
     revision = text(expected.get("resourceVersion"), "preconditions.resourceVersion")
-    dry_run = call.dry_run or given.get("dryRun") == ["All"]
+    dry_run = request.dry_run or given.get("dryRun") == ["All"]
     # API rule: a negative grace period means one second.
     grace = 1 if grace is not None and grace < 0 else grace
     return Removal(grace, policy, uid, revision, dry_run)

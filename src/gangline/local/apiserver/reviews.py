@@ -40,31 +40,31 @@ class Reviews:
         self._authorizer = authorizer
         self._authenticator = authenticator
 
-    async def answer(self, call: Call) -> Answer:
+    async def answer(self, request: Call) -> Answer:
         """Return the review with its status.
 
         Raises:
             StatusError: the review is invalid.
         """
-        review = mapping(read_body(call.body, call.content_type), "the body of the request")
+        review = mapping(read_body(request.body, request.content_type), "the body of the request")
         spec = mapping(review.get("spec"), "spec")
-        match call.kind.kind:
+        match request.kind.kind:
             case "SelfSubjectAccessReview":
-                status = self._access(call.user, spec)
+                status = self._access(request.user, spec)
             case "SubjectAccessReview" | "LocalSubjectAccessReview":
                 status = self._access(_user(spec), spec)
             case "SelfSubjectRulesReview":
-                status = self._rules(call.user, text(spec.get("namespace"), "spec.namespace"))
+                status = self._rules(request.user, text(spec.get("namespace"), "spec.namespace"))
             case "TokenReview":
                 status = self._token(text(spec.get("token"), "spec.token"))
             case _:
-                status = {"userInfo": _info(call.user)}
+                status = {"userInfo": _info(request.user)}
         given = mapping(review.get("metadata"), "metadata")
         meta = {**given, "creationTimestamp": timestamp(datetime.now(UTC))}
         answer = {
             **review,
-            "apiVersion": call.kind.api_version,
-            "kind": call.kind.kind,
+            "apiVersion": request.kind.api_version,
+            "kind": request.kind.kind,
             "metadata": meta,
             "status": status,
         }

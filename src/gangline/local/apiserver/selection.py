@@ -39,16 +39,18 @@ def _identity(record: Record) -> dict[str, str]:
     return {NAME: name, NAMESPACE: namespace}
 
 
-def selection(call: Call) -> Selection:
+def selection(request: Call) -> Selection:
     """Return the compiled selectors of a request, including its name if it has one.
 
     Raises:
         StatusError: 400, a selector is invalid or names a field that is not selectable.
     """
-    fields = call.params.get("fieldSelector", "")
-    if call.name:
-        fields = f"{fields},{NAME}={call.name}" if fields else f"{NAME}={call.name}"
-    return _compile(call.kind, call.namespace, call.params.get("labelSelector", ""), fields)
+    fields = request.params.get("fieldSelector", "")
+    if request.name:
+        fields = f"{fields},{NAME}={request.name}" if fields else f"{NAME}={request.name}"
+    return _compile(
+        request.kind, request.namespace, request.params.get("labelSelector", ""), fields
+    )
 
 
 @lru_cache(maxsize=1024)

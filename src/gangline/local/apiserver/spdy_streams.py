@@ -26,21 +26,21 @@ class SpdyStreams:
     def __init__(self, link: KubeletLink) -> None:
         self._link = link
 
-    async def __call__(self, request: web.BaseRequest, call: Call) -> web.StreamResponse:
+    async def __call__(self, request: web.BaseRequest, api_request: Call) -> web.StreamResponse:
         """Connect a client to a command in a container.
 
         Raises:
             StatusError: the request is refused before the protocol is switched.
         """
         # First, as in Kubernetes, so that a retry without an upgrade gets the error as HTTP.
-        target = self._link.target(call, call.params.get("container", ""))
+        target = self._link.target(api_request, api_request.params.get("container", ""))
         check_upgrade(request)
         offered = request.headers.getall("X-Stream-Protocol-Version", [])
         chosen = next((name for name in PROTOCOLS if name in offered), None)
         if chosen is None:
             raise bad_request(f"none of the stream protocols {offered} is supported")
-        options = exec_options(call)
-        kubelet = await open_kubelet(self._link, target.url(call.subresource), options)
+        options = exec_options(api_request)
+        kubelet = await open_kubelet(self._link, target.url(api_request.subresource), options)
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(kubelet.close)
             connection = _Connection(request, expected_streams(options))

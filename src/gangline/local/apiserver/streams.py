@@ -32,16 +32,16 @@ def is_websocket(request: web.BaseRequest) -> bool:
     return request.headers.get("Upgrade", "").lower() == "websocket"
 
 
-def exec_options(call: Call) -> list[tuple[str, str]]:
+def exec_options(api_request: Call) -> list[tuple[str, str]]:
     """Return the options of exec and attach for the kubelet.
 
     Raises:
         StatusError: 400, no stream is requested, or no command is given.
     """
-    options = [("command", part) for part in call.repeated.get("command", [])]
-    if call.subresource == "exec" and not options:
+    options = [("command", part) for part in api_request.repeated.get("command", [])]
+    if api_request.subresource == "exec" and not options:
         raise bad_request("you must specify at least one command to run")
-    requested = [name for name in STREAM_OPTIONS if call.flag(name)]
+    requested = [name for name in STREAM_OPTIONS if api_request.flag(name)]
     if not {*requested} - {"tty"}:
         raise bad_request("you must specify at least one of stdin, stdout, stderr")
     return options + [(name, "true") for name in requested]
@@ -73,14 +73,14 @@ class Streams:
         self._link = link
         self._spdy = spdy
 
-    async def __call__(self, request: web.BaseRequest, call: Call) -> web.StreamResponse:
+    async def __call__(self, request: web.BaseRequest, api_request: Call) -> web.StreamResponse:
         """Connect a client to a command in a container."""
         if not is_websocket(request):
-            return await self._spdy(request, call)
-        options = exec_options(call)
-        target = self._link.target(call, call.params.get("container", ""))
+            return await self._spdy(request, api_request)
+        options = exec_options(api_request)
+        target = self._link.target(api_request, api_request.params.get("container", ""))
         async with contextlib.AsyncExitStack() as stack:
-            kubelet = await open_kubelet(self._link, target.url(call.subresource), options)
+            kubelet = await open_kubelet(self._link, target.url(api_request.subresource), options)
             stack.push_async_callback(kubelet.close)
             socket = web.WebSocketResponse(
                 protocols=(*CHANNELS, *BASE64_CHANNELS), max_msg_size=LARGEST_MESSAGE

@@ -30,19 +30,19 @@ class WatchExchange:
         self._store = store
         self._broadcasts = broadcasts
 
-    async def __call__(self, request: web.BaseRequest, call: Call) -> web.StreamResponse:
+    async def __call__(self, request: web.BaseRequest, api_request: Call) -> web.StreamResponse:
         """Stream the requested changes until the watch times out."""
-        view = _view(call)
-        asked = check_not_ahead(self._store, call.params.get("resourceVersion", ""))
-        with_state = _wants_state(call, asked)
-        length = call.number("timeoutSeconds") or random.uniform(*USUAL_LENGTH_S)
+        view = _view(api_request)
+        asked = check_not_ahead(self._store, api_request.params.get("resourceVersion", ""))
+        with_state = _wants_state(api_request, asked)
+        length = api_request.number("timeoutSeconds") or random.uniform(*USUAL_LENGTH_S)
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         response.enable_chunked_encoding()
         await response.prepare(request)
         transport = request.transport
         if transport is None:
             return response
-        topic = self._store.topic(call.kind.topic)
+        topic = self._store.topic(api_request.kind.topic)
         if not with_state and asked < topic.horizon:
             await response.write(too_old(asked, topic.horizon))
             return response
@@ -50,17 +50,19 @@ class WatchExchange:
         start = topic.end if with_state else topic.position(asked)
         watcher = Watcher(view, start, transport)
         if with_state:
-            state = list(_state_lines(topic, view, call.namespace))
-            if call.flag("sendInitialEvents"):
-                state.append(self._bookmark(call, view, initial=True))
+            state = list(_state_lines(topic, view, api_request.namespace))
+            if api_request.flag("sendInitialEvents"):
+                state.append(self._bookmark(api_request, view, initial=True))
             for chunk in _chunks(state):
                 await response.write(chunk)
-        await self._follow(call, watcher, topic, length)
+        await self._follow(api_request, watcher, topic, length)
         if watcher.too_slow and not transport.is_closing():
             await response.write(too_old(asked, topic.horizon))
         return response
 
-    async def _follow(self, call: Call, watcher: Watcher, topic: Topic, length: float) -> None:
+    async def _follow(
+        self, api_request: Call, watcher: Watcher, topic: Topic, length: float
+    ) -> None:
         broadcast = self._broadcasts.of(topic)
         loop = asyncio.get_running_loop()
         ends = loop.time() + length
@@ -73,36 +75,45 @@ class WatchExchange:
                 await asyncio.wait([watcher.ended], timeout=min(left, BOOKMARK_EVERY_S))
                 # A bookmark claims that all earlier events were sent: not while lagging.
                 seen_all = watcher.cursor == topic.end and watcher.ready
-                if call.flag("allowWatchBookmarks") and seen_all and not watcher.ended.done():
-                    watcher.send(self._bookmark(call, watcher.view))
+                if (
+                    api_request.flag("allowWatchBookmarks")
+                    and seen_all
+                    and not watcher.ended.done()
+                ):
+                    watcher.send(self._bookmark(api_request, watcher.view))
         finally:
             broadcast.remove(watcher)
 
-    def _bookmark(self, call: Call, view: View, *, initial: bool = False) -> bytes:
+    def _bookmark(self, api_request: Call, view: View, *, initial: bool = False) -> bytes:
         meta: Json = {"resourceVersion": str(self._store.revision)}
         if initial:
             meta["annotations"] = {INITIAL_EVENTS_END: "true"}
-        kind = call.kind
+        kind = api_request.kind
         obj = encode({"kind": kind.kind, "apiVersion": kind.api_version, "metadata": meta})
         return view.line("BOOKMARK", obj)
 
 
-def _view(call: Call) -> View:
-    form = choose(call.accept, (rendering.TABLE, rendering.PARTIAL))
-    namespace = f"{call.namespace}/" if call.namespace else ""
-    include = call.params.get("includeObject", "")
+def _view(api_request: Call) -> View:
+    form = choose(api_request.accept, (rendering.TABLE, rendering.PARTIAL))
+    namespace = f"{api_request.namespace}/" if api_request.namespace else ""
+    include = api_request.params.get("includeObject", "")
     key = None if form == Form() else (form, include)
-    return View(namespace, selection(call), (call.kind.version, key), rendering.shaper(call, form))
+    return View(
+        namespace,
+        selection(api_request),
+        (api_request.kind.version, key),
+        rendering.shaper(api_request, form),
+    )
 
 
-def _wants_state(call: Call, asked: int) -> bool:
-    if "sendInitialEvents" not in call.params:
+def _wants_state(api_request: Call, asked: int) -> bool:
+    if "sendInitialEvents" not in api_request.params:
         return asked == 0
-    if call.params.get("resourceVersionMatch") != "NotOlderThan":
+    if api_request.params.get("resourceVersionMatch") != "NotOlderThan":
         raise bad_request(
             "resourceVersionMatch is required to be NotOlderThan when sendInitialEvents is given"
         )
-    return call.flag("sendInitialEvents")
+    return api_request.flag("sendInitialEvents")
 
 
 def _state_lines(topic: Topic, view: View, namespace: str | None) -> Iterator[bytes]:

@@ -37,7 +37,7 @@ class BadAnswer(Exception):
 class Question:
     """The common input of all reviews of one write."""
 
-    call: Call
+    request: Call
     operation: str
     options: Json
     shown: tuple[str, str, str] | None = None
@@ -45,13 +45,13 @@ class Question:
     dry_run: bool = False
 
 
-def options_of(call: Call, operation: str, more: Json | None = None) -> Json:
+def options_of(request: Call, operation: str, more: Json | None = None) -> Json:
     """Return the options of a request for webhooks."""
     found: Json = {"kind": OPTIONS[operation], "apiVersion": "meta.k8s.io/v1"}
     if operation != "DELETE":
         named = ("fieldManager", "fieldValidation")
-        found |= {name: call.params[name] for name in named if call.params.get(name)}
-    if call.dry_run:
+        found |= {name: request.params[name] for name in named if request.params.get(name)}
+    if request.dry_run:
         found["dryRun"] = ["All"]
     return found | (more or {})
 
@@ -65,20 +65,22 @@ def ask(
     hook: Hook, question: Question, form: Kind, old: Json | None, new: Json | None
 ) -> tuple[str, bytes]:
     """Return the UID and the body of a review request."""
-    call, uid = question.call, str(uuid.uuid4())
+    request, uid = question.request, str(uuid.uuid4())
     optional: Any = msgspec.UNSET
-    request = AdmissionRequest(
+    admission_request = AdmissionRequest(
         uid=uid,
         kind=_kind(question, form),
         resource=GroupVersionResource(form.group, form.version, form.plural),
-        sub_resource=call.subresource or optional,
-        request_kind=_kind(question, call.kind),
-        request_resource=GroupVersionResource(call.kind.group, call.kind.version, call.kind.plural),
-        request_sub_resource=call.subresource or optional,
-        name=name_of(call, new) or optional,
-        namespace=namespace_of(call, new) or optional,
+        sub_resource=request.subresource or optional,
+        request_kind=_kind(question, request.kind),
+        request_resource=GroupVersionResource(
+            request.kind.group, request.kind.version, request.kind.plural
+        ),
+        request_sub_resource=request.subresource or optional,
+        name=name_of(request, new) or optional,
+        namespace=namespace_of(request, new) or optional,
         operation=question.operation,
-        user_info=_user(call.user),
+        user_info=_user(request.user),
         object=new,
         old_object=old,
         dry_run=question.dry_run,
@@ -87,7 +89,7 @@ def ask(
     envelope = {
         "kind": "AdmissionReview",
         "apiVersion": f"{ADMISSION}/{review_version(hook)}",
-        "request": request,
+        "request": admission_request,
     }
     return uid, encode(envelope)
 
@@ -175,14 +177,14 @@ def is_namespace(kind: Kind) -> bool:
     return not kind.group and kind.kind == "Namespace"
 
 
-def namespace_of(call: Call, obj: Json | None) -> str:
+def namespace_of(request: Call, obj: Json | None) -> str:
     """Return the namespace of a request; that of a Namespace object is its name."""
-    return name_of(call, obj) if is_namespace(call.kind) else call.namespace or ""
+    return name_of(request, obj) if is_namespace(request.kind) else request.namespace or ""
 
 
-def name_of(call: Call, obj: Json | None) -> str:
+def name_of(request: Call, obj: Json | None) -> str:
     """Return the name of the requested object; empty before the server generates one."""
-    if call.name or obj is None:
-        return call.name
+    if request.name or obj is None:
+        return request.name
     meta = obj.get("metadata")
     return str(meta.get("name") or "") if isinstance(meta, dict) else ""

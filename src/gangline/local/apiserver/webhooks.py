@@ -91,7 +91,7 @@ class Webhooks:
 
     def review(
         self,
-        call: Call,
+        request: Call,
         operation: str,
         *,
         options: Json | None = None,
@@ -101,7 +101,7 @@ class Webhooks:
         """Return the review of a write, or None if no webhook matches it.
 
         Args:
-            call: the request.
+            request: the request.
             operation: CREATE, UPDATE or DELETE.
             options: operation options that are not in the query.
             dry_run: True if nothing is stored although the query does not request a dry run.
@@ -109,11 +109,11 @@ class Webhooks:
         """
         if not self._any:
             return None
-        mutating, validating = self._meaning(Subject(operation, call.kind, call.subresource))
+        mutating, validating = self._meaning(Subject(operation, request.kind, request.subresource))
         if not mutating and not validating:
             return None
-        dry = dry_run or call.dry_run
-        question = Question(call, operation, options_of(call, operation, options), shown, dry)
+        dry = dry_run or request.dry_run
+        question = Question(request, operation, options_of(request, operation, options), shown, dry)
         return Review(self._store, self._link, question, mutating, validating)
 
     def _meaning(self, subject: Subject) -> tuple[list[Matched], list[Matched]]:
@@ -222,10 +222,10 @@ class Review:
     def _namespace_meant(self, hook: Hook, new: Json | None) -> bool:
         if not hook.namespaces.requirements:
             return not hook.namespaces.nothing
-        call = self._question.call
-        if is_namespace(call.kind) and not call.subresource and new is not None:
+        request = self._question.request
+        if is_namespace(request.kind) and not request.subresource and new is not None:
             return hook.namespaces.matches(labels_of(new))
-        name = namespace_of(call, new)
+        name = namespace_of(request, new)
         if not name:
             return True
         record = self._store.topic("namespaces.").latest(name)
@@ -274,7 +274,7 @@ class Review:
     ) -> AdmissionResponse | None:
         """Return a webhook's response, or None if it failed and its failure policy is Ignore."""
         hook, form = matched
-        loop, call = asyncio.get_running_loop(), self._question.call
+        loop, request = asyncio.get_running_loop(), self._question.request
         left = self._deadline - loop.time()
         if left <= 0:
             raise timed_out(f"Timeout: {TOO_LATE}")
@@ -295,7 +295,7 @@ class Review:
                 raise internal(failed) from None
             log.warning("webhook ignored", extra={"webhook": hook.name, "why": failed})
             return None
-        call.warnings += response.warnings or []
+        request.warnings += response.warnings or []
         if not response.allowed:
             raise denial(hook, response.status)
         return response

@@ -114,8 +114,8 @@ class Admission:
             )  # fmt: skip
 
     def _give_priority(self, pod: Json) -> None:
-        topic = self._store.topic("priorityclasses.scheduling.k8s.io")
-        known = {key: read_json(record.body) for key, record in topic.records.items()}
+        cache = self._store.topic("priorityclasses.scheduling.k8s.io")
+        known = {key: read_json(record.body) for key, record in cache.records.items()}
         default = next((c for c in known.values() if c.get("globalDefault")), None)
         spec = pod.get("spec")
         if not isinstance(spec, dict):
@@ -177,9 +177,9 @@ class Admission:
         raise invalid("", "Service", service["metadata"].get("name", ""), [cause])
 
     def _taken_addresses(self) -> Iterator[tuple[str, str]]:
-        topic = self._store.topic("services.")
-        for key in {*topic.records, *topic.staged}:
-            record = topic.latest(key)
+        cache = self._store.topic("services.")
+        for key in {*cache.records, *cache.staged}:
+            record = cache.latest(key)
             if record is not None:
                 yield record.fields.get("spec.clusterIP", ""), key
 
@@ -205,8 +205,8 @@ class Admission:
                 taken.add(port["nodePort"])
 
     def _taken_ports(self) -> set[Any]:
-        topic = self._store.topic("services.")
-        services = (topic.latest(key) for key in {*topic.records, *topic.staged})
+        cache = self._store.topic("services.")
+        services = (cache.latest(key) for key in {*cache.records, *cache.staged})
         kinds = ("NodePort", "LoadBalancer")
         found = [s for s in services if s is not None and s.fields.get("spec.type") in kinds]
         return {

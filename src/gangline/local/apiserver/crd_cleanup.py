@@ -63,14 +63,14 @@ class Cleanup:
             )
 
     async def _empty(self, kind: Kind) -> None:
-        topic = self._store.topic(kind.topic)
+        cache = self._store.topic(kind.topic)
         changed = asyncio.Event()
         self._store.on_change(kind.topic, lambda event: changed.set())
-        while topic.records:
+        while cache.records:
             changed.clear()
-            for key in list(topic.records):
+            for key in list(cache.records):
                 await self._delete(kind, key)
-            if topic.records:  # some objects have finalizers
+            if cache.records:  # some objects have finalizers
                 await changed.wait()
 
     async def _delete(self, kind: Kind, key: str) -> None:

@@ -60,8 +60,8 @@ class Evictions:
             await self._writer.update(taking, lambda found: disrupted(found, request.name))
 
     def _budgets(self, namespace: str, labels: dict[str, str]) -> list[Json]:
-        topic = self._store.topic(BUDGETS.topic)
-        found = [topic.latest(key) for key in topic.keys(namespace)]
+        cache = self._store.topic(BUDGETS.topic)
+        found = [cache.latest(key) for key in cache.keys(namespace)]
         budgets = (read_json(record.body) for record in found if record is not None)
         return [budget for budget in budgets if selects(budget["spec"].get("selector"), labels)]
 

@@ -74,8 +74,8 @@ class MetricsApi:
         return self._answer(request, found)
 
     def _records(self, topic_name: str, request: Call) -> list[Record]:
-        topic, chosen = self._store.topic(topic_name), selection(request)
-        records = [topic.records[key] for key in topic.keys(request.namespace)]
+        cache, chosen = self._store.topic(topic_name), selection(request)
+        records = [cache.records[key] for key in cache.keys(request.namespace)]
         return [record for record in records if chosen.matches(record)]
 
     async def _summaries(self) -> list[Json]:

@@ -116,9 +116,9 @@ class Authorizer:
                 yield from self._rules_of(binding, user, "RoleBinding")
 
     def _bindings(self, plural: str, namespace: str) -> Iterator[Json]:
-        topic = self._store.topic(f"{plural}.{GROUP}")
-        for key in topic.keys(namespace or None):
-            yield read_json(topic.records[key].body)
+        cache = self._store.topic(f"{plural}.{GROUP}")
+        for key in cache.keys(namespace or None):
+            yield read_json(cache.records[key].body)
 
     def _rules_of(self, binding: Json, user: User, kind: str) -> Iterator[tuple[Json, str]]:
         if not any(is_meant(subject, user) for subject in binding.get("subjects") or ()):
@@ -131,8 +131,8 @@ class Authorizer:
     def _role(self, role: Json, namespace: str) -> Json:
         own = role["kind"] == "Role"
         key = f"{namespace}/{role['name']}" if own else role["name"]
-        topic = self._store.topic(f"{'roles' if own else 'clusterroles'}.{GROUP}")
-        record = topic.records.get(key)
+        cache = self._store.topic(f"{'roles' if own else 'clusterroles'}.{GROUP}")
+        record = cache.records.get(key)
         found: Json = read_json(record.body) if record else {}
         return found
 

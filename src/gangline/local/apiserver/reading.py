@@ -47,32 +47,32 @@ def read_one(store: Store, request: Call) -> Record:
 def read_page(store: Store, request: Call) -> Page:
     chosen = selection(request)
     limit = request.number("limit") or 0
-    topic = store.topic(request.kind.topic)
+    cache = store.topic(request.kind.topic)
     token = request.params.get("continue", "")
     after = ""
     if token:
         revision, after = _read_token(token)
         if revision > 0:
-            _check_held(topic, revision, after, store.revision)
+            _check_held(cache, revision, after, store.revision)
     else:
-        revision = _asked_revision(store, topic, request)
+        revision = _asked_revision(store, cache, request)
     revision = store.revision if revision <= 0 else revision
-    records = _records(topic, revision, store.revision, request.namespace, chosen)
+    records = _records(cache, revision, store.revision, request.namespace, chosen)
     return _cut(records, revision, limit, after, chosen)
 
 
 def _records(
-    topic: Topic, revision: int, newest: int, namespace: str | None, chosen: Selection
+    cache: Topic, revision: int, newest: int, namespace: str | None, chosen: Selection
 ) -> list[Record]:
     if chosen.key is not None:
-        at = topic.records.get(chosen.key) if revision == newest else None
+        at = cache.records.get(chosen.key) if revision == newest else None
         found = [at] if at else []
         if revision != newest:
-            found = [r for r in topic.state_at(revision, namespace) if r.key == chosen.key]
+            found = [r for r in cache.state_at(revision, namespace) if r.key == chosen.key]
     elif revision < newest:
-        found = topic.state_at(revision, namespace)
+        found = cache.state_at(revision, namespace)
     else:
-        found = [topic.records[key] for key in topic.keys(namespace)]
+        found = [cache.records[key] for key in cache.keys(namespace)]
     if chosen.everything:
         return found
     return [record for record in found if chosen.matches(record)]
@@ -103,10 +103,10 @@ def _read_token(text: str) -> tuple[int, str]:
     return token.rv, token.start
 
 
-def _check_held(topic: Topic, revision: int, after: str, newest: int) -> None:
+def _check_held(cache: Topic, revision: int, after: str, newest: int) -> None:
     if revision > newest:
         raise bad_request("continue key is not valid: its revision does not exist yet")
-    if revision < topic.horizon:
+    if revision < cache.horizon:
         raise expired(
             "The provided continue parameter is too old to display a consistent list result. "
             "You can start a new list without the continue parameter, or use the continue token "
@@ -115,7 +115,7 @@ def _check_held(topic: Topic, revision: int, after: str, newest: int) -> None:
         )
 
 
-def _asked_revision(store: Store, topic: Topic, request: Call) -> int:
+def _asked_revision(store: Store, cache: Topic, request: Call) -> int:
     text = request.params.get("resourceVersion", "")
     match = request.params.get("resourceVersionMatch", "")
     if match and match not in ("Exact", "NotOlderThan"):
@@ -127,7 +127,7 @@ def _asked_revision(store: Store, topic: Topic, request: Call) -> int:
         return 0
     if asked == 0:
         raise bad_request('resourceVersionMatch "Exact" is forbidden for resourceVersion "0"')
-    if asked < topic.horizon:
+    if asked < cache.horizon:
         raise expired(f"The resourceVersion for the provided list is too old: {asked}")
     return asked
 

@@ -29,7 +29,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class _Write(NamedTuple):
-    topic: Topic
+    cache: Topic
     event: Event
     done: "asyncio.Future[Record]"
 
@@ -57,10 +57,10 @@ class Store:
             DatabaseError: the file is damaged.
         """
         for row in self._database.rows():
-            topic = self.topic(row.topic)
+            cache = self.topic(row.topic)
             labels, fields = index(row.topic, row.body)
             record = Record(row.key, row.rv, row.body, labels, fields)
-            topic.publish(Event(row.type, record, topic.records.get(row.key)))
+            cache.publish(Event(row.type, record, cache.records.get(row.key)))
             # The newest row may be older than the horizon: a trimmed deletion leaves no row.
             self._assigned = self.revision = max(self.revision, row.rv)
 
@@ -71,47 +71,47 @@ class Store:
             found = self._topics[name] = Topic(name, self._horizon)
         return found
 
-    def on_change(self, topic: str, listener: Callable[[Event], None]) -> None:
-        """Call ``listener`` with each committed change of a topic, before its client gets a
+    def on_change(self, name: str, listener: Callable[[Event], None]) -> None:
+        """Call ``listener`` with each committed change of a kind, before its client gets a
         response.
         """
-        self._listeners.setdefault(topic, []).append(listener)
+        self._listeners.setdefault(name, []).append(listener)
 
     def put(
         self,
-        topic: Topic,
+        cache: Topic,
         key: str,
         obj: Json,
         labels: dict[str, str],
         fields: dict[str, str],
     ) -> "asyncio.Future[Record]":
         """Stage ``obj`` as the new state of ``key``. Sets its resourceVersion."""
-        before = topic.latest(key)
-        return self._stage(topic, MODIFIED if before else ADDED, key, obj, labels, fields)
+        before = cache.latest(key)
+        return self._stage(cache, MODIFIED if before else ADDED, key, obj, labels, fields)
 
     def remove(
         self,
-        topic: Topic,
+        cache: Topic,
         key: str,
         obj: Json,
         labels: dict[str, str],
         fields: dict[str, str],
     ) -> "asyncio.Future[Record]":
         """Stage the removal of ``key``, whose last state is ``obj``."""
-        return self._stage(topic, DELETED, key, obj, labels, fields)
+        return self._stage(cache, DELETED, key, obj, labels, fields)
 
-    def settled(self, topic: Topic, key: str) -> "asyncio.Future[Record] | None":
+    def settled(self, cache: Topic, key: str) -> "asyncio.Future[Record] | None":
         """Return the pending commit of ``key``, or None. Await it before showing the object to a
         client.
         """
         for write in reversed(self._staged):
-            if write.topic is topic and write.event.record.key == key:
+            if write.cache is cache and write.event.record.key == key:
                 return write.done
-        return topic.in_flight.get(key)
+        return cache.in_flight.get(key)
 
     def _stage(
         self,
-        topic: Topic,
+        cache: Topic,
         type_: str,
         key: str,
         obj: Json,
@@ -121,11 +121,11 @@ class Store:
         self._assigned += 1
         obj["metadata"]["resourceVersion"] = str(self._assigned)
         record = Record(key, self._assigned, _encode(obj), labels, fields)
-        event = Event(type_, record, topic.latest(key))
-        topic.staged[key] = None if type_ == DELETED else record
+        event = Event(type_, record, cache.latest(key))
+        cache.staged[key] = None if type_ == DELETED else record
         done: asyncio.Future[Record] = self._loop.create_future()
-        topic.in_flight[key] = done
-        self._staged.append(_Write(topic, event, done))
+        cache.in_flight[key] = done
+        self._staged.append(_Write(cache, event, done))
         if self._committing is None:
             self._committing = self._loop.create_task(self._commit_all())
         return done
@@ -140,7 +140,7 @@ class Store:
             rows = [
                 Row(
                     w.event.record.rv,
-                    w.topic.name,
+                    w.cache.name,
                     w.event.record.key,
                     w.event.type,
                     w.event.record.body,
@@ -167,13 +167,13 @@ class Store:
             self._database.commit(rows, dropped, self._horizon)
 
     def _publish(self, batch: list[_Write]) -> None:
-        for topic, event, done in batch:
+        for cache, event, done in batch:
             key = event.record.key
-            topic.publish(event)
-            if topic.in_flight.get(key) is done:
-                del topic.in_flight[key]
-                del topic.staged[key]
-            for listener in self._listeners.get(topic.name, ()):
+            cache.publish(event)
+            if cache.in_flight.get(key) is done:
+                del cache.in_flight[key]
+                del cache.staged[key]
+            for listener in self._listeners.get(cache.name, ()):
                 listener(event)
             if not done.done():
                 done.set_result(event.record)
@@ -187,9 +187,9 @@ class Store:
     def _fail(self, batch: list[_Write], error: DatabaseError) -> None:
         # Writes staged meanwhile may be based on the failed ones, so they fail too.
         failed, self._staged = [*batch, *self._staged], []
-        for topic, _event, done in failed:
-            topic.staged.clear()
-            topic.in_flight.clear()
+        for cache, _event, done in failed:
+            cache.staged.clear()
+            cache.in_flight.clear()
             if not done.done():
                 done.set_exception(internal(str(error)))
                 done.exception()  # mark as retrieved: the client may have disconnected
@@ -197,14 +197,14 @@ class Store:
     def compact(self, older_than: float) -> None:
         """Drop history before ``older_than`` (monotonic seconds) or above the size limit."""
         self._added = 0
-        topics = list(self._topics.values())
-        held = sum(topic.history_bytes for topic in topics)
-        for topic in sorted(topics, key=lambda topic: -topic.history_bytes):
+        caches = list(self._topics.values())
+        held = sum(cache.history_bytes for cache in caches)
+        for cache in sorted(caches, key=lambda cache: -cache.history_bytes):
             surplus = max(0, held - self._history_bytes)
-            held -= topic.history_bytes
-            self._dropped += topic.trim(older_than, surplus)
-            held += topic.history_bytes
-            self._horizon = max(self._horizon, topic.horizon)
+            held -= cache.history_bytes
+            self._dropped += cache.trim(older_than, surplus)
+            held += cache.history_bytes
+            self._horizon = max(self._horizon, cache.horizon)
         if self._dropped and self._committing is None:
             self._committing = self._loop.create_task(self._commit_all())
 

@@ -42,28 +42,28 @@ class WatchExchange:
         transport = request.transport
         if transport is None:
             return response
-        topic = self._store.topic(api_request.kind.topic)
-        if not with_state and asked < topic.horizon:
-            await response.write(too_old(asked, topic.horizon))
+        cache = self._store.topic(api_request.kind.topic)
+        if not with_state and asked < cache.horizon:
+            await response.write(too_old(asked, cache.horizon))
             return response
         # Invariant: no await between taking the cursor and reading the state, so they match.
-        start = topic.end if with_state else topic.position(asked)
+        start = cache.end if with_state else cache.position(asked)
         watcher = Watcher(view, start, transport)
         if with_state:
-            state = list(_state_lines(topic, view, api_request.namespace))
+            state = list(_state_lines(cache, view, api_request.namespace))
             if api_request.flag("sendInitialEvents"):
                 state.append(self._bookmark(api_request, view, initial=True))
             for chunk in _chunks(state):
                 await response.write(chunk)
-        await self._follow(api_request, watcher, topic, length)
+        await self._follow(api_request, watcher, cache, length)
         if watcher.too_slow and not transport.is_closing():
-            await response.write(too_old(asked, topic.horizon))
+            await response.write(too_old(asked, cache.horizon))
         return response
 
     async def _follow(
-        self, api_request: Call, watcher: Watcher, topic: Topic, length: float
+        self, api_request: Call, watcher: Watcher, cache: Topic, length: float
     ) -> None:
-        broadcast = self._broadcasts.of(topic)
+        broadcast = self._broadcasts.of(cache)
         loop = asyncio.get_running_loop()
         ends = loop.time() + length
         broadcast.add(watcher)
@@ -74,7 +74,7 @@ class WatchExchange:
                     break
                 await asyncio.wait([watcher.ended], timeout=min(left, BOOKMARK_EVERY_S))
                 # A bookmark claims that all earlier events were sent: not while lagging.
-                seen_all = watcher.cursor == topic.end and watcher.ready
+                seen_all = watcher.cursor == cache.end and watcher.ready
                 if (
                     api_request.flag("allowWatchBookmarks")
                     and seen_all
@@ -116,9 +116,9 @@ def _wants_state(api_request: Call, asked: int) -> bool:
     return api_request.flag("sendInitialEvents")
 
 
-def _state_lines(topic: Topic, view: View, namespace: str | None) -> Iterator[bytes]:
-    for key in topic.keys(namespace):
-        record = topic.records[key]
+def _state_lines(cache: Topic, view: View, namespace: str | None) -> Iterator[bytes]:
+    for key in cache.keys(namespace):
+        record = cache.records[key]
         if view.sees(record):
             yield view.line(ADDED, record.body)
 

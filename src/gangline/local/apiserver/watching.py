@@ -119,14 +119,14 @@ def chunk(payload: bytes) -> bytes:
 class Broadcast:
     """Sends the events of one kind to its watchers."""
 
-    def __init__(self, topic: Topic) -> None:
-        self.topic = topic
+    def __init__(self, cache: Topic) -> None:
+        self.topic = cache
         self.watchers: set[Watcher] = set()
         self._loop = asyncio.get_running_loop()
         self._not_before = 0.0
-        self._sent = topic.end
+        self._sent = cache.end
         self._due: asyncio.TimerHandle | None = None
-        topic.woken = self.wake
+        cache.woken = self.wake
 
     def wake(self) -> None:
         """Schedule the next send round."""
@@ -154,27 +154,27 @@ class Broadcast:
         """Drop the encodings of sent events: nearly all watchers have them, and the history is
         long.
         """
-        topic = self.topic
-        for event in topic.events[max(self._sent - topic.base, 0) :]:
+        cache = self.topic
+        for event in cache.events[max(self._sent - cache.base, 0) :]:
             event.forms = None
-        self._sent = topic.end
+        self._sent = cache.end
 
     def _send_to(self, watcher: Watcher, joined: dict[object, bytes]) -> None:
-        topic = self.topic
-        if watcher.cursor < topic.base:
+        cache = self.topic
+        if watcher.cursor < cache.base:
             watcher.too_slow = True
             watcher.end()
             return
-        if watcher.cursor == topic.end:
+        if watcher.cursor == cache.end:
             return
         key = (watcher.cursor, watcher.view.key)
         payload = joined.get(key)
         if payload is None:
-            start = watcher.cursor - topic.base
-            events = topic.events[start : start + MOST_AT_ONCE]
+            start = watcher.cursor - cache.base
+            events = cache.events[start : start + MOST_AT_ONCE]
             lines = b"".join(map(watcher.view.encoded, events))
             payload = joined[key] = chunk(lines) if lines else b""
-        watcher.cursor = min(watcher.cursor + MOST_AT_ONCE, topic.end)
+        watcher.cursor = min(watcher.cursor + MOST_AT_ONCE, cache.end)
         if payload:
             watcher.transport.write(payload)
 
@@ -193,10 +193,10 @@ class Broadcasts:
     def __init__(self) -> None:
         self._by_topic: dict[str, Broadcast] = {}
 
-    def of(self, topic: Topic) -> Broadcast:
-        found = self._by_topic.get(topic.name)
+    def of(self, cache: Topic) -> Broadcast:
+        found = self._by_topic.get(cache.name)
         if found is None:
-            found = self._by_topic[topic.name] = Broadcast(topic)
+            found = self._by_topic[cache.name] = Broadcast(cache)
         return found
 
     def end_all(self) -> None:

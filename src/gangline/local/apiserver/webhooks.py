@@ -71,8 +71,8 @@ class Webhooks:
     def load(self) -> None:
         """Load the stored configurations and follow their changes."""
         for plural in TYPES:
-            topic = self._store.topic(f"{plural}.{GROUP}")
-            for record in topic.records.values():
+            cache = self._store.topic(f"{plural}.{GROUP}")
+            for record in cache.records.values():
                 self._configured[plural][record.key] = _readable(plural, record)
         self._any = any(self._configured.values())
         self._store.on_change(f"{MUTATING}.{GROUP}", lambda event: self._changed(MUTATING, event))

@@ -125,7 +125,7 @@ class Writer:
             StatusError: it does not exist, it changed since the client read it, the new state is
                 invalid, or a webhook forbids it.
         """
-        kind, topic = request.kind, self._store.topic(request.kind.topic)
+        kind, cache = request.kind, self._store.topic(request.kind.topic)
         review = self._review(request, UPDATE)
         while True:
             record = self._present(request)
@@ -138,7 +138,7 @@ class Writer:
                 break
             objects.check_size(request, new, may_have_grown=True)
             await review.validate(stored, new)
-            if topic.latest(request.key) is record:
+            if cache.latest(request.key) is record:
                 break
         if lifecycle.unchanged(stored, new):
             return await self._as_it_is(request, record)
@@ -190,7 +190,7 @@ class Writer:
         Raises:
             StatusError: it does not exist, a precondition fails, or its deletion is forbidden.
         """
-        kind, topic = request.kind, self._store.topic(request.kind.topic)
+        kind, cache = request.kind, self._store.topic(request.kind.topic)
         options = removal.options()
         review = self._review(request, DELETE, options=options, dry_run=removal.dry_run)
         while True:
@@ -205,7 +205,7 @@ class Writer:
                 break
             await review.mutate(before, None)
             await review.validate(before, None)
-            if topic.latest(request.key) is record:
+            if cache.latest(request.key) is record:
                 break
         if is_gone:
             return await self._remove(request, obj, removal.dry_run)
@@ -252,17 +252,17 @@ class Writer:
         if dry_run or request.dry_run:
             return Written(encode(obj), created)
         labels, fields = selectable(request.kind, obj)
-        topic = self._store.topic(request.kind.topic)
+        cache = self._store.topic(request.kind.topic)
         # A disconnect cancels the handler, but a staged write is committed regardless.
-        record = await asyncio.shield(self._store.put(topic, request.key, obj, labels, fields))
+        record = await asyncio.shield(self._store.put(cache, request.key, obj, labels, fields))
         return Written(record.body, created)
 
     async def _remove(self, request: Call, obj: Json, dry_run: bool) -> Written:
         if dry_run:
             return Written(encode(obj), removed=True)
         labels, fields = selectable(request.kind, obj)
-        topic = self._store.topic(request.kind.topic)
-        record = await asyncio.shield(self._store.remove(topic, request.key, obj, labels, fields))
+        cache = self._store.topic(request.kind.topic)
+        record = await asyncio.shield(self._store.remove(cache, request.key, obj, labels, fields))
         return Written(record.body, removed=True)
 
     async def _as_it_is(self, request: Call, record: Record) -> Written:

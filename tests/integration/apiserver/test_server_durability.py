@@ -113,7 +113,7 @@ async def test_revisions_go_on_and_watches_resume_after_a_restart(tmp_path: Path
     assert await process.wait() == 0
 
 
-async def test_a_second_server_on_the_same_folder_says_who_is_in_the_way(tmp_path: Path):
+async def test_second_server_on_same_folder_reports_that_it_is_in_use(tmp_path: Path):
     first = await start(tmp_path)
     second = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "gangline.local.apiserver", "--data", str(tmp_path), stderr=PIPE

@@ -69,7 +69,7 @@ async def test_kubectl_applies_webhooks_and_shows_what_they_say(kubectl: Kubectl
     )
 
 
-async def test_every_mistake_in_a_configuration_is_told_at_once(kubectl: Kubectl):
+async def test_all_errors_of_a_configuration_are_reported_together(kubectl: Kubectl):
     body = yaml.safe_load(
         CONFIGURATION.format(kind="ValidatingWebhookConfiguration", name="x", port=1, bundle='""')
     )

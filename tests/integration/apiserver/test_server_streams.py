@@ -142,7 +142,7 @@ async def test_exec_brings_output_errors_and_the_exit_code(kubectl: Any):
 
 
 @pytest.mark.usefixtures("kubelet")
-async def test_large_input_goes_through_exec_whole(kubectl: Any):
+async def test_large_input_passes_through_exec_completely(kubectl: Any):
     text = "all of it " * 50_000
     code, output = await kubectl.run("exec", "-i", "p", "--", "exit", "0", text=text)
     assert code == 0

@@ -98,7 +98,7 @@ async def test_a_validating_webhook_sees_the_object_and_may_deny_it(
         ({"message": "no", "code": 418}, 418, "denied the request: no"),
     ],
 )
-async def test_a_denial_has_the_code_and_words_of_the_webhook(
+async def test_denial_has_code_and_message_of_the_webhook(
     client: Client, hooks: WebhookServer, status: Json, code: int, message: str
 ):
     hooks.answers["v"] = lambda r: deny(r, **status)
@@ -173,9 +173,7 @@ async def test_a_webhook_that_wants_so_is_asked_again_after_a_later_change(
     assert hooks.asked[-1]["object"]["metadata"]["labels"] == {"x": "y"}
 
 
-async def test_a_patch_that_changes_nothing_makes_nobody_look_again(
-    client: Client, hooks: WebhookServer
-):
+async def test_patch_without_change_causes_no_reinvocation(client: Client, hooks: WebhookServer):
     same = {"op": "replace", "path": "/data/x", "value": "1"}
     hooks.answers |= {"first": allow, "second": lambda request: patch(request, same)}
     await configure(
@@ -186,7 +184,7 @@ async def test_a_patch_that_changes_nothing_makes_nobody_look_again(
     assert len(hooks.asked) == 2
 
 
-async def test_rules_selectors_and_subresources_choose_who_is_asked(
+async def test_rules_selectors_and_subresources_select_webhooks(
     client: Client, hooks: WebhookServer
 ):
     hooks.answers |= dict.fromkeys(("status", "ns", "obj", "pods"), allow)
@@ -346,7 +344,7 @@ FAILURES = {
         "webhook response was absent"),
     "no kind": (lambda r: web.json_response({"response": allow(r)}), "expected webhook response"),
     "another uid": (lambda r: {"uid": "other", "allowed": True}, "expected response.uid="),
-    "a huge answer": (lambda r: web.Response(body=b" " * (9 << 20)), "longer than 8388608 bytes"),
+    "a huge answer": (lambda r: web.Response(body=b" " * (9 << 20)), "exceeds 8388608 bytes"),
     "a patch where none is allowed": (lambda r: patch(r, {"op": "remove", "path": "/data"}),
                                       "validating webhook may not return response.patch"),
     "silence": (hang, "context deadline exceeded"),

@@ -159,7 +159,7 @@ def test_port_forward(web: Kubectl, target: str) -> None:
                 assert answer.status == 200
 
 
-def test_port_forward_to_where_nobody_listens_says_so(talker: Kubectl) -> None:
+def test_port_forward_to_closed_port_reports_an_error(talker: Kubectl) -> None:
     with talker.going("port-forward", "pod/talker", ":9") as forwarding:
         output = forwarding.read_until(" -> 9\n")
         found = re.search(r"127\.0\.0\.1:(\d+)", output)

@@ -45,7 +45,7 @@ def test_apply_creates_leaves_alone_and_changes(kubectl: Kubectl) -> None:
     kubectl("delete configmap applied")
 
 
-def test_apply_on_the_server_names_who_else_wants_a_field(kubectl: Kubectl) -> None:
+def test_server_side_apply_conflict_names_the_other_manager(kubectl: Kubectl) -> None:
     apply = "apply --server-side --field-manager"
     kubectl(f"{apply}=one -f -", text=CONFIG % ("shared", "red"))
     output = kubectl.refused(f"{apply}=two -f -", text=CONFIG % ("shared", "blue"))
@@ -124,7 +124,7 @@ def test_patch_of_a_job(job: Kubectl) -> None:
     assert "must be of type integer" in output
 
 
-def test_replace_heeds_the_version_and_force_begins_anew(kubectl: Kubectl) -> None:
+def test_replace_checks_the_version_and_force_recreates(kubectl: Kubectl) -> None:
     kubectl("create -f -", text=CONFIG % ("replaced", "red"))
     seen = kubectl("get configmap replaced -o yaml")
     kubectl("replace -f -", text=seen.replace("red", "blue"))

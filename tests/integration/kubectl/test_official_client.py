@@ -82,7 +82,7 @@ def test_watch_sees_a_life_and_can_be_taken_up_again(api: client.CoreV1Api) -> N
     assert "ADDED" not in types
 
 
-def test_a_watch_from_a_lost_past_is_told_so(api: client.CoreV1Api) -> None:
+def test_watch_from_dropped_revision_gets_410(api: client.CoreV1Api) -> None:
     with pytest.raises(client.ApiException) as refused:
         for _ in watch.Watch().stream(
             api.list_namespaced_pod, SPACE, resource_version="999999999", timeout_seconds=5
@@ -120,7 +120,7 @@ def test_a_job_as_custom_object(api: client.CoreV1Api) -> None:
     jobs.delete_namespaced_custom_object(*GROUP, "train")
 
 
-def test_logs_whole_and_followed(api: client.CoreV1Api) -> None:
+def test_logs_complete_and_followed(api: client.CoreV1Api) -> None:
     complete = api.read_namespaced_pod_log("talker", SPACE, container="second")
     assert complete == "second speaks\n"
     followed = watch.Watch().stream(

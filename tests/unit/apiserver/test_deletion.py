@@ -65,7 +65,7 @@ def test_policies_become_finalizers(policy: str, before: list[str], after: Any, 
     assert obj["metadata"].get("finalizers") == after
 
 
-def test_a_deletion_counts_as_a_change_of_what_is_wanted():
+def test_deletion_increments_generation():
     obj = {"kind": "ConfigMap", "metadata": {"generation": 3, "finalizers": ["a/b"]}}
     remove(MAP, obj, Removal(), NOW)
     remove(MAP, obj, Removal(), NOW)

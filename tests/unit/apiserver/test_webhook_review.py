@@ -43,7 +43,7 @@ def asked(call: Call, new: dict[str, Any] | None = None, hook: Hook | None = Non
     return json.loads(body)
 
 
-def test_a_question_says_who_wants_to_do_what():
+def test_review_request_contains_user_operation_and_object():
     found = asked(a_call(fieldManager="m", dryRun="All"), {"metadata": {"name": "p"}})
     assert (found["apiVersion"], found["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
     request = found["request"]

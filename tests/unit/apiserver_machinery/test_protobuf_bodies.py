@@ -104,7 +104,7 @@ def test_unknown_fields_are_passed_over() -> None:
     assert decode_body(body) == {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "x"}}
 
 
-def test_a_kind_that_is_not_known_is_said_so() -> None:
+def test_unknown_kind_is_reported() -> None:
     with pytest.raises(UnknownKind, match="Odd"):
         decode_body(a_body("v1", "Odd"))
 

@@ -76,7 +76,7 @@ def test_new_items_come_before_those_that_only_the_server_knows() -> None:
     ]
 
 
-def test_the_told_order_wins_and_the_rest_keeps_its_place() -> None:
+def test_patch_order_wins_and_other_items_keep_their_position() -> None:
     order = [{"name": "c"}, {"name": "a"}]
     result = patched(
         {"containers": containers("a", "b", "c")},
@@ -208,7 +208,7 @@ def test_nothing_of_either_side_is_lost(document: dict[str, Any], patch: dict[st
 
 
 @given(ITEMS, NAMES)
-def test_deleted_items_are_gone_and_others_stay(
+def test_deleted_items_are_removed_and_others_stay(
     items: list[dict[str, Any]], removed: list[str]
 ) -> None:
     patch = {"containers": [{"$patch": "delete", "name": name} for name in removed]}
